@@ -1,0 +1,83 @@
+# `make` lists the targets. Each target sets up what it needs in .venv: `make train` the library and its examples,
+# `make test` and `make lint` the development tools too.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+SEED ?= 1
+ALGORITHM ?= grpo
+ARGS ?=
+
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PACKAGES = sandbox envs trainer
+BENCHMARKS = $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help train test lint format bench clean distclean
+
+help:
+	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]  train the calculator agent from scratch"
+	@echo "make test  [ARGS=...]                                 run the tests (ARGS go to pytest)"
+	@echo "make lint                                             ruff check, ruff format --check, pyright"
+	@echo "make format                                           let ruff rewrite the files"
+	@echo "make bench [ARGS=...]                                 run benchmarks/*.py, one after the other"
+	@echo "make clean                                            remove caches and build folders"
+	@echo "make distclean                                        remove .venv as well"
+	@echo "PYTHON=python3.12 (any of 3.11 to 3.13) chooses the interpreter that .venv is made from."
+
+train: $(VENV)/.examples
+	@$(BIN)/python examples/calculator.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest $(ARGS)
+
+# Type checkers do not follow the editable install, so they see the packages through links. All three checks report.
+lint: $(VENV)/.dev
+	@mkdir -p .links/gymnast
+	@for folder in $(PACKAGES); do ln -sfn ../../$$folder .links/gymnast/$$folder; done
+	@failed=0; \
+	$(BIN)/ruff check || failed=1; \
+	$(BIN)/ruff format --check || failed=1; \
+	$(BIN)/pyright --pythonpath $(BIN)/python || failed=1; \
+	exit $$failed
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+# A benchmark compares with peers, hence the development tools.
+bench: $(VENV)/.dev
+	@test -n "$(BENCHMARKS)" || echo "make bench: there is no benchmarks/*.py yet"
+	@set -e; for program in $(BENCHMARKS); do echo "== $$program"; $(BIN)/python "$$program" $(ARGS); done
+
+clean:
+	@rm -rf .links build dist ./*.egg-info .pytest_cache .ruff_cache .hypothesis
+	@for folder in $(PACKAGES) tests examples benchmarks; do \
+	  test ! -d $$folder || find $$folder -name __pycache__ -prune -exec rm -rf {} +; done
+
+distclean: clean
+	@rm -rf $(VENV)
+
+# One stamp for each need; the development set holds the examples' set.
+$(VENV)/.examples: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing gymnast and what its examples need into $(VENV) ..."
+	@$(PIP_INSTALL) -e ".[examples]"
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing gymnast and the development tools into $(VENV) ..."
+	@$(PIP_INSTALL) -e ".[dev]"
+	@touch $(VENV)/.examples $@
+
+# pip comes last when a venv is made: its presence says that the venv is whole.
+$(BIN)/pip:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "error: '$(PYTHON)' was not found; name a Python >= 3.11: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: gymnast needs Python >= 3.11, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1); make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "error: '$(PYTHON)' cannot make virtual environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) -V) ..."
+	@$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,164 @@
+"""Calling tools: concurrently, each in its own time, and without letting any of them break the episode."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import inspect
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pydantic_core
+
+from .core import Message, ToolCall
+from .episode import ToolCallRecord
+from .threads import run_in_thread
+from .tools import ArgumentError, Tool
+
+PART_TYPES = frozenset({"text", "image", "image_url", "audio", "input_audio", "video", "file"})
+
+
+async def call_tools(
+    calls: Sequence[ToolCall], tools: Mapping[str, Tool], *, timeout: float | None, max_chars: int | None
+) -> tuple[list[Message], list[ToolCallRecord]]:
+    """Run the calls of one turn and return their result messages and records, both in call order.
+
+    The calls before a final tool run concurrently; the final one runs alone, after them. Once it has succeeded the
+    episode is over, so calls that follow it are not run.
+    """
+    results: list[tuple[Message, ToolCallRecord]] = []
+    ended = False
+    for segment in _split_at_final(calls, tools):
+        if ended:
+            results += [
+                _result(call, "not_run", "Error: not run, the episode ended before this call.") for call in segment
+            ]
+            continue
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(_call(call, tools, timeout, max_chars)) for call in segment]
+        results += [task.result() for task in running]
+        ended = results[-1][1].ends_episode
+    return [message for message, _ in results], [record for _, record in results]
+
+
+def _split_at_final(calls: Sequence[ToolCall], tools: Mapping[str, Tool]) -> list[list[ToolCall]]:
+    """Runs of calls that may go on side by side: each final call is a run of its own."""
+    segments: list[list[ToolCall]] = [[]]
+    for call in calls:
+        found = tools.get(call["function"]["name"])
+        if found is not None and found.final:
+            segments += [[call], []]
+        else:
+            segments[-1].append(call)
+    return [segment for segment in segments if segment]
+
+
+async def _call(
+    call: ToolCall, tools: Mapping[str, Tool], timeout: float | None, max_chars: int | None
+) -> tuple[Message, ToolCallRecord]:
+    name = call["function"]["name"]
+    tool = tools.get(name)
+    if tool is None:
+        return _result(call, "unknown", _unknown(name, tools))
+    try:
+        arguments = tool.check_arguments(call["function"]["arguments"])
+    except ArgumentError as error:
+        return _result(call, "bad_arguments", f"Error: {error}")
+    limit = timeout if tool.timeout is None else tool.timeout
+    started = time.perf_counter()
+    try:
+        async with asyncio.timeout(limit) as deadline:
+            value = await _run(tool, arguments)
+        content = cut(render(value), max_chars)
+        seconds = time.perf_counter() - started
+        return _result(call, "ok", content, seconds=seconds, ends_episode=tool.final)
+    except BaseException as error:  # SystemExit and KeyboardInterrupt of a tool are the tool's failure, not ours
+        if isinstance(error, asyncio.CancelledError) and _being_cancelled():
+            raise
+        seconds = time.perf_counter() - started
+        if isinstance(error, TimeoutError) and deadline.expired():
+            return _result(call, "timeout", f"Error: {name} did not finish within {limit:g} s.", seconds=seconds)
+        text = f"Error: {type(error).__name__}: {error}" if str(error) else f"Error: {type(error).__name__}"
+        return _result(call, "exception", cut(text, max_chars), seconds=seconds)
+
+
+async def _run(tool: Tool, arguments: dict[str, Any]) -> Any:
+    if inspect.iscoroutinefunction(tool.function):
+        return await tool.function(**arguments)
+    value = await run_in_thread(tool.function, **arguments)
+    return await value if inspect.isawaitable(value) else value
+
+
+def _being_cancelled() -> bool:
+    """Whether this task was asked to stop, as opposed to a tool that raised CancelledError by itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
+    near = difflib.get_close_matches(name, tools, n=3)
+    hint = f"Did you mean {' or '.join(repr(each) for each in near)}? " if near else ""
+    return f"Error: there is no tool {name!r}. {hint}The tools are: {', '.join(tools) or 'none'}."
+
+
+def _result(
+    call: ToolCall, outcome: str, content: Any, *, seconds: float = 0.0, ends_episode: bool = False
+) -> tuple[Message, ToolCallRecord]:
+    name = call["function"]["name"]
+    message: Message = {"role": "tool", "name": name, "content": content}
+    if "id" in call:
+        message["tool_call_id"] = call["id"]
+    record = ToolCallRecord(
+        name=name,
+        call_id=call.get("id"),
+        outcome=outcome,
+        seconds=seconds,
+        ends_episode=ends_episode,
+        error=None if outcome == "ok" else str(content),
+    )
+    return message, record
+
+
+def render(value: Any) -> str | list[dict[str, Any]]:
+    """A tool's result as message content: text as it is, a list of content parts as parts, all else as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(_is_part(item) for item in value):
+        return value
+    return pydantic_core.to_json(value, inf_nan_mode="constants", fallback=_fallback).decode()
+
+
+def _is_part(item: Any) -> bool:
+    return isinstance(item, Mapping) and item.get("type") in PART_TYPES
+
+
+def _fallback(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else repr(value)  # arrays and tensors as lists of numbers
+
+
+def cut(content: str | list[dict[str, Any]], max_chars: int | None) -> Any:
+    """The content with at most `max_chars` characters of text kept, head and tail, and a marker where it was cut."""
+    if max_chars is None:
+        return content
+    if isinstance(content, str):
+        return cut_text(content, max_chars)
+    left = max_chars
+    parts = []
+    for part in content:
+        if part["type"] == "text":
+            text = cut_text(part["text"], left)
+            left = max(0, left - len(text))
+            part = {**part, "text": text}
+        parts.append(part)
+    return parts
+
+
+def cut_text(text: str, max_chars: int) -> str:
+    """Text of which the head and the tail are kept when it is too long; the marker says how much is missing."""
+    if len(text) <= max_chars:
+        return text
+    head = (max_chars + 1) // 2
+    tail = max_chars - head
+    missing = len(text) - max_chars
+    return f"{text[:head]}\n[... {missing} characters cut ...]\n{text[len(text) - tail :]}"

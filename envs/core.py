@@ -1,0 +1,275 @@
+"""The nouns of an episode, and the contract of an environment.
+
+- `Message`, `ToolCall`, `MalformedCall`: one chat message, in the format that chat templates and model servers share.
+- `Task`: one row of a data set on its way through an episode.
+- `StopReason`: why an episode ended, and what kind of ending that is.
+- `StepResult`: what one step of an environment gives back.
+- `Environment`: a `gymnasium.Env` over chat messages, with a synchronous and an asynchronous form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Literal, NamedTuple, Required, Self, TypeVar
+
+import gymnasium
+import numpy as np
+from pydantic import ConfigDict, with_config
+from typing_extensions import TypedDict
+
+from .spaces import MessageSpace, MessagesSpace
+from .threads import EventLoopThread, run_in_thread
+
+Result = TypeVar("Result")
+
+
+class FunctionCall(TypedDict):
+    """The name of a tool and its arguments (a mapping, or a string that holds JSON)."""
+
+    name: str
+    arguments: dict[str, Any] | str
+
+
+class ToolCall(TypedDict, total=False):
+    """One tool call of an assistant message."""
+
+    id: str
+    type: Literal["function"]
+    function: Required[FunctionCall]
+
+
+class MalformedCall(TypedDict):
+    """A tool call that could not be read: what the model wrote, and what is wrong with it."""
+
+    text: str
+    error: str
+
+
+@with_config(ConfigDict(extra="allow"))  # a model family's own keys survive the round trip through JSON
+class Message(TypedDict, total=False):
+    """One chat message; `content` is text, or a list of parts such as `{"type": "text", "text": ...}`."""
+
+    role: Required[str]
+    content: str | list[dict[str, Any]] | None
+    reasoning_content: str
+    tool_calls: list[ToolCall]
+    tool_call_id: str
+    name: str
+    malformed: list[MalformedCall]
+
+
+ToolSchema = dict[str, Any]
+"""A tool as chat templates take it: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
+
+
+class StopReason(StrEnum):
+    """Why an episode ended: each reason is exactly one of a termination, a truncation or a failure."""
+
+    FINAL_ANSWER = "final_answer"  # a final tool was called and succeeded
+    ENV_TERMINATED = "env_terminated"  # the environment said so
+    MODEL_STOPPED = "model_stopped"  # an answer without tool calls, to which the environment has no reply
+    MALFORMED = "malformed"  # malformed tool calls, and the environment does not allow (more of) them
+    ENV_TRUNCATED = "env_truncated"  # the environment, or a wrapper such as TimeLimit, cut the episode
+    MAX_TURNS = "max_turns"
+    MAX_TOOL_CALLS = "max_tool_calls"
+    MAX_TOKENS = "max_tokens"  # the episode's token budget is spent
+    TURN_TRUNCATED = "turn_truncated"  # one turn's token budget ran out before the turn was over
+    CONTEXT_OVERFLOW = "context_overflow"  # the model's context is full
+    TIMEOUT = "timeout"  # the episode's time is over
+    FAILED = "failed"  # something broke; see `Episode.failure`
+
+    @property
+    def is_termination(self) -> bool:
+        """The episode came to its own end (Gymnasium's `terminated`)."""
+        return self in _TERMINATIONS
+
+    @property
+    def is_truncation(self) -> bool:
+        """A limit cut the episode (Gymnasium's `truncated`)."""
+        return not self.is_termination and not self.is_failure
+
+    @property
+    def is_failure(self) -> bool:
+        """The episode broke, so its reward means nothing."""
+        return self is StopReason.FAILED
+
+
+_TERMINATIONS = frozenset(
+    {StopReason.FINAL_ANSWER, StopReason.ENV_TERMINATED, StopReason.MODEL_STOPPED, StopReason.MALFORMED}
+)
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Task:
+    """One row of a data set, on its way through an episode."""
+
+    id: str  # names the row within the run, e.g. "train-17"
+    row: Mapping[str, Any] = field(default_factory=dict)  # the row itself, read by `Environment.reset`
+    seed: int = 0  # seeds the environment; the same for every member of a group
+
+
+class StepResult(NamedTuple):
+    """What `Environment.step` returns; `info["stop_reason"]` may say why the episode ended."""
+
+    messages: list[Message]  # the new messages only
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+class ConfigurationError(ValueError):
+    """A mistake that every episode would meet again: it stops the run instead of becoming a failed episode."""
+
+
+class Environment(gymnasium.Env[list[Message], Message]):
+    """A Gymnasium environment that speaks chat messages: the action is the model's message, the observation the reply.
+
+    Implement `reset` and `step`, or their asynchronous forms `areset` and `astep`; each form is derived from the
+    other. The synchronous form runs in a worker thread when the engine plays the episode, so it may block.
+    `reset(options={"task": row})` chooses the task; without one, a task is drawn from `tasks`.
+
+        class Guess(Environment):
+            def reset(self, *, seed=None, options=None):
+                super().reset(seed=seed)
+                self.number = self.task_of(options)["number"]
+                return [{"role": "user", "content": "Guess my number."}], {}
+
+            def step(self, message):
+                right = str(self.number) in message["content"]
+                return StepResult([], float(right), True, False, {})
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
+
+    tasks: Sequence[Mapping[str, Any]] | None = None
+    render_mode: str | None = None
+
+    _constructor: tuple[tuple[Any, ...], dict[str, Any]]
+    _loop: EventLoopThread | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        # The arguments are recorded here, not in __init__, so that a subclass cannot forget to.
+        environment = super().__new__(cls)
+        environment._constructor = (args, kwargs)
+        environment.action_space = MessageSpace()
+        environment.observation_space = MessagesSpace()
+        return environment
+
+    def __init__(self, *, tasks: Sequence[Mapping[str, Any]] | None = None, render_mode: str | None = None) -> None:
+        self.tasks = tasks
+        self.render_mode = render_mode
+        self._transcript: list[Message] = []
+
+    def clone(self) -> Self:
+        """A fresh environment made from the same constructor arguments; the arguments themselves are shared."""
+        args, kwargs = self._constructor
+        return type(self)(*args, **kwargs)
+
+    def task_of(self, options: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """The task's row: `options["task"]`, or else a row drawn from `tasks` with `np_random`.
+
+        Raises:
+            ValueError: there is neither.
+        """
+        if options is not None and "task" in options:
+            return options["task"]
+        return self.sample_task()
+
+    def sample_task(self) -> Mapping[str, Any]:
+        """Draw a task when `reset` is given none; by default a row of `tasks`.
+
+        Raises:
+            ValueError: the environment has no tasks.
+        """
+        if not self.tasks:
+            raise ValueError(
+                f"{type(self).__name__} has no task: call reset(options={{'task': row}}), "
+                f"or construct it with tasks=[row, ...]"
+            )
+        return self.tasks[int(self.np_random.integers(len(self.tasks)))]
+
+    def seed_random(self, seed: int | None) -> None:
+        """Seed `np_random` as `gymnasium.Env.reset` does; for `areset`, which has no `super().reset(seed=seed)`."""
+        super().reset(seed=seed)
+
+    # What the engine and the policy ask besides reset and step.
+
+    def tool_schemas(self) -> list[ToolSchema]:
+        """The tools that the model is told of in this episode; read after `reset`."""
+        return []
+
+    def is_final(self, call: ToolCall) -> bool:
+        """Whether this call would end the episode: such a call takes precedence over every limit."""
+        return False
+
+    # The synchronous form.
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        """Begin an episode and return its first messages; call `super().reset(seed=seed)` when you override it."""
+        if type(self).areset is not Environment.areset and type(self).reset is Environment.reset:
+            return self._run(self.areset(seed=seed, options=options))
+        self.seed_random(seed)
+        return [], {}
+
+    def step(self, action: Message) -> StepResult:
+        """Answer the model's message with the new messages, the reward of this step, and whether it was the last."""
+        if type(self).astep is Environment.astep:
+            raise NotImplementedError(f"{type(self).__name__} must implement step() or astep()")
+        return self._run(self.astep(action))
+
+    def close(self) -> None:
+        """Release what the environment holds; called exactly once for each instance."""
+        try:
+            if type(self).aclose is not Environment.aclose:
+                self._run(self.aclose())
+        finally:
+            if self._loop is not None:
+                self._loop.close()
+                self._loop = None
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """The episode so far as text (`render_mode="ansi"`), or None without a render mode."""
+        if self.render_mode is None:
+            return None
+        return "\n".join(f"[{m['role']}] {_plain_text(m)}" for m in self._transcript)
+
+    # The asynchronous form: what the engine awaits.
+
+    async def areset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        """Asynchronous `reset`."""
+        return await run_in_thread(self.reset, seed=seed, options=options)
+
+    async def astep(self, action: Message) -> StepResult:
+        """Asynchronous `step`."""
+        return await run_in_thread(self.step, action)
+
+    async def aclose(self) -> None:
+        """Asynchronous `close`."""
+        await run_in_thread(self.close)
+
+    def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        # One loop for the life of the environment: clients made in areset() stay usable in astep().
+        if self._loop is None:
+            self._loop = EventLoopThread()
+        return self._loop.run(coroutine)
+
+
+def _plain_text(message: Message) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", f"<{part.get('type')}>")) for part in content)
+    calls = [call["function"] for call in message.get("tool_calls") or []]
+    return (content or "") + "".join(f"\n  {call['name']}({call['arguments']})" for call in calls)
+
+
+def stable_seed(*parts: str | int) -> int:
+    """A seed in [0, 2**63) that depends on the parts alone: the same in every process and on every machine."""
+    entropy = [byte for part in parts for byte in f"{type(part).__name__}:{part};".encode()]
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)

@@ -1,0 +1,126 @@
+"""Policies: whoever answers the environment.
+
+- `Policy`, `Conversation`, `Act`: the contract. A policy begins one conversation for each episode.
+- `ScriptedPolicy`: given answers, for tests, examples and benchmarks; it loads no model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .core import Message, StopReason, ToolSchema
+from .episode import EpisodeSpec, TokenTrace
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Act:
+    """The policy's answer in one turn."""
+
+    message: Message
+    num_tokens: int = 0  # tokens that were sampled
+    stop: StopReason | None = None  # set when a limit cut the answer: the turn is not complete
+
+
+class Conversation(Protocol):
+    """One episode's dialogue: `act` and `observe` alternate, beginning with `act`."""
+
+    @property
+    def trace(self) -> TokenTrace | None:
+        """The exact tokens so far; None for a policy that does not know them."""
+        ...
+
+    async def act(self) -> Act:
+        """The next answer."""
+        ...
+
+    def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
+        """Take in the environment's new messages; a reason if no budget is left to answer them.
+
+        `last` says that the episode is over: nothing will be asked after these messages, and they are cut to fit.
+        """
+        ...
+
+
+class Policy(Protocol):
+    """Begins conversations."""
+
+    def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Conversation:
+        """A conversation that starts from these messages, with these tools."""
+        ...
+
+
+def tool_call(name: str, /, **arguments: Any) -> Message:
+    """An assistant message that calls one tool: `tool_call("add", a=1, b=2)`."""
+    return tool_calls((name, arguments))
+
+
+def tool_calls(*calls: tuple[str, dict[str, Any]]) -> Message:
+    """An assistant message that calls several tools: `tool_calls(("add", {"a": 1, "b": 2}), ...)`."""
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
+            for index, (name, arguments) in enumerate(calls)
+        ],
+    }
+
+
+Script = Sequence[Message | str] | Callable[[list[Message]], Message | str | Awaitable[Message | str]]
+"""Answers in order, or a function of the messages so far (synchronous or not)."""
+
+
+class ScriptedPolicy:
+    """Answers from a script: the same answers in every episode, or a function of the conversation.
+
+    Args:
+        script: Messages (or plain texts) in order, or a function that is given all messages so far.
+        delay: Seconds that each answer takes, as a model's would.
+    """
+
+    def __init__(self, script: Script, *, delay: float = 0.0) -> None:
+        self.script = script
+        self.delay = delay
+
+    def begin(
+        self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]
+    ) -> _ScriptedConversation:
+        return _ScriptedConversation(self.script, self.delay, list(messages))
+
+
+class _ScriptedConversation:
+    trace = None
+
+    def __init__(self, script: Script, delay: float, messages: list[Message]) -> None:
+        self._script = script
+        self._delay = delay
+        self._messages = messages
+        self._turns = itertools.count()
+
+    async def act(self) -> Act:
+        if self._delay:
+            await asyncio.sleep(self._delay)
+        answer = await self._next()
+        message: Message = {"role": "assistant", "content": answer} if isinstance(answer, str) else answer
+        self._messages.append(message)
+        return Act(message=message)
+
+    async def _next(self) -> Message | str:
+        if callable(self._script):
+            answer = self._script(self._messages)
+            return await answer if isinstance(answer, Awaitable) else answer
+        turn = next(self._turns)
+        if turn >= len(self._script):
+            raise IndexError(
+                f"the script has {len(self._script)} answers, and the environment asked for one more after "
+                f"{self._messages[-1]!r}"
+            )
+        return self._script[turn]
+
+    def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
+        self._messages.extend(messages)
+        return None

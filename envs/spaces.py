@@ -1,0 +1,76 @@
+"""Gymnasium spaces of chat messages."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Space
+
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+
+
+def message_error(message: Any) -> str | None:
+    """What is wrong with a chat message, in one clause; None when nothing is."""
+    if not isinstance(message, Mapping):
+        return f"a message is a mapping, got {type(message).__name__}"
+    role = message.get("role")
+    if role not in ROLES:
+        return f"'role' must be one of {sorted(ROLES)}, got {role!r}"
+    content = message.get("content")
+    if isinstance(content, list):
+        wrong = [part for part in content if not isinstance(part, Mapping) or "type" not in part]
+        if wrong:
+            return f"a content part is a mapping with a 'type', got {wrong[0]!r}"
+    elif content is not None and not isinstance(content, str):
+        return f"'content' must be text, a list of parts or None, got {type(content).__name__}"
+    for call in message.get("tool_calls") or []:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if (
+            not isinstance(function, Mapping)
+            or not isinstance(function.get("name"), str)
+            or "arguments" not in function
+        ):
+            return f"a tool call is {{'function': {{'name': str, 'arguments': ...}}}}, got {call!r}"
+    return None
+
+
+class MessageSpace(Space[Any]):
+    """All chat messages; `sample` draws an assistant message of random text."""
+
+    def __init__(self, seed: int | np.random.Generator | None = None) -> None:
+        super().__init__(shape=None, dtype=None, seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        return False
+
+    def sample(self, mask: Any | None = None, probability: Any | None = None) -> dict[str, Any]:
+        if mask is not None or probability is not None:
+            raise ValueError("a space of messages has no finite set of elements: mask and probability must be None")
+        letters = self.np_random.choice(list(string.ascii_lowercase + " "), size=int(self.np_random.integers(1, 33)))
+        return {"role": "assistant", "content": "".join(letters)}
+
+    def contains(self, x: Any) -> bool:
+        return message_error(x) is None
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class MessagesSpace(MessageSpace):
+    """All lists of chat messages; `sample` draws a list of one."""
+
+    def sample(self, mask: Any | None = None, probability: Any | None = None) -> Any:
+        return [super().sample(mask, probability)]
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, list) and all(message_error(message) is None for message in x)

@@ -1,0 +1,247 @@
+"""ToolEnv: an environment made of tools."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+from .calling import call_tools
+from .core import Environment, Message, StepResult, StopReason, ToolCall, ToolSchema
+from .threads import run_in_thread
+from .tools import Tool, collect_tools, is_tool, tool
+
+OnMalformed = Literal["feedback", "end", "text"]
+
+
+class ToolEnv(Environment):
+    """An environment whose actions are tool calls: methods marked with `@tool`, and plain functions.
+
+    Within a tool, set `self.reward` to reward this step, and `self.terminated = True` to end the episode after it; a
+    tool marked `@tool(final=True)` ends it by succeeding. `self.metrics["name"] = number` is logged as
+    `environment/name`. All tool calls of one turn run concurrently (a final one
+    after the others), so tools that share state must expect that.
+
+        class Calculator(ToolEnv):
+            def reset_task(self, task):
+                self.expected = task["answer"]
+                return [{"role": "user", "content": task["question"]}]
+
+            @tool
+            def multiply(self, a: int, b: int) -> int:
+                '''Multiply two integers.
+
+                Args:
+                    a: The first integer.
+                    b: The second integer.
+                '''
+                return a * b
+
+            @tool(final=True)
+            def final_answer(self, answer: int) -> str:
+                '''Give the final answer.
+
+                Args:
+                    answer: The answer.
+                '''
+                self.reward = float(answer == self.expected)
+                return "done"
+    """
+
+    # These are class attributes too, so that a subclass with its own __init__ need not pass them on.
+    tool_timeout: float | None = 60.0
+    max_result_chars: int | None = 20_000
+    on_malformed: OnMalformed = "feedback"
+    max_malformed: int = 3
+
+    reward: float = 0.0
+    terminated: bool = False
+    metrics: dict[str, float]
+
+    _functions: tuple[Callable[..., Any] | Tool, ...] = ()
+    _tools: dict[str, Tool] | None = None
+    _malformed_turns: int = 0
+
+    def __init__(
+        self,
+        tools: Iterable[Callable[..., Any] | Tool] = (),
+        *,
+        tasks: Sequence[Mapping[str, Any]] | None = None,
+        tool_timeout: float | None = tool_timeout,
+        max_result_chars: int | None = max_result_chars,
+        on_malformed: OnMalformed = on_malformed,
+        max_malformed: int = max_malformed,
+        render_mode: str | None = None,
+    ) -> None:
+        """Make the environment.
+
+        Args:
+            tools: Plain functions as tools, beside the methods marked with `@tool`.
+            tasks: Rows to draw from when `reset` is given no task.
+            tool_timeout: Seconds that a tool may take, unless it says otherwise itself; None for no limit. A
+                synchronous tool that overruns is abandoned in its thread.
+            max_result_chars: Characters of a result that the model sees; head and tail are kept. None for no limit.
+            on_malformed: What a tool call that cannot be read leads to: `feedback` tells the model what is wrong,
+                `end` ends the episode with `StopReason.MALFORMED`, `text` treats the message as plain text.
+            max_malformed: Turns in a row with malformed calls after which the episode ends all the same.
+            render_mode: None, or "ansi" for the transcript as text.
+
+        Raises:
+            TypeError: a tool's parameter has no type hint.
+            ValueError: two tools of one name, a tool without docstring entry, or an option out of its range.
+        """
+        super().__init__(tasks=tasks, render_mode=render_mode)
+        if on_malformed not in get_args(OnMalformed):
+            raise ValueError(f"on_malformed must be one of {get_args(OnMalformed)}, got {on_malformed!r}")
+        if max_malformed < 1:
+            raise ValueError(f"max_malformed must be at least 1, got {max_malformed}")
+        if max_result_chars is not None and max_result_chars < 1:
+            raise ValueError(f"max_result_chars must be at least 1, got {max_result_chars}")
+        self.tool_timeout = tool_timeout
+        self.max_result_chars = max_result_chars
+        self.on_malformed = on_malformed
+        self.max_malformed = max_malformed
+        self._functions = tuple(tools)
+        self.tools = self._all_tools()  # here, so that a wrong tool is an error when the environment is made
+
+    # What a subclass writes.
+
+    def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+        """The first messages of an episode; may be `async`. By default the row's `prompt`: text, or messages.
+
+        Raises:
+            ValueError: the row has no `prompt`.
+        """
+        if "prompt" not in task:
+            raise ValueError(
+                f"{type(self).__name__}: the row has no 'prompt' (its columns: {sorted(task)}); add the column, or "
+                f"override reset_task"
+            )
+        prompt = task["prompt"]
+        return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [{**message} for message in prompt]
+
+    def reply(self, message: Message) -> list[Message] | None:
+        """The answer to a message without tool calls; may be `async`. None, the default, ends the episode."""
+        return None
+
+    # The episode's tools.
+
+    @property
+    def tools(self) -> dict[str, Tool]:
+        """The tools of this episode by name; assign functions or tools in `reset_task` to change them."""
+        if self._tools is None:
+            self._tools = self._all_tools()
+        return self._tools
+
+    @tools.setter
+    def tools(self, tools: Mapping[str, Tool] | Iterable[Callable[..., Any] | Tool]) -> None:
+        functions = tools.values() if isinstance(tools, Mapping) else tools
+        self._tools = collect_tools(functions, type(self).__name__)
+
+    def _all_tools(self) -> dict[str, Tool]:
+        methods = [getattr(self, name) for name in _tool_methods(type(self))]
+        return collect_tools([*methods, *self._functions], type(self).__name__)
+
+    def _narrow(self, names: Sequence[str] | None) -> None:
+        self.tools = self._all_tools()
+        if names is None:
+            return
+        unknown = [name for name in names if name not in self.tools]
+        if unknown:
+            raise ValueError(f"the row's 'tools' names {unknown}, but {type(self).__name__} has {sorted(self.tools)}")
+        self.tools = {name: self.tools[name] for name in names}
+
+    def tool_schemas(self) -> list[ToolSchema]:
+        return [each.schema for each in self.tools.values()]
+
+    def is_final(self, call: ToolCall) -> bool:
+        found = self.tools.get(call["function"]["name"])
+        return found is not None and found.final
+
+    # The environment.
+
+    async def areset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        self.seed_random(seed)
+        self.reward, self.terminated, self.metrics, self._malformed_turns = 0.0, False, {}, 0
+        task = self.task_of(options)
+        self._narrow(task.get("tools"))
+        messages = await _call_hook(self.reset_task, task)
+        self._transcript = list(messages)
+        return list(messages), {}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        return self._run(self.areset(seed=seed, options=options))
+
+    async def astep(self, action: Message) -> StepResult:
+        self.reward = 0.0
+        malformed = [] if self.on_malformed == "text" else action.get("malformed") or []
+        self._malformed_turns = self._malformed_turns + 1 if malformed else 0
+        calls = action.get("tool_calls") or []
+        if malformed and (self.on_malformed == "end" or self._malformed_turns >= self.max_malformed):
+            result = self._end(StopReason.MALFORMED)
+        elif calls or malformed:
+            result = await self._act(calls, malformed)
+        else:
+            answer = await _call_hook(self.reply, action)
+            result = self._end(StopReason.MODEL_STOPPED) if answer is None else self._go_on(answer)
+        self._transcript += [action, *result.messages]
+        return result
+
+    def step(self, action: Message) -> StepResult:
+        return self._run(self.astep(action))
+
+    async def _act(self, calls: Sequence[ToolCall], malformed: Sequence[Mapping[str, str]]) -> StepResult:
+        messages, records = await call_tools(
+            calls, self.tools, timeout=self.tool_timeout, max_chars=self.max_result_chars
+        )
+        messages += [
+            {"role": "tool", "content": f"Error: the tool call could not be read: {m['error']}"} for m in malformed
+        ]
+        if any(record.ends_episode for record in records):
+            return self._end(StopReason.FINAL_ANSWER, messages, tool_calls=records)
+        if self.terminated:
+            return self._end(StopReason.ENV_TERMINATED, messages, tool_calls=records)
+        return self._go_on(messages, tool_calls=records)
+
+    def _end(self, reason: StopReason, messages: Sequence[Message] = (), **info: Any) -> StepResult:
+        info |= {"stop_reason": reason, "metrics": dict(self.metrics)}
+        return StepResult(list(messages), float(self.reward), True, False, info)
+
+    def _go_on(self, messages: Sequence[Message], **info: Any) -> StepResult:
+        if self.terminated:
+            return self._end(StopReason.ENV_TERMINATED, messages, **info)
+        info["metrics"] = dict(self.metrics)
+        return StepResult(list(messages), float(self.reward), False, False, info)
+
+
+@tool(final=True)
+def final_answer(answer: str) -> str:
+    """Give the final answer, which ends the task.
+
+    Args:
+        answer: The final answer.
+    """
+    return answer
+
+
+async def _call_hook(hook: Callable[..., Any], argument: Any) -> Any:
+    """Call a user's hook: awaited when it is a coroutine function, in a thread when it is not, since it may block."""
+    if inspect.iscoroutinefunction(hook):
+        return await hook(argument)
+    return await run_in_thread(hook, argument)
+
+
+@lru_cache(maxsize=1024)
+def _tool_methods(cls: type) -> tuple[str, ...]:
+    """Names of the methods that `@tool` marks, base classes first, in the order of definition."""
+    names: dict[str, None] = {}
+    for base in reversed(cls.__mro__):
+        for name, value in vars(base).items():
+            if is_tool(value):
+                names.setdefault(name)
+    return tuple(name for name in names if is_tool(getattr(cls, name)))

@@ -1,0 +1,253 @@
+"""Tools: what the model may call, their JSON schemas, and the checking of arguments.
+
+A tool is a plain function or method with type hints and a Google-style docstring. `@tool` marks the methods of a
+`ToolEnv`; a plain function needs no mark.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Annotated, Any, NotRequired, Required, TypeVar, get_type_hints, overload
+
+import docstring_parser
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic.errors import PydanticUserError
+from typing_extensions import TypedDict
+
+from .core import ToolSchema
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_MARK = "__gymnast_tool__"
+
+
+@dataclass(slots=True, frozen=True)
+class _Mark:
+    """What `@tool(...)` was told; kept on the function until an environment collects it."""
+
+    name: str | None
+    final: bool
+    timeout: float | None
+
+
+@overload
+def tool(function: Function, /) -> Function: ...
+@overload
+def tool(
+    *, name: str | None = None, final: bool = False, timeout: float | None = None
+) -> Callable[[Function], Function]: ...
+def tool(
+    function: Function | None = None, /, *, name: str | None = None, final: bool = False, timeout: float | None = None
+) -> Function | Callable[[Function], Function]:
+    """Mark a method of a `ToolEnv`, or a plain function, as a tool.
+
+    Args:
+        function: The function, when the decorator is used without parentheses.
+        name: The name that the model sees; the function's own name by default.
+        final: A successful call ends the episode with `StopReason.FINAL_ANSWER`.
+        timeout: Seconds after which the call is given up; the environment's `tool_timeout` by default.
+
+    Raises:
+        ValueError: the timeout is not positive.
+    """
+    if timeout is not None and timeout <= 0:
+        raise ValueError(f"a tool's timeout must be positive, got {timeout}")
+
+    def mark(function: Function) -> Function:
+        setattr(function, _MARK, _Mark(name=name, final=final, timeout=timeout))
+        return function
+
+    return mark if function is None else mark(function)
+
+
+def is_tool(function: Any) -> bool:
+    """Whether `@tool` marked this function."""
+    return callable(function) and hasattr(function, _MARK)
+
+
+class ArgumentError(ValueError):
+    """The model's arguments do not fit the tool's signature; the message is written for the model."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Tool:
+    """A function that the model may call."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]  # JSON schema of the arguments
+    function: Callable[..., Any]
+    final: bool = False
+    timeout: float | None = None
+    validator: TypeAdapter[Any]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any] | Tool) -> Tool:
+        """The tool that a function or method describes by its signature, type hints and docstring.
+
+        Raises:
+            TypeError: a parameter has no type hint, or a type that no JSON schema can describe.
+            ValueError: the docstring, or the docstring's entry for a parameter, is missing.
+        """
+        if isinstance(function, Tool):
+            return function
+        if not callable(function):
+            raise TypeError(f"a tool is a function, got {type(function).__name__}: {function!r}")
+        unbound = _describe(getattr(function, "__func__", function))
+        return replace(unbound, function=function)
+
+    @property
+    def schema(self) -> ToolSchema:
+        """The tool as chat templates and model servers take it."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+    def check_arguments(self, arguments: Any) -> dict[str, Any]:
+        """The arguments checked and converted by the signature; a string that holds JSON is accepted at both levels.
+
+        Raises:
+            ArgumentError: they do not fit.
+        """
+        if isinstance(arguments, str):
+            arguments = _from_json(arguments) if arguments.strip() else {}
+        if not isinstance(arguments, Mapping):
+            raise ArgumentError(f"{self.name}: arguments must be a JSON object, got {_shorten(arguments)}")
+        try:
+            return self.validator.validate_python(dict(arguments))
+        except ValidationError as first:
+            decoded = _decode_strings(arguments, first)
+            if decoded is None:
+                raise ArgumentError(_explain(self.name, first)) from None
+        try:
+            return self.validator.validate_python(decoded)
+        except ValidationError:
+            raise ArgumentError(_explain(self.name, first)) from None
+
+
+def collect_tools(functions: Any, owner: str) -> dict[str, Tool]:
+    """Tools by name, in order.
+
+    Raises:
+        ValueError: two of them have the same name.
+    """
+    tools: dict[str, Tool] = {}
+    for each in functions:
+        candidate = Tool.of(each)
+        if candidate.name in tools:
+            raise ValueError(
+                f"{owner} has two tools named {candidate.name!r}: rename one with @tool(name=...), "
+                f"known so far: {sorted(tools)}"
+            )
+        tools[candidate.name] = candidate
+    return tools
+
+
+@lru_cache(maxsize=4096)
+def _describe(function: Callable[..., Any]) -> Tool:
+    mark: _Mark = getattr(function, _MARK, _Mark(name=None, final=False, timeout=None))
+    name = mark.name or function.__name__
+    document = docstring_parser.parse(inspect.getdoc(function) or "")
+    description = "\n\n".join(part for part in (document.short_description, document.long_description) if part)
+    if not description:
+        raise ValueError(f"tool {name!r} has no docstring: its first line is what the model is told of it")
+    entries = {entry.arg_name: entry.description or "" for entry in document.params}
+    fields = {parameter.name: _field(name, parameter, hint, entries) for parameter, hint in _parameters(name, function)}
+    validator = _validator(name, fields)
+    return Tool(
+        name=name,
+        description=description,
+        parameters=_clean(validator.json_schema()),
+        function=function,
+        final=mark.final,
+        timeout=mark.timeout,
+        validator=validator,
+    )
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> list[tuple[inspect.Parameter, Any]]:
+    hints = get_type_hints(function, include_extras=True)
+    parameters = list(inspect.signature(function).parameters.values())
+    if parameters and parameters[0].name == "self":
+        parameters = parameters[1:]
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise TypeError(f"tool {name!r}: parameter {parameter} must be an ordinary named parameter")
+        if parameter.name not in hints:
+            raise TypeError(
+                f"tool {name!r}: parameter {parameter.name!r} has no type hint; write e.g. `{parameter.name}: int`"
+            )
+    return [(parameter, hints[parameter.name]) for parameter in parameters]
+
+
+def _field(name: str, parameter: inspect.Parameter, hint: Any, entries: Mapping[str, str]) -> Any:
+    if not entries.get(parameter.name):
+        raise ValueError(
+            f"tool {name!r}: parameter {parameter.name!r} has no entry in the docstring; add under 'Args:' a line "
+            f"`{parameter.name}: what it is.`"
+        )
+    described = Annotated[hint, Field(description=entries[parameter.name])]
+    return Required[described] if parameter.default is parameter.empty else NotRequired[described]
+
+
+def _validator(name: str, fields: dict[str, Any]) -> TypeAdapter[Any]:
+    # A TypedDict rather than a model: any parameter name is allowed, and the result is a plain dict.
+    arguments = TypedDict("Arguments", fields)  # type: ignore[misc]
+    try:
+        return TypeAdapter(with_config(ConfigDict(extra="forbid", coerce_numbers_to_str=True))(arguments))
+    except PydanticUserError as error:
+        raise TypeError(f"tool {name!r}: a parameter's type has no JSON schema: {error.message}") from error
+
+
+def _clean(schema: Any) -> Any:
+    """A schema without pydantic's titles and without `additionalProperties`, which only cost prompt tokens."""
+    if isinstance(schema, list):
+        return [_clean(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: _clean(value) for name, value in entry.items()} if key in ("properties", "$defs") else _clean(entry)
+        for key, entry in schema.items()
+        if not (key == "title" and isinstance(entry, str)) and key != "additionalProperties"
+    }
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ArgumentError(f"arguments must be a JSON object, got {_shorten(text)} ({error})") from None
+
+
+def _decode_strings(arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any] | None:
+    """The arguments with each refused string replaced by the JSON that it holds; None when there is none."""
+    decoded = dict(arguments)
+    for key in {detail["loc"][0] for detail in error.errors() if detail["loc"]}:
+        value = decoded.get(str(key))
+        if isinstance(value, str):
+            try:
+                decoded[str(key)] = json.loads(value)
+            except ValueError:
+                continue
+    return decoded if decoded != dict(arguments) else None
+
+
+def _explain(name: str, error: ValidationError) -> str:
+    details = []
+    for detail in error.errors():
+        where = ".".join(str(part) for part in detail["loc"])
+        if detail["type"] == "missing":
+            details.append(f"missing argument {where!r}")
+        elif detail["type"] == "extra_forbidden":
+            details.append(f"unknown argument {where!r}")
+        else:
+            details.append(f"argument {where!r}: {detail['msg']}, got {_shorten(detail['input'])}")
+    return f"{name}: " + "; ".join(details)
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,1 @@
+"""Run untrusted code: the executor contract and the executors that keep it."""

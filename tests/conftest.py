@@ -1,0 +1,48 @@
+"""What holds for every test: one way to import, no network, no silent skips."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+# With the root on the path, `envs.core` and `gymnast.envs.core` would be two modules with two sets of classes.
+sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != ROOT]
+
+# Read when transformers, tokenizers, matplotlib and torch are imported, hence before any test module is.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["MPLBACKEND"] = "Agg"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models lose time to more, and sums then depend on the machine
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Asyncio is the only event loop that the engine supports."""
+    return "asyncio"
+
+
+def _refuse_skip(report: Report) -> Report:
+    """Under GYMNAST_REQUIRE_ALL a skipped test is a failed one; an expected failure (xfail) is no skip."""
+    if os.environ.get("GYMNAST_REQUIRE_ALL") == "1" and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid} would be skipped, and GYMNAST_REQUIRE_ALL=1 forbids it. {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _refuse_skip((yield))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _refuse_skip((yield))

@@ -1,0 +1,196 @@
+"""The advantages, against TRL's own trainers as the reference and by their properties."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.rloo_config import RLOOConfig
+from trl.trainer.rloo_trainer import RLOOTrainer
+from trl.trainer.utils import add_fused_lm_head
+
+from gymnast.trainer.advantages import Scale, grpo, rloo, scale_advantages, whiten
+from gymnast.trainer.losses import kl_in_reward, token_logprobs
+
+GROUPS, MEMBERS = 3, 4
+REWARDS = [0.0, 1.0, 0.25, -2.0, 3.0, 3.0, 3.0, 3.0, 0.1, 0.2, 0.9, 10.0]  # the second group has no spread
+PROMPTS = [{"prompt": f"w{3 + group} w9"} for group in range(GROUPS) for _ in range(MEMBERS)]
+RAGGED = [torch.tensor([0.0, 1.0]), torch.tensor([2.0, -1.0, 0.5, 7.0]), torch.tensor([1.0, 1.0, 1.0])]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CI", "1")  # TRL then sends no telemetry
+    return tmp_path
+
+
+def make_model(seed: int) -> Qwen3ForCausalLM:
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        initializer_range=0.2,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def make_trainer(trainer_class: Any, config_class: Any, folder: Path, **options: Any) -> Any:
+    """A TRL trainer that gives REWARDS to the GROUPS x MEMBERS completions that it samples."""
+    words = {f"w{i}": i for i in range(64)}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w2")), pad_token="w0", eos_token="w1", unk_token="w2"
+    )
+    args = config_class(
+        output_dir=str(folder),
+        use_cpu=True,
+        report_to=[],
+        bf16=False,
+        num_generations=MEMBERS,
+        per_device_train_batch_size=GROUPS * MEMBERS,
+        max_completion_length=6,
+        beta=0.0,
+        **options,
+    )
+    trainer = trainer_class(
+        model=make_model(seed=0),
+        args=args,
+        reward_funcs=lambda completions, **_: REWARDS,
+        train_dataset=Dataset.from_list(PROMPTS),
+        processing_class=tokenizer,
+    )
+    trainer.model.train()
+    return trainer
+
+
+def groups_of(rewards: Tensor) -> list[Tensor]:
+    return list(rewards.view(GROUPS, MEMBERS))
+
+
+@pytest.mark.parametrize("how", ["group", "batch", "none"])
+def test_grpo_equals_trl(folder: Path, how: Scale) -> None:
+    trainer = make_trainer(GRPOTrainer, GRPOConfig, folder, scale_rewards=how)
+    theirs = trainer._generate_and_score_completions(PROMPTS)["advantages"]
+    rewards = groups_of(torch.tensor(REWARDS))
+    ours = scale_advantages([grpo(rewards_G) for rewards_G in rewards], rewards, how)
+    torch.testing.assert_close(torch.cat(ours), theirs, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+def test_rloo_equals_trl(folder: Path, beta: float, normalize: bool) -> None:
+    trainer = make_trainer(RLOOTrainer, RLOOConfig, folder, normalize_advantages=normalize, temperature=0.9)
+    reference = make_model(seed=1)
+    add_fused_lm_head(reference, temperature=0.9)
+    trainer.beta, trainer.ref_model = beta, reference  # TRL itself would download a reference by its name
+    scored = trainer._generate_and_score_completions(PROMPTS)
+    mask_BT = scored["completion_mask"]
+    ids_BL = torch.cat([scored["prompt_ids"], scored["completion_ids"]], dim=1)  # prompts are of one length: no padding
+    attention_BL = torch.cat([scored["prompt_mask"], mask_BT], dim=1)
+
+    def logprobs(model: Any) -> Tensor:
+        with torch.no_grad():
+            return token_logprobs(model, ids_BL, attention_BL, keep=mask_BT.shape[1], temperature=0.9)[0]
+
+    kl_B = kl_in_reward(logprobs(trainer.model), logprobs(reference), mask_BT)
+    assert kl_B.abs().max() > 0.1
+    ours = [rloo(rewards_G) for rewards_G in groups_of(torch.tensor(REWARDS) - beta * kl_B)]
+    ours = whiten(ours) if normalize else ours
+    torch.testing.assert_close(torch.cat(ours), scored["advantages"], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rewards_G", RAGGED)
+def test_baselines_by_definition(rewards_G: Tensor) -> None:
+    values = rewards_G.tolist()
+    for g, value in enumerate(values):
+        others = values[:g] + values[g + 1 :]
+        assert grpo(rewards_G)[g].item() == pytest.approx(value - sum(values) / len(values), abs=1e-6)
+        assert rloo(rewards_G)[g].item() == pytest.approx(value - sum(others) / len(others), abs=1e-6)
+
+
+@pytest.mark.parametrize("advantage", [grpo, rloo])
+@pytest.mark.parametrize("rewards", [torch.zeros(0), torch.ones(1), torch.ones(2, 2), torch.tensor(1.0)])
+def test_a_group_has_two_members_or_more(advantage: Any, rewards: Tensor) -> None:
+    with pytest.raises(ValueError, match="at least 2 rewards"):
+        advantage(rewards)
+
+
+def test_ragged_groups_are_scaled_by_unbiased_deviations() -> None:
+    advantages = [grpo(rewards_G) for rewards_G in RAGGED]
+    by_group = scale_advantages(advantages, RAGGED, "group")
+    by_batch = scale_advantages(advantages, RAGGED, "batch")
+    unscaled = scale_advantages(advantages, RAGGED, "none")
+    std = torch.cat(RAGGED).std(correction=1)
+    for g, (advantages_G, rewards_G) in enumerate(zip(advantages, RAGGED, strict=True)):
+        torch.testing.assert_close(by_group[g], advantages_G / (rewards_G.std(correction=1) + 1e-4))
+        torch.testing.assert_close(by_batch[g], advantages_G / (std + 1e-4))
+        assert torch.equal(unscaled[g], advantages_G)
+    assert torch.equal(by_group[2], torch.zeros(3))  # equal rewards: nothing to learn, and no NaN
+
+
+def test_whitened_advantages_have_mean_zero_and_deviation_one() -> None:
+    white = torch.cat(whiten([rloo(rewards_G) for rewards_G in RAGGED]))
+    assert white.mean().item() == pytest.approx(0, abs=1e-6)
+    assert white.std().item() == pytest.approx(1, abs=1e-3)
+    assert torch.equal(torch.cat(whiten([torch.full((3,), 2.0)])), torch.zeros(3))
+
+
+def in_processes(shares: list[list[Tensor]], compute: Any) -> list[Tensor]:
+    """Run `compute(share, gather)` as if in as many processes: first hear what each sends, then answer with it all."""
+    sent: list[Tensor] = []
+
+    def listen(values: Tensor) -> Tensor:
+        sent.append(values)
+        return values
+
+    for share in shares:
+        compute(share, listen)
+    assert len(sent) == len(shares)  # every process takes part, one without groups too
+    assert len({values.shape for values in sent}) == 1  # collectives want equal shapes
+    return [values for share in shares for values in compute(share, lambda _: torch.cat(sent))]
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda share, gather: scale_advantages([grpo(r_G) for r_G in share], share, "batch", gather),
+        lambda share, gather: whiten([rloo(r_G) for r_G in share], gather),
+    ],
+    ids=["batch", "whiten"],
+)
+def test_many_processes_compute_what_one_does(compute: Any) -> None:
+    groups = [rewards_G + 1000.0 for rewards_G in RAGGED]  # far from 0, where raw sums of squares would cancel
+    alone = torch.cat(compute(groups, lambda values: values))
+    torch.testing.assert_close(torch.cat(in_processes([groups[:1], groups[1:], []], compute)), alone)
+
+
+def test_scales_that_need_no_other_process_do_not_call_it() -> None:
+    def gather(_: Tensor) -> Tensor:
+        raise AssertionError
+
+    for how in ("group", "none"):
+        scale_advantages([grpo(r_G) for r_G in RAGGED], RAGGED, how, gather)
+
+
+def test_mistakes_are_named() -> None:
+    how: Any = "groups"
+    with pytest.raises(ValueError, match=r"'groups'.*group, batch, none"):
+        scale_advantages(RAGGED, RAGGED, how)
+    with pytest.raises(ValueError, match="3 groups of advantages, but 2"):
+        scale_advantages(RAGGED, RAGGED[:2], "group")

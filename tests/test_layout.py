@@ -1,0 +1,274 @@
+"""Three folders at the root install as the package gymnast, and imports between them point one way."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("sandbox", "envs", "trainer")  # each may import itself and what stands to its left
+LEARNING_LIBRARIES = {"torch", "transformers", "accelerate", "peft", "trl", "vllm"}
+
+
+def load_pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def source_files(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    """`envs/core.py` -> `gymnast.envs.core`; `envs/__init__.py` -> `gymnast.envs`."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(["gymnast", *(part for part in parts if part != "__init__")])
+
+
+ALL_MODULES = [module_name(path) for package in PACKAGES for path in source_files(package)]
+
+
+class Import(NamedTuple):
+    where: str  # file:line
+    target: str  # absolute name of the imported module, or of a name in it
+    relative: bool
+
+
+def imports_of(path: Path, source: str) -> Iterator[Import]:
+    """Every import statement: at the top, in functions, and under TYPE_CHECKING."""
+    package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                targets, relative = [alias.name for alias in names], False
+            case ast.ImportFrom(module=module, names=names, level=0):
+                targets, relative = [f"{module}.{alias.name}" for alias in names], False
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = package.split(".")[: len(package.split(".")) - level + 1]
+                base += [module] if module else []
+                targets, relative = [".".join([*base, alias.name]) for alias in names], True
+            case ast.Call(func=ast.Name(id="import_module" | "__import__"), args=[ast.Constant(value=str(name)), *_]):
+                targets, relative = [name], False
+            case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(name)), *_]):
+                targets, relative = [name], False
+            case _:
+                continue
+        for target in targets:
+            yield Import(f"{path.relative_to(ROOT)}:{node.lineno}", target, relative)
+
+
+def import_faults(path: Path, source: str) -> list[str]:
+    """What in this file breaks the layout rules, one sentence for each import."""
+    package = path.relative_to(ROOT).parts[0]
+    allowed = PACKAGES[: PACKAGES.index(package) + 1]
+    faults = []
+    for where, target, relative in imports_of(path, source):
+        top, _, rest = target.partition(".")
+        if relative:
+            folder = rest.partition(".")[0]
+            if top != "gymnast" or folder not in allowed:
+                faults.append(f"{where} imports {target}: {package} may import {', '.join(allowed)} only")
+        elif top == "gymnast":
+            faults.append(f"{where} imports {target}: inside the packages write a relative import")
+        elif top in PACKAGES:
+            faults.append(f"{where} imports {target}: the folders are not importable by their bare names")
+        elif top in LEARNING_LIBRARIES and package != "trainer":
+            faults.append(f"{where} imports {target}: only trainer/ may import {top}")
+    return faults
+
+
+def run_python(
+    *arguments: str | Path, cwd: Path, python: str | Path = sys.executable
+) -> subprocess.CompletedProcess[str]:
+    """A fresh, isolated interpreter (-I: no PYTHONPATH, no current folder on the path) in which warnings are errors."""
+    command = [python, "-I", "-W", "error", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240)
+
+
+# --- the folders and pyproject.toml -----------------------------------------------------------------------------
+
+
+def test_every_package_folder_is_listed() -> None:
+    on_disk = {
+        module_name(path) for package in PACKAGES for path in source_files(package) if path.name == "__init__.py"
+    }
+    setuptools = load_pyproject()["tool"]["setuptools"]
+    assert set(setuptools["packages"]) == on_disk
+    assert {f"gymnast.{folder}": folder for folder in PACKAGES}.items() <= setuptools["package-dir"].items()
+
+
+def test_every_source_file_is_in_a_package() -> None:
+    folders = {path.parent for package in PACKAGES for path in source_files(package)}
+    assert [str(folder.relative_to(ROOT)) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def test_gymnast_is_a_namespace_package() -> None:
+    spec = importlib.util.find_spec("gymnast")
+    assert spec is not None
+    assert spec.origin is None
+
+
+def test_what_is_installed_here_is_this_checkout() -> None:
+    for package in PACKAGES:
+        module = importlib.import_module(f"gymnast.{package}")
+        assert Path(str(module.__file__)).resolve().parent == ROOT / package
+
+
+def test_entry_points_exist() -> None:
+    for entry_point in importlib.metadata.distribution("gymnast").entry_points:
+        assert callable(entry_point.load())
+
+
+# --- the direction of imports -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_point_to_the_left(package: str) -> None:
+    faults = [fault for path in source_files(package) for fault in import_faults(path, path.read_text())]
+    assert faults == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "message"),
+    [
+        ("envs/x.py", "from ..trainer import chat", "imports gymnast.trainer.chat: envs may import sandbox, envs only"),
+        ("envs/x.py", "from .. import trainer", "imports gymnast.trainer: envs may import"),
+        ("sandbox/x.py", "def f():\n    from ..envs.core import Task", "sandbox/x.py:2 imports gymnast.envs.core.Task"),
+        ("envs/x.py", "if TYPE_CHECKING:\n    import torch", "only trainer/ may import torch"),
+        ("envs/x.py", "from transformers import Trainer", "only trainer/ may import transformers"),
+        ("envs/x.py", "importlib.import_module('torch.nn')", "only trainer/ may import torch"),
+        ("trainer/x.py", "import gymnast.envs", "write a relative import"),
+        ("trainer/x.py", "from envs.core import Task", "not importable by their bare names"),
+        ("trainer/__init__.py", "from ...other import x", "trainer may import"),
+    ],
+)
+def test_faulty_imports_are_found(file: str, source: str, message: str) -> None:
+    [fault] = import_faults(ROOT / file, source)
+    assert message in fault
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("trainer/x.py", "from ..envs import Environment\nfrom ..sandbox.base import Executor\nimport torch"),
+        ("trainer/__init__.py", "from . import chat\nfrom .chat import ChatFormat"),
+        ("envs/x.py", "import json\nimport gymnasium\nfrom .core import Task"),
+    ],
+)
+def test_proper_imports_are_accepted(file: str, source: str) -> None:
+    assert import_faults(ROOT / file, source) == []
+
+
+# --- one name for each module -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sandbox", "sandbox.base", "envs", "envs.core", "trainer"])
+def test_bare_names_do_not_import(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(name)
+    result = run_python("-c", f"import {name}", cwd=tmp_path)
+    assert "ModuleNotFoundError" in result.stderr
+
+
+# --- importing does nothing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", ["sandbox", "envs"])
+def test_importing_without_torch(package: str, tmp_path: Path) -> None:
+    modules = ", ".join(name for name in ALL_MODULES if f"{name}.".startswith(f"gymnast.{package}."))
+    loaded = f"[name for name in {sorted(LEARNING_LIBRARIES)} if name in sys.modules]"
+    result = run_python("-c", f"import sys, {modules}; sys.exit(str({loaded}))", cwd=tmp_path)
+    assert (result.stdout, result.stderr.strip()) == ("", "[]")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_importing_is_silent_and_leaves_no_files(package: str, tmp_path: Path) -> None:
+    # Warnings of other libraries' own imports are not ours to forbid, so they are loaded first, warnings off.
+    first = "import warnings; warnings.simplefilter('ignore'); import gymnasium\n"
+    first += "import torch, transformers\n" if package == "trainer" else ""
+    result = run_python("-c", f"{first}warnings.simplefilter('error'); import gymnast.{package}", cwd=tmp_path)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- what users install -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheel built from the tree, and the one built from the sdist; from a copy, to keep the checkout clean."""
+    tree = tmp_path_factory.mktemp("build") / "gymnast"
+    kept = [name for name in (*PACKAGES, "pyproject.toml", "README.md", "LICENSE") if (ROOT / name).exists()]
+    for name in kept:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, tree / name)
+    for arguments in (["--wheel", "--outdir", "from-tree"], ["--outdir", "from-sdist"]):
+        command = [sys.executable, "-m", "build", "--no-isolation", *arguments]
+        built = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=240)
+        assert built.returncode == 0, built.stdout + built.stderr
+    return {source: next((tree / source).glob("*.whl")) for source in ("from-tree", "from-sdist")}
+
+
+@pytest.mark.parametrize("source", ["from-tree", "from-sdist"])
+def test_the_wheel_holds_everything(source: str, wheels: dict[str, Path], tmp_path: Path) -> None:
+    fresh = tmp_path / "fresh"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", fresh], check=True, timeout=120)
+    fresh_python = fresh / "bin" / "python"
+    ask = run_python("-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path, python=fresh_python)
+    site_packages = Path(ask.stdout.strip())
+    install = ["-m", "pip", "--python", fresh_python, "install", "--quiet", "--no-deps", "--no-index", wheels[source]]
+    installed = subprocess.run([sys.executable, *install], capture_output=True, text=True, timeout=240)
+    assert installed.returncode == 0, installed.stdout + installed.stderr
+    # The dependencies come from this environment. A plain path line adds the folder but not the .pth files in it, so
+    # the editable install of this checkout stays out of sight.
+    (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + os.linesep)
+
+    program = (
+        "import importlib, pathlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    path = pathlib.Path(importlib.import_module(name).__file__)\n"
+        f"    assert path.is_relative_to({str(site_packages)!r}), path\n"
+    )
+    program_file = tmp_path / "program.py"
+    program_file.write_text(program)
+    imported = subprocess.run(
+        [fresh_python, "-I", program_file, *ALL_MODULES], capture_output=True, text=True, timeout=240
+    )
+    assert imported.returncode == 0, imported.stderr
+
+    data = [path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
+    data = [path for path in data if path.suffix not in {".py", ".pyc"}]
+    assert {Path(package, "py.typed") for package in PACKAGES} <= set(data)
+    assert [str(path) for path in data if not (site_packages / "gymnast" / path).is_file()] == []
+
+
+# --- the rules of the test run itself ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("require_all", "outcome"), [("0", "2 skipped, 1 xfailed"), ("1", "1 xfailed, 2 errors")])
+def test_a_skip_fails_when_everything_is_required(require_all: str, outcome: str, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "test_module.py").write_text("import pytest\npytest.importorskip('no_such_module')\n")
+    (tmp_path / "test_functions.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.skip(reason='no engine')\ndef test_skipped() -> None: ...\n"
+        "@pytest.mark.xfail\ndef test_expected() -> None: raise ValueError\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--continue-on-collection-errors", tmp_path]
+    environment = os.environ | {"GYMNAST_REQUIRE_ALL": require_all}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert outcome in result.stdout

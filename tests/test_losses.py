@@ -1,0 +1,556 @@
+"""The losses, against TRL's own trainers as the reference and by their properties."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.rloo_config import RLOOConfig
+from trl.trainer.rloo_trainer import RLOOTrainer
+
+from gymnast.trainer import losses
+from gymnast.trainer.losses import LOSSES, LossInputs, LossSettings, kl_in_reward, policy_loss, token_logprobs
+
+VOCABULARY = 64
+MAX_COMPLETION = 12
+TEMPERATURE = 0.9
+EPSILON_LOW, EPSILON_HIGH = 0.2, 0.3
+PAD = 0
+
+SETTINGS = LossSettings(
+    epsilon_low=EPSILON_LOW,
+    epsilon_high=EPSILON_HIGH,
+    beta=0.0,
+    max_completion_length=MAX_COMPLETION,
+    accumulation_steps=1,
+    num_loss_tokens=20.0,
+    num_processes=1,
+)
+
+
+def make_model(seed: int = 0) -> Qwen3ForCausalLM:
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=128,
+        initializer_range=0.1,  # far from uniform, so that gradients are not tiny
+        pad_token_id=PAD,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def make_trainer(kind: str, folder: Path, model: Qwen3ForCausalLM) -> GRPOTrainer | RLOOTrainer:
+    words = {f"w{i}": i for i in range(VOCABULARY)}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w2")), pad_token="w0", eos_token="w1", unk_token="w2"
+    )
+    options: dict[str, Any] = {
+        "output_dir": str(folder),
+        "use_cpu": True,
+        "report_to": [],
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "temperature": TEMPERATURE,
+        "epsilon": EPSILON_LOW,
+        "epsilon_high": EPSILON_HIGH,
+        "num_generations": 4,
+        "per_device_train_batch_size": 4,
+        "max_completion_length": MAX_COMPLETION,
+        "beta": 0.0,
+    }
+    common: dict[str, Any] = {
+        "model": model,
+        "reward_funcs": lambda completions, **_: [0.0] * len(completions),
+        "train_dataset": Dataset.from_list([{"prompt": "w3 w4"}]),
+        "processing_class": tokenizer,
+    }
+    if kind == "grpo":
+        return GRPOTrainer(args=GRPOConfig(**options), **common)
+    return RLOOTrainer(args=RLOOConfig(**options), **common)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CI", "1")  # TRL then sends no telemetry
+        yield tmp_path_factory.mktemp("trl")
+
+
+@pytest.fixture(scope="module")
+def trl_grpo(folder: Path) -> GRPOTrainer:
+    trainer = make_trainer("grpo", folder, make_model())
+    assert isinstance(trainer, GRPOTrainer)
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def trl_rloo(folder: Path) -> RLOOTrainer:
+    trainer = make_trainer("rloo", folder, make_model())
+    assert isinstance(trainer, RLOOTrainer)
+    return trainer
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """The same random sequences in TRL's layout (prompts padded left, completions right) and in ours (rows right)."""
+
+    trl: dict[str, Tensor]
+    input_ids_BL: Tensor
+    attention_mask_BL: Tensor
+    keep: int
+    rows: list[tuple[int, int]]
+    """(prompt length, completion length) of each row."""
+
+    def to_ours(self, values_BT: Tensor) -> Tensor:
+        """Values at TRL's completion positions, moved to the last `keep` positions of our rows; 0 elsewhere."""
+        ours_BL = torch.zeros(self.input_ids_BL.shape, dtype=values_BT.dtype)
+        for b, (prompt, completion) in enumerate(self.rows):
+            ours_BL[b, prompt : prompt + completion] = values_BT[b, :completion]
+        return ours_BL[:, -self.keep :]
+
+
+def make_batch(seed: int = 0, *, with_tool_mask: bool = True) -> Batch:
+    torch.manual_seed(seed)
+    rows = [(5, 12), (3, 7), (8, 9), (6, 1), (2, 11)]
+    prompts = [torch.randint(3, VOCABULARY, (p,)) for p, _ in rows]
+    completions = [torch.randint(3, VOCABULARY, (c,)) for _, c in rows]
+    P, T = max(p for p, _ in rows), max(c for _, c in rows)
+    L = max(p + c for p, c in rows)
+
+    def padded(values: Tensor, length: int, *, left: bool = False) -> Tensor:
+        amount = length - len(values)
+        return nn.functional.pad(values, (amount, 0) if left else (0, amount), value=PAD)
+
+    mask_BT = torch.stack([padded(torch.ones_like(c), T) for c in completions])
+    trl = {
+        "prompt_ids": torch.stack([padded(p, P, left=True) for p in prompts]),
+        "prompt_mask": torch.stack([padded(torch.ones_like(p), P, left=True) for p in prompts]),
+        "completion_ids": torch.stack([padded(c, T) for c in completions]),
+        "completion_mask": mask_BT,
+        "advantages": torch.randn(len(rows)),
+    }
+    if with_tool_mask:
+        trl["tool_mask"] = (torch.rand(mask_BT.shape) < 0.7).long()
+        trl["tool_mask"][:, 0] = 1  # no row without loss tokens, where TRL's statistics are NaN
+    full = [torch.cat(pair) for pair in zip(prompts, completions, strict=True)]
+    return Batch(
+        trl=trl,
+        input_ids_BL=torch.stack([padded(ids, L) for ids in full]),
+        attention_mask_BL=torch.stack([padded(torch.ones_like(ids), L) for ids in full]),
+        keep=L - min(p for p, _ in rows),
+        rows=rows,
+    )
+
+
+def trl_logprobs(trainer: GRPOTrainer | RLOOTrainer, batch: Batch) -> Tensor:
+    ids_BL = torch.cat([batch.trl["prompt_ids"], batch.trl["completion_ids"]], dim=1)
+    mask_BL = torch.cat([batch.trl["prompt_mask"], batch.trl["completion_mask"]], dim=1)
+    model: Any = trainer.model
+    with torch.no_grad():
+        logprobs_BT, _, _ = trainer._get_per_token_logps_and_entropies(
+            model, ids_BL, mask_BL, batch.trl["completion_ids"].shape[1]
+        )
+    return logprobs_BT
+
+
+def our_logprobs(model: nn.Module, batch: Batch) -> Tensor:
+    logprobs_BT, _ = token_logprobs(
+        model, batch.input_ids_BL, batch.attention_mask_BL, keep=batch.keep, temperature=TEMPERATURE
+    )
+    return logprobs_BT
+
+
+def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def unpatched_copy(trainer: GRPOTrainer | RLOOTrainer) -> Qwen3ForCausalLM:
+    """A model with the trainer's weights, but without the forward that TRL puts in."""
+    model = make_model()
+    source: Any = trainer.model
+    model.load_state_dict(source.state_dict())
+    return model.train()
+
+
+def assert_same(ours: tuple[Tensor, dict[str, Tensor]], theirs: tuple[Tensor, dict[str, Tensor]]) -> None:
+    """Loss and all parameters' gradients agree to 1e-5, and the gradients are large enough for that to mean much."""
+    (our_loss, our_grads), (their_loss, their_grads) = ours, theirs
+    assert our_grads.keys() == their_grads.keys()
+    loss_difference = (our_loss - their_loss).abs().item()
+    grad_difference = max((our_grads[name] - their_grads[name]).abs().max().item() for name in their_grads)
+    largest = max(grad.abs().max().item() for grad in their_grads.values())
+    assert loss_difference < 1e-5
+    assert grad_difference < 1e-5
+    assert largest > 1e-2
+
+
+def last_metrics(trainer: GRPOTrainer | RLOOTrainer) -> dict[str, float]:
+    return {name: values[-1] for name, values in trainer._metrics["train"].items()}
+
+
+def assert_same_stats(stats: dict[str, Tensor], metrics: dict[str, float]) -> None:
+    for name, value in stats.items():
+        assert value.item() == pytest.approx(metrics[name], abs=1e-5), name
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(("beta", "bias_correction"), [(0.0, False), (0.04, False), (0.04, True)])
+@pytest.mark.parametrize("on_policy", [False, True])
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo"])
+def test_grpo_family_equals_trl(
+    trl_grpo: GRPOTrainer,
+    monkeypatch: pytest.MonkeyPatch,
+    loss_type: str,
+    on_policy: bool,
+    beta: float,
+    bias_correction: bool,
+    steps: int,
+) -> None:
+    batch = make_batch()
+    num_loss_tokens = 100.0  # of all micro-batches of the step; this one has fewer
+    sampled_BT = trl_logprobs(trl_grpo, batch)
+    batch.trl["num_items_in_batch"] = torch.tensor(num_loss_tokens)
+    if not on_policy:
+        batch.trl["old_per_token_logps"] = sampled_BT + 0.4 * torch.randn_like(sampled_BT)
+    if beta:
+        batch.trl["ref_per_token_logps"] = sampled_BT + 0.4 * torch.randn_like(sampled_BT)
+    monkeypatch.setattr(trl_grpo, "loss_type", loss_type)
+    monkeypatch.setattr(trl_grpo, "beta", beta)
+    monkeypatch.setattr(trl_grpo, "current_gradient_accumulation_steps", steps, raising=False)
+    monkeypatch.setattr(trl_grpo.args, "steps_per_generation", steps)
+    monkeypatch.setattr(trl_grpo.args, "use_bias_correction_kl", bias_correction)
+    trl_model: Any = trl_grpo.model
+    trl_model.train()
+    their_loss = trl_grpo._compute_loss(trl_model, batch.trl)
+    theirs = their_loss.detach(), gradients(trl_model, their_loss)
+
+    model = unpatched_copy(trl_grpo)
+    our_loss, stats = policy_loss(
+        loss_type,
+        LossInputs(
+            logprobs_BT=our_logprobs(model, batch),
+            old_logprobs_BT=None if on_policy else batch.to_ours(batch.trl["old_per_token_logps"]),
+            mask_BT=batch.to_ours(batch.trl["completion_mask"] * batch.trl["tool_mask"]),
+            advantages_B=batch.trl["advantages"],
+            ref_logprobs_BT=batch.to_ours(batch.trl["ref_per_token_logps"]) if beta else None,
+        ),
+        replace(
+            SETTINGS,
+            beta=beta,
+            accumulation_steps=steps,
+            num_loss_tokens=num_loss_tokens,
+            use_bias_correction_kl=bias_correction,
+        ),
+    )
+    assert_same((our_loss.detach(), gradients(model, our_loss)), theirs)
+    assert_same_stats(stats, last_metrics(trl_grpo))
+    assert ("kl" in stats) == (beta != 0)
+    if not on_policy:
+        assert stats["clip_ratio/low_mean"] > 0
+        assert stats["clip_ratio/high_mean"] > 0
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("shift", [0.0, 0.1])
+def test_rloo_equals_trl(trl_rloo: RLOOTrainer, shift: float, steps: int) -> None:
+    batch = make_batch(with_tool_mask=False)
+    mask_BT = batch.trl["completion_mask"]
+    sampled_BT = trl_logprobs(trl_rloo, batch)
+    old_BT = sampled_BT + shift * torch.randn_like(sampled_BT)
+    batch.trl["old_logps"] = (old_BT * mask_BT).sum(dim=1)
+    trl_model: Any = trl_rloo.model
+    trl_model.train()
+    # `transformers.Trainer` divides the loss of a trainer that says so by the number of micro-batches.
+    assert RLOOTrainer.loss_is_scaled_for_ga is False
+    their_loss = trl_rloo._compute_loss(trl_model, batch.trl) / steps
+    theirs = their_loss.detach(), gradients(trl_model, their_loss)
+
+    model = unpatched_copy(trl_rloo)
+    our_loss, stats = policy_loss(
+        "rloo",
+        LossInputs(
+            logprobs_BT=our_logprobs(model, batch),
+            old_logprobs_BT=batch.to_ours(old_BT),
+            mask_BT=batch.to_ours(mask_BT),
+            advantages_B=batch.trl["advantages"],
+        ),
+        replace(SETTINGS, accumulation_steps=steps),
+    )
+    assert_same((our_loss.detach(), gradients(model, our_loss)), theirs)
+    assert_same_stats(stats, last_metrics(trl_rloo))
+    assert (stats["clip_ratio/region_mean"] > 0) == (shift > 0)
+
+
+def test_token_logprobs_equal_trl(trl_grpo: GRPOTrainer) -> None:
+    batch = make_batch()
+    mask_BT = batch.to_ours(batch.trl["completion_mask"])
+    ours_BT = our_logprobs(unpatched_copy(trl_grpo), batch)
+    theirs_BT = batch.to_ours(trl_logprobs(trl_grpo, batch))
+    torch.testing.assert_close(ours_BT * mask_BT, theirs_BT * mask_BT, atol=1e-5, rtol=0)
+
+
+def random_inputs(seed: int = 0, **changes: Any) -> LossInputs:
+    torch.manual_seed(seed)
+    mask_BT = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 0, 0, 0], [0, 1, 0, 1, 0]])
+    logprobs_BT = -torch.rand(3, 5)
+    inputs = LossInputs(
+        logprobs_BT=logprobs_BT.requires_grad_(),
+        old_logprobs_BT=logprobs_BT.detach() + 0.4 * torch.randn(3, 5),
+        mask_BT=mask_BT,
+        advantages_B=torch.tensor([1.0, -2.0, 0.5]),
+    )
+    return replace(inputs, **changes)
+
+
+def gradient_of_logprobs(loss: Tensor, inputs: LossInputs) -> Tensor:
+    (gradient_BT,) = torch.autograd.grad(loss, inputs.logprobs_BT)
+    return gradient_BT
+
+
+def with_reference(loss_type: str, inputs: LossInputs) -> LossInputs:
+    if LOSSES[loss_type].level == "sequence":
+        return inputs
+    return replace(inputs, ref_logprobs_BT=inputs.logprobs_BT.detach() + 0.1)
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+@pytest.mark.parametrize("junk", [0.0, -1e9, math.inf, math.nan])
+def test_masked_positions_have_no_influence(loss_type: str, junk: float) -> None:
+    settings = replace(SETTINGS, beta=0.1)
+    clean = with_reference(loss_type, random_inputs())
+    loss, stats = policy_loss(loss_type, clean, settings)
+    gradient_BT = gradient_of_logprobs(loss, clean)
+    masked_BT = clean.mask_BT == 0
+    assert torch.all(gradient_BT[masked_BT] == 0)
+    assert torch.any(gradient_BT[~masked_BT] != 0)
+
+    def spoil(values_BT: Tensor | None) -> Tensor | None:
+        return None if values_BT is None else values_BT.detach().masked_fill(masked_BT, junk)
+
+    logprobs_BT = spoil(clean.logprobs_BT)
+    assert logprobs_BT is not None
+    dirty = replace(
+        clean,
+        logprobs_BT=logprobs_BT.requires_grad_(),
+        old_logprobs_BT=spoil(clean.old_logprobs_BT),
+        ref_logprobs_BT=spoil(clean.ref_logprobs_BT),
+    )
+    dirty_loss, dirty_stats = policy_loss(loss_type, dirty, settings)
+    assert torch.equal(dirty_loss, loss)
+    assert torch.equal(gradient_of_logprobs(dirty_loss, dirty), gradient_BT)
+    assert dirty_stats == stats
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+@pytest.mark.parametrize("tokens", [0.0, 20.0])
+def test_nothing_to_learn_is_zero_not_nan(loss_type: str, tokens: float) -> None:
+    inputs = with_reference(loss_type, random_inputs(mask_BT=torch.zeros(3, 5)))
+    loss, stats = policy_loss(loss_type, inputs, replace(SETTINGS, beta=0.1, num_loss_tokens=tokens))
+    assert loss.item() == 0
+    assert torch.all(gradient_of_logprobs(loss, inputs) == 0)
+    assert {name: value.item() for name, value in stats.items()} == dict.fromkeys(stats, 0.0)
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_sequences_without_loss_tokens_do_not_count_as_clipped_or_not(loss_type: str) -> None:
+    inputs = random_inputs(advantages_B=torch.tensor([-1.0, -1.0, -1.0]))
+    inputs = replace(
+        inputs,
+        old_logprobs_BT=inputs.logprobs_BT.detach() + 1.0,  # all ratios are below 1 - epsilon_low
+        mask_BT=inputs.mask_BT * torch.tensor([[1], [0], [1]]),
+    )
+    _, stats = policy_loss(loss_type, inputs, SETTINGS)
+    assert stats["clip_ratio/low_mean"] == stats["clip_ratio/region_mean"] == stats["clip_ratio/low_min"] == 1
+    assert stats["clip_ratio/high_mean"] == stats["clip_ratio/high_max"] == 0
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_huge_ratios_stay_finite(loss_type: str, sign: int) -> None:
+    inputs = random_inputs(advantages_B=torch.full((3,), float(sign)))
+    inputs = replace(inputs, old_logprobs_BT=inputs.logprobs_BT.detach() - 200.0)  # exp(200) is inf in float32
+    loss, _ = policy_loss(loss_type, inputs, SETTINGS)
+    assert torch.isfinite(loss)
+    assert torch.all(torch.isfinite(gradient_of_logprobs(loss, inputs)))
+
+
+def test_dapo_over_micro_batches_and_processes_is_one_mean_over_tokens() -> None:
+    """Accumulated over micro-batches and averaged over processes: the same gradient as all rows in one batch."""
+    whole = random_inputs()
+    tokens = whole.mask_BT.sum()
+    loss, _ = policy_loss("dapo", whole, replace(SETTINGS, num_loss_tokens=tokens))
+    expected_BT = gradient_of_logprobs(loss, whole)
+    assert whole.old_logprobs_BT is not None
+    parts = 3  # each row by itself: as three micro-batches of one process, or as three processes
+    for accumulation_steps, num_processes in [(parts, 1), (1, parts)]:
+        settings = replace(
+            SETTINGS,
+            num_loss_tokens=float(tokens),
+            accumulation_steps=accumulation_steps,
+            num_processes=num_processes,
+        )
+        total = torch.zeros(())
+        for b in range(parts):
+            row = LossInputs(
+                logprobs_BT=whole.logprobs_BT[b : b + 1],
+                old_logprobs_BT=whole.old_logprobs_BT[b : b + 1],
+                mask_BT=whole.mask_BT[b : b + 1],
+                advantages_B=whole.advantages_B[b : b + 1],
+            )
+            total = total + policy_loss("dapo", row, settings)[0]
+        torch.testing.assert_close(gradient_of_logprobs(total / num_processes, whole), expected_BT)
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_on_policy_gradient_is_that_of_log_probability_times_advantage(loss_type: str) -> None:
+    inputs = random_inputs(old_logprobs_BT=None)
+    loss, _ = policy_loss(loss_type, inputs, SETTINGS)
+    mask_BT = inputs.mask_BT.float()
+    weights_BT = {
+        "grpo": mask_BT / mask_BT.sum(1, keepdim=True) / 3,
+        "bnpo": mask_BT / mask_BT.sum(),
+        "dr_grpo": mask_BT / (3 * MAX_COMPLETION),
+        "dapo": mask_BT / 20.0,
+        "rloo": mask_BT / 3,
+    }[loss_type]
+    torch.testing.assert_close(gradient_of_logprobs(loss, inputs), -inputs.advantages_B[:, None] * weights_BT)
+
+
+def test_a_reference_without_beta_is_measured_and_not_trained_on() -> None:
+    plain = random_inputs()
+    watched = with_reference("grpo", plain)
+    plain_loss, plain_stats = policy_loss("grpo", plain, SETTINGS)
+    watched_loss, watched_stats = policy_loss("grpo", watched, SETTINGS)
+    assert torch.equal(plain_loss, watched_loss)
+    assert "kl" not in plain_stats
+    assert watched_stats["kl"].item() == pytest.approx(math.exp(0.1) - 0.1 - 1, abs=1e-6)
+    far_off = replace(plain, ref_logprobs_BT=plain.logprobs_BT.detach() + 200.0)  # a KL of inf, and 0 * inf is NaN
+    assert torch.equal(policy_loss("grpo", far_off, SETTINGS)[0], plain_loss)
+
+
+def test_unknown_loss_type_names_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"'gpro'.*grpo, bnpo, dr_grpo, dapo, rloo"):
+        policy_loss("gpro", random_inputs(), SETTINGS)
+
+
+def test_rloo_refuses_a_kl_in_the_loss() -> None:
+    inputs = random_inputs()
+    with pytest.raises(ValueError, match="kl_in_reward"):
+        policy_loss("rloo", replace(inputs, ref_logprobs_BT=inputs.logprobs_BT.detach()), SETTINGS)
+
+
+def test_kl_in_reward_sums_the_log_ratio_of_loss_tokens() -> None:
+    old_BT = torch.tensor([[-1.0, -2.0, math.nan], [-0.5, -1.0, -3.0]])
+    ref_BT = torch.tensor([[-1.5, -1.0, -9.0], [-0.5, -4.0, -3.5]])
+    mask_BT = torch.tensor([[1, 1, 0], [0, 1, 1]])
+    torch.testing.assert_close(kl_in_reward(old_BT, ref_BT, mask_BT), torch.tensor([-0.5, 3.5]))
+
+
+class PlainModel(nn.Module):
+    """A causal model whose forward knows neither `logits_to_keep` nor `use_cache`."""
+
+    def __init__(self, model: Qwen3ForCausalLM) -> None:
+        super().__init__()
+        self.inner = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.inner(input_ids=input_ids, attention_mask=attention_mask).logits)
+
+
+@pytest.mark.parametrize("rows_at_once", [None, 1, 2])
+@pytest.mark.parametrize("wrap", [lambda model: model, PlainModel, nn.DataParallel])
+def test_token_logprobs_by_definition(monkeypatch: pytest.MonkeyPatch, rows_at_once: int | None, wrap: Any) -> None:
+    monkeypatch.setattr(losses, "TOKENS_AT_ONCE", 7)  # does not divide the number of tokens
+    model, batch = make_model(), make_batch()
+    logits_BLV = model(input_ids=batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits / TEMPERATURE
+    expected_BL = logits_BLV.log_softmax(dim=-1)[:, :-1].gather(2, batch.input_ids_BL[:, 1:, None])[..., 0]
+    expected_BT = expected_BL[:, -batch.keep :]
+    expected_entropy_BT = torch.distributions.Categorical(logits=logits_BLV[:, -batch.keep - 1 : -1]).entropy()
+    weights_BT = torch.randn_like(expected_BT)
+    expected_grads = gradients(model, (expected_BT * weights_BT).sum())
+
+    logprobs_BT, entropy_BT = token_logprobs(
+        wrap(model),
+        batch.input_ids_BL,
+        batch.attention_mask_BL,
+        keep=batch.keep,
+        temperature=TEMPERATURE,
+        with_entropy=True,
+        rows_at_once=rows_at_once,
+    )
+    assert entropy_BT is not None
+    assert not entropy_BT.requires_grad
+    torch.testing.assert_close(logprobs_BT, expected_BT, atol=1e-5, rtol=0)
+    torch.testing.assert_close(entropy_BT, expected_entropy_BT, atol=1e-5, rtol=0)
+    for name, grad in gradients(model, (logprobs_BT * weights_BT).sum()).items():
+        torch.testing.assert_close(grad, expected_grads[name], atol=1e-4, rtol=1e-4)
+
+
+def with_lora(model: Qwen3ForCausalLM) -> nn.Module:
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, nn.DataParallel, with_lora])
+def test_token_logprobs_ask_the_model_for_no_more_logits_than_needed(wrap: Any) -> None:
+    model, batch = make_model(), make_batch()
+    shapes: list[tuple[int, ...]] = []
+    model.lm_head.register_forward_hook(lambda _module, _args, logits: shapes.append(tuple(logits.shape)))
+    token_logprobs(wrap(model), batch.input_ids_BL, batch.attention_mask_BL, keep=4, temperature=1.0, rows_at_once=3)
+    assert shapes == [(3, 5, VOCABULARY), (2, 5, VOCABULARY)]
+
+
+def test_token_logprobs_are_float32_and_keep_no_float32_logits_for_backward() -> None:
+    model, batch = make_model().bfloat16(), make_batch()
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logprobs_BT = our_logprobs(model, batch)
+    assert logprobs_BT.dtype == torch.float32
+    logits = [tensor for tensor in kept if tensor.ndim >= 2 and tensor.shape[-1] == VOCABULARY]
+    assert all(tensor.dtype == torch.bfloat16 for tensor in logits)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep": 0}, "keep"),
+        ({"keep": 17}, "keep"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"rows_at_once": 0}, "rows_at_once"),
+    ],
+)
+def test_token_logprobs_refuse_what_is_out_of_range(options: dict[str, Any], message: str) -> None:
+    batch = make_batch()
+    assert batch.input_ids_BL.shape[1] == 17
+    with pytest.raises(ValueError, match=message):
+        token_logprobs(
+            make_model(), batch.input_ids_BL, batch.attention_mask_BL, **{"keep": 2, "temperature": 1.0, **options}
+        )

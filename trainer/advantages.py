@@ -1,0 +1,137 @@
+"""Advantages: how much better an episode was than its group.
+
+A group is the episodes of one task from one environment seed. Groups may be ragged (a failed member leaves its group),
+so `grpo` and `rloo` take one group, and what needs the whole batch takes a list of groups.
+
+Axes: G, the members of one group; P, the processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+Scale = Literal["group", "batch", "none"]
+"""What rewards' standard deviation advantages are divided by: their group's, the whole batch's, or none."""
+
+Gather = Callable[[Tensor], Tensor]
+"""Concatenates the (1, n) tensors of all P processes to (P, n), as `accelerate.Accelerator.gather` does."""
+
+STD_FLOOR = 1e-4
+"""Added to every standard deviation, so that a group of equal rewards has advantages of 0, not NaN."""
+
+
+def this_process_only(values: Tensor) -> Tensor:
+    """The `Gather` of a single process: what it has is all there is."""
+    return values
+
+
+def grpo(rewards_G: Tensor) -> Tensor:
+    """Reward minus the group's mean (Shao et al. 2024, arXiv 2402.03300, section 4.1.2, before its scaling).
+
+    Raises:
+        ValueError: the group has fewer than two members.
+    """
+    _require_group(rewards_G)
+    return rewards_G - rewards_G.mean()
+
+
+def rloo(rewards_G: Tensor) -> Tensor:
+    """Reward minus the mean of the other members, the leave-one-out baseline (Ahmadian et al. 2024, arXiv 2402.14740).
+
+    It equals `grpo` times G / (G - 1): the baseline does not depend on the member that it judges, so it has no bias.
+
+    Raises:
+        ValueError: the group has fewer than two members.
+    """
+    _require_group(rewards_G)
+    mean_of_others_G = (rewards_G.sum() - rewards_G) / (rewards_G.numel() - 1)
+    return rewards_G - mean_of_others_G
+
+
+def scale_advantages(
+    advantages: list[Tensor], rewards: list[Tensor], how: Scale, gather: Gather = this_process_only
+) -> list[Tensor]:
+    """Divide the advantages of each group by the (unbiased) standard deviation of rewards.
+
+    "group" is GRPO as published. It weighs up tasks that are nearly always or nearly never solved, so "none" was
+    proposed (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783). "batch" divides all by one number, that of all rewards of
+    all processes, differences between tasks included.
+
+    Args:
+        advantages: one (G,) tensor for each group of this process.
+        rewards: the rewards that they came from, in the same order.
+        how: which standard deviation.
+        gather: reaches the other processes; called once for "batch" and not at all otherwise. A process without
+            groups must call too, or the others wait for it.
+
+    Raises:
+        ValueError: `how` is unknown, or the two lists differ in length.
+    """
+    if how not in get_args(Scale):
+        raise ValueError(f"Unknown scale of advantages: {how!r}. Known are {', '.join(get_args(Scale))}.")
+    if len(advantages) != len(rewards):
+        raise ValueError(f"Got {len(advantages)} groups of advantages, but {len(rewards)} groups of rewards.")
+    if how == "none":
+        return list(advantages)
+    if how == "group":
+        return [a_G / (r_G.std() + STD_FLOOR) for a_G, r_G in zip(advantages, rewards, strict=True)]
+    _, std = _mean_and_std(rewards, gather)
+    return [a_G / (std + STD_FLOOR) for a_G in advantages]
+
+
+def whiten(advantages: list[Tensor], gather: Gather = this_process_only) -> list[Tensor]:
+    """Shift and scale the advantages of all processes together to mean 0 and standard deviation 1.
+
+    What TRL calls `normalize_advantages`, from PPO practice: Huang et al. 2022, "The 37 Implementation Details of
+    Proximal Policy Optimization", detail 7, there per minibatch. `gather` as in `scale_advantages`.
+    """
+    mean, std = _mean_and_std(advantages, gather)
+    return [(a_G - mean) / (std + STD_FLOOR) for a_G in advantages]
+
+
+def _mean_and_std(groups: list[Tensor], gather: Gather) -> tuple[Tensor, Tensor]:
+    """Mean and unbiased standard deviation of all values of all processes.
+
+    Processes hold different numbers of values, which collectives dislike. So what travels is always three numbers:
+    count, mean and sum of squared deviations, merged as in Chan, Golub and LeVeque 1979, which does not cancel as
+    raw sums of squares do.
+    """
+    values_N = torch.cat(groups) if groups else torch.zeros(0)
+    count = values_N.new_tensor(float(values_N.numel()))
+    mean = values_N.sum() / count.clamp(min=1)
+    squares = (values_N - mean).square().sum()
+
+    counts_P, means_P, squares_P = gather(torch.stack([count, mean, squares])[None]).unbind(dim=1)
+    total = counts_P.sum()
+    mean = (counts_P * means_P).sum() / total.clamp(min=1)
+    squares = (squares_P + counts_P * (means_P - mean).square()).sum()
+    return mean, (squares / (total - 1).clamp(min=1)).sqrt()
+
+
+def _require_group(rewards_G: Tensor) -> None:
+    if rewards_G.ndim != 1 or rewards_G.numel() < 2:
+        raise ValueError(
+            f"A group is a vector of at least 2 rewards, got shape {tuple(rewards_G.shape)}: "
+            "with no other member there is nothing to compare with, so drop the group."
+        )
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Algorithm:
+    """All in which one algorithm differs from another."""
+
+    advantage: Callable[[Tensor], Tensor]
+    """Rewards (G,) of one group to advantages (G,)."""
+    kl: Literal["loss", "reward"]
+    """Where the divergence from the reference model goes: a term of each token's loss, or taken off the reward."""
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "grpo": Algorithm(advantage=grpo, kl="loss"),
+    "rloo": Algorithm(advantage=rloo, kl="reward"),
+}

@@ -1,0 +1,236 @@
+"""GRPOConfig and RLOOConfig: `transformers.TrainingArguments` and what agents need beside it.
+
+Names that TRL users know keep TRL's meaning.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, get_args
+
+from transformers import TrainingArguments
+
+from ..envs.play import EpisodeLimits
+from ..envs.rollout import OnFailure
+from .advantages import ALGORITHMS, Scale
+from .generation import Sampling
+from .losses import LOSSES
+from .token_policy import TokenBudgets
+
+WITHOUT_EFFECT = (
+    # Episodes are played by the engine, not by a data loader, and not in batches of a fixed size.
+    "per_device_eval_batch_size",
+    "dataloader_drop_last",
+    "dataloader_num_workers",
+    "dataloader_prefetch_factor",
+    "dataloader_persistent_workers",
+    "train_sampling_strategy",
+    "length_column_name",
+    # There are no labels and no predictions.
+    "label_names",
+    "label_smoothing_factor",
+    "prediction_loss_only",
+    "include_for_metrics",
+    "eval_accumulation_steps",
+    "eval_do_concat_batches",
+    "batch_eval_metrics",
+)
+"""Options of `TrainingArguments` that mean nothing here; setting one warns."""
+
+
+def option(default: Any, text: str) -> Any:
+    """A field with a help text, as `transformers.HfArgumentParser` shows it."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class AgentConfig(TrainingArguments):
+    """What both trainers understand; use `GRPOConfig` or `RLOOConfig`."""
+
+    algorithm = "grpo"
+    use_bias_correction_kl = False  # an option of GRPO alone, since RLOO's divergence is not in the loss
+
+    learning_rate: float = option(1e-6, "Initial learning rate.")
+    remove_unused_columns: bool | None = option(False, "Must stay False: environments read the columns.")
+
+    # Batches. As in TRL, per_device_train_batch_size counts completions.
+    num_generations: int = option(8, "Episodes in a group: the same task from the same environment seed.")
+    num_generations_eval: int | None = option(None, "The same in evaluation; num_generations by default.")
+    steps_per_generation: int | None = option(
+        None, "Micro-batches that one round of episodes is cut into; gradient_accumulation_steps by default."
+    )
+    generation_batch_size: int | None = option(None, "Episodes in a round, over all processes; instead of the former.")
+    num_iterations: int = option(1, "How often a round is learned from.")
+    shuffle_dataset: bool = option(True, "Play the tasks in a random order.")
+
+    # Sampling.
+    temperature: float = option(1.0, "Sampling temperature in training.")
+    top_p: float = option(1.0, "Nucleus sampling; 1 = off.")
+    top_k: int = option(0, "Sample among this many tokens; 0 = all.")
+    min_p: float = option(0.0, "Least probability, relative to the most probable token; 0 = off.")
+    chat_template_kwargs: dict[str, Any] | None = option(None, "Passed to the chat template.")
+    generation_rows: int = option(256, "Requests that the generator decodes together at most.")
+
+    # Budgets. None = no limit of its own.
+    max_completion_length: int = option(256, "Tokens of an episode after its prompt, tool results included.")
+    max_model_len: int | None = option(None, "Tokens of the context; what the model's config says by default.")
+    max_turn_tokens: int | None = option(None, "Tokens of one answer.")
+    max_observation_tokens: int | None = option(None, "Tokens of one observation, which is cut to it.")
+    max_turns: int | None = option(None, "Answers in an episode.")
+    max_tool_calls: int | None = option(None, "Tool calls in an episode; a final answer is never refused.")
+    episode_timeout: float | None = option(None, "Seconds; an episode that takes longer is truncated.")
+    step_timeout: float | None = option(None, "Seconds; an environment whose step takes longer has failed.")
+    overlong_prompts: str = option("raise", "What a prompt longer than the context leads to: raise, or drop.")
+
+    # Failures.
+    max_concurrency: int = option(256, "Episodes in flight in each process.")
+    on_failure: str = option("drop", "What becomes of a failed episode: drop, retry(n), zero or raise.")
+    max_failure_rate: float = option(0.5, "Share of failed episodes in a round above which training stops.")
+
+    # The objective.
+    loss_type: str = option("dapo", "One of trainer.losses.LOSSES.")
+    epsilon: float = option(0.2, "The ratio is clipped below at 1 - epsilon.")
+    epsilon_high: float | None = option(None, "And above at 1 + epsilon_high; epsilon by default.")
+    beta: float = option(0.0, "Weight of the divergence from the reference model; at 0 none is loaded.")
+    scale_rewards: str = option("group", "Divide advantages by the standard deviation of: group, batch, or none.")
+    normalize_advantages: bool = option(False, "Whiten the advantages of a round.")
+    mask_truncated_completions: bool = option(False, "Do not learn from truncated episodes.")
+    reward_weights: list[float] | None = option(None, "One for each of reward_funcs; 1 by default.")
+
+    # Records.
+    log_episodes_steps: int = option(0, "Append the episodes of every n-th step to episodes.jsonl; 0 = never.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_ignored()
+        self._check_batches()
+        self._check_objective()
+        # Their constructors check the ranges of sampling, budgets, limits and on_failure.
+        _ = self.sampling, self.limits, self.budgets(max_model_len=self.max_model_len or 1)
+        OnFailure.parse(self.on_failure)
+        if self.overlong_prompts not in ("raise", "drop"):
+            raise ValueError(f"overlong_prompts must be 'raise' or 'drop', got {self.overlong_prompts!r}")
+        if not 0 <= self.max_failure_rate <= 1:
+            raise ValueError(f"max_failure_rate must be between 0 and 1, got {self.max_failure_rate}")
+        if self.max_concurrency < 1 or self.generation_rows < 1:
+            raise ValueError(
+                f"max_concurrency and generation_rows must be at least 1, got {self.max_concurrency} and "
+                f"{self.generation_rows}"
+            )
+
+    @property
+    def sampling(self) -> Sampling:
+        """The distribution that training samples from."""
+        return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p)
+
+    @property
+    def limits(self) -> EpisodeLimits:
+        """What an episode may use besides tokens."""
+        return EpisodeLimits(
+            max_turns=self.max_turns,
+            max_tool_calls=self.max_tool_calls,
+            episode_timeout=self.episode_timeout,
+            step_timeout=self.step_timeout,
+        )
+
+    def budgets(self, *, max_model_len: int) -> TokenBudgets:
+        """Token budgets with a known context length."""
+        return TokenBudgets(
+            max_completion_length=self.max_completion_length,
+            max_model_len=max_model_len,
+            max_turn_tokens=self.max_turn_tokens,
+            max_observation_tokens=self.max_observation_tokens,
+        )
+
+    @property
+    def groups_per_process(self) -> int:
+        """Groups that each process plays in a round."""
+        assert self.steps_per_generation is not None
+        return self.per_device_train_batch_size * self.steps_per_generation // self.num_generations
+
+    def _check_ignored(self) -> None:
+        if self.auto_find_batch_size:
+            raise ValueError("auto_find_batch_size cannot work here: a smaller batch would tear groups apart")
+        if self.remove_unused_columns:
+            raise ValueError(
+                "remove_unused_columns=True would remove the columns that environments read; leave it False"
+            )
+        defaults = {
+            each.name: each.default if each.default_factory is MISSING else each.default_factory()
+            for each in fields(TrainingArguments)
+        }
+        changed = [name for name in WITHOUT_EFFECT if name in defaults and getattr(self, name) != defaults[name]]
+        if changed:
+            warnings.warn(f"these options have no effect in {type(self).__name__}: {', '.join(changed)}", stacklevel=4)
+
+    def _check_batches(self) -> None:
+        if self.num_generations < 2:
+            raise ValueError(
+                f"num_generations must be at least 2, got {self.num_generations}: an advantage compares an episode "
+                f"with the others of its group"
+            )
+        if self.num_iterations < 1:
+            raise ValueError(f"num_iterations must be at least 1, got {self.num_iterations}")
+        if self.steps_per_generation is not None and self.generation_batch_size is not None:
+            raise ValueError("steps_per_generation and generation_batch_size say the same thing: give one of them")
+        per_step = self.per_device_train_batch_size * self.world_size
+        if self.generation_batch_size is not None:
+            if self.generation_batch_size % per_step:
+                raise ValueError(
+                    f"generation_batch_size={self.generation_batch_size} must be a multiple of "
+                    f"per_device_train_batch_size x processes = {per_step}"
+                )
+            self.steps_per_generation = self.generation_batch_size // per_step
+        elif self.steps_per_generation is None:
+            self.steps_per_generation = self.gradient_accumulation_steps
+        if self.steps_per_generation < 1:
+            raise ValueError(f"steps_per_generation must be at least 1, got {self.steps_per_generation}")
+        self.generation_batch_size = per_step * self.steps_per_generation
+        per_process = self.per_device_train_batch_size * self.steps_per_generation
+        if per_process % self.num_generations:
+            raise ValueError(
+                f"a process plays per_device_train_batch_size x steps_per_generation = "
+                f"{self.per_device_train_batch_size} x {self.steps_per_generation} = {per_process} episodes in a "
+                f"round, which is no multiple of num_generations={self.num_generations}; change one of the three"
+            )
+
+    def _check_objective(self) -> None:
+        if self.loss_type not in LOSSES:
+            raise ValueError(f"unknown loss_type {self.loss_type!r}; known are {', '.join(LOSSES)}")
+        if self.scale_rewards not in get_args(Scale):
+            raise ValueError(f"scale_rewards must be one of {get_args(Scale)}, got {self.scale_rewards!r}")
+        if self.normalize_advantages and self.scale_rewards != "none":
+            raise ValueError(
+                f"normalize_advantages=True and scale_rewards={self.scale_rewards!r} both scale advantages; give one"
+            )
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be positive in training, got {self.temperature}")
+        if not 0 <= self.epsilon < 1 or (self.epsilon_high is not None and self.epsilon_high < 0):
+            raise ValueError(
+                f"epsilon must be in [0, 1) and epsilon_high not negative, got {self.epsilon} and {self.epsilon_high}"
+            )
+        if self.beta < 0:
+            raise ValueError(f"beta must not be negative, got {self.beta}")
+        if self.beta and ALGORITHMS[self.algorithm].kl == "loss" and LOSSES[self.loss_type].level == "sequence":
+            raise ValueError(
+                f"loss_type={self.loss_type!r} has no term for the divergence of each token: set beta=0, or use "
+                f"RLOOTrainer, which takes it off the reward"
+            )
+
+
+@dataclass
+class GRPOConfig(AgentConfig):
+    """Options of `GRPOTrainer`."""
+
+    use_bias_correction_kl: bool = option(True, "Multiply the divergence of each token by its ratio.")
+
+
+@dataclass
+class RLOOConfig(AgentConfig):
+    """Options of `RLOOTrainer`."""
+
+    algorithm = "rloo"
+
+    loss_type: str = option("rloo", "One of trainer.losses.LOSSES.")
+    scale_rewards: str = option("none", "Divide advantages by the standard deviation of: group, batch, or none.")

@@ -1,0 +1,144 @@
+"""TokenPolicy: a chat format and a generator make a policy that keeps the exact tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..envs.core import ConfigurationError, Message, StopReason, ToolSchema, stable_seed
+from ..envs.episode import EpisodeSpec, TokenTrace
+from ..envs.policy import Act
+from .chat import ChatFormat
+from .generation import GenerationRequest, Generator, Sampling
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class TokenBudgets:
+    """How many tokens there may be; each limit has its own `StopReason`."""
+
+    max_completion_length: int  # all tokens after the prompt: StopReason.MAX_TOKENS
+    max_model_len: int  # prompt and completion: StopReason.CONTEXT_OVERFLOW
+    max_turn_tokens: int | None = None  # one answer: StopReason.TURN_TRUNCATED
+    max_observation_tokens: int | None = None  # one observation, which is cut to it
+
+    def __post_init__(self) -> None:
+        for name in ("max_completion_length", "max_model_len", "max_turn_tokens", "max_observation_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+class OverlongPromptError(ValueError):
+    """A prompt leaves no room for an answer in the context; the episode is dropped and counted."""
+
+
+class TokenPolicy:
+    """Answers with a model, and records every token.
+
+    Args:
+        chat: Between messages and tokens.
+        generator: Samples.
+        sampling: The distribution.
+        budgets: Token limits.
+        overlong_prompts: `raise` stops the run at a prompt that is longer than the context; `drop` fails the episode.
+    """
+
+    def __init__(
+        self,
+        chat: ChatFormat,
+        generator: Generator,
+        *,
+        sampling: Sampling,
+        budgets: TokenBudgets,
+        overlong_prompts: Literal["raise", "drop"] = "raise",
+    ) -> None:
+        self.chat = chat
+        self.generator = generator
+        self.sampling = sampling
+        self.budgets = budgets
+        self.overlong_prompts = overlong_prompts
+
+    def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> TokenConversation:
+        """A conversation that starts from these messages.
+
+        Raises:
+            ConfigurationError: the model cannot use these tools, or the prompt is too long and that is to be raised.
+            OverlongPromptError: the prompt is too long, and its episode is to be dropped.
+        """
+        self.chat.check_tools(tools)
+        prompt_ids = self.chat.prompt_ids(messages, tools)
+        if len(prompt_ids) >= self.budgets.max_model_len:
+            error = ConfigurationError if self.overlong_prompts == "raise" else OverlongPromptError
+            raise error(
+                f"the prompt of task {spec.task.id!r} has {len(prompt_ids)} tokens, which leaves no room for an "
+                f"answer in max_model_len={self.budgets.max_model_len}; shorten it, or set overlong_prompts='drop'"
+            )
+        return TokenConversation(self, spec, list(tools), TokenTrace(prompt_ids=prompt_ids))
+
+
+class TokenConversation:
+    """One episode's tokens."""
+
+    def __init__(self, policy: TokenPolicy, spec: EpisodeSpec, tools: list[ToolSchema], trace: TokenTrace) -> None:
+        self.trace = trace
+        self._policy = policy
+        self._spec = spec
+        self._tools = tools
+        self._turn = 0
+
+    async def act(self) -> Act:
+        policy, trace, budgets = self._policy, self.trace, self._policy.budgets
+        room, reason = self._room()
+        if budgets.max_turn_tokens is not None and budgets.max_turn_tokens < room:
+            room, reason = budgets.max_turn_tokens, StopReason.TURN_TRUNCATED
+        prompt_ids = trace.ids
+        request = GenerationRequest(
+            prompt_ids=prompt_ids,
+            max_tokens=room,
+            stop_ids=policy.chat.end_ids,
+            seed=stable_seed(self._spec.seed, self._turn),
+            sampling=policy.sampling,
+        )
+        generation = await policy.generator.generate(request)
+        self._turn += 1
+        trace.drift += _difference(generation.prompt_ids, prompt_ids)
+        trace.append_sampled(generation.token_ids, generation.logprobs)
+        return Act(
+            message=policy.chat.parse(prompt_ids, generation.token_ids, self._tools),
+            num_tokens=len(generation.token_ids),
+            stop=reason if generation.finish == "length" else None,
+        )
+
+    def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
+        budgets, chat, trace = self._policy.budgets, self._policy.chat, self.trace
+        closed = bool(trace.completion_ids) and trace.completion_ids[-1] in chat.end_ids
+        room, reason = self._room()
+        allowed = budgets.max_observation_tokens or budgets.max_model_len
+        if last:
+            if messages:
+                allowed = min(allowed, room)
+                ids = chat.fit_observation(messages, closed=closed, last=True, max_tokens=allowed)
+                if ids is None:  # not even empty messages fit
+                    ids = chat.observation_ids(messages, closed=closed, last=True)[:allowed]
+                trace.append_observation(ids)
+            return None
+        ids = chat.fit_observation(messages, closed=closed, last=False, max_tokens=allowed)
+        if ids is None or len(ids) >= room:
+            return reason
+        trace.append_observation(ids)
+        return None
+
+    def _room(self) -> tuple[int, StopReason]:
+        """Tokens that the episode may still take, and which budget that is."""
+        budgets = self._policy.budgets
+        episode = budgets.max_completion_length - len(self.trace.completion_ids)
+        context = budgets.max_model_len - len(self.trace)
+        return (context, StopReason.CONTEXT_OVERFLOW) if context < episode else (episode, StopReason.MAX_TOKENS)
+
+
+def _difference(seen: Sequence[int], sent: Sequence[int]) -> int:
+    """The number of places at which two token sequences differ."""
+    if list(seen) == list(sent):
+        return 0
+    return sum(x != y for x, y in zip(seen, sent, strict=False)) + abs(len(seen) - len(sent))
