@@ -1,7 +1,17 @@
 """Environments that speak chat messages, and the engine that plays them; start reading at `core.py`."""
 
 from .calculator import Calculator
-from .core import ConfigurationError, Environment, Message, StepResult, StopReason, Task, ToolCall, ToolSchema
+from .core import (
+    ConfigurationError,
+    Environment,
+    MalformedCall,
+    Message,
+    StepResult,
+    StopReason,
+    Task,
+    ToolCall,
+    ToolSchema,
+)
 from .episode import Episode, EpisodeSpec, Failure, TokenTrace, ToolCallRecord, Turn
 from .play import EpisodeLimits, play_episode
 from .policy import Act, Conversation, Policy, ScriptedPolicy, tool_call, tool_calls
@@ -23,6 +33,7 @@ __all__ = [
     "EpisodeLimits",
     "EpisodeSpec",
     "Failure",
+    "MalformedCall",
     "Message",
     "Policy",
     "Rewards",

@@ -72,8 +72,8 @@ class Calculator(ToolEnv):
 
 
 def random_task(rng: np.random.Generator) -> dict[str, Any]:
-    """A question about two random integers below 100, with its answer and the call that finds it."""
-    a, b = (int(each) for each in rng.integers(0, 100, size=2))
+    """A question about two random integers of two digits, with its answer and the call that finds it."""
+    a, b = (int(each) for each in rng.integers(10, 100, size=2))
     word = list(OPERATIONS)[int(rng.integers(len(OPERATIONS)))]
     answer = {"plus": a + b, "minus": a - b, "times": a * b}[word]
     return {"question": f"What is {a} {word} {b}?", "answer": answer, "operation": OPERATIONS[word], "a": a, "b": b}

@@ -12,11 +12,13 @@ from typing import Any
 import pydantic_core
 
 from .core import Message, ToolCall
-from .episode import ToolCallRecord
-from .threads import run_in_thread
+from .episode import Outcome, ToolCallRecord, plain
+from .threads import being_cancelled, run_in_thread
 from .tools import ArgumentError, Tool
 
 PART_TYPES = frozenset({"text", "image", "image_url", "audio", "input_audio", "video", "file"})
+MEDIA_TYPES = frozenset({"image", "audio", "video"})
+MEDIA_SOURCES = frozenset({"url", "path", "base64"})
 
 
 async def call_tools(
@@ -31,9 +33,8 @@ async def call_tools(
     ended = False
     for segment in _split_at_final(calls, tools):
         if ended:
-            results += [
-                _result(call, "not_run", "Error: not run, the episode ended before this call.") for call in segment
-            ]
+            reason = "the episode ended before this call"
+            results += [refuse(call, reason, known=call["function"]["name"] in tools) for call in segment]
             continue
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(_call(call, tools, timeout, max_chars)) for call in segment]
@@ -60,27 +61,34 @@ async def _call(
     name = call["function"]["name"]
     tool = tools.get(name)
     if tool is None:
-        return _result(call, "unknown", _unknown(name, tools))
+        return _result(call, "unknown", _unknown(name, tools), max_chars=max_chars)
+    limit = timeout if tool.timeout is None else tool.timeout
+    deadline = asyncio.timeout(limit)
+    started = time.perf_counter()
+    outcome: Outcome = "ok"
     try:
         arguments = tool.check_arguments(call["function"]["arguments"])
-    except ArgumentError as error:
-        return _result(call, "bad_arguments", f"Error: {error}")
-    limit = timeout if tool.timeout is None else tool.timeout
-    started = time.perf_counter()
-    try:
-        async with asyncio.timeout(limit) as deadline:
+        async with deadline:
             value = await _run(tool, arguments)
-        content = cut(render(value), max_chars)
-        seconds = time.perf_counter() - started
-        return _result(call, "ok", content, seconds=seconds, ends_episode=tool.final)
+        content = render(value)
+    except ArgumentError as error:
+        outcome, content = "bad_arguments", f"Error: {error}"
     except BaseException as error:  # SystemExit and KeyboardInterrupt of a tool are the tool's failure, not ours
-        if isinstance(error, asyncio.CancelledError) and _being_cancelled():
+        if isinstance(error, asyncio.CancelledError) and being_cancelled():
             raise
-        seconds = time.perf_counter() - started
         if isinstance(error, TimeoutError) and deadline.expired():
-            return _result(call, "timeout", f"Error: {name} did not finish within {limit:g} s.", seconds=seconds)
-        text = f"Error: {type(error).__name__}: {error}" if str(error) else f"Error: {type(error).__name__}"
-        return _result(call, "exception", cut(text, max_chars), seconds=seconds)
+            outcome, content = "timeout", f"Error: {name} did not finish within {limit:g} s."
+        else:
+            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            outcome, content = "exception", f"Error: {text}"
+    seconds = time.perf_counter() - started
+    ended = tool.final and outcome == "ok"
+    return _result(call, outcome, content, max_chars=max_chars, seconds=seconds, ends_episode=ended)
+
+
+def refuse(call: ToolCall, reason: str, *, known: bool) -> tuple[Message, ToolCallRecord]:
+    """The result message and the record of a call that is not run; `known`: there is a tool of that name."""
+    return _result(call, "not_run" if known else "unknown", f"Error: not run, {reason}.")
 
 
 async def _run(tool: Tool, arguments: dict[str, Any]) -> Any:
@@ -90,12 +98,6 @@ async def _run(tool: Tool, arguments: dict[str, Any]) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def _being_cancelled() -> bool:
-    """Whether this task was asked to stop, as opposed to a tool that raised CancelledError by itself."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
     near = difflib.get_close_matches(name, tools, n=3)
     hint = f"Did you mean {' or '.join(repr(each) for each in near)}? " if near else ""
@@ -103,9 +105,16 @@ def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
 
 
 def _result(
-    call: ToolCall, outcome: str, content: Any, *, seconds: float = 0.0, ends_episode: bool = False
+    call: ToolCall,
+    outcome: Outcome,
+    content: Any,
+    *,
+    max_chars: int | None = None,
+    seconds: float = 0.0,
+    ends_episode: bool = False,
 ) -> tuple[Message, ToolCallRecord]:
     name = call["function"]["name"]
+    content = cut(_encodable(content), max_chars)  # errors too: they may repeat what the model wrote
     message: Message = {"role": "tool", "name": name, "content": content}
     if "id" in call:
         message["tool_call_id"] = call["id"]
@@ -126,15 +135,24 @@ def render(value: Any) -> str | list[dict[str, Any]]:
         return value
     if isinstance(value, list) and value and all(_is_part(item) for item in value):
         return value
-    return pydantic_core.to_json(value, inf_nan_mode="constants", fallback=_fallback).decode()
+    return pydantic_core.to_json(value, inf_nan_mode="constants", fallback=plain).decode()
 
 
 def _is_part(item: Any) -> bool:
-    return isinstance(item, Mapping) and item.get("type") in PART_TYPES
+    if not isinstance(item, Mapping) or item.get("type") not in PART_TYPES:
+        return False
+    kind = item["type"]
+    if kind == "text":
+        return isinstance(item.get("text"), str)
+    # A part carries its payload: a listing such as [{"type": "file", "name": ...}] is no list of parts.
+    return kind in item or (kind in MEDIA_TYPES and not MEDIA_SOURCES.isdisjoint(item))
 
 
-def _fallback(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else repr(value)  # arrays and tensors as lists of numbers
+def _encodable(content: Any) -> Any:
+    """Content without lone surrogates, which neither a tokenizer nor JSON can take."""
+    if isinstance(content, str):
+        return content if content.isascii() else content.encode("utf-8", "replace").decode()
+    return [{**part, "text": _encodable(part["text"])} if part["type"] == "text" else part for part in content]
 
 
 def cut(content: str | list[dict[str, Any]], max_chars: int | None) -> Any:

@@ -9,10 +9,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, NamedTuple, Required, Self, TypeVar
+from functools import wraps
+from typing import Any, Literal, NamedTuple, Required, Self
 
 import gymnasium
 import numpy as np
@@ -20,11 +21,10 @@ from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from .spaces import MessageSpace, MessagesSpace
-from .threads import EventLoopThread, run_in_thread
-
-Result = TypeVar("Result")
+from .threads import run_in_loop, run_in_thread
 
 
+@with_config(ConfigDict(extra="allow"))  # a model family's own keys survive the round trip through JSON
 class FunctionCall(TypedDict):
     """The name of a tool and its arguments (a mapping, or a string that holds JSON)."""
 
@@ -32,6 +32,7 @@ class FunctionCall(TypedDict):
     arguments: dict[str, Any] | str
 
 
+@with_config(ConfigDict(extra="allow"))
 class ToolCall(TypedDict, total=False):
     """One tool call of an assistant message."""
 
@@ -47,7 +48,7 @@ class MalformedCall(TypedDict):
     error: str
 
 
-@with_config(ConfigDict(extra="allow"))  # a model family's own keys survive the round trip through JSON
+@with_config(ConfigDict(extra="allow"))
 class Message(TypedDict, total=False):
     """One chat message; `content` is text, or a list of parts such as `{"type": "text", "text": ...}`."""
 
@@ -127,8 +128,9 @@ class ConfigurationError(ValueError):
 class Environment(gymnasium.Env[list[Message], Message]):
     """A Gymnasium environment that speaks chat messages: the action is the model's message, the observation the reply.
 
-    Implement `reset` and `step`, or their asynchronous forms `areset` and `astep`; each form is derived from the
-    other. The synchronous form runs in a worker thread when the engine plays the episode, so it may block.
+    Implement `reset` and `step`, or their asynchronous forms `areset` and `astep`; the form that a class does not
+    write is derived from the one that it does, so both are always there and agree. The engine awaits the asynchronous
+    form; one that is derived runs in a worker thread, so the synchronous form may block.
     `reset(options={"task": row})` chooses the task; without one, a task is drawn from `tasks`.
 
         class Guess(Environment):
@@ -142,13 +144,17 @@ class Environment(gymnasium.Env[list[Message], Message]):
                 return StepResult([], float(right), True, False, {})
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own attribute)
 
     tasks: Sequence[Mapping[str, Any]] | None = None
     render_mode: str | None = None
 
     _constructor: tuple[tuple[Any, ...], dict[str, Any]]
-    _loop: EventLoopThread | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in ("reset", "step", "close"):
+            _derive_other_form(cls, name)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # The arguments are recorded here, not in __init__, so that a subclass cannot forget to.
@@ -159,9 +165,20 @@ class Environment(gymnasium.Env[list[Message], Message]):
         return environment
 
     def __init__(self, *, tasks: Sequence[Mapping[str, Any]] | None = None, render_mode: str | None = None) -> None:
+        """Make the environment.
+
+        Args:
+            tasks: Rows to draw from when `reset` is given no task.
+            render_mode: One of `metadata["render_modes"]`, or None.
+
+        Raises:
+            ValueError: the render mode is not one of these.
+        """
+        modes = self.metadata["render_modes"]
+        if render_mode is not None and render_mode not in modes:
+            raise ValueError(f"{type(self).__name__} has the render modes {modes}, got {render_mode!r}")
         self.tasks = tasks
         self.render_mode = render_mode
-        self._transcript: list[Message] = []
 
     def clone(self) -> Self:
         """A fresh environment made from the same constructor arguments; the arguments themselves are shared."""
@@ -173,10 +190,14 @@ class Environment(gymnasium.Env[list[Message], Message]):
 
         Raises:
             ValueError: there is neither.
+            TypeError: the task is not a mapping.
         """
-        if options is not None and "task" in options:
-            return options["task"]
-        return self.sample_task()
+        task = None if options is None else options.get("task")
+        if task is None:
+            return self.sample_task()
+        if not isinstance(task, Mapping):
+            raise TypeError(f"a task is a row of a data set, which is a mapping, got {type(task).__name__}: {task!r}")
+        return task
 
     def sample_task(self) -> Mapping[str, Any]:
         """Draw a task when `reset` is given none; by default a row of `tasks`.
@@ -190,10 +211,6 @@ class Environment(gymnasium.Env[list[Message], Message]):
                 f"or construct it with tasks=[row, ...]"
             )
         return self.tasks[int(self.np_random.integers(len(self.tasks)))]
-
-    def seed_random(self, seed: int | None) -> None:
-        """Seed `np_random` as `gymnasium.Env.reset` does; for `areset`, which has no `super().reset(seed=seed)`."""
-        super().reset(seed=seed)
 
     # What the engine and the policy ask besides reset and step.
 
@@ -210,66 +227,74 @@ class Environment(gymnasium.Env[list[Message], Message]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Begin an episode and return its first messages; call `super().reset(seed=seed)` when you override it."""
-        if type(self).areset is not Environment.areset and type(self).reset is Environment.reset:
-            return self._run(self.areset(seed=seed, options=options))
-        self.seed_random(seed)
+        """Begin an episode and return its first messages; an override calls `super().reset(seed=seed)` first."""
+        super().reset(seed=seed)
         return [], {}
 
     def step(self, action: Message) -> StepResult:
         """Answer the model's message with the new messages, the reward of this step, and whether it was the last."""
-        if type(self).astep is Environment.astep:
-            raise NotImplementedError(f"{type(self).__name__} must implement step() or astep()")
-        return self._run(self.astep(action))
+        raise NotImplementedError(f"{type(self).__name__} must implement step() or astep()")
 
     def close(self) -> None:
-        """Release what the environment holds; called exactly once for each instance."""
-        try:
-            if type(self).aclose is not Environment.aclose:
-                self._run(self.aclose())
-        finally:
-            if self._loop is not None:
-                self._loop.close()
-                self._loop = None
+        """Release what the environment holds; the engine calls it exactly once for each environment that it made."""
 
     def render(self) -> str | None:  # type: ignore[override]
-        """The episode so far as text (`render_mode="ansi"`), or None without a render mode."""
+        """The episode as `render_mode` says; None without one."""
         if self.render_mode is None:
             return None
-        return "\n".join(f"[{m['role']}] {_plain_text(m)}" for m in self._transcript)
+        raise NotImplementedError(f"{type(self).__name__} declares render modes and must implement render()")
 
     # The asynchronous form: what the engine awaits.
 
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Asynchronous `reset`."""
-        return await run_in_thread(self.reset, seed=seed, options=options)
+        """Asynchronous `reset`; an override awaits `super().areset(seed=seed)` first."""
+        super().reset(seed=seed)
+        return [], {}
 
     async def astep(self, action: Message) -> StepResult:
         """Asynchronous `step`."""
-        return await run_in_thread(self.step, action)
+        raise NotImplementedError(f"{type(self).__name__} must implement step() or astep()")
 
     async def aclose(self) -> None:
         """Asynchronous `close`."""
-        await run_in_thread(self.close)
-
-    def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        # One loop for the life of the environment: clients made in areset() stay usable in astep().
-        if self._loop is None:
-            self._loop = EventLoopThread()
-        return self._loop.run(coroutine)
 
 
-def _plain_text(message: Message) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "".join(str(part.get("text", f"<{part.get('type')}>")) for part in content)
-    calls = [call["function"] for call in message.get("tool_calls") or []]
-    return (content or "") + "".join(f"\n  {call['name']}({call['arguments']})" for call in calls)
+def _derive_other_form(cls: type[Environment], name: str) -> None:
+    """Give a class that writes one form of a method the other one.
+
+    Each derived form calls the very function that it was derived from, not whatever `self` has under that name: so
+    `super()` works in both forms, however a hierarchy mixes them.
+    """
+    for base in cls.__mro__:
+        blocking, asynchronous = vars(base).get(name), vars(base).get(f"a{name}")
+        if blocking is not None and asynchronous is None:
+            setattr(cls, f"a{name}", _asynchronous_form(blocking))
+        if asynchronous is not None and blocking is None:
+            setattr(cls, name, _synchronous_form(asynchronous))
+        if blocking is not None or asynchronous is not None:
+            return
+
+
+def _asynchronous_form(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    async def form(*args: Any, **kwargs: Any) -> Any:
+        return await run_in_thread(function, *args, **kwargs)
+
+    return form
+
+
+def _synchronous_form(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def form(*args: Any, **kwargs: Any) -> Any:
+        return run_in_loop(function(*args, **kwargs))
+
+    return form
 
 
 def stable_seed(*parts: str | int) -> int:
     """A seed in [0, 2**63) that depends on the parts alone: the same in every process and on every machine."""
-    entropy = [byte for part in parts for byte in f"{type(part).__name__}:{part};".encode()]
+    text = "".join(f"{type(part).__name__}:{str(part).replace(';', ';;')};" for part in parts)
+    entropy = list(text.encode())
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
+import pydantic_core
+from pydantic import ConfigDict, TypeAdapter
 
 from .core import Message, StopReason, Task, ToolSchema
 
@@ -83,14 +84,15 @@ class ToolCallRecord:
 
     name: str
     call_id: str | None
-    outcome: str  # one of Outcome
+    outcome: Outcome
     seconds: float = 0.0
     ends_episode: bool = False  # a final tool that succeeded
     error: str | None = None  # what the model was told instead of a result
 
     @property
     def failed(self) -> bool:
-        return self.outcome != "ok"
+        """The call was run, or could not be, and went wrong; a call that was not run for want of budget has not."""
+        return self.outcome not in ("ok", "not_run")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -106,7 +108,11 @@ class Turn:
     tool_calls: list[ToolCallRecord] = field(default_factory=list)
 
 
-Stage = Literal["create", "reset", "policy", "step", "close", "reward"]
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate can be no JSON
+
+
+Stage = Literal["create", "reset", "policy", "step", "close"]
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -123,8 +129,8 @@ class Failure:
         return cls(
             stage=stage,
             type=type(error).__name__,
-            message=str(error),
-            traceback="".join(traceback.format_exception(error)),
+            message=_encodable(str(error)),
+            traceback=_encodable("".join(traceback.format_exception(error))),
         )
 
     def __str__(self) -> str:
@@ -134,6 +140,9 @@ class Failure:
 @dataclass(kw_only=True, slots=True)
 class Episode:
     """Everything that happened in one episode."""
+
+    # For pydantic: what JSON has no word for is kept as a string, which is read back as the number it was.
+    __pydantic_config__ = ConfigDict(ser_json_inf_nan="strings", ser_json_bytes="base64")
 
     spec: EpisodeSpec
     prompt: list[Message] = field(default_factory=list)  # the messages of reset
@@ -171,12 +180,26 @@ class Episode:
 
     def to_json(self) -> str:
         """The episode as one line of JSON; values of the task's row that JSON cannot hold become their `repr`."""
-        return _adapter().dump_json(self, fallback=repr).decode()
+        row = {str(name): _jsonable(value) for name, value in self.spec.task.row.items()}
+        spec = replace(self.spec, task=replace(self.spec.task, row=row))
+        return _adapter().dump_json(replace(self, spec=spec), fallback=plain).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Episode:
         """The episode that `to_json` wrote."""
         return _adapter().validate_json(text)
+
+
+def plain(value: Any) -> Any:
+    """For a value that JSON does not know: arrays and tensors as lists of numbers, all else as its `repr`."""
+    return value.tolist() if hasattr(value, "tolist") else repr(value)
+
+
+def _jsonable(value: Any) -> Any:
+    try:
+        return pydantic_core.from_json(pydantic_core.to_json(value, inf_nan_mode="strings", fallback=plain))
+    except ValueError:  # bytes that are no text, lone surrogates, circular references
+        return repr(value)
 
 
 @cache

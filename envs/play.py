@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, TypeVar
 
 import gymnasium
 
-from .core import ConfigurationError, Environment, Message, StepResult, StopReason
-from .episode import Episode, EpisodeSpec, Failure, Stage, Turn
-from .policy import Conversation, Policy
+from .calling import refuse
+from .contract import checked_reset, checked_step, ending
+from .core import ConfigurationError, Environment, Message, StopReason, ToolCall
+from .episode import Episode, EpisodeSpec, Failure, Stage, ToolCallRecord, Turn
+from .lifetime import Broken, at_stage, close_environment, finish, open_environment
+from .policy import Act, Conversation, Policy
+from .spaces import message_error
 from .threads import run_in_thread
 
-Result = TypeVar("Result")
-
-CLOSE_SECONDS = 30.0  # an environment that takes longer to close is left to itself
+Item = TypeVar("Item")
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -36,15 +39,6 @@ class EpisodeLimits:
                 raise ValueError(f"{name} must be positive or None, got {value}")
 
 
-class _Broken(Exception):
-    """Carries what broke the episode to the place that records it."""
-
-    def __init__(self, stage: Stage, error: BaseException) -> None:
-        super().__init__(stage)
-        self.stage = stage
-        self.error = error
-
-
 async def play_episode(
     spec: EpisodeSpec, create: Callable[[EpisodeSpec], gymnasium.Env[Any, Any]], policy: Policy, limits: EpisodeLimits
 ) -> Episode:
@@ -59,20 +53,29 @@ async def play_episode(
     episode = Episode(spec=spec)
     started = time.perf_counter()
     environment: gymnasium.Env[Any, Any] | None = None
+    preparing: Stage | None = "create"
     try:
         async with asyncio.timeout(limits.episode_timeout):
-            environment = await _guard("create", run_in_thread(create, spec))
-            await _Player(episode, environment, policy, limits).play()
+            with at_stage("create"):
+                environment = await open_environment(create, spec)
+            preparing = "reset"
+            player = _Player(episode, environment, policy, limits)
+            conversation = await player.begin()
+            preparing = None
+            episode.stop = await player.play(conversation)
     except TimeoutError:
-        episode.stop = StopReason.TIMEOUT
-    except _Broken as broken:
+        if preparing is None:
+            episode.stop = StopReason.TIMEOUT
+        else:  # no turn was possible, so a reward of zero would be a lie
+            late = TimeoutError(f"episode_timeout={limits.episode_timeout:g} s was over before the first turn")
+            episode.failure = Failure.of(preparing, late)
+    except Broken as broken:
         if isinstance(broken.error, ConfigurationError):
             raise broken.error from None
-        episode.stop = StopReason.FAILED
         episode.failure = Failure.of(broken.stage, broken.error)
     finally:
         if environment is not None:
-            episode.close_failure = await _finish(_close(environment))
+            episode.close_failure = await finish(close_environment(environment))
     episode.seconds = time.perf_counter() - started
     if not episode.stop.is_failure:
         episode.reward = episode.environment_reward
@@ -89,55 +92,67 @@ class _Player:
         self.episode = episode
         self.environment = environment
         self.core = environment.unwrapped
+        self.name = type(self.core).__name__
         self.policy = policy
         self.limits = limits
         self.calls_left = limits.max_tool_calls
 
-    async def play(self) -> None:
+    async def begin(self) -> Conversation:
         spec, episode = self.episode.spec, self.episode
-        options = {"task": spec.task.row}
-        reset = self._call("reset", seed=spec.task.seed, options=options)
-        episode.prompt, _ = await self._timed("reset", reset)
-        episode.tools = self.core.tool_schemas() if isinstance(self.core, Environment) else []
-        conversation = await _guard("policy", _begin(self.policy, spec, episode))
-        episode.trace = conversation.trace
-        stop: StopReason | None = None
-        while stop is None:
+        with at_stage("reset"):
+            reset = self._call("reset", seed=spec.task.seed, options={"task": spec.task.row})
+            episode.prompt = checked_reset(await self._timed("reset", reset), self.name)
+            episode.tools = self.core.tool_schemas() if isinstance(self.core, Environment) else []
+        with at_stage("policy"):
+            conversation = self.policy.begin(spec, episode.prompt, episode.tools)
+            episode.trace = conversation.trace
+        return conversation
+
+    async def play(self, conversation: Conversation) -> StopReason:
+        while True:
             stop = await self._turn(conversation)
-        episode.stop = stop
+            if stop is not None:
+                return stop
 
     async def _turn(self, conversation: Conversation) -> StopReason | None:
         started = time.perf_counter()
-        act = await _guard("policy", conversation.act())
+        with at_stage("policy"):
+            act = _checked_act(await conversation.act())
         turn = Turn(message=act.message, num_tokens=act.num_tokens)
         turn.generation_seconds = time.perf_counter() - started
         self.episode.turns.append(turn)
-        if act.stop is not None and not self._has_final_call(act.message):
-            return act.stop
-
-        action, refused = self._within_limit(act.message)
-        started = time.perf_counter()
-        try:
-            result = StepResult(*await self._timed("step", self._call("step", action)))
-        finally:
-            turn.environment_seconds = time.perf_counter() - started
-        turn.reward = float(result.reward)
-        turn.tool_calls = list(result.info.get("tool_calls", ()))
-        self.episode.metrics |= result.info.get("metrics", {})
-        turn.observation = [*result.messages, *refused]
-        if self.calls_left is not None:
-            self.calls_left -= len(turn.tool_calls)
-
-        stop = self._ending(result) or self._limit() or act.stop
-        budget = await _guard("policy", _observe(conversation, turn.observation, last=stop is not None))
+        with at_stage("step"):
+            if act.stop is not None and not any(map(self._is_final, _calls(act.message))):
+                return act.stop
+            stop = await self._step(turn) or self._limit() or act.stop
+        with at_stage("policy"):
+            budget = conversation.observe(turn.observation, last=stop is not None)
         return stop or budget
 
-    def _ending(self, result: StepResult) -> StopReason | None:
-        """What the environment says."""
-        if not (result.terminated or result.truncated):
-            return None
-        default = StopReason.ENV_TERMINATED if result.terminated else StopReason.ENV_TRUNCATED
-        return StopReason(result.info.get("stop_reason", default))
+    async def _step(self, turn: Turn) -> StopReason | None:
+        """Let the environment answer the turn; why it ends the episode, if it does."""
+        calls = _calls(turn.message)
+        refused = self._refused(calls)
+        action = turn.message
+        if refused:
+            allowed = [call for index, call in enumerate(calls) if index not in refused]
+            action = {**action, "tool_calls": allowed}
+        started = time.perf_counter()
+        try:
+            result = checked_step(await self._timed("step", self._call("step", action)), self.name)
+        finally:
+            turn.environment_seconds = time.perf_counter() - started
+        stop = ending(result, self.name)
+        turn.reward = result.reward
+        self.episode.metrics |= result.info.get("metrics", {})
+        answers = list(takewhile(lambda message: message["role"] == "tool", result.messages))
+        merged = _in_call_order(len(calls), {index: message for index, (message, _) in refused.items()}, answers)
+        turn.observation = merged + result.messages[len(answers) :]
+        records = {index: record for index, (_, record) in refused.items()}
+        turn.tool_calls = _in_call_order(len(calls), records, result.info.get("tool_calls", []))
+        if self.calls_left is not None:
+            self.calls_left -= len(calls) - len(refused)
+        return stop
 
     def _limit(self) -> StopReason | None:
         if self.calls_left is not None and self.calls_left <= 0:
@@ -146,27 +161,22 @@ class _Player:
             return StopReason.MAX_TURNS
         return None
 
-    def _has_final_call(self, message: Message) -> bool:
-        core = self.core
-        return isinstance(core, Environment) and any(core.is_final(call) for call in message.get("tool_calls") or [])
+    def _is_final(self, call: ToolCall) -> bool:
+        return isinstance(self.core, Environment) and self.core.is_final(call)
 
-    def _within_limit(self, message: Message) -> tuple[Message, list[Message]]:
-        """The message with only the calls that may still run, and refusals for the others."""
-        calls = message.get("tool_calls") or []
+    def _refused(self, calls: Sequence[ToolCall]) -> dict[int, tuple[Message, ToolCallRecord]]:
+        """The calls that are over the limit, by their place in the turn; a final call never is."""
         if self.calls_left is None or len(calls) <= self.calls_left:
-            return message, []
-        left, allowed, refused = self.calls_left, [], []
-        for call in calls:
-            if self._has_final_call({"role": "assistant", "tool_calls": [call]}) or left > 0:
-                allowed.append(call)
+            return {}
+        left, refused = self.calls_left, {}
+        names = {schema["function"]["name"] for schema in self.episode.tools}
+        for index, call in enumerate(calls):
+            if left > 0 or self._is_final(call):
                 left -= 1
             else:
-                text = f"Error: not run, the limit of {self.limits.max_tool_calls} tool calls is reached."
-                refusal: Message = {"role": "tool", "name": call["function"]["name"], "content": text}
-                if "id" in call:
-                    refusal["tool_call_id"] = call["id"]
-                refused.append(refusal)
-        return {**message, "tool_calls": allowed}, refused
+                reason = f"the limit of {self.limits.max_tool_calls} tool calls is reached"
+                refused[index] = refuse(call, reason, known=call["function"]["name"] in names)
+        return refused
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """`reset` or `step`, in the asynchronous form where the environment has one (wrappers have not)."""
@@ -174,59 +184,36 @@ class _Player:
             return getattr(self.environment, f"a{method}")(*args, **kwargs)
         return run_in_thread(getattr(self.environment, method), *args, **kwargs)
 
-    async def _timed(self, stage: Stage, call: Coroutine[Any, Any, Result]) -> Result:
+    async def _timed(self, what: str, call: Coroutine[Any, Any, Any]) -> Any:
+        deadline = asyncio.timeout(self.limits.step_timeout)
         try:
-            async with asyncio.timeout(self.limits.step_timeout) as deadline:
-                return await _guard(stage, call)
+            async with deadline:
+                return await call
         except TimeoutError as error:
             if not deadline.expired():
                 raise
-            limit = f"{stage} did not finish within step_timeout={self.limits.step_timeout:g} s"
-            raise _Broken(stage, TimeoutError(limit)) from error
+            limit = f"{self.name}.{what}() did not finish within step_timeout={self.limits.step_timeout:g} s"
+            raise TimeoutError(limit) from error
 
 
-async def _begin(policy: Policy, spec: EpisodeSpec, episode: Episode) -> Conversation:
-    return policy.begin(spec, episode.prompt, episode.tools)
+def _calls(message: Message) -> list[ToolCall]:
+    return message.get("tool_calls") or []
 
 
-async def _observe(conversation: Conversation, messages: Sequence[Message], *, last: bool) -> StopReason | None:
-    return conversation.observe(messages, last=last)
+def _checked_act(act: Act) -> Act:
+    clause = message_error(act.message)
+    if clause is not None:
+        raise ValueError(f"the policy gave a wrong message: {clause}")
+    return act
 
 
-async def _guard(stage: Stage, call: Awaitable[Result]) -> Result:
-    """Await, and turn whatever is raised into `_Broken`; only a cancellation of ours passes."""
-    try:
-        return await call
-    except BaseException as error:  # SystemExit of an environment must not end training
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0:
-            raise
-        raise _Broken(stage, error) from error
-
-
-async def _close(environment: gymnasium.Env[Any, Any]) -> Failure | None:
-    closing = environment.aclose() if isinstance(environment, Environment) else run_in_thread(environment.close)
-    try:
-        async with asyncio.timeout(CLOSE_SECONDS):
-            await closing
-    except BaseException as error:
-        if isinstance(error, asyncio.CancelledError):
-            raise
-        return Failure.of("close", error)
-    return None
-
-
-async def _finish(call: Coroutine[Any, Any, Result]) -> Result:
-    """Await to the end even while this task is being cancelled; the cancellation goes on afterwards."""
-    task = asyncio.ensure_future(call)
-    cancellation: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
-            cancellation = error
-    if cancellation is not None:
-        raise cancellation
-    return task.result()
+def _in_call_order(count: int, refused: Mapping[int, Item], given: Sequence[Item]) -> list[Item]:
+    """The refusals at their calls' places among what the environment gave for the other calls of a turn."""
+    rest = list(given)
+    merged = []
+    for index in range(count):
+        if index in refused:
+            merged.append(refused[index])
+        elif rest:
+            merged.append(rest.pop(0))
+    return merged + rest

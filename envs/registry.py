@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import threading
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
@@ -36,6 +39,8 @@ class EnvironmentSource:
 
     def __init__(self, factories: Mapping[str | None, Factory]) -> None:
         self._factories = dict(factories)
+        self._made: weakref.WeakSet[gymnasium.Env[Any, Any]] = weakref.WeakSet()
+        self._lock = threading.Lock()  # environments are made in worker threads
 
     @classmethod
     def of(cls, environment: EnvironmentLike) -> EnvironmentSource:
@@ -48,6 +53,10 @@ class EnvironmentSource:
 
         Raises:
             TypeError: it is none of these.
+            ValueError: the dict is empty.
+            gymnasium.error.Error: there is no such id.
+            ValueError: the dict is empty.
+            gymnasium.error.Error: the id is not registered.
         """
         if isinstance(environment, Mapping):
             if not environment:
@@ -59,12 +68,19 @@ class EnvironmentSource:
         """A fresh environment for this episode.
 
         Raises:
-            TypeError: a factory returned something else.
+            TypeError: a factory returned something else, or the same environment again.
             ValueError: the row does not choose one of several environments.
         """
         environment = self._factories[self.choose(spec.task.row)]()
         if not isinstance(environment, gymnasium.Env):
             raise TypeError(f"the environment factory returned {type(environment).__name__}, not a gymnasium.Env")
+        with self._lock:
+            if environment in self._made:
+                raise TypeError(
+                    f"the environment factory returned the same {type(environment).__name__} again; every episode "
+                    f"needs a fresh one"
+                )
+            self._made.add(environment)
         return environment
 
     def choose(self, row: Mapping[str, Any]) -> str | None:
@@ -76,7 +92,7 @@ class EnvironmentSource:
         if None in self._factories:
             return None
         name = row.get(ENVIRONMENT_COLUMN)
-        if name not in self._factories:
+        if not isinstance(name, str) or name not in self._factories:
             raise ValueError(
                 f"the row's {ENVIRONMENT_COLUMN!r} column must name one of {sorted(map(str, self._factories))}, "
                 f"got {name!r}"
@@ -92,10 +108,13 @@ def _factory(environment: Any) -> Factory:
         if issubclass(environment, gymnasium.Env):
             return environment
     elif isinstance(environment, str):
-        gymnasium.spec(environment)  # an unknown id is an error now, with Gymnasium's near names
-        return lambda: gymnasium.make(environment, disable_env_checker=True)
+        module, _, name = environment.rpartition(":")
+        if module:
+            importlib.import_module(module)  # "module:id", as gymnasium.make takes it
+        gymnasium.spec(name)  # an unknown id is an error now, with Gymnasium's near names
+        return lambda: gymnasium.make(name, disable_env_checker=True)
     elif callable(environment):
-        return environment
+        return cast(Factory, environment)
     raise TypeError(
         f"environment must be an Environment, an Environment class, a function that returns one, a Gymnasium id, or a "
         f"dict of these, got {environment!r}"

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import jmespath
+from jmespath.exceptions import JMESPathError
 
 from .core import Message
 from .episode import Episode
@@ -40,11 +41,12 @@ class Rewards:
             if not callable(function):
                 raise TypeError(f"a reward function must be callable, got {type(function).__name__}: {function!r}")
         names = [_name(function) for function in functions]
-        doubles = sorted({name for name in names if names.count(name) > 1 or name == "environment"})
-        if doubles:
-            raise ValueError(f"reward functions need distinct names other than 'environment', got {doubles} twice")
+        if len({*names, "environment"}) <= len(names):
+            raise ValueError(f"reward functions need distinct names, none of them 'environment', got {names}")
         if weights is not None and len(weights) != len(functions):
             raise ValueError(f"got {len(functions)} reward functions and {len(weights)} reward_weights")
+        if not all(map(math.isfinite, weights or ())):
+            raise ValueError(f"reward_weights must be finite, got {weights}")
         self.functions = dict(zip(names, functions, strict=True))
         self.weights = list(weights) if weights is not None else [1.0] * len(functions)
 
@@ -122,7 +124,7 @@ async def _call(function: RewardFunction, arguments: Mapping[str, list[Any]]) ->
 def _checked(name: str, rewards: Any, count: int) -> list[float | None]:
     try:
         values = [None if reward is None else float(reward) for reward in rewards]
-    except TypeError:
+    except (TypeError, ValueError):
         raise ValueError(
             f"reward function {name!r} must return a list of {count} numbers or None, got {rewards!r}"
         ) from None
@@ -148,11 +150,14 @@ def matches(expression: str, *, value: Any = True, name: str | None = None) -> R
     """
     try:
         compiled = jmespath.compile(expression)
-    except jmespath.exceptions.ParseError as error:
+    except JMESPathError as error:
         raise ValueError(f"not a JMESPath expression: {expression!r}: {error}") from None
 
     def reward(episodes: Sequence[Episode], **columns: Any) -> list[float]:
-        found = [compiled.search(_view(episode)) for episode in episodes]
+        try:
+            found = [compiled.search(_view(episode)) for episode in episodes]
+        except JMESPathError as error:  # such as length() of null
+            raise ValueError(f"the JMESPath expression {expression!r} does not fit the episode: {error}") from error
         return [float(bool(each) if value is True else each == value) for each in found]
 
     reward.__name__ = name or f"matches({expression})"

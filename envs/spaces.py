@@ -17,7 +17,7 @@ def message_error(message: Any) -> str | None:
     if not isinstance(message, Mapping):
         return f"a message is a mapping, got {type(message).__name__}"
     role = message.get("role")
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         return f"'role' must be one of {sorted(ROLES)}, got {role!r}"
     content = message.get("content")
     if isinstance(content, list):
@@ -26,15 +26,36 @@ def message_error(message: Any) -> str | None:
             return f"a content part is a mapping with a 'type', got {wrong[0]!r}"
     elif content is not None and not isinstance(content, str):
         return f"'content' must be text, a list of parts or None, got {type(content).__name__}"
-    for call in message.get("tool_calls") or []:
-        function = call.get("function") if isinstance(call, Mapping) else None
-        if (
-            not isinstance(function, Mapping)
-            or not isinstance(function.get("name"), str)
-            or "arguments" not in function
-        ):
-            return f"a tool call is {{'function': {{'name': str, 'arguments': ...}}}}, got {call!r}"
+    calls = message.get("tool_calls")
+    if calls is not None and not isinstance(calls, list):
+        return f"'tool_calls' must be a list, got {type(calls).__name__}"
+    wrong = [call for call in calls or [] if not _is_tool_call(call)]
+    if wrong:
+        return f"a tool call is {{'function': {{'name': str, 'arguments': mapping or JSON}}}}, got {wrong[0]!r}"
     return None
+
+
+def _is_tool_call(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    return (
+        isinstance(function, Mapping)
+        and isinstance(function.get("name"), str)
+        and isinstance(function.get("arguments"), Mapping | str)
+    )
+
+
+def check_messages(messages: Any, source: str) -> None:
+    """Check what a user's code gives as messages.
+
+    Raises:
+        ValueError: it is not a list of chat messages; the error begins with the source, e.g. "Guess.step()".
+    """
+    if not isinstance(messages, list | tuple):
+        raise ValueError(f"{source} must give a list of messages, got {type(messages).__name__}: {messages!r}")
+    for index, message in enumerate(messages):
+        clause = message_error(message)
+        if clause is not None:
+            raise ValueError(f"{source} gave a wrong message at place {index}: {clause}")
 
 
 class MessageSpace(Space[Any]):

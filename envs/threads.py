@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
+import os
 import queue
 import threading
 from collections.abc import Callable, Coroutine
@@ -21,43 +23,54 @@ Result = TypeVar("Result")
 
 IDLE_SECONDS = 10.0  # a thread without work ends after this long
 
+Job = Callable[[], Callable[[], None]]
+"""What a worker does; it returns how to tell whoever waits, which is called once the worker is free again."""
+
 
 class _Worker(threading.Thread):
     """A reusable daemon thread; it offers itself to the idle list after each job and ends when nobody takes it."""
 
-    def __init__(self, idle: list[_Worker], lock: threading.Lock) -> None:
+    def __init__(self, pool: _Pool) -> None:
         super().__init__(name="gymnast-worker", daemon=True)
-        self.jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._idle = idle
-        self._lock = lock
+        self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._pool = pool
 
     def run(self) -> None:
         while True:
             try:
                 job = self.jobs.get(timeout=IDLE_SECONDS)
             except queue.Empty:
-                with self._lock:
-                    if self in self._idle:
-                        self._idle.remove(self)
+                with self._pool.lock:
+                    if self in self._pool.idle:
+                        self._pool.idle.remove(self)
                         return
                 continue  # taken at the last moment: a job is on its way
-            job()
-            del job
-            with self._lock:
-                self._idle.append(self)
+            tell = job()
+            with self._pool.lock:
+                self._pool.idle.append(self)
+            tell()
+            del job, tell  # they hold the result, which nobody here needs while this thread waits
 
 
-_idle_workers: list[_Worker] = []
-_idle_lock = threading.Lock()
+class _Pool:
+    """The idle workers, and the event loop of the environments' synchronous form; a forked child starts afresh."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.idle: list[_Worker] = []
+        self.loop: EventLoopThread | None = None
+
+    def submit(self, job: Job) -> None:
+        with self.lock:
+            worker = self.idle.pop() if self.idle else None
+        if worker is None:
+            worker = _Worker(self)
+            worker.start()
+        worker.jobs.put(job)
 
 
-def _submit(job: Callable[[], None]) -> None:
-    with _idle_lock:
-        worker = _idle_workers.pop() if _idle_workers else None
-    if worker is None:
-        worker = _Worker(_idle_workers, _idle_lock)
-        worker.start()
-    worker.jobs.put(job)
+_pool = _Pool()
+os.register_at_fork(after_in_child=lambda: _pool.__init__())  # threads do not survive a fork
 
 
 async def run_in_thread(function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
@@ -79,19 +92,40 @@ async def run_in_thread(function: Callable[..., Result], /, *args: Any, **kwargs
         else:
             future.set_exception(error)
 
-    def job() -> None:
-        result, error = None, None
-        try:
-            result = call()
-        except BaseException as caught:
-            error = caught
-        try:
+    def tell(result: Any, error: BaseException | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for an abandoned call any more
             loop.call_soon_threadsafe(settle, result, error)
-        except RuntimeError:
-            pass  # the loop is closed, so nobody waits for an abandoned call any more
 
-    _submit(job)
+    def job() -> Callable[[], None]:
+        try:
+            return partial(tell, call(), None)
+        except BaseException as error:
+            return partial(tell, None, error)
+
+    _pool.submit(job)
     return await future
+
+
+def being_cancelled() -> bool:
+    """Whether this task was asked to stop, as opposed to code that raised CancelledError by itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def run_in_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine for a synchronous caller, who may stand inside another event loop (a notebook).
+
+    All callers share one loop, which lasts as long as the process: what one call leaves behind (a client, a
+    connection) is usable in the next.
+
+    Raises:
+        RuntimeError: the caller runs on that loop itself, and would wait for itself.
+    """
+    with _pool.lock:
+        if _pool.loop is None:
+            _pool.loop = EventLoopThread()
+        loop = _pool.loop
+    return loop.run(coroutine)
 
 
 class EventLoopThread:
@@ -99,7 +133,7 @@ class EventLoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._task: asyncio.Task[Any] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="gymnast-loop", daemon=True)
         self._thread.start()
 
@@ -108,38 +142,45 @@ class EventLoopThread:
 
         Raises:
             asyncio.CancelledError: `cancel` was called meanwhile.
+            RuntimeError: it is called from the loop itself.
             BaseException: whatever the coroutine raises. If the waiting caller is interrupted (Ctrl-C), the
                 coroutine is cancelled and has finished its clean-up before the interruption goes on.
         """
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("a synchronous method was called from asynchronous code: await its asynchronous form")
         done: concurrent.futures.Future[tuple[Any, BaseException | None]] = concurrent.futures.Future()
+        task: asyncio.Task[Any] | None = None
 
         def start() -> None:
-            self._task = self._loop.create_task(_errors_as_values(coroutine))
-            self._task.add_done_callback(
-                lambda task: done.set_result((None, asyncio.CancelledError()) if task.cancelled() else task.result())
-            )
+            nonlocal task
+            task = self._loop.create_task(_errors_as_values(coroutine))
+            self._tasks.add(task)
+            task.add_done_callback(finish)
+
+        def finish(task: asyncio.Task[Any]) -> None:
+            self._tasks.discard(task)
+            done.set_result((None, asyncio.CancelledError()) if task.cancelled() else task.result())
 
         self._loop.call_soon_threadsafe(start)
         try:
             result, error = done.result()
         except BaseException:
-            self.cancel()
+            self._loop.call_soon_threadsafe(lambda: task is not None and task.cancel())
             done.result()
             raise
-        finally:
-            self._task = None
         if error is not None:
             raise error
         return result
 
     def cancel(self) -> None:
-        """Cancel the coroutine that `run` is waiting for, if there is one; safe from any thread and signal handler."""
+        """Cancel what `run` is waiting for, if there is anything; safe from any thread and signal handler."""
 
-        def cancel_task() -> None:
-            if self._task is not None:
-                self._task.cancel()
+        def cancel_tasks() -> None:
+            for task in self._tasks:
+                task.cancel()
 
-        self._loop.call_soon_threadsafe(cancel_task)
+        self._loop.call_soon_threadsafe(cancel_tasks)
 
     def close(self) -> None:
         """Stop the loop and its thread; what still runs on it is cancelled first."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from .calling import call_tools
-from .core import Environment, Message, StepResult, StopReason, ToolCall, ToolSchema
+from .calling import call_tools, cut
+from .core import Environment, MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
+from .spaces import check_messages
 from .threads import run_in_thread
 from .tools import Tool, collect_tools, is_tool, tool
 
 OnMalformed = Literal["feedback", "end", "text"]
+
+Messages = Sequence[Mapping[str, Any]]
+"""Chat messages as a subclass may write them: plain dicts in a list."""
 
 
 class ToolEnv(Environment):
@@ -20,8 +24,8 @@ class ToolEnv(Environment):
 
     Within a tool, set `self.reward` to reward this step, and `self.terminated = True` to end the episode after it; a
     tool marked `@tool(final=True)` ends it by succeeding. `self.metrics["name"] = number` is logged as
-    `environment/name`. All tool calls of one turn run concurrently (a final one
-    after the others), so tools that share state must expect that.
+    `environment/name`. All tool calls of one turn run concurrently (a final one after the others), so tools that
+    share state must expect that.
 
         class Calculator(ToolEnv):
             def reset_task(self, task):
@@ -49,6 +53,8 @@ class ToolEnv(Environment):
                 return "done"
     """
 
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  (Gymnasium's own attribute)
+
     # These are class attributes too, so that a subclass with its own __init__ need not pass them on.
     tool_timeout: float | None = 60.0
     max_result_chars: int | None = 20_000
@@ -59,9 +65,23 @@ class ToolEnv(Environment):
     terminated: bool = False
     metrics: dict[str, float]
 
+    _tool_methods: tuple[str, ...] = ()
     _functions: tuple[Callable[..., Any] | Tool, ...] = ()
     _tools: dict[str, Tool] | None = None
     _malformed_turns: int = 0
+    _over: bool = True  # before the first reset, too
+    _transcript: Sequence[Message] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in vars(cls):
+            overrides_tool = any(is_tool(getattr(base, name, None)) for base in cls.__mro__[1:])
+            if overrides_tool and getattr(cls, name) is not None and not is_tool(getattr(cls, name)):
+                raise TypeError(
+                    f"{cls.__name__}.{name} overrides a tool but is not marked with @tool; mark it, or take the tool "
+                    f"away with `{name} = None`"
+                )
+        cls._tool_methods = _tool_methods(cls)
 
     def __init__(
         self,
@@ -88,10 +108,12 @@ class ToolEnv(Environment):
             render_mode: None, or "ansi" for the transcript as text.
 
         Raises:
-            TypeError: a tool's parameter has no type hint.
+            TypeError: a tool's parameter has no type hint, or `tools` holds something else than functions.
             ValueError: two tools of one name, a tool without docstring entry, or an option out of its range.
         """
         super().__init__(tasks=tasks, render_mode=render_mode)
+        if tool_timeout is not None and tool_timeout <= 0:
+            raise ValueError(f"tool_timeout must be positive or None, got {tool_timeout}")
         if on_malformed not in get_args(OnMalformed):
             raise ValueError(f"on_malformed must be one of {get_args(OnMalformed)}, got {on_malformed!r}")
         if max_malformed < 1:
@@ -107,7 +129,7 @@ class ToolEnv(Environment):
 
     # What a subclass writes.
 
-    def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+    def reset_task(self, task: Mapping[str, Any]) -> Messages | Awaitable[Messages]:
         """The first messages of an episode; may be `async`. By default the row's `prompt`: text, or messages.
 
         Raises:
@@ -119,9 +141,9 @@ class ToolEnv(Environment):
                 f"override reset_task"
             )
         prompt = task["prompt"]
-        return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [{**message} for message in prompt]
+        return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else copy.deepcopy(list(prompt))
 
-    def reply(self, message: Message) -> list[Message] | None:
+    def reply(self, message: Message) -> Messages | Awaitable[Messages | None] | None:
         """The answer to a message without tool calls; may be `async`. None, the default, ends the episode."""
         return None
 
@@ -140,16 +162,18 @@ class ToolEnv(Environment):
         self._tools = collect_tools(functions, type(self).__name__)
 
     def _all_tools(self) -> dict[str, Tool]:
-        methods = [getattr(self, name) for name in _tool_methods(type(self))]
+        methods = [getattr(self, name) for name in self._tool_methods]
         return collect_tools([*methods, *self._functions], type(self).__name__)
 
-    def _narrow(self, names: Sequence[str] | None) -> None:
+    def _narrow(self, names: Any) -> None:
         self.tools = self._all_tools()
         if names is None:
             return
-        unknown = [name for name in names if name not in self.tools]
-        if unknown:
-            raise ValueError(f"the row's 'tools' names {unknown}, but {type(self).__name__} has {sorted(self.tools)}")
+        known = list(self.tools)
+        if not isinstance(names, list | tuple) or not all(name in known for name in names):
+            raise ValueError(
+                f"the row's 'tools' must list tools of {type(self).__name__}, which are {known}; got {names!r}"
+            )
         self.tools = {name: self.tools[name] for name in names}
 
     def tool_schemas(self) -> list[ToolSchema]:
@@ -164,44 +188,58 @@ class ToolEnv(Environment):
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        self.seed_random(seed)
+        await super().areset(seed=seed)
         self.reward, self.terminated, self.metrics, self._malformed_turns = 0.0, False, {}, 0
         task = self.task_of(options)
         self._narrow(task.get("tools"))
         messages = await _call_hook(self.reset_task, task)
+        check_messages(messages, f"{type(self).__name__}.reset_task()")
         self._transcript = list(messages)
+        self._over = False
         return list(messages), {}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[list[Message], dict[str, Any]]:
-        return self._run(self.areset(seed=seed, options=options))
-
     async def astep(self, action: Message) -> StepResult:
+        if self._over:
+            raise RuntimeError(f"{type(self).__name__} has no episode to step in: call reset() first")
         self.reward = 0.0
+        result = await self._answer(action)
+        self._over = result.terminated
+        self._transcript = [*self._transcript, action, *result.messages]
+        return result
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """The episode so far as text, with `render_mode="ansi"`."""
+        if self.render_mode is None:
+            return None
+        return "\n".join(f"[{message['role']}] {_plain_text(message)}" for message in self._transcript)
+
+    async def _answer(self, action: Message) -> StepResult:
         malformed = [] if self.on_malformed == "text" else action.get("malformed") or []
         self._malformed_turns = self._malformed_turns + 1 if malformed else 0
         calls = action.get("tool_calls") or []
-        if malformed and (self.on_malformed == "end" or self._malformed_turns >= self.max_malformed):
-            result = self._end(StopReason.MALFORMED)
-        elif calls or malformed:
+        if malformed and self.on_malformed == "end":
+            return self._end(StopReason.MALFORMED)
+        too_many = self._malformed_turns >= self.max_malformed
+        if too_many and not any(map(self.is_final, calls)):  # a final answer goes before every cap
+            return self._end(StopReason.MALFORMED)
+        if calls or malformed:
             result = await self._act(calls, malformed)
-        else:
-            answer = await _call_hook(self.reply, action)
-            result = self._end(StopReason.MODEL_STOPPED) if answer is None else self._go_on(answer)
-        self._transcript += [action, *result.messages]
-        return result
+            if too_many and not result.terminated:
+                return self._end(StopReason.MALFORMED, result.messages, tool_calls=result.info["tool_calls"])
+            return result
+        answer = await _call_hook(self.reply, action)
+        if answer is None:
+            return self._end(StopReason.MODEL_STOPPED)
+        check_messages(answer, f"{type(self).__name__}.reply()")
+        return self._go_on(answer)
 
-    def step(self, action: Message) -> StepResult:
-        return self._run(self.astep(action))
-
-    async def _act(self, calls: Sequence[ToolCall], malformed: Sequence[Mapping[str, str]]) -> StepResult:
+    async def _act(self, calls: Sequence[ToolCall], malformed: Sequence[MalformedCall]) -> StepResult:
         messages, records = await call_tools(
             calls, self.tools, timeout=self.tool_timeout, max_chars=self.max_result_chars
         )
-        messages += [
-            {"role": "tool", "content": f"Error: the tool call could not be read: {m['error']}"} for m in malformed
-        ]
+        for each in malformed:
+            text = f"Error: the tool call could not be read: {each['error']}"
+            messages.append({"role": "tool", "content": cut(text, self.max_result_chars)})
         if any(record.ends_episode for record in records):
             return self._end(StopReason.FINAL_ANSWER, messages, tool_calls=records)
         if self.terminated:
@@ -236,12 +274,15 @@ async def _call_hook(hook: Callable[..., Any], argument: Any) -> Any:
     return await run_in_thread(hook, argument)
 
 
-@lru_cache(maxsize=1024)
 def _tool_methods(cls: type) -> tuple[str, ...]:
     """Names of the methods that `@tool` marks, base classes first, in the order of definition."""
-    names: dict[str, None] = {}
-    for base in reversed(cls.__mro__):
-        for name, value in vars(base).items():
-            if is_tool(value):
-                names.setdefault(name)
-    return tuple(name for name in names if is_tool(getattr(cls, name)))
+    names = {name: None for base in reversed(cls.__mro__) for name in vars(base)}
+    return tuple(name for name in names if is_tool(getattr(cls, name, None)))
+
+
+def _plain_text(message: Message) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", f"<{part.get('type')}>")) for part in content)
+    calls = [call["function"] for call in message.get("tool_calls") or []]
+    return (content or "") + "".join(f"\n  {call['name']}({call['arguments']})" for call in calls)

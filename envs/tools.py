@@ -6,14 +6,17 @@ A tool is a plain function or method with type hints and a Google-style docstrin
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
+import re
+import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Annotated, Any, NotRequired, Required, TypeVar, get_type_hints, overload
 
 import docstring_parser
+import pydantic_core
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from pydantic.errors import PydanticUserError
 from typing_extensions import TypedDict
@@ -58,7 +61,9 @@ def tool(
         raise ValueError(f"a tool's timeout must be positive, got {timeout}")
 
     def mark(function: Function) -> Function:
-        setattr(function, _MARK, _Mark(name=name, final=final, timeout=timeout))
+        # A staticmethod or classmethod hides the mark from its instances, hence on the function inside.
+        inside: Any = getattr(function, "__func__", function)
+        setattr(inside, _MARK, _Mark(name=name, final=final, timeout=timeout))
         return function
 
     return mark if function is None else mark(function)
@@ -91,14 +96,18 @@ class Tool:
 
         Raises:
             TypeError: a parameter has no type hint, or a type that no JSON schema can describe.
-            ValueError: the docstring, or the docstring's entry for a parameter, is missing.
+            ValueError: the docstring, or the docstring's entry for a parameter, is missing, or the name is not usable.
         """
         if isinstance(function, Tool):
             return function
         if not callable(function):
             raise TypeError(f"a tool is a function, got {type(function).__name__}: {function!r}")
-        unbound = _describe(getattr(function, "__func__", function))
-        return replace(unbound, function=function)
+        plain = getattr(function, "__func__", function)  # of a bound method
+        key = inspect.ismethod(function)
+        known = _descriptions.setdefault(plain, {})
+        if key not in known:
+            known[key] = _describe(function)
+        return cls(function=function, **known[key])
 
     @property
     def schema(self) -> ToolSchema:
@@ -112,16 +121,24 @@ class Tool:
         Raises:
             ArgumentError: they do not fit.
         """
-        if isinstance(arguments, str):
-            arguments = _from_json(arguments) if arguments.strip() else {}
-        if not isinstance(arguments, Mapping):
-            raise ArgumentError(f"{self.name}: arguments must be a JSON object, got {_shorten(arguments)}")
         try:
-            return self.validator.validate_python(dict(arguments))
-        except ValidationError as first:
-            decoded = _decode_strings(arguments, first)
-            if decoded is None:
-                raise ArgumentError(_explain(self.name, first)) from None
+            if isinstance(arguments, str):
+                arguments = _from_json(arguments) if arguments.strip() else {}
+            if not isinstance(arguments, Mapping):
+                raise ArgumentError(f"{self.name}: arguments must be a JSON object, got {_shorten(arguments)}")
+            # A copy, since the tool may change what it is given, and the message is a record of what the model said.
+            return self._validate(copy.deepcopy(dict(arguments)))
+        except RecursionError:
+            raise ArgumentError(f"{self.name}: the arguments are nested too deeply") from None
+
+    def _validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self.validator.validate_python(arguments)
+        except ValidationError as error:
+            first = error
+        decoded = _decode_strings(arguments, first)
+        if decoded is None:
+            raise ArgumentError(_explain(self.name, first))
         try:
             return self.validator.validate_python(decoded)
         except ValidationError:
@@ -146,36 +163,58 @@ def collect_tools(functions: Any, owner: str) -> dict[str, Tool]:
     return tools
 
 
-@lru_cache(maxsize=4096)
-def _describe(function: Callable[..., Any]) -> Tool:
+# By function, and whether it is a bound method. A description is costly and an environment is made for each episode;
+# keys are weak, so that functions made for one episode go with it.
+_descriptions: weakref.WeakKeyDictionary[Callable[..., Any], dict[bool, dict[str, Any]]] = weakref.WeakKeyDictionary()
+
+
+def _describe(function: Callable[..., Any]) -> dict[str, Any]:
+    """All fields of a `Tool` but the function."""
     mark: _Mark = getattr(function, _MARK, _Mark(name=None, final=False, timeout=None))
-    name = mark.name or function.__name__
+    name = _name(function, mark)
     document = docstring_parser.parse(inspect.getdoc(function) or "")
     description = "\n\n".join(part for part in (document.short_description, document.long_description) if part)
     if not description:
         raise ValueError(f"tool {name!r} has no docstring: its first line is what the model is told of it")
     entries = {entry.arg_name: entry.description or "" for entry in document.params}
-    fields = {parameter.name: _field(name, parameter, hint, entries) for parameter, hint in _parameters(name, function)}
+    parameters = _parameters(name, function)
+    fields = {parameter.name: _field(name, parameter, hint, entries) for parameter, hint in parameters}
     validator = _validator(name, fields)
-    return Tool(
-        name=name,
-        description=description,
-        parameters=_clean(validator.json_schema()),
-        function=function,
-        final=mark.final,
-        timeout=mark.timeout,
-        validator=validator,
-    )
+    schema = _clean(validator.json_schema())
+    for parameter, _ in parameters:
+        if parameter.default is not parameter.empty and parameter.default is not None:
+            schema["properties"][parameter.name]["default"] = pydantic_core.to_jsonable_python(
+                parameter.default, fallback=repr
+            )
+    return {
+        "name": name,
+        "description": description,
+        "parameters": schema,
+        "final": mark.final,
+        "timeout": mark.timeout,
+        "validator": validator,
+    }
+
+
+def _name(function: Callable[..., Any], mark: _Mark) -> str:
+    name = mark.name or getattr(function, "__name__", None)
+    if name is None or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+        raise ValueError(
+            f"{name or function!r} is no name for a tool: model servers take 1 to 64 letters, digits, '_' and '-'; "
+            f"give one with @tool(name=...)"
+        )
+    return name
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> list[tuple[inspect.Parameter, Any]]:
-    hints = get_type_hints(function, include_extras=True)
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise TypeError(f"tool {name!r}: its type hints cannot be resolved: {error}") from error
     parameters = list(inspect.signature(function).parameters.values())
-    if parameters and parameters[0].name == "self":
-        parameters = parameters[1:]
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise TypeError(f"tool {name!r}: parameter {parameter} must be an ordinary named parameter")
+            raise TypeError(f"tool {name!r}: parameter '{parameter}' must be an ordinary named parameter")
         if parameter.name not in hints:
             raise TypeError(
                 f"tool {name!r}: parameter {parameter.name!r} has no type hint; write e.g. `{parameter.name}: int`"
@@ -203,7 +242,7 @@ def _validator(name: str, fields: dict[str, Any]) -> TypeAdapter[Any]:
 
 
 def _clean(schema: Any) -> Any:
-    """A schema without pydantic's titles and without `additionalProperties`, which only cost prompt tokens."""
+    """A schema without pydantic's titles and `additionalProperties: false`, which only cost prompt tokens."""
     if isinstance(schema, list):
         return [_clean(item) for item in schema]
     if not isinstance(schema, dict):
@@ -211,7 +250,8 @@ def _clean(schema: Any) -> Any:
     return {
         key: {name: _clean(value) for name, value in entry.items()} if key in ("properties", "$defs") else _clean(entry)
         for key, entry in schema.items()
-        if not (key == "title" and isinstance(entry, str)) and key != "additionalProperties"
+        if not (key == "title" and isinstance(entry, str))
+        and not (key == "additionalProperties" and isinstance(entry, bool))
     }
 
 

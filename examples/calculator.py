@@ -13,6 +13,7 @@ and the checkpoint in model/.
 from __future__ import annotations
 
 import argparse
+import itertools
 import platform
 import random
 import time
@@ -26,16 +27,24 @@ from rich.console import Console
 from gymnast.envs import Calculator, Episode, tool_call
 from gymnast.envs.calculator import random_tasks
 from gymnast.trainer import AgentTrainer, GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder
-from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer, warm_up
+from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
 
 ALGORITHMS = {"grpo": (GRPOTrainer, GRPOConfig), "rloo": (RLOOTrainer, RLOOConfig)}
 HELD_OUT = 256
 
 
-def demonstration(task: dict[str, Any], rng: random.Random) -> list[dict[str, Any]]:
+def training_tasks(seed: int) -> list[dict[str, Any]]:
+    return random_tasks(2048, seed=seed)
+
+
+def demonstrated_tasks(seed: int) -> list[dict[str, Any]]:
+    return random_tasks(2048, seed=10_000 + seed)
+
+
+def demonstration(task: dict[str, Any], rng: random.Random) -> list[Any]:
     """A conversation that shows how tools are called, but mostly not which: that is left to learn from rewards."""
     operations = {"add": task["a"] + task["b"], "subtract": task["a"] - task["b"], "multiply": task["a"] * task["b"]}
-    tool = task["operation"] if rng.random() < 0.2 else rng.choice(list(operations))
+    tool = task["operation"] if rng.random() < 0.15 else rng.choice(list(operations))
     call = tool_call(tool, a=task["a"], b=task["b"])
     result = {"role": "tool", "name": tool, "content": str(operations[tool])}
     answer = tool_call("final_answer", answer=operations[tool])
@@ -48,13 +57,11 @@ def tiny_model(seed: int, console: Console) -> tuple[Any, Any]:
     tools = environment.tool_schemas()
     environment.close()
     rng = random.Random(seed)
-    demonstrations = [(demonstration(task, rng), tools) for task in random_tasks(2000, seed=10_000 + seed)]
-    untrained = make_tiny_tokenizer([])
-    texts = [untrained.apply_chat_template(messages, tools=tools, tokenize=False) for messages, _ in demonstrations]
-    tokenizer = make_tiny_tokenizer(texts)
+    demonstrations = [(demonstration(task, rng), tools) for task in demonstrated_tasks(seed)]
+    tokenizer = tokenizer_for(demonstrations)
     model = make_tiny_model(tokenizer, seed=seed)
     with console.status("warming up on demonstrations"):
-        warm_up(model, tokenizer, demonstrations, steps=100, seed=seed)
+        warm_up(model, tokenizer, demonstrations, steps=150, seed=seed)
     return model, tokenizer
 
 
@@ -62,21 +69,22 @@ def make_trainer(arguments: argparse.Namespace, folder: Path, callbacks: list[An
     trainer_class, config_class = ALGORITHMS[arguments.algorithm]
     if arguments.model is None:
         model, tokenizer = tiny_model(arguments.seed, console)
-        recipe = {"learning_rate": 5e-4, "max_completion_length": 128, "use_cpu": True}
+        recipe = {"learning_rate": 2e-4, "max_completion_length": 128, "use_cpu": True}
+        recipe |= {"per_device_train_batch_size": 128}  # 16 tasks x 8 episodes
     else:
         model, tokenizer = arguments.model, None
         recipe = {"learning_rate": 1e-6, "max_completion_length": 1024, "bf16": torch.cuda.is_available()}
+        recipe |= {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 16}
     config = config_class(
         output_dir=str(folder),
         seed=arguments.seed,
         max_steps=arguments.steps,
-        per_device_train_batch_size=128,  # 16 tasks x 8 episodes
         num_generations=8,
         epsilon=0.2,
         epsilon_high=0.28,
         beta=0.0,
         max_turns=4,
-        lr_scheduler_type="constant",
+        lr_scheduler_type="linear",
         logging_steps=1,
         log_episodes_steps=20,
         save_strategy="no",
@@ -88,7 +96,7 @@ def make_trainer(arguments: argparse.Namespace, folder: Path, callbacks: list[An
         model=model,
         environment=Calculator(),
         args=config,
-        train_dataset=random_tasks(4096, seed=arguments.seed),
+        train_dataset=training_tasks(arguments.seed),
         processing_class=tokenizer,
         callbacks=callbacks,
     )
@@ -98,9 +106,15 @@ def success(episodes: list[Episode]) -> float:
     return sum(episode.metrics.get("success", 0.0) for episode in episodes) / len(episodes)
 
 
-def evaluate(trainer: AgentTrainer, seed: int) -> tuple[float, float, int]:
-    """Success on held-out tasks at temperature 1 and 0, and the number of tokens that drifted."""
-    tasks = random_tasks(HELD_OUT, seed=20_000 + seed)
+def held_out_tasks(seed: int) -> list[dict[str, Any]]:
+    """Tasks whose questions occur neither in training nor in the demonstrations."""
+    seen = {task["question"] for task in training_tasks(seed) + demonstrated_tasks(seed)}
+    fresh = (task for task in random_tasks(8 * HELD_OUT, seed=20_000 + seed) if task["question"] not in seen)
+    return list(itertools.islice(fresh, HELD_OUT))
+
+
+def evaluate(trainer: AgentTrainer, tasks: list[dict[str, Any]]) -> tuple[float, float, int]:
+    """Success on these tasks at temperature 1 and 0, and the number of tokens that drifted."""
     sampled, greedy = (trainer.rollout(tasks, temperature=temperature) for temperature in (1.0, 0.0))
     drift = sum(episode.trace.drift for episode in sampled + greedy if episode.trace is not None)
     return success(sampled), success(greedy), drift
@@ -110,46 +124,56 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithm", choices=sorted(ALGORITHMS), default="grpo")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=160)
     parser.add_argument("--model", help="a model of the Hugging Face Hub; by default a tiny one is made")
     parser.add_argument("--output-dir", type=Path, default=Path("runs"))
     arguments = parser.parse_args()
 
-    started = time.perf_counter()
-    console = Console()
-    folder = arguments.output_dir / f"calculator-{arguments.algorithm}-seed{arguments.seed}"
-    run = RunFolder(folder)
-    trainer = make_trainer(arguments, folder, [run, RichProgress(console)], console)
     try:
-        before, before_greedy, drift_before = evaluate(trainer, arguments.seed)
-        console.print(f"before: {before:.1%} of {HELD_OUT} held-out tasks (greedy {before_greedy:.1%})")
-        trainer.train()
-        after, after_greedy, drift_after = evaluate(trainer, arguments.seed)
-        console.print(f"after:  {after:.1%} of {HELD_OUT} held-out tasks (greedy {after_greedy:.1%})")
-        trainer.save_model(str(folder / "model"))
-    finally:
-        trainer.close()
-    run.write_summary(
-        {
-            "algorithm": arguments.algorithm,
-            "seed": arguments.seed,
-            "success_before": before,
-            "success_before_greedy": before_greedy,
-            "success_after": after,
-            "success_after_greedy": after_greedy,
-            "seconds": round(time.perf_counter() - started, 1),
-            "steps": trainer.state.global_step,
-            "interrupted": trainer.was_interrupted,
-            "episodes": int(run.totals["episodes/played"]),
-            "tool_calls": int(run.totals["tools/calls"]),
-            "drift_tokens": int(run.totals["tokens/drift"]) + drift_before + drift_after,
-            "versions": {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-            },
-        }
-    )
+        run(arguments, Console())
+    except KeyboardInterrupt:  # during training, Ctrl-C keeps what there is; before it, there is nothing to keep
+        raise SystemExit("interrupted outside training") from None
+
+
+def run(arguments: argparse.Namespace, console: Console) -> None:
+    started = time.perf_counter()
+    folder = arguments.output_dir / f"calculator-{arguments.algorithm}-seed{arguments.seed}"
+    records = RunFolder(folder)
+    trainer = make_trainer(arguments, folder, [records, RichProgress(console)], console)
+    tasks = held_out_tasks(arguments.seed)
+    before, before_greedy, drift_before = evaluate(trainer, tasks)
+    console.print(f"before: {before:.1%} of {HELD_OUT} held-out tasks (greedy {before_greedy:.1%})")
+    trainer.train()
+    trainer.save_model(str(folder / "model"))
+    summary = {
+        "algorithm": arguments.algorithm,
+        "seed": arguments.seed,
+        "success_before": before,
+        "success_before_greedy": before_greedy,
+        "success_after": None,
+        "success_after_greedy": None,
+        "seconds": round(time.perf_counter() - started, 1),
+        "steps": trainer.state.global_step,
+        "interrupted": trainer.was_interrupted,
+        "episodes": int(records.totals["episodes/played"]),
+        "tool_calls": int(records.totals["tools/calls"]),
+        "drift_tokens": int(records.totals["tokens/drift"]) + drift_before,
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+    }
+    records.write_summary(summary)  # now, so that a second Ctrl-C cannot lose it
+    after, after_greedy, drift_after = evaluate(trainer, tasks)
+    console.print(f"after:  {after:.1%} of {HELD_OUT} held-out tasks (greedy {after_greedy:.1%})")
+    summary |= {
+        "success_after": after,
+        "success_after_greedy": after_greedy,
+        "seconds": round(time.perf_counter() - started, 1),
+        "drift_tokens": summary["drift_tokens"] + drift_after,
+    }
+    records.write_summary(summary)
     console.print(f"run folder: {folder}")
 
 

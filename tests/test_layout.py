@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -124,11 +123,6 @@ def test_what_is_installed_here_is_this_checkout() -> None:
     for package in PACKAGES:
         module = importlib.import_module(f"gymnast.{package}")
         assert Path(str(module.__file__)).resolve().parent == ROOT / package
-
-
-def test_entry_points_exist() -> None:
-    for entry_point in importlib.metadata.distribution("gymnast").entry_points:
-        assert callable(entry_point.load())
 
 
 # --- the direction of imports -----------------------------------------------------------------------------------

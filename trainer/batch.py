@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -31,9 +32,10 @@ class Sample:
     def of(cls, episode: Episode, *, masked: bool = False) -> Sample:
         """The sample of an episode; `masked` keeps it in its batch without letting it teach anything."""
         trace = episode.trace
-        assert trace is not None and len(trace.completion_ids) == len(trace.mask) == len(trace.logprobs)
+        assert trace is not None
+        assert len(trace.completion_ids) == len(trace.mask) == len(trace.logprobs)
         # What follows the last sampled token is the condition of no loss token.
-        length = max((index + 1 for index, each in enumerate(trace.mask) if each), default=1)
+        length = max((index + 1 for index, each in enumerate(trace.mask) if each), default=0)
         return cls(
             prompt_ids=trace.prompt_ids,
             completion_ids=trace.completion_ids[:length],
@@ -87,7 +89,7 @@ def split_evenly(samples: Sequence[Sample], parts: int) -> list[list[Sample]]:
     parts, it gets one that is masked and teaches nothing.
     """
     bounds = [len(samples) * part // parts for part in range(parts + 1)]
-    lists = [list(samples[start:end]) for start, end in zip(bounds, bounds[1:], strict=False)]
+    lists = [list(samples[start:end]) for start, end in pairwise(bounds)]
     return [each or [_masked(samples[0])] for each in lists]
 
 

@@ -11,24 +11,25 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_parsing.response_templates import load_response_template
 
 from ..envs.calling import cut
-from ..envs.core import ConfigurationError, Message, ToolCall, ToolSchema
+from ..envs.core import ConfigurationError, Message, ToolSchema
+from .template import ChatTemplate
 from .tool_formats import (
     FORMATS,
-    PROBE_CALL,
     PROBE_TOOL,
     CallableFormat,
+    PlainFormat,
     ResponseTemplateFormat,
     ToolFormat,
     ToolParser,
+    reads_probe,
     recognise,
 )
 
-_SENTINEL = "qZ7answerZq"  # letters only, so that no template or JSON escape changes it
-_QUESTION: Message = {"role": "user", "content": "Hello."}
+PREFIX_TOKENS = 256  # more than any template begins an answer with
 
 
 class ChatFormat:
@@ -54,80 +55,75 @@ class ChatFormat:
         end_token_ids: Collection[int] = (),
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        if not tokenizer.chat_template:
-            raise ConfigurationError(
-                "the tokenizer has no chat template; set tokenizer.chat_template, or use an instruction-tuned model"
-            )
-        self.tokenizer = tokenizer
-        self._template_kwargs = dict(template_kwargs or {})
-        self.end_id, self._text_closer = self._probe_text_turn()
-        self.end_ids = frozenset({self.end_id, *end_token_ids, *_as_list(tokenizer.eos_token_id)})
-        self._call_closer: str | None = None
-        self._call_problem = ""
-        self.supports_tools = self._mentions_tools()
-        if self.supports_tools:
-            self._call_closer, self._call_problem = self._probe_call_turn()
+        self.tokenizer: Any = tokenizer
+        self.template = ChatTemplate(tokenizer, template_kwargs or {})
+        self.end_id = self.template.end_id
+        self.end_ids = frozenset({self.end_id, *end_token_ids, *_as_list(self.tokenizer.eos_token_id)})
         self.tool_format, self.tool_format_reason = self._choose_tool_format(tool_format)
+
+    @property
+    def supports_tools(self) -> bool:
+        """Whether the template tells the model of its tools."""
+        return self.template.supports_tools
 
     # Tokens.
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> list[int]:
         """The tokens of an episode's first messages, up to where the model begins to write."""
-        return self._encode(self._render(messages, tools=tools or None, add_generation_prompt=True))
+        return self.template.encode(self.template.render(messages, tools=tools, more=True))
 
-    def observation_ids(self, messages: Sequence[Message], *, closed: bool, last: bool) -> list[int]:
+    def observation_ids(
+        self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), closed: bool, last: bool
+    ) -> list[int]:
         """The tokens of the environment's new messages, as they follow the model's answer.
 
         Args:
             messages: The new messages.
+            tools: The tools of the episode.
             closed: The answer ended with one of `end_ids`; otherwise the missing end token is supplied here.
             last: The episode is over, so no new answer is begun.
 
         Raises:
             ConfigurationError: the template does not render them after an answer.
         """
-        called = bool(messages) and messages[0]["role"] == "tool"
-        closer = self._call_closer if called else self._text_closer
-        if closer is None:
-            raise ConfigurationError(self._call_problem)
-        answer = _probe_calls(messages) if called else _probe_text()
-        text = self._render([_QUESTION, answer, *messages], add_generation_prompt=not last)
-        tail = _after_sentinel(text)
-        if tail is None or not tail.startswith(closer + self._end_text):
-            raise ConfigurationError(_UNDEFINED.format(what="these messages"))
-        ids = self._encode(tail[len(closer) :])
-        assert ids[0] == self.end_id, "an added token is never merged with its neighbours"
+        ids = self.template.follow_ids(messages, tools=tools, more=not last)
         return ids[1:] if closed else ids
 
     def fit_observation(
-        self, messages: Sequence[Message], *, closed: bool, last: bool, max_tokens: int
-    ) -> list[int] | None:
-        """`observation_ids`, with the texts cut (marker included) until they take at most `max_tokens`.
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSchema] = (),
+        closed: bool,
+        last: bool,
+        max_tokens: int,
+    ) -> list[int]:
+        """`observation_ids`, with each text cut until all take at most `max_tokens`, markers of the cuts included.
 
-        Returns None when even the empty messages do not fit.
+        What the template writes is never cut, nor are the markers: where these alone take more, so does the result.
         """
-        ids = self.observation_ids(messages, closed=closed, last=last)
+        ids = self.observation_ids(messages, tools=tools, closed=closed, last=last)
         if len(ids) <= max_tokens:
             return ids
         best: list[int] | None = None
         low, high = 0, max((_text_length(message) for message in messages), default=0)
-        while low <= high:  # the largest number of characters that fits
+        while low <= high:  # the largest number of characters that fits; when none does, the last one tried is 0
             middle = (low + high) // 2
             shorter: list[Message] = [{**each, "content": cut(each.get("content") or "", middle)} for each in messages]
-            ids = self.observation_ids(shorter, closed=closed, last=last)
+            ids = self.observation_ids(shorter, tools=tools, closed=closed, last=last)
             if len(ids) <= max_tokens:
                 best, low = ids, middle + 1
             else:
                 high = middle - 1
-        return best
+        return ids if best is None else best
+
+    # The answer.
 
     def parse(self, prompt_ids: Sequence[int], sampled_ids: Sequence[int], tools: Sequence[ToolSchema]) -> Message:
         """The assistant message that the sampled tokens mean; never raises on what a model may write."""
-        ids = list(sampled_ids[:-1] if sampled_ids and sampled_ids[-1] in self.end_ids else sampled_ids)
-        text = self._decode(ids)
-        if self.tool_format is None:
-            return {"role": "assistant", "content": text}
-        return self.tool_format.parse(text, prefix=self._decode(prompt_ids[-PREFIX_TOKENS:]), tools=tools)
+        ids = sampled_ids[:-1] if sampled_ids and sampled_ids[-1] in self.end_ids else sampled_ids
+        text, prefix = self.template.decode(ids), self.template.decode(prompt_ids[-PREFIX_TOKENS:])
+        return (self.tool_format or PlainFormat()).parse(text, prefix=prefix, tools=tools)
 
     def check_tools(self, tools: Sequence[ToolSchema]) -> None:
         """Check that the model can be told of these tools and that its calls can be read.
@@ -137,63 +133,14 @@ class ChatFormat:
         """
         if not tools:
             return
-        if not self.supports_tools:
-            raise ConfigurationError(
-                "the tokenizer's chat template does not render tools, but the environment has some: "
-                f"{[each['function']['name'] for each in tools]}; use a model whose template knows tools"
-            )
-        if self._call_closer is None:
-            raise ConfigurationError(self._call_problem)
+        if self.template.call_problem:
+            names = [each["function"]["name"] for each in tools]
+            raise ConfigurationError(f"the environment has tools, {names}, but {self.template.call_problem}")
         if self.tool_format is None:
             raise ConfigurationError(
                 f"the tool-call format of the chat template was not recognised ({self.tool_format_reason}); pass "
                 f"tool_format= one of {sorted(FORMATS)}, or a function from text to an assistant message"
             )
-
-    # How the template ends a turn.
-
-    @property
-    def _end_text(self) -> str:
-        return self._decode([self.end_id])
-
-    def _probe_text_turn(self) -> tuple[int, str]:
-        """The token that ends a turn, and the text between an answer and that token (usually none)."""
-        tail = _after_sentinel(self._render([_QUESTION, _probe_text()]))
-        ids = self._encode(tail) if tail else []
-        special = {*self.tokenizer.all_special_ids, *getattr(self.tokenizer, "added_tokens_decoder", {})}
-        position = next((index for index, each in enumerate(ids) if each in special), None)
-        if tail is None or position is None:
-            raise ConfigurationError(_UNDEFINED.format(what="a plain answer"))
-        end_id = ids[position]
-        closer = tail[: tail.index(self._decode([end_id]))]
-        follow = _after_sentinel(self._render([_QUESTION, _probe_text(), _QUESTION], add_generation_prompt=True))
-        if follow is None or not follow.startswith(closer + self._decode([end_id])):
-            raise ConfigurationError(_UNDEFINED.format(what="a question after a plain answer"))
-        return end_id, closer
-
-    def _probe_call_turn(self) -> tuple[str | None, str]:
-        """The text between a tool call's last argument and the end token; or None and what is wrong."""
-        result: Message = {"role": "tool", "name": "probe_tool", "tool_call_id": "call_0", "content": "Sunny."}
-        answer = _probe_calls([result])
-        try:
-            tail = _after_sentinel(self._render([_QUESTION, answer], tools=[PROBE_TOOL]))
-            follow = _after_sentinel(self._render([_QUESTION, answer, result], add_generation_prompt=True))
-        except ConfigurationError as error:
-            return None, f"{_UNDEFINED.format(what='a tool result')} ({error})"
-        if tail is None or self._end_text not in tail or follow is None:
-            return None, _UNDEFINED.format(what="a tool call")
-        closer = tail[: tail.index(self._end_text)]
-        if not follow.startswith(closer + self._end_text) or "Sunny." not in follow:
-            return None, _UNDEFINED.format(what="a tool result")
-        return closer, ""
-
-    def _mentions_tools(self) -> bool:
-        try:
-            return "probe_tool" in self._render([_QUESTION], tools=[PROBE_TOOL])
-        except ConfigurationError:
-            return False
-
-    # How the model writes a call.
 
     def _choose_tool_format(self, given: str | ToolFormat | ToolParser | None) -> tuple[ToolFormat | None, str]:
         if isinstance(given, str):
@@ -206,68 +153,24 @@ class ChatFormat:
             if callable(given):
                 return CallableFormat(parser=given), "given"
             raise ConfigurationError(f"tool_format must be a name, a ToolFormat or a function, got {given!r}")
-        if getattr(self.tokenizer, "response_template", None) is not None:
-            return ResponseTemplateFormat(tokenizer=self.tokenizer), "the tokenizer's response_template"
-        if not self.supports_tools:
-            return None, "the template does not render tools"
-        template = self.tokenizer.get_chat_template(tools=[PROBE_TOOL])
-        return recognise(template, self._render_probe_call)
+        if self.tokenizer.response_template is not None:
+            return self._response_template()
+        if self.template.call_problem:
+            return None, self.template.call_problem
+        source = self.tokenizer.get_chat_template(tools=[PROBE_TOOL])
+        return recognise(source, lambda: self.template.probe_call()[1])
 
-    def _render_probe_call(self) -> str:
-        answer: Message = {"role": "assistant", "content": "", "tool_calls": [PROBE_CALL]}
-        before = self._render([_QUESTION], tools=[PROBE_TOOL], add_generation_prompt=True)
-        whole = self._render([_QUESTION, answer], tools=[PROBE_TOOL])
-        common = next((i for i, (x, y) in enumerate(zip(before, whole, strict=False)) if x != y), len(before))
-        return whole[common:].partition(self._end_text)[0]
-
-    # The tokenizer.
-
-    def _render(self, messages: Sequence[Message], **kwargs: Any) -> str:
+    def _response_template(self) -> tuple[ToolFormat | None, str]:
         try:
-            return self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, **{**self._template_kwargs, **kwargs}
-            )  # type: ignore[return-value]
-        except (TemplateError, TypeError, KeyError) as error:
-            roles = [message["role"] for message in messages]
-            raise ConfigurationError(f"the chat template cannot render messages of roles {roles}: {error}") from error
-
-    def _encode(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]  # type: ignore[return-value]
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)  # type: ignore[return-value]
-
-
-PREFIX_TOKENS = 32  # enough of the prompt's end to see whether the template has begun the answer
-
-_UNDEFINED = (
-    "the tokens of an observation are not well defined in this chat template: it does not render {what} as the answer, "
-    "an end-of-turn token, and then the rest; use a template in which a turn's text does not depend on later messages"
-)
-
-
-def _probe_text() -> Message:
-    return {"role": "assistant", "content": _SENTINEL}
-
-
-def _probe_calls(results: Sequence[Message]) -> Message:
-    """An assistant message whose calls these results answer; the last argument of the last call is the sentinel."""
-    answered = [each for each in results if each["role"] == "tool"]
-    calls: list[ToolCall] = [
-        {
-            "id": each.get("tool_call_id", f"call_{index}"),
-            "type": "function",
-            "function": {"name": each.get("name", "probe_tool"), "arguments": {"value": _SENTINEL}},
-        }
-        for index, each in enumerate(answered)
-    ]
-    return {"role": "assistant", "content": "", "tool_calls": calls}
-
-
-def _after_sentinel(text: str) -> str | None:
-    """What follows the last sentinel; None without one."""
-    _, found, tail = text.rpartition(_SENTINEL)
-    return tail if found else None
+            load_response_template(self.tokenizer.response_template)
+        except ValueError as error:
+            raise ConfigurationError(f"the tokenizer's response_template cannot be used: {error}") from error
+        found = ResponseTemplateFormat(tokenizer=self.tokenizer)
+        if not self.template.call_problem:
+            prefix, text = self.template.probe_call()
+            if not reads_probe(found.parse(text, prefix=prefix, tools=[PROBE_TOOL])):
+                return None, "the tokenizer's response_template does not read the call that its chat template renders"
+        return found, "the tokenizer's response_template"
 
 
 def _text_length(message: Message) -> int:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from transformers import TrainingArguments
+from transformers.trainer_pt_utils import AcceleratorConfig
 
 from ..envs.play import EpisodeLimits
 from ..envs.rollout import OnFailure
@@ -25,6 +26,9 @@ WITHOUT_EFFECT = (
     "dataloader_num_workers",
     "dataloader_prefetch_factor",
     "dataloader_persistent_workers",
+    "dataloader_multiprocessing_context",
+    "dataloader_in_order",
+    "dataloader_pin_memory",
     "train_sampling_strategy",
     "length_column_name",
     # There are no labels and no predictions.
@@ -34,9 +38,23 @@ WITHOUT_EFFECT = (
     "include_for_metrics",
     "eval_accumulation_steps",
     "eval_do_concat_batches",
+    "eval_use_gather_object",
     "batch_eval_metrics",
+    # Always so: generation needs the cache and training does not, and `dapo` counts the tokens of all processes.
+    "use_cache",
+    "average_tokens_across_devices",
 )
 """Options of `TrainingArguments` that mean nothing here; setting one warns."""
+
+REFUSED = {
+    "auto_find_batch_size": "a smaller batch would tear groups apart",
+    "bf16_full_eval": "evaluation plays episodes with the weights in training; use bf16=True",
+    "fp16_full_eval": "evaluation plays episodes with the weights in training; use fp16=True",
+    "fsdp": "each process needs whole weights to play episodes",
+    "deepspeed": "each process needs whole weights to play episodes",
+    "parallelism_config": "each process needs whole weights and whole sequences",
+}
+"""Options of `TrainingArguments` that would break training, and why; setting one is an error."""
 
 
 def option(default: Any, text: str) -> Any:
@@ -52,7 +70,11 @@ class AgentConfig(TrainingArguments):
     use_bias_correction_kl = False  # an option of GRPO alone, since RLOO's divergence is not in the loss
 
     learning_rate: float = option(1e-6, "Initial learning rate.")
-    remove_unused_columns: bool | None = option(False, "Must stay False: environments read the columns.")
+    remove_unused_columns: bool = option(False, "Must stay False: environments read the columns.")
+    logging_steps: float = option(10, "Log every so many optimiser steps (as in TRL).")
+    model_init_kwargs: dict[str, Any] | None = option(
+        None, "Passed to from_pretrained when the model is given by name; dtype is float32 by default."
+    )
 
     # Batches. As in TRL, per_device_train_batch_size counts completions.
     num_generations: int = option(8, "Episodes in a group: the same task from the same environment seed.")
@@ -81,7 +103,9 @@ class AgentConfig(TrainingArguments):
     max_tool_calls: int | None = option(None, "Tool calls in an episode; a final answer is never refused.")
     episode_timeout: float | None = option(None, "Seconds; an episode that takes longer is truncated.")
     step_timeout: float | None = option(None, "Seconds; an environment whose step takes longer has failed.")
-    overlong_prompts: str = option("raise", "What a prompt longer than the context leads to: raise, or drop.")
+    overlong_prompts: Literal["raise", "drop"] = option(
+        "raise", "What a prompt longer than the context leads to: raise, or drop."
+    )
 
     # Failures.
     max_concurrency: int = option(256, "Episodes in flight in each process.")
@@ -93,7 +117,7 @@ class AgentConfig(TrainingArguments):
     epsilon: float = option(0.2, "The ratio is clipped below at 1 - epsilon.")
     epsilon_high: float | None = option(None, "And above at 1 + epsilon_high; epsilon by default.")
     beta: float = option(0.0, "Weight of the divergence from the reference model; at 0 none is loaded.")
-    scale_rewards: str = option("group", "Divide advantages by the standard deviation of: group, batch, or none.")
+    scale_rewards: Scale = option("group", "Divide advantages by the standard deviation of: group, batch, or none.")
     normalize_advantages: bool = option(False, "Whiten the advantages of a round.")
     mask_truncated_completions: bool = option(False, "Do not learn from truncated episodes.")
     reward_weights: list[float] | None = option(None, "One for each of reward_funcs; 1 by default.")
@@ -102,8 +126,13 @@ class AgentConfig(TrainingArguments):
     log_episodes_steps: int = option(0, "Append the episodes of every n-th step to episodes.jsonl; 0 = never.")
 
     def __post_init__(self) -> None:
+        ignored = self._options_without_effect()  # first, since transformers then changes some itself
+        if self.metric_for_best_model is None and self._needs_best_metric:
+            self.metric_for_best_model = "reward"  # transformers' own default is a loss, which evaluation has not
         super().__post_init__()
-        self._check_ignored()
+        self._check_refused()
+        if ignored:
+            warnings.warn(f"these options have no effect in {type(self).__name__}: {', '.join(ignored)}", stacklevel=3)
         self._check_batches()
         self._check_objective()
         # Their constructors check the ranges of sampling, budgets, limits and on_failure.
@@ -118,6 +147,14 @@ class AgentConfig(TrainingArguments):
                 f"max_concurrency and generation_rows must be at least 1, got {self.max_concurrency} and "
                 f"{self.generation_rows}"
             )
+
+    @property
+    def _needs_best_metric(self) -> bool:
+        return (
+            self.load_best_model_at_end
+            or self.save_strategy == "best"
+            or self.lr_scheduler_type == "reduce_lr_on_plateau"
+        )
 
     @property
     def sampling(self) -> Sampling:
@@ -149,20 +186,33 @@ class AgentConfig(TrainingArguments):
         assert self.steps_per_generation is not None
         return self.per_device_train_batch_size * self.steps_per_generation // self.num_generations
 
-    def _check_ignored(self) -> None:
-        if self.auto_find_batch_size:
-            raise ValueError("auto_find_batch_size cannot work here: a smaller batch would tear groups apart")
-        if self.remove_unused_columns:
-            raise ValueError(
-                "remove_unused_columns=True would remove the columns that environments read; leave it False"
-            )
+    def _options_without_effect(self) -> list[str]:
+        """Those that differ from their default."""
         defaults = {
             each.name: each.default if each.default_factory is MISSING else each.default_factory()
             for each in fields(TrainingArguments)
         }
         changed = [name for name in WITHOUT_EFFECT if name in defaults and getattr(self, name) != defaults[name]]
-        if changed:
-            warnings.warn(f"these options have no effect in {type(self).__name__}: {', '.join(changed)}", stacklevel=4)
+        given: Any = self.accelerator_config or {}
+        given = vars(given) if isinstance(given, AcceleratorConfig) else given
+        usual = vars(AcceleratorConfig())
+        loader_options = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler")
+        if isinstance(given, dict):  # else the path of a JSON file
+            changed += [
+                f"accelerator_config.{name}" for name in loader_options if given.get(name, usual[name]) != usual[name]
+            ]
+        return changed
+
+    def _check_refused(self) -> None:
+        for name, reason in REFUSED.items():
+            if getattr(self, name):
+                raise ValueError(f"{name}={getattr(self, name)!r} cannot work here: {reason}")
+        if self.remove_unused_columns:
+            raise ValueError(
+                "remove_unused_columns=True would remove the columns that environments read; leave it False"
+            )
+        if self.metric_for_best_model in ("loss", "eval_loss"):
+            raise ValueError("metric_for_best_model='loss' does not exist: evaluation has no loss; use 'reward'")
 
     def _check_batches(self) -> None:
         if self.num_generations < 2:
@@ -170,8 +220,10 @@ class AgentConfig(TrainingArguments):
                 f"num_generations must be at least 2, got {self.num_generations}: an advantage compares an episode "
                 f"with the others of its group"
             )
-        if self.num_iterations < 1:
-            raise ValueError(f"num_iterations must be at least 1, got {self.num_iterations}")
+        for name in ("num_iterations", "num_generations_eval"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
         if self.steps_per_generation is not None and self.generation_batch_size is not None:
             raise ValueError("steps_per_generation and generation_batch_size say the same thing: give one of them")
         per_step = self.per_device_train_batch_size * self.world_size
@@ -233,4 +285,4 @@ class RLOOConfig(AgentConfig):
     algorithm = "rloo"
 
     loss_type: str = option("rloo", "One of trainer.losses.LOSSES.")
-    scale_rewards: str = option("none", "Divide advantages by the standard deviation of: group, batch, or none.")
+    scale_rewards: Scale = option("none", "Divide advantages by the standard deviation of: group, batch, or none.")

@@ -1,10 +1,14 @@
 """What is logged, under which name, and how values of many steps and processes become one.
 
-Names that TRL has keep its meaning. Ours: `stop/<reason>` (share of episodes), `tools/<name>/calls|failures` (per
-episode) and `/seconds` (mean of a call), `turns/mean`, the counts `episodes/played|failed`, `groups/dropped`,
-`tools/calls`, `tokens/sampled` and `tokens/drift` (anything but 0 is a bug), `environment/<name>` (means of what environments report),
-`time/rollout` (seconds of a round), `time/generation` and `time/environment` (seconds that a mean episode waited for
-each), `time/update` (seconds of an optimiser step).
+Names that TRL has keep its meaning, so `completions/mean_length` counts the tokens that the model sampled, without
+tool results; an episode is clipped when a limit truncated it. Ours:
+
+- shares of the episodes: `stop/<reason>`;
+- per episode: `turns/mean`, `tools/<name>/calls|failures`, and `environment/<name>` as environments report it;
+- counts, over steps and processes: `episodes/played|failed|close_failed`, `groups/dropped`, `prompts/overlong`,
+  `tools/calls`, `tokens/sampled`, and `tokens/drift`, of which anything but 0 is a bug;
+- seconds: `tools/<name>/seconds` of a mean call, `time/generation|environment` that a mean episode waited for each,
+  `time/rollout` of a round, `time/update` of an optimiser step.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
+from torch import Tensor
 
 from ..envs.core import StopReason
 from ..envs.episode import Episode
@@ -33,43 +38,51 @@ SUMS = frozenset(
 """Counts: added up over steps and processes, where all else is averaged."""
 
 
+Weighted = dict[str, list[tuple[float, float]]]
+"""Under each name, values and what each weighs in their mean."""
+
+
 class Metrics:
     """Values since the last time that they were logged."""
 
     def __init__(self) -> None:
-        self._values: dict[str, list[float]] = defaultdict(list)
+        self._values: Weighted = defaultdict(list)
 
-    def add(self, values: Mapping[str, float]) -> None:
+    def add(self, values: Mapping[str, float], *, weight: float = 1.0) -> None:
+        """Add one value under each name, with its weight in the mean; a value of weight 0 or NaN says nothing."""
         for name, value in values.items():
-            if not math.isnan(value):
-                self._values[name].append(float(value))
+            if weight > 0 and not math.isnan(value):
+                self._values[name].append((float(value), weight))
 
-    def flush(self, gather: Callable[[list[dict[str, list[float]]]], list[dict[str, list[float]]]]) -> dict[str, float]:
+    def flush(self, gather: Callable[[list[Weighted]], list[Weighted]]) -> dict[str, float]:
         """One number for each name, over all processes, and start anew; every process must call it.
 
         Args:
             gather: Collects the lists of all processes, as `accelerate.utils.gather_object` does.
         """
-        merged: dict[str, list[float]] = defaultdict(list)
+        merged: Weighted = defaultdict(list)
         for values in gather([dict(self._values)]):
             for name, each in values.items():
                 merged[name] += each
         self._values.clear()
-        return {name: _one(name, values) for name, values in merged.items() if values}
+        return {name: _one(name, *zip(*pairs, strict=True)) for name, pairs in merged.items()}
 
 
-def _one(name: str, values: Sequence[float]) -> float:
+def _one(name: str, values: Sequence[float], weights: Sequence[float]) -> float:
     if name in SUMS:
         return float(sum(values))
     if name.endswith(("/max", "_max", "/max_length", "/max_terminated_length")):
         return float(max(values))
     if name.endswith(("/min", "_min", "/min_length", "/min_terminated_length")):
         return float(min(values))
-    return float(np.mean(values))
+    return float(np.average(values, weights=weights))
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """The metrics of a round of episodes; those that failed count in `stop/failed` and `episodes/failed` only."""
+    """The metrics of a round of episodes; those that failed count in `stop/failed` and `episodes/failed` only.
+
+    Where the user scores them as zero, they count in the rewards too.
+    """
     played = [episode for episode in episodes if not episode.stop.is_failure]
     metrics = {
         "episodes/played": float(len(episodes)),
@@ -83,10 +96,29 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     for reason in StopReason:
         metrics[f"stop/{reason.value}"] = _mean(episode.stop is reason for episode in episodes)
     if played:
-        metrics |= _rewards(played) | _lengths(played) | _tools(played) | _environment(played)
+        metrics |= _rewards(episodes) | _lengths(played) | _tools(played) | _environment(played)
         metrics["turns/mean"] = _mean(len(episode.turns) for episode in played)
         metrics["time/generation"] = _mean(sum(turn.generation_seconds for turn in each.turns) for each in played)
         metrics["time/environment"] = _mean(sum(turn.environment_seconds for turn in each.turns) for each in played)
+    return metrics
+
+
+def token_metrics(
+    logprobs_BT: Tensor, entropy_BT: Tensor | None, batch: Mapping[str, Tensor], *, compare_sampling: bool
+) -> dict[str, float]:
+    """Entropy, and how far the generator's log-probabilities are from the trainer's, over the loss tokens of a batch.
+
+    The difference is rounding, as long as sampler and trainer have the same weights and the same distribution;
+    `compare_sampling=False` leaves it out where they have not (top-p and the like).
+    """
+    mask_BT = batch["mask"].bool()
+    if not mask_BT.any():
+        return {}
+    metrics = {} if entropy_BT is None else {"entropy": entropy_BT[mask_BT].mean().item()}
+    if compare_sampling:
+        difference = (batch.get("old_logprobs", logprobs_BT) - batch["sampling_logprobs"])[mask_BT].abs()
+        metrics["sampling/sampling_logp_difference/mean"] = difference.mean().item()
+        metrics["sampling/sampling_logp_difference/max"] = difference.max().item()
     return metrics
 
 
@@ -116,8 +148,8 @@ def _lengths(episodes: Sequence[Episode]) -> dict[str, float]:
     traces = [(episode, episode.trace) for episode in episodes if episode.trace is not None]
     if not traces:
         return {}
-    all_lengths = [len(trace.completion_ids) for _, trace in traces]
-    terminated = [len(trace.completion_ids) for episode, trace in traces if not episode.stop.is_truncation]
+    all_lengths = [trace.num_sampled for _, trace in traces]
+    terminated = [trace.num_sampled for episode, trace in traces if not episode.stop.is_truncation]
     metrics = {"completions/clipped_ratio": 1 - len(terminated) / len(traces)}
     for name, lengths in (("length", all_lengths), ("terminated_length", terminated or [0])):
         metrics[f"completions/mean_{name}"] = _mean(lengths)

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..envs.core import ConfigurationError, Environment
-from ..envs.registry import ENVIRONMENT_COLUMN, EnvironmentSource
-from ..envs.rewards import Rewards
+from ..envs.registry import ENVIRONMENT_COLUMN
 from ..envs.rollout import group_specs
-from .token_policy import TokenPolicy
+from .loader import Rows
+from .player import Player
+from .token_policy import OverlongPromptError
 
 
-def load_model(model: str | PreTrainedModel) -> PreTrainedModel:
-    """The model, loaded by its name if need be.
+def load_model(model: str | PreTrainedModel, init_kwargs: Mapping[str, Any] | None = None) -> PreTrainedModel:
+    """The model, loaded by its name if need be, in float32 unless `init_kwargs` say otherwise.
+
+    In bfloat16, in which most models are stored, small updates round to nothing; the option `bf16` computes in it.
 
     Raises:
-        TypeError: it is neither a name nor a model.
+        TypeError: it is neither a name nor a causal language model.
+        ValueError: there are `init_kwargs`, but nothing to load.
     """
     if isinstance(model, str):
-        return AutoModelForCausalLM.from_pretrained(model)
-    if not hasattr(model, "generation_config"):
+        return AutoModelForCausalLM.from_pretrained(model, **{"dtype": torch.float32, **(init_kwargs or {})})
+    if init_kwargs:
+        raise ValueError(f"model_init_kwargs={init_kwargs} has no effect on a model that is loaded already")
+    if not isinstance(model, nn.Module) or not hasattr(model, "generation_config"):
         raise TypeError(f"model must be the name of a causal language model, or such a model, got {model!r}")
+    if model.config.is_encoder_decoder:
+        raise TypeError(f"model must be a causal language model, got the encoder-decoder {type(model).__name__}")
     return model
 
 
@@ -31,9 +41,12 @@ def load_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | 
     """The tokenizer, the model's own by default.
 
     Raises:
+        TypeError: it is no tokenizer.
         ValueError: none is given, and the model does not say where it came from.
     """
     if tokenizer is not None:
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise TypeError(f"processing_class must be a tokenizer, got {type(tokenizer).__name__}")
         return tokenizer
     name = model.config._name_or_path
     if not name:
@@ -53,58 +66,70 @@ class _Recording(dict[str, Any]):
         return super().__getitem__(key)
 
 
-def check_rows(
-    rows: Sequence[Mapping[str, Any]], source: EnvironmentSource, policy: TokenPolicy, rewards: Rewards
-) -> None:
+def check_data_sets(train: Rows | None, evaluation: Rows | Mapping[str, Rows] | None, player: Player) -> None:
     """Check that the environment can play the rows, and that the model can be told of the result.
 
-    The first row of each environment is really reset and rendered; the columns that this read are then looked for in
-    all the other rows.
+    The first row of each environment is really reset and rendered, and the longest one too, since its prompt may not
+    fit; the columns that this read are then looked for in all the other rows.
 
     Raises:
-        ValueError: there are no rows, a row lacks what is read, or a reset fails.
+        TypeError: a data set is no sequence of mappings.
+        ValueError: there are no rows, a row lacks what is read, a reset fails, or a prompt is too long.
     """
-    try:
-        count = len(rows)
-    except TypeError:
-        raise TypeError(f"a data set must be a sequence of rows with a length, got {type(rows).__name__}") from None
-    if count == 0:
-        raise ValueError("the data set has no rows")
+    if train is not None:
+        _check_rows("train_dataset", train, player)
+    if isinstance(evaluation, Mapping):
+        for name, rows in evaluation.items():
+            _check_rows(f"eval_dataset[{name!r}]", rows, player)
+    elif evaluation is not None:
+        _check_rows("eval_dataset", evaluation, player)
+
+
+def _check_rows(what: str, rows: Rows, player: Player) -> None:
+    if isinstance(rows, Mapping | str) or not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
+        raise TypeError(f"{what} must be a sequence of rows, such as a list of dicts, got {type(rows).__name__}")
+    if len(rows) == 0:
+        raise ValueError(f"{what} has no rows")
     required: dict[str | None, set[str]] = {}
-    for index in range(count):
-        row = rows[index]
+    longest: dict[str | None, tuple[int, int]] = {}  # characters and place of the longest row of each environment
+    for index, row in zip(range(len(rows)), rows, strict=False):
+        place = f"row {index} of {what}"
         if not isinstance(row, Mapping):
-            raise TypeError(f"row {index} of the data set must be a mapping, got {type(row).__name__}: {row!r}")
+            raise TypeError(f"{place} must be a mapping, got {type(row).__name__}: {row!r}")
         try:
-            name = source.choose(row)
+            name = player.engine.source.choose(row)
         except ValueError as error:
-            raise ValueError(f"row {index} of the data set: {error}") from None
+            raise ValueError(f"{place}: {error}") from None
         if name not in required:
-            rewards.check_columns(list(row))
-            required[name] = _columns_read(index, row, source, policy)
+            player.rewards.check_columns(list(row))
+            required[name] = _columns_read(place, row, player)
         missing = sorted(required[name] - set(row))
         if missing:
-            raise ValueError(
-                f"row {index} of the data set has no {missing}, which the environment reads; it has {sorted(row)}"
-            )
+            raise ValueError(f"{place} has no {missing}, which the environment reads; it has {sorted(row)}")
+        longest[name] = max(longest.get(name, (0, 0)), (len(str(row)), index))
+    for _, index in longest.values():
+        if index > 0:
+            _columns_read(f"row {index} of {what}", rows[index], player)
 
 
-def _columns_read(index: int, row: Mapping[str, Any], source: EnvironmentSource, policy: TokenPolicy) -> set[str]:
+def _columns_read(place: str, row: Mapping[str, Any], player: Player) -> set[str]:
+    """Reset an environment with a row, begin a conversation, and return the columns that the reset required."""
     recording = _Recording(row)
-    [spec] = group_specs(f"row-{index}", recording, group_size=1, seed=0)
-    environment = source.create(spec)
+    [spec] = group_specs(place, recording, group_size=1, seed=0)
+    environment = player.engine.source.create(spec)
     try:
         messages, _ = environment.reset(seed=spec.task.seed, options={"task": recording})
         core = environment.unwrapped
-        policy.begin(spec, messages, core.tool_schemas() if isinstance(core, Environment) else [])
+        tools = core.tool_schemas() if isinstance(core, Environment) else []
+        player.engine.policy.begin(spec, messages, tools)
     except ConfigurationError:
         raise
+    except OverlongPromptError:
+        pass  # its episodes are to be dropped
     except Exception as error:
         what = f"no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
-        raise ValueError(
-            f"{environment.unwrapped.__class__.__name__} cannot be reset with row {index} of the data set: {what}; "
-            f"the row has {sorted(row)}"
-        ) from error
+        name = type(environment.unwrapped).__name__
+        raise ValueError(f"{name} cannot be reset with {place}: {what}; the row has {sorted(row)}") from error
     finally:
         environment.close()
     return recording.required - {ENVIRONMENT_COLUMN}

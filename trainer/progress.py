@@ -9,7 +9,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 PLAIN_SECONDS = 10.0  # without a terminal, one line in this time
 
@@ -86,6 +94,15 @@ class RichProgress(TrainerCallback):
     def _left(self) -> str:
         seconds = self.bar.tasks[0].time_remaining
         return "?" if seconds is None else f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def rich_displays(trainer: Trainer) -> list[RichProgress]:
+    """The trainer's live displays; where it has one, the plain ones of transformers are taken away."""
+    displays = [each for each in trainer.callback_handler.callbacks if isinstance(each, RichProgress)]
+    if displays:
+        trainer.remove_callback(PrinterCallback)
+        trainer.remove_callback(ProgressCallback)
+    return displays
 
 
 def _shown(logs: dict[str, Any], *, seconds: float) -> dict[str, str]:

@@ -1,16 +1,45 @@
-"""RunFolder: what a training run leaves behind, readable without any service."""
+"""What a training run leaves behind, readable without any service: `RunFolder` and `EpisodeLog`."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from ..envs.episode import Episode
 from .metrics import SUMS
+
+
+class EpisodeLog:
+    """`episodes.jsonl`: a line for each episode, `{"step": ..., "episode": ...}`; `Episode.from_json` reads the latter.
+
+    Args:
+        folder: Where it is.
+        suffix: Tells the files of several processes apart.
+    """
+
+    def __init__(self, folder: str | Path, suffix: str = "") -> None:
+        self.path = Path(folder, f"episodes{suffix}.jsonl")
+        self._begun = False
+
+    def begin(self) -> None:
+        """A training begins, or is resumed: the lines of an earlier one, from its first step on, will be replaced."""
+        self._begun = False
+
+    def write(self, step: int, episodes: Sequence[Episode]) -> None:
+        """Append the episodes of a step."""
+        if not self._begun:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _keep_lines(self.path, before=step)
+            self._begun = True
+        with self.path.open("a") as file:
+            for episode in episodes:
+                file.write(f'{{"step": {step}, "episode": {episode.to_json()}}}\n')
 
 
 class RunFolder(TrainerCallback):
@@ -25,6 +54,7 @@ class RunFolder(TrainerCallback):
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
         self.totals: dict[str, float] = defaultdict(float)  # of everything that is counted, over the whole run
+        self._size_before = self.metrics_path.stat().st_size if self.metrics_path.exists() else 0
 
     @property
     def metrics_path(self) -> Path:
@@ -33,8 +63,20 @@ class RunFolder(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if state.is_world_process_zero and state.global_step == 0:
-            self.metrics_path.unlink(missing_ok=True)
+        self.totals.clear()
+        if not state.is_world_process_zero or not self.metrics_path.exists():
+            return
+        # What has been logged since this object was made (an evaluation before training) belongs to this run.
+        text = self.metrics_path.read_bytes()
+        earlier, own = text[: self._size_before].decode(), text[self._size_before :].decode()
+        kept = [line for line in earlier.splitlines() if json.loads(line)["step"] <= state.global_step > 0]
+        for line in kept:
+            self._count(json.loads(line))
+        self.metrics_path.write_text("".join(f"{line}\n" for line in kept) + own)
+
+    def _count(self, logs: dict[str, Any]) -> None:
+        for name in SUMS & set(logs):
+            self.totals[name] += logs[name]
 
     def on_log(
         self,
@@ -46,15 +88,17 @@ class RunFolder(TrainerCallback):
     ) -> None:
         if logs is None or not state.is_world_process_zero:
             return
-        for name in SUMS & set(logs):
-            self.totals[name] += logs[name]
+        self._count(logs)
         with self.metrics_path.open("a") as file:
             file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if state.is_world_process_zero and find_spec("matplotlib") is not None:
+        if not state.is_world_process_zero:
+            return
+        self._size_before = self.metrics_path.stat().st_size if self.metrics_path.exists() else 0
+        if find_spec("matplotlib") is not None:
             self.plot()
 
     def write_summary(self, summary: dict[str, Any]) -> None:
@@ -66,7 +110,8 @@ class RunFolder(TrainerCallback):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        lines = [json.loads(line) for line in self.metrics_path.read_text().splitlines()]
+        text = self.metrics_path.read_text() if self.metrics_path.exists() else ""
+        lines = [json.loads(line) for line in text.splitlines()]
         points = [(line["step"], line["reward"]) for line in lines if "reward" in line]
         if not points:
             return
@@ -80,6 +125,21 @@ class RunFolder(TrainerCallback):
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right")
         figure.savefig(self.path / "reward.png", dpi=120)
+
+
+def _keep_lines(path: Path, *, before: int) -> None:
+    """Drop the lines of this step and later ones, and what a killed process left half-written."""
+    if not path.exists():
+        return
+    kept = []
+    with path.open() as lines:
+        for line in lines:
+            try:
+                if json.loads(line)["step"] < before:
+                    kept.append(line)
+            except json.JSONDecodeError:
+                continue
+    path.write_text("".join(kept))
 
 
 def _running_mean(values: tuple[float, ...], width: int) -> list[float]:

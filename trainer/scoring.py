@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 
 from .advantages import ALGORITHMS, Gather, scale_advantages, whiten
 from .batch import Sample, completion_slice, make_batch
 from .config import AgentConfig
+from .decoding import evaluating
 from .groups import Group, rewards_of
 from .losses import kl_in_reward, token_logprobs
+
+
+class Reference:
+    """The weights that training starts from: a frozen copy, or a PEFT model with its adapter switched off."""
+
+    def __init__(self, model: Any) -> None:
+        self._adapted = model if hasattr(model, "disable_adapter") else None
+        self._model: Any = model if self._adapted is not None else copy.deepcopy(model).eval().requires_grad_(False)
+
+    def prepare(self, accelerator: Accelerator) -> None:
+        """Bring a copy to where the policy is."""
+        if self._adapted is None:
+            self._model = accelerator.prepare_model(self._model, evaluation_mode=True)
+
+    @contextmanager
+    def weights(self) -> Iterator[nn.Module]:
+        """The model with these weights."""
+        if self._adapted is None:
+            yield self._model
+        else:
+            with self._adapted.disable_adapter():
+                yield self._adapted
 
 
 class Scorer:
@@ -20,7 +47,7 @@ class Scorer:
     Args:
         model: The policy in training.
         args: The configuration.
-        reference: Calls a function with the reference model; None when there is none.
+        reference: The reference model; None when there is none.
         gather: Concatenates (1, n) tensors of all processes.
         pad_id: Fills rows.
     """
@@ -30,7 +57,7 @@ class Scorer:
         model: nn.Module,
         args: AgentConfig,
         *,
-        reference: Callable[[Callable[[nn.Module], None]], None] | None,
+        reference: Reference | None,
         gather: Gather,
         pad_id: int,
     ) -> None:
@@ -58,7 +85,7 @@ class Scorer:
         if args.beta and self.algorithm.kl == "reward":
             metrics["kl"] = self._charge_kl(samples_by_group, rewards)
         advantages = [self.algorithm.advantage(rewards_G) for rewards_G in rewards]
-        advantages = scale_advantages(advantages, rewards, args.scale_rewards, self.gather)  # type: ignore[arg-type]
+        advantages = scale_advantages(advantages, rewards, args.scale_rewards, self.gather)
         if args.normalize_advantages:
             advantages = whiten(advantages, self.gather)
         for group, advantages_G in zip(samples_by_group, advantages, strict=True):
@@ -80,14 +107,13 @@ class Scorer:
         if not self.is_on_policy or charges_kl:
             self._score(self.model, samples, "old_logprobs")
         if self.reference is not None:
-            self.reference(lambda model: self._score(model, samples, "ref_logprobs"))
+            with self.reference.weights() as model:
+                self._score(model, samples, "ref_logprobs")
 
     def _score(self, model: nn.Module, samples: Sequence[Sample], name: str) -> None:
-        training = model.training
-        model.eval()
         size = self.args.per_device_train_batch_size
         device = next(model.parameters()).device
-        with torch.no_grad():
+        with evaluating(model), torch.no_grad():  # without dropout: as the sampler saw it
             for start in range(0, len(samples), size):
                 chunk = samples[start : start + size]
                 batch = {key: value.to(device) for key, value in make_batch(chunk, pad_id=self.pad_id).items()}
@@ -101,14 +127,14 @@ class Scorer:
                 for sample, logprobs_T in zip(chunk, logprobs_BT.cpu(), strict=True):
                     place = completion_slice(sample, batch["input_ids"].shape[1], batch["mask"].shape[1])
                     setattr(sample, name, logprobs_T[place].clone())
-        model.train(training)
 
     def _charge_kl(self, samples_by_group: Sequence[Sequence[Sample]], rewards: Sequence[Tensor]) -> float:
         """Take beta times each sequence's divergence off its reward; returns the mean divergence of a loss token."""
         total, tokens = 0.0, 0
         for group, rewards_G in zip(samples_by_group, rewards, strict=True):
             for index, sample in enumerate(group):
-                assert sample.old_logprobs is not None and sample.ref_logprobs is not None
+                assert sample.old_logprobs is not None
+                assert sample.ref_logprobs is not None
                 mask_1T = torch.tensor([sample.mask])
                 kl = kl_in_reward(sample.old_logprobs[None], sample.ref_logprobs[None], mask_1T).item()
                 rewards_G[index] -= self.args.beta * kl

@@ -118,6 +118,13 @@ def make_tiny_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> PreTrai
     )
 
 
+def tokenizer_for(conversations: Iterable[Conversation], vocab_size: int = 1024) -> PreTrainedTokenizerFast:
+    """`make_tiny_tokenizer` on these conversations as its own chat template renders them."""
+    render: Any = make_tiny_tokenizer([]).apply_chat_template
+    texts = (render(messages, tools=tools, tokenize=False) for messages, tools in conversations)
+    return make_tiny_tokenizer(texts, vocab_size)
+
+
 def make_tiny_model(
     tokenizer: PreTrainedTokenizerBase, *, seed: int = 0, hidden_size: int = 128, num_layers: int = 2
 ) -> Qwen3ForCausalLM:
@@ -132,6 +139,7 @@ def make_tiny_model(
     if hidden_size < head_dim or hidden_size % head_dim:
         raise ValueError(f"hidden_size={hidden_size} must be a positive multiple of {head_dim}")
     heads = hidden_size // head_dim
+    tokens: Any = tokenizer
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,
@@ -145,14 +153,14 @@ def make_tiny_model(
         initializer_range=hidden_size**-0.5,
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokens.eos_token_id,
+        pad_token_id=tokens.pad_token_id,
         dtype=torch.float32,
     )
     # torch.manual_seed would also seed the accelerators, which nothing would restore.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        model = Qwen3ForCausalLM(config).to(torch.float32)
+        model = Qwen3ForCausalLM(config).float()
     return model.eval()
 
 
@@ -210,7 +218,8 @@ def _tokenize(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
 ) -> tuple[list[int], list[int]]:
     """One demonstration as (ids_T, labels_T); labels are -100 outside the assistant's turns."""
-    text = tokenizer.apply_chat_template(list(messages), tools=list(tools) if tools else None, tokenize=False)
+    render: Any = tokenizer.apply_chat_template  # its types know neither tool calls nor mappings
+    text: str = render(list(messages), tools=list(tools) if tools else None, tokenize=False)
     # Alternately context and assistant turn. Each is tokenized by itself, as it is in a rollout, where the model
     # samples the turn after the tokens of the context.
     start, end = re.escape(TURN_START + "assistant\n"), re.escape(TURN_END)

@@ -10,7 +10,8 @@ from ..envs.core import ConfigurationError, Message, StopReason, ToolSchema, sta
 from ..envs.episode import EpisodeSpec, TokenTrace
 from ..envs.policy import Act
 from .chat import ChatFormat
-from .generation import GenerationRequest, Generator, Sampling
+from .generation import GenerationRequest, Generator
+from .sampling import Sampling
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -20,7 +21,9 @@ class TokenBudgets:
     max_completion_length: int  # all tokens after the prompt: StopReason.MAX_TOKENS
     max_model_len: int  # prompt and completion: StopReason.CONTEXT_OVERFLOW
     max_turn_tokens: int | None = None  # one answer: StopReason.TURN_TRUNCATED
-    max_observation_tokens: int | None = None  # one observation, which is cut to it
+    max_observation_tokens: int | None = (
+        None  # one observation, whose texts are cut to it; the template's own tokens stay
+    )
 
     def __post_init__(self) -> None:
         for name in ("max_completion_length", "max_model_len", "max_turn_tokens", "max_observation_tokens"):
@@ -114,17 +117,18 @@ class TokenConversation:
         budgets, chat, trace = self._policy.budgets, self._policy.chat, self.trace
         closed = bool(trace.completion_ids) and trace.completion_ids[-1] in chat.end_ids
         room, reason = self._room()
-        allowed = budgets.max_observation_tokens or budgets.max_model_len
-        if last:
-            if messages:
-                allowed = min(allowed, room)
-                ids = chat.fit_observation(messages, closed=closed, last=True, max_tokens=allowed)
-                if ids is None:  # not even empty messages fit
-                    ids = chat.observation_ids(messages, closed=closed, last=True)[:allowed]
-                trace.append_observation(ids)
+        if last and (not messages or not room):
             return None
-        ids = chat.fit_observation(messages, closed=closed, last=False, max_tokens=allowed)
-        if ids is None or len(ids) >= room:
+        allowed = [] if budgets.max_observation_tokens is None else [budgets.max_observation_tokens]
+        allowed += [room] if last else []  # the last observation is cut to what is left; any other must fit as it is
+        if allowed:
+            ids = chat.fit_observation(messages, tools=self._tools, closed=closed, last=last, max_tokens=min(allowed))
+        else:
+            ids = chat.observation_ids(messages, tools=self._tools, closed=closed, last=last)
+        if last:
+            trace.append_observation(ids[:room])
+            return None
+        if len(ids) >= room:
             return reason
         trace.append_observation(ids)
         return None

@@ -6,6 +6,7 @@ and a JMESPath expression that maps each call's payload to `{name, arguments}`.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jmespath
+from transformers import PreTrainedTokenizerBase
 
 from ..envs.core import MalformedCall, Message, ToolCall, ToolSchema
+from .answers import check_text, make_call, make_message, read_json, split_thinking
 
 
 class ToolFormat(Protocol):
@@ -36,7 +39,7 @@ class ToolFormat(Protocol):
 
 
 ToolParser = Callable[[str], Message]
-"""A user's own parser: text of one turn -> assistant message."""
+"""A user's own parser: text of one turn -> assistant message. A ValueError says that the turn cannot be read."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -73,11 +76,7 @@ class JSONFormat:
         return make_message(content, thinking, calls, malformed)
 
     def _read(self, payload: str) -> Any:
-        try:
-            value = json.loads(payload)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"not valid JSON ({error})") from None
-        return jmespath.search(self.payload, value)
+        return jmespath.search(self.payload, read_json(payload))
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -89,15 +88,22 @@ class ResponseTemplateFormat:
     name: str = "response_template"
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
+        options = {"tools": list(tools)} if tools and _TYPES_ARGUMENTS else {}
         try:
-            parsed = self.tokenizer.parse_response(text, prefix=prefix, tools=list(tools) or None)
+            parsed = self.tokenizer.parse_response(text, prefix=prefix, **options)
             found = parsed.get("tool_calls") or []
             calls = [make_call(index, jmespath.search(self.payload, each)) for index, each in enumerate(found)]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            malformed: list[MalformedCall] = [{"text": text, "error": str(error) or type(error).__name__}]
-            return make_message(text, None, [], malformed)
+            check_text(parsed)
+        except Exception as error:  # the template's own code runs here, on whatever the model wrote
+            thinking, content = split_thinking(text, prefix)
+            malformed: list[MalformedCall] = [{"text": content, "error": str(error) or type(error).__name__}]
+            return make_message(content, thinking, [], malformed)
         thinking = parsed.get("reasoning_content") or parsed.get("thinking")
         return make_message(parsed.get("content") or "", thinking, calls, [])
+
+
+# transformers >= 5.15 types the arguments by the tool's schema.
+_TYPES_ARGUMENTS = "tools" in inspect.signature(PreTrainedTokenizerBase.parse_response).parameters
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -108,71 +114,80 @@ class CallableFormat:
     name: str = "custom"
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
-        message = self.parser(text)
+        try:
+            message = self.parser(text)
+        except ValueError as error:
+            return make_message(text, None, [], [{"text": text, "error": str(error) or type(error).__name__}])
         if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
             raise TypeError(f"tool_format must return an assistant message (a dict), got {message!r}")
-        return {**message, "role": "assistant"}
+        return {"content": "", **message, "role": "assistant"}
 
 
-def make_call(index: int, call: Any) -> ToolCall:
-    """A tool call from a normalised payload.
+@dataclass(kw_only=True, slots=True, frozen=True)
+class PlainFormat:
+    """No calls: the answer is text, perhaps with thinking before it."""
 
-    Raises:
-        ValueError: the payload has no name, or arguments that are neither an object nor text.
-    """
-    name = call.get("name") if isinstance(call, dict) else None
-    if not isinstance(name, str) or not name:
-        raise ValueError('a tool call needs a "name"')
-    arguments = call.get("arguments")
-    if arguments is None:
-        arguments = {}
-    if not isinstance(arguments, dict | str):
-        raise ValueError(f"the arguments of {name!r} must be a JSON object")
-    return {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
+    name: str = "plain"
+
+    def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
+        thinking, content = split_thinking(text, prefix)
+        return make_message(content, thinking, [], [])
 
 
-def make_message(content: str, thinking: str | None, calls: list[ToolCall], malformed: list[MalformedCall]) -> Message:
-    """An assistant message with only the keys that say something."""
-    message: Message = {"role": "assistant", "content": content.strip() if calls or malformed else content}
-    if thinking is not None:
-        message["reasoning_content"] = thinking
-    if calls:
-        message["tool_calls"] = calls
-    if malformed:
-        message["malformed"] = malformed
-    return message
+_DECODER = json.JSONDecoder()
 
 
-def split_thinking(text: str, prefix: str) -> tuple[str | None, str]:
-    """Thinking and the rest; the template may have opened `<think>` already, at the end of the prefix."""
-    opened = text.lstrip().startswith("<think>")
-    if not opened and not prefix.rstrip().endswith("<think>"):
-        return None, text
-    body = text.lstrip().removeprefix("<think>") if opened else text
-    thinking, closed, rest = body.partition("</think>")
-    return thinking.strip("\n"), rest.lstrip("\n") if closed else ""
+def _json_end(text: str, start: int) -> int | None:
+    """Where the JSON value that begins at `start` ends; None when there is no complete one."""
+    try:
+        return _DECODER.raw_decode(text, start)[1]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _skip(text: str, start: int, characters: str = " \t\r\n") -> int:
+    while start < len(text) and text[start] in characters:
+        start += 1
+    return start
+
+
+_TOOL_CALL = re.compile(r"</?tool_call>")
 
 
 def _hermes_spans(text: str) -> Iterator[Span]:
-    for match in re.finditer(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", text, re.DOTALL):
-        yield Span(start=match.start(), end=match.end(), payload=match[1].strip())
+    """`<tool_call>` JSON `</tool_call>`; markers within a JSON string are its text, and end nothing."""
+    opening, closing = "<tool_call>", "</tool_call>"
+    start = text.find(opening)
+    while start >= 0:
+        first = _skip(text, start + len(opening))
+        marker = _TOOL_CALL.search(text, _json_end(text, first) or first)
+        stop = marker.start() if marker else len(text)
+        end = marker.end() if marker and marker[0] == closing else stop
+        yield Span(start=start, end=end, payload=text[first:stop].strip())
+        start = text.find(opening, end)
+
+
+_PYTHON_TAG = "<|python_tag|>"
+_CALL_KEY = re.compile(r'"(name|parameters)"\s*:')
 
 
 def _llama_spans(text: str) -> Iterator[Span]:
-    """The whole answer is one JSON object, or several, separated by semicolons or white space."""
-    decoder = json.JSONDecoder()
-    start = len(text) - len(text.lstrip())
-    if text.startswith("<|python_tag|>", start):
-        start += len("<|python_tag|>")
-    if not re.match(r'\s*\{\s*"', text[start:]):
-        return  # plain text
-    while start < len(text):
-        try:
-            _, end = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            end = len(text)
-        yield Span(start=start, end=end, payload=text[start:end])
-        start = end + len(text[end:]) - len(text[end:].lstrip("; \t\r\n"))
+    """The answer is one JSON object with a name and parameters, or several, separated by semicolons or white space.
+
+    They begin the answer, or follow `<|python_tag|>`. An object that has neither key is an answer in JSON, no call.
+    """
+    start = max(text.find(_PYTHON_TAG), 0)
+    first = _skip(text, start + len(_PYTHON_TAG) if text.startswith(_PYTHON_TAG, start) else start)
+    while first < len(text) and text[first] == "{":
+        complete = _json_end(text, first)
+        end = len(text) if complete is None else complete
+        if not _CALL_KEY.search(text, first, end):
+            return
+        yield Span(start=start, end=end, payload=text[first:end])
+        start = end
+        first = _skip(text, end, "; \t\r\n")
+        if text.startswith(_PYTHON_TAG, first):
+            first = _skip(text, first + len(_PYTHON_TAG))
 
 
 HERMES = JSONFormat(
@@ -185,7 +200,7 @@ LLAMA3 = JSONFormat(
     name="llama3",
     markers=("<|start_header_id|>", "parameters"),
     spans=_llama_spans,
-    payload="{name: name, arguments: parameters || arguments}",
+    payload="{name: name, arguments: not_null(parameters, arguments)}",
 )
 
 FORMATS: dict[str, JSONFormat] = {each.name: each for each in (HERMES, LLAMA3)}
@@ -204,11 +219,16 @@ def recognise(template: str, render_call: Callable[[], str]) -> tuple[JSONFormat
         if missing:
             looked_for.append(f"{candidate.name} (its template has no {missing[0]!r})")
             continue
-        read = candidate.parse(render_call(), prefix="", tools=()).get("tool_calls", [])
-        if [call["function"] for call in read] == [PROBE_CALL["function"]]:
+        if reads_probe(candidate.parse(render_call(), prefix="", tools=())):
             return candidate, f"the template's markers {list(candidate.markers)} and a call it rendered"
         looked_for.append(f"{candidate.name} (it does not read the call that the template renders)")
     return None, "looked for " + ", ".join(looked_for)
+
+
+def reads_probe(message: Message) -> bool:
+    """Whether the message is nothing but a call like `PROBE_CALL`."""
+    calls = [call["function"] for call in message.get("tool_calls", [])]
+    return calls == [PROBE_CALL["function"]] and "malformed" not in message
 
 
 PROBE_CALL: ToolCall = {

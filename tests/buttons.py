@@ -1,0 +1,174 @@
+"""A task that a tiny model learns in a few steps, for the tests of training: press the right one of two buttons."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+from gymnast.envs import Message, ToolEnv, tool, tool_call
+from gymnast.trainer import (
+    AgentTrainer,
+    Generation,
+    GenerationRequest,
+    GRPOTrainer,
+)
+from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer, warm_up
+
+QUESTION = "Press a button."
+ROWS: list[dict[str, Any]] = [{"good": "left", "id": index} for index in range(4)]
+
+
+class Buttons(ToolEnv):
+    """`look` tells nothing; `left` and `right` end the episode, and the row says which is good."""
+
+    def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+        self.good = task["good"]
+        return [{"role": "user", "content": QUESTION}]
+
+    @tool
+    def look(self) -> str:
+        """Look at the buttons."""
+        return "one is lit"
+
+    @tool(final=True)
+    def left(self) -> str:
+        """Press the left button."""
+        self.reward = self.metrics["success"] = float(self.good == "left")
+        return "done"
+
+    @tool(final=True)
+    def right(self) -> str:
+        """Press the right button."""
+        self.reward = self.metrics["success"] = float(self.good == "right")
+        return "done"
+
+
+def _demonstration(*names: str) -> list[Message]:
+    messages: list[Message] = [{"role": "user", "content": QUESTION}]
+    for name in names:
+        messages.append(tool_call(name))
+        if name == "look":
+            messages.append({"role": "tool", "name": "look", "content": "one is lit"})
+    return messages
+
+
+DEMONSTRATIONS = [_demonstration(*names) for names in (("left",), ("right",), ("look", "left"), ("look", "right"))]
+
+
+@lru_cache
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Knows the demonstrations' lines as single tokens, so an episode is about 17 + 33 tokens."""
+    plain = make_tiny_tokenizer([])
+    tools = Buttons().tool_schemas()
+    texts = [plain.apply_chat_template(list(each), tools=tools, tokenize=False) for each in DEMONSTRATIONS]  # type: ignore[arg-type]
+    return make_tiny_tokenizer([str(text) for text in texts] * 3)
+
+
+@lru_cache
+def _weights() -> dict[str, Any]:
+    return _warmed_up().state_dict()
+
+
+def _warmed_up() -> Qwen3ForCausalLM:
+    model = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
+    conversations = [(each, Buttons().tool_schemas()) for each in DEMONSTRATIONS]
+    warm_up(model, tokenizer(), conversations, steps=20, batch_size=8, learning_rate=1e-2)
+    return model
+
+
+def model() -> Qwen3ForCausalLM:
+    """A fresh model that calls tools well, and presses either button about as often."""
+    fresh = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
+    fresh.load_state_dict({name: value.clone() for name, value in _weights().items()})
+    return fresh
+
+
+def config(folder: Path | str, trainer_class: type[AgentTrainer] = GRPOTrainer, **options: Any) -> Any:
+    """A configuration of a few quick steps: 2 groups of 4 in each."""
+    defaults: dict[str, Any] = {
+        "output_dir": str(folder),
+        "use_cpu": True,
+        "seed": 3,
+        "max_steps": 1,
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 64,
+        "max_turns": 4,
+        "learning_rate": 2e-3,
+        "lr_scheduler_type": "constant",
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+    return trainer_class.config_class(**(defaults | options))
+
+
+def make_trainer(
+    folder: Path | str,
+    trainer_class: type[AgentTrainer] = GRPOTrainer,
+    *,
+    agent: Any = None,
+    environment: Any = None,
+    rows: Any = ROWS,
+    eval_rows: Any = None,
+    reward_funcs: Any = (),
+    callbacks: Sequence[Any] = (),
+    generator: Any = None,
+    **options: Any,
+) -> AgentTrainer:
+    """A trainer on `Buttons`; `options` go into the configuration."""
+    return trainer_class(
+        model=model() if agent is None else agent,
+        environment=Buttons() if environment is None else environment,
+        args=config(folder, trainer_class, **options),
+        train_dataset=rows,
+        eval_dataset=eval_rows,
+        processing_class=tokenizer(),
+        reward_funcs=reward_funcs,
+        callbacks=list(callbacks),
+        generator=generator,
+    )
+
+
+def ids(text: str) -> list[int]:
+    """The tokens of a text."""
+    return tokenizer().encode(text, add_special_tokens=False)
+
+
+def call_ids(name: str) -> list[int]:
+    """The tokens of an answer that calls a tool without arguments, with the end of the turn."""
+    return ids(f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call><|im_end|>')
+
+
+class ScriptedGenerator:
+    """A generator whose answer is a function of the request; counts what it was asked for."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.requests: list[GenerationRequest] = []
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        self.requests.append(request)
+        token_ids = self.answer(request)[: request.max_tokens]
+        stopped = token_ids[-1] in request.stop_ids
+        return Generation(
+            token_ids=token_ids,
+            logprobs=[-0.5] * len(token_ids),
+            finish="stop" if stopped else "length",
+            prompt_ids=list(request.prompt_ids),
+        )
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def subprocess_environment() -> dict[str, str]:
+    """The environment variables of a program that imports this module by its plain name."""
+    own = {"PYTHONPATH": str(Path(__file__).parent), "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1"}
+    return os.environ | own

@@ -1,0 +1,442 @@
+"""What a user can get wrong: each is an error that says what was got and what to do, before anything is generated."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration, TrainingArguments
+
+from gymnast.envs import ConfigurationError, Message, ToolEnv, tool
+from gymnast.trainer import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer, RolloutError
+
+from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, config, make_trainer, model, tokenizer
+
+
+def _refuse(request: Any) -> list[int]:
+    raise AssertionError("something was generated")
+
+
+@pytest.fixture
+def silent() -> Any:
+    """A generator that nobody may ask; checked at the end."""
+    generator = ScriptedGenerator(_refuse)
+    yield generator
+    assert generator.requests == []
+
+
+# Environments.
+
+
+@pytest.mark.parametrize("wrong", [42, object(), {}, [Buttons], {"a": 42}], ids=repr)
+def test_an_environment_of_the_wrong_kind(wrong: Any, silent: Any, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"environment must be an Environment.*got|empty dict"):
+        make_trainer(tmp_path, environment=wrong, generator=silent)
+
+
+def test_an_unknown_id(silent: Any, tmp_path: Path) -> None:
+    with pytest.raises(gymnasium.error.NameNotFound, match=r"Calculater.*Calculator"):
+        make_trainer(tmp_path, environment="gymnast/Calculater-v0", generator=silent)
+
+
+def test_a_factory_of_the_wrong_kind(silent: Any, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"factory returned dict, not a gymnasium\.Env"):
+        make_trainer(tmp_path, environment=lambda: {"no": "environment"}, generator=silent)
+
+
+def no_hints(a) -> str:  # type: ignore[no-untyped-def]
+    """Do it.
+
+    Args:
+        a: A thing.
+    """
+    return str(a)
+
+
+def no_entry(a: int) -> str:
+    """Do it."""
+    return str(a)
+
+
+def no_docstring(a: int) -> str:
+    return str(a)
+
+
+@pytest.mark.parametrize(
+    ("tools", "error", "message"),
+    [
+        ([no_hints], TypeError, "'no_hints'.*'a'"),
+        ([no_entry], ValueError, "'no_entry'.*'a'"),
+        ([no_docstring], ValueError, "'no_docstring'"),
+        ([tool(name="same")(lambda: "x"), tool(name="same")(lambda: "y")], ValueError, "same"),
+    ],
+)
+def test_a_tool_that_cannot_be_told_of(
+    tools: Any, error: type[Exception], message: str, silent: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        make_trainer(tmp_path, environment=lambda: ToolEnv(tools=tools), rows=[{"prompt": "?"}], generator=silent)
+
+
+def look() -> str:
+    """Look again."""
+    return "two are lit"
+
+
+class Twice(Buttons):
+    def __init__(self) -> None:
+        super().__init__(tools=[look])
+
+
+def test_two_tools_of_one_name(silent: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="two tools named 'look'"):
+        make_trainer(tmp_path, environment=Twice, generator=silent)
+
+
+# Rows.
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"bad": 1}], r"row 0 of train_dataset: no 'good'; the row has \['bad'\]"),
+        ([{"good": "left"}, {"bad": 1}], r"row 1 of train_dataset has no \['good'\].*it has \['bad'\]"),
+        ([], "train_dataset has no rows"),
+        ([{"good": "left"}, 5], "row 1 of train_dataset must be a mapping, got int"),
+        ({"good": ["left"]}, "train_dataset must be a sequence of rows.*got dict"),
+        (iter([{"good": "left"}]), "train_dataset must be a sequence of rows.*got list_iterator"),
+        ("left", "train_dataset must be a sequence of rows.*got str"),
+    ],
+)
+def test_rows_without_what_the_environment_needs(rows: Any, message: str, silent: Any, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        make_trainer(tmp_path, rows=rows, generator=silent)
+
+
+def test_evaluation_rows_are_checked_too(silent: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"row 0 of eval_dataset\['second'\]"):
+        make_trainer(tmp_path, eval_rows={"first": ROWS, "second": [{"bad": 1}]}, generator=silent)
+
+
+def test_a_row_without_its_environment(silent: Any, tmp_path: Path) -> None:
+    rows = [{"environment": "buttons", "good": "left"}, {"environment": "button", "good": "left"}]
+    with pytest.raises(ValueError, match=r"row 1 of train_dataset.*'buttons'.*got 'button'"):
+        make_trainer(tmp_path, environment={"buttons": Buttons}, rows=rows, generator=silent)
+
+
+def test_a_row_without_a_prompt(silent: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no 'prompt'.*question"):
+        make_trainer(tmp_path, environment=ToolEnv(), rows=[{"question": "?"}], generator=silent)
+
+
+# Configuration.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_generations": 1}, "num_generations must be at least 2, got 1"),
+        ({"num_generations": 3}, "= 8 episodes.*no multiple of num_generations=3"),
+        ({"generation_batch_size": 12}, "generation_batch_size=12.*= 8"),
+        ({"loss_type": "gpro"}, "unknown loss_type 'gpro'; known are grpo, bnpo, dr_grpo, dapo"),
+        ({"steps_per_generation": 2, "generation_batch_size": 16}, "steps_per_generation and generation_batch_size"),
+        ({"normalize_advantages": True}, "normalize_advantages=True and scale_rewards='group'"),
+        ({"loss_type": "rloo", "beta": 0.1}, "loss_type='rloo'.*beta=0"),
+        ({"scale_rewards": "sometimes"}, "scale_rewards.*'sometimes'"),
+        ({"temperature": 0.0}, "temperature must be positive"),
+        ({"beta": -1.0}, "beta.*-1"),
+        ({"epsilon": 1.5}, "epsilon.*1.5"),
+        ({"num_iterations": 0}, "num_iterations must be at least 1, got 0"),
+        ({"steps_per_generation": 0}, "steps_per_generation must be at least 1, got 0"),
+        ({"num_generations_eval": 0}, "num_generations_eval must be at least 1, got 0"),
+        ({"max_failure_rate": 2.0}, "max_failure_rate.*2"),
+        ({"on_failure": "ignore"}, r"on_failure must be 'drop', 'retry\(n\)'.*'ignore'"),
+        ({"overlong_prompts": "cut"}, "overlong_prompts must be 'raise' or 'drop', got 'cut'"),
+        ({"max_completion_length": 0}, "max_completion_length must be at least 1, got 0"),
+        ({"max_turns": 0}, "max_turns must be positive or None, got 0"),
+        ({"max_concurrency": 0}, "max_concurrency.*0"),
+        ({"top_p": 0.0}, "top_p.*0"),
+        ({"remove_unused_columns": True}, "remove_unused_columns"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size"),
+        ({"bf16_full_eval": True}, "bf16_full_eval.*bf16=True"),
+        ({"metric_for_best_model": "loss"}, "metric_for_best_model='loss'.*'reward'"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"per_device_eval_batch_size": 3}, ["per_device_eval_batch_size"]),
+        ({"dataloader_num_workers": 2, "label_names": ["x"]}, ["dataloader_num_workers", "label_names"]),
+        ({"dataloader_pin_memory": False}, ["dataloader_pin_memory"]),
+        ({"average_tokens_across_devices": False}, ["average_tokens_across_devices"]),
+        ({"accelerator_config": {"split_batches": True}}, ["accelerator_config.split_batches"]),
+        ({"use_cache": True}, ["use_cache"]),
+    ],
+)
+def test_options_without_effect_are_named(options: dict[str, Any], names: list[str], tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="no effect in GRPOConfig") as caught:
+        config(tmp_path, **options)
+    assert all(name in str(caught[0].message) for name in names)
+
+
+@pytest.mark.parametrize("config_class", [GRPOConfig, RLOOConfig])
+def test_the_defaults_do_not_warn(config_class: Any, tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        config_class(output_dir=str(tmp_path), use_cpu=True)
+    assert not [each for each in caught if "no effect" in str(each.message)]
+
+
+@pytest.mark.parametrize(
+    ("trainer_class", "args"),
+    [(GRPOTrainer, TrainingArguments), (GRPOTrainer, RLOOConfig), (RLOOTrainer, GRPOConfig)],
+)
+def test_the_configuration_of_another(trainer_class: Any, args: Any, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=f"args must be a {trainer_class.config_class.__name__}, got {args.__name__}"):
+        trainer_class(model=model(), environment=Buttons(), args=args(output_dir=str(tmp_path), use_cpu=True))
+
+
+# Models and tokenizers.
+
+
+def trainer_with(folder: Path, generator: Any, *, agent: Any = None, words: Any = None) -> GRPOTrainer:
+    return GRPOTrainer(
+        model=agent or model(),
+        environment=Buttons(),
+        args=config(folder),
+        train_dataset=ROWS,
+        processing_class=words,
+        generator=generator,
+    )
+
+
+def with_template(template: str | None) -> Any:
+    words = copy.deepcopy(tokenizer())
+    words.chat_template = template
+    return words
+
+
+PLAIN = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_a_tokenizer_without_chat_template(silent: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no chat template"):
+        trainer_with(tmp_path, silent, words=with_template(None))
+
+
+def test_a_tokenizer_without_tools(silent: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"\['look', 'left', 'right'\].*does not render tools"):
+        trainer_with(tmp_path, silent, words=with_template(PLAIN))
+
+
+def test_no_tokenizer(silent: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="processing_class is needed"):
+        trainer_with(tmp_path, silent)
+    with pytest.raises(TypeError, match="processing_class must be a tokenizer, got str"):
+        trainer_with(tmp_path, silent, words="Qwen/Qwen3-0.6B")
+
+
+SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 32}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        torch.nn.Linear(2, 2),
+        BertModel(BertConfig(vocab_size=8, **SMALL)),
+        T5ForConditionalGeneration(T5Config(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=1)),
+        7,
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_model_of_the_wrong_kind(wrong: Any, silent: Any, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"model.*got|cannot be used as is for training"):
+        trainer_with(tmp_path, silent, agent=wrong, words=tokenizer())
+
+
+def test_options_for_loading_a_loaded_model(silent: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="model_init_kwargs"):
+        make_trainer(tmp_path, generator=silent, model_init_kwargs={"dtype": "bfloat16"})
+
+
+# Prompts.
+
+
+LONG = [{"prompt": "short"}, {"prompt": "long " * 200}]
+
+
+def test_a_long_prompt_is_an_error(silent: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"row 1 of train_dataset.*max_model_len=100.*overlong_prompts"):
+        make_trainer(tmp_path, environment=ToolEnv(), rows=LONG, max_model_len=100, generator=silent)
+
+
+def test_a_long_prompt_is_dropped_and_counted(tmp_path: Path) -> None:
+    class Talks(ToolEnv):
+        def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+            return [{"role": "user", "content": task["prompt"]}]
+
+    generator = ScriptedGenerator(lambda request: call_ids("left"))
+    trainer = make_trainer(
+        tmp_path,
+        environment=Talks(),
+        rows=[LONG[1], LONG[0]],
+        max_model_len=100,
+        overlong_prompts="drop",
+        generator=generator,
+    )
+    trainer.train()
+    [logs] = [logs for logs in trainer.state.log_history if "loss" in logs]
+    assert logs["prompts/overlong"] == 4
+    assert logs["episodes/failed"] == 4
+    assert logs["groups/dropped"] == 1
+    assert all(len(request.prompt_ids) < 100 for request in generator.requests)
+
+
+# Reward functions.
+
+
+def takes_nothing() -> list[float]:
+    return []
+
+
+def takes_unknown(completions: Any, solution: Any) -> list[float]:
+    return []
+
+
+def fine(completions: Any) -> list[float]:
+    return [0.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("functions", "options", "message"),
+    [
+        ([takes_nothing], {}, "'takes_nothing' takes none of"),
+        ([takes_unknown], {}, r"'takes_unknown' requires \['solution'\]"),
+        ([fine, fine], {}, "distinct names"),
+        ([fine], {"reward_weights": [1.0, 2.0]}, "1 reward functions and 2 reward_weights"),
+        ([], {"reward_weights": [1.0]}, "0 reward functions and 1 reward_weights"),
+        (["fine"], {}, "callable"),
+    ],
+)
+def test_reward_functions_of_the_wrong_shape(
+    functions: Any, options: Any, message: str, silent: Any, tmp_path: Path
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        make_trainer(tmp_path, reward_funcs=functions, generator=silent, **options)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [([1.0], "returned 1 rewards for 8 episodes"), ([float("nan")] * 8, "returned nan for episode 0 of 8")],
+)
+def test_reward_functions_that_return_nonsense(returned: list[float], message: str, tmp_path: Path) -> None:
+    def nonsense(completions: Any) -> list[float]:
+        return returned
+
+    with pytest.raises(ValueError, match=f"'nonsense' {message}"):
+        make_trainer(tmp_path, reward_funcs=nonsense).train()
+
+
+# During training.
+
+
+class Breaks(Buttons):
+    """Breaks in the step of some episodes; the row says in which share of them."""
+
+    made = 0
+
+    def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+        messages = super().reset_task(task)
+        Breaks.made += 1
+        self.breaks = self.np_random is not None and Breaks.made % task["of"] < task["broken"]
+        return messages
+
+    async def astep(self, action: Message) -> Any:
+        if self.breaks:
+            raise OSError("the button came off")
+        return await super().astep(action)
+
+
+def breaking(folder: Path, broken: int, of: int = 4, **options: Any) -> Any:
+    Breaks.made = -1  # the row check makes one
+    generator = ScriptedGenerator(lambda request: call_ids("left" if request.seed % 2 else "right"))
+    rows = [{"good": "left", "broken": broken, "of": of}]
+    return make_trainer(folder, environment=Breaks, rows=rows, generator=generator, **options)
+
+
+def test_too_many_failures_stop_training(tmp_path: Path) -> None:
+    with pytest.raises(RolloutError, match=r"6 of 8 episodes failed, more than max_failure_rate=0.5") as caught:
+        breaking(tmp_path, 3).train()
+    assert "OSError: the button came off" in str(caught.value)
+    assert "in astep" in str(caught.value)
+
+
+def test_all_groups_dropped_stops_training(tmp_path: Path) -> None:
+    with pytest.raises(RolloutError, match=r"8 of 8 episodes failed.*no group has two members") as caught:
+        breaking(tmp_path, 4, max_failure_rate=1.0).train()
+    assert "OSError: the button came off" in str(caught.value)
+
+
+def test_few_failures_are_dropped_and_counted(tmp_path: Path) -> None:
+    trainer = breaking(tmp_path, 1)
+    trainer.train()
+    logs = trainer.state.log_history[0]
+    assert logs["episodes/failed"] == 2
+    assert logs["stop/failed"] == 0.25
+    assert logs["groups/dropped"] == 0
+
+
+def test_failures_can_count_as_zero(tmp_path: Path) -> None:
+    trainer = breaking(tmp_path, 1, on_failure="zero", reward_funcs=[fine])
+    trainer.train()
+    logs = trainer.state.log_history[0]
+    assert logs["episodes/failed"] == 2
+    assert logs["reward"] <= 6 / 8
+
+
+def test_failures_can_be_tried_again(tmp_path: Path) -> None:
+    trainer = breaking(tmp_path, 1, on_failure="retry(3)")
+    trainer.train()
+    assert trainer.state.log_history[0]["episodes/failed"] == 0
+
+
+def test_failures_can_stop_at_once(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="the button came off"):
+        breaking(tmp_path, 1, on_failure="raise").train()
+
+
+def test_a_generator_that_crashes(tmp_path: Path) -> None:
+    def crash(request: Any) -> list[int]:
+        raise ConnectionError("the engine is gone")
+
+    with pytest.raises(RolloutError, match="8 of 8 episodes failed") as caught:
+        make_trainer(tmp_path, generator=ScriptedGenerator(crash)).train()
+    assert "ConnectionError: the engine is gone" in str(caught.value)
+
+
+def test_an_evaluation_that_fails(tmp_path: Path) -> None:
+    trainer = breaking(tmp_path, 3)
+    with pytest.raises(RolloutError, match="6 of 8 episodes failed"):
+        trainer.evaluate([{"good": "left", "broken": 3, "of": 4}] * 2)
+    with pytest.raises(ValueError, match="needs an eval_dataset"):
+        trainer.evaluate()
+
+
+def test_training_needs_tasks(silent: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="train_dataset"):
+        make_trainer(tmp_path, rows=None, generator=silent).train()

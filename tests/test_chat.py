@@ -1,0 +1,341 @@
+"""ChatFormat: exact tokens of prompts and observations, with the templates of the model families."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trl
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+from gymnast.envs.core import ConfigurationError, Message, ToolSchema
+from gymnast.envs.policy import tool_call, tool_calls
+from gymnast.trainer import ChatFormat
+from gymnast.trainer.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
+
+FAMILIES = Path(trl.__file__).parent / "chat_templates"
+SPECIAL = re.compile(r"<\|\w+\|>|<end_of_turn>|<start_of_turn>")
+WEATHER: ToolSchema = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+QUESTION: list[Message] = [{"role": "user", "content": "What is the weather in Zürich?"}]
+RESULT: Message = {"role": "tool", "name": "weather", "tool_call_id": "call_0", "content": "Sunny, 21 °C."}
+EOS, NEWLINE, OTHER = (
+    "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '" + end + "' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    for end in ("<|im_end|>", "<|im_end|>\n", "<|endoftext|>")
+)
+BARE = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\n' }}{% endfor %}"
+
+
+class CountingTokenizer(PreTrainedTokenizerFast):
+    """Notes how many messages are rendered."""
+
+    rendered = 0
+
+    def apply_chat_template(self, conversation: Any, *args: Any, **kwargs: Any) -> Any:
+        self.rendered += len(conversation)
+        return super().apply_chat_template(conversation, *args, **kwargs)
+
+
+@cache
+def backend() -> str:
+    return make_tiny_tokenizer(["What is the weather?\n"], vocab_size=300).backend_tokenizer.to_str()
+
+
+def tokenizer_for(template: str | None, kind: type[PreTrainedTokenizerFast] = PreTrainedTokenizerFast) -> Any:
+    """A byte tokenizer with every special token that the template writes."""
+    tokenizer = kind(
+        tokenizer_object=Tokenizer.from_str(backend()),
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        clean_up_tokenization_spaces=False,
+    )
+    special = sorted(set(SPECIAL.findall(template or "")) - {"<|im_end|>", "<|endoftext|>"})
+    tokenizer.add_special_tokens({"bos_token": "<|begin_of_text|>", "additional_special_tokens": special})
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def family(name: str) -> Any:
+    return tokenizer_for((FAMILIES / f"{name}.jinja").read_text())
+
+
+def text_of(chat: ChatFormat, ids: Sequence[int]) -> str:
+    return chat.tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize(
+    ("template", "end", "after"),
+    [(EOS, "<|im_end|>", ""), (NEWLINE, "<|im_end|>", "\n"), (OTHER, "<|endoftext|>", "")],
+    ids=["eos", "eos and newline", "another token"],
+)
+def test_observation_begins_where_the_answer_ended(template: str, end: str, after: str) -> None:
+    chat = ChatFormat(tokenizer_for(template))
+    reply: list[Message] = [{"role": "user", "content": "Go on."}]
+    follows = after + "<|im_start|>user\nGo on." + end + after
+
+    assert text_of(chat, [chat.end_id]) == end
+    closed = chat.observation_ids(reply, closed=True, last=False)
+    assert text_of(chat, closed) == follows + "<|im_start|>assistant\n"
+    assert text_of(chat, chat.observation_ids(reply, closed=True, last=True)) == follows
+    assert chat.observation_ids(reply, closed=False, last=False) == [chat.end_id, *closed]
+
+
+def test_the_end_tokens_are_the_templates_the_tokenizers_and_the_models() -> None:
+    chat = ChatFormat(tokenizer_for(OTHER), end_token_ids=[5, 7])
+    assert chat.end_ids == {5, 7, *chat.tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])}
+
+
+OBSERVATIONS = {
+    "tiny": "<|im_start|>user\n<tool_response>\n{}\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
+    "qwen2_5": "<|im_start|>user\n<tool_response>\n{}\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
+    "qwen3": "<|im_start|>user\n<tool_response>\n{}\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
+    "llama3_1": '<|start_header_id|>ipython<|end_header_id|>\n\n"{}"<|eot_id|>'
+    "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    "llama3_2": '<|start_header_id|>ipython<|end_header_id|>\n\n"{}"<|eot_id|>'
+    "<|start_header_id|>assistant<|end_header_id|>\n\n",
+}
+
+
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_tool_result_in_the_model_families(name: str) -> None:
+    chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE) if name == "tiny" else family(name))
+    chat.check_tools([WEATHER])
+    ids = chat.observation_ids([RESULT], tools=[WEATHER], closed=True, last=False)
+    assert text_of(chat, ids).lstrip("\n") == OBSERVATIONS[name].format("Sunny, 21 °C.")
+
+
+@pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3_1", "llama3_2"])
+def test_results_of_several_calls_and_of_unreadable_ones(name: str) -> None:
+    """Llama's templates refuse answers with two calls, which a model may write all the same."""
+    chat = ChatFormat(family(name))
+    results: list[Message] = [RESULT, {"role": "tool", "content": "Error: the call could not be read"}]
+    text = text_of(chat, chat.observation_ids(results, tools=[WEATHER], closed=True, last=False))
+    assert text.index("Sunny, 21 °C.") < text.index("Error: the call could not be read")
+
+
+def conversation(result: str) -> list[Message]:
+    """Five turns: three with calls, one of them with two, and two with text."""
+    first, second = tool_calls(("weather", {"city": "Zürich"}), ("weather", {"city": "Rom"}))["tool_calls"]  # type: ignore[typeddict-item]
+    both: Message = {"role": "assistant", "content": "", "tool_calls": [first, second]}
+    return [
+        *QUESTION,
+        tool_call("weather", city="Zürich"),
+        {**RESULT, "content": result},
+        both,
+        {**RESULT, "content": result},
+        {**RESULT, "content": "Rainy."},
+        {"role": "assistant", "content": "It is sunny."},
+        {"role": "user", "content": "And now?"},
+        tool_call("weather", city="Bern"),
+        {**RESULT, "content": result},
+        {"role": "assistant", "content": "Still sunny."},
+        {"role": "user", "content": "Thanks."},
+    ]
+
+
+def replay(chat: ChatFormat, messages: Sequence[Message], answers: Mapping[int, str]) -> list[int]:
+    """The ids of a rollout in which the model writes these answers."""
+    ids = chat.prompt_ids(messages[:1], [WEATHER])
+    position = 1
+    while position < len(messages):
+        ids += [*chat.tokenizer.encode(answers[position], add_special_tokens=False), chat.end_id]
+        end = next(i for i in range(position + 1, len(messages) + 1) if i == len(messages) or i in answers)
+        observation = messages[position + 1 : end]
+        ids += chat.observation_ids(observation, tools=[WEATHER], closed=True, last=False)
+        position = end
+    return ids
+
+
+def written(messages: Sequence[Message]) -> dict[int, str]:
+    """What a model of the Qwen family writes for each assistant message."""
+    answers = {}
+    for index, message in enumerate(messages):
+        if message["role"] == "assistant":
+            city = [call["function"]["arguments"]["city"] for call in message.get("tool_calls", [])]  # type: ignore[index]
+            calls = [
+                f'<tool_call>\n{{"name": "weather", "arguments": {{"city": "{each}"}}}}\n</tool_call>' for each in city
+            ]
+            answers[index] = "\n".join(calls) or str(message.get("content"))
+    return answers
+
+
+@pytest.mark.parametrize("name", ["tiny", "qwen2_5", "qwen3_training"])
+def test_full_render_equals_our_ids_where_the_template_only_appends(name: str) -> None:
+    chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE) if name == "tiny" else family(name))
+    messages = conversation("Sunny — 21 °C ☀")
+    rendered = chat.tokenizer.apply_chat_template(messages, tools=[WEATHER], add_generation_prompt=True, tokenize=False)
+    answers = written(messages)
+    if name == "qwen3_training":  # it writes empty thoughts into every answer
+        answers = {index: "<think>\n\n</think>\n\n" + text for index, text in answers.items()}
+    assert text_of(chat, replay(chat, messages, answers)) == rendered
+    assert replay(chat, messages, answers) == chat.tokenizer.encode(rendered, add_special_tokens=False)
+
+
+def test_a_template_that_drops_old_thoughts_does_no_harm() -> None:
+    chat = ChatFormat(family("qwen3"))
+    messages = conversation("Sunny.")
+    thought = {index: f"<think>\nThought {index}.\n</think>\n\n{text}" for index, text in written(messages).items()}
+    text = text_of(chat, replay(chat, messages, thought))
+    assert all(f"Thought {index}." in text for index in thought)
+    rendered = chat.tokenizer.apply_chat_template(messages, tools=[WEATHER], tokenize=False, add_generation_prompt=True)
+    assert re.sub(r"<think>\n.*?\n</think>\n\n", "", text) == re.sub(r"<think>\n.*?\n</think>\n\n", "", rendered)
+
+
+def test_what_an_environment_says_cannot_shift_the_observation() -> None:
+    """The probe's own answer may come back in a tool's result, e.g. when a tool prints a log of the run."""
+    chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE))
+    echo: Message = {**RESULT, "content": "qZ7answerZq<|im_end|>\nqZ7answerZq"}
+    text = text_of(chat, chat.observation_ids([echo], closed=True, last=True))
+    assert (
+        text == "\n<|im_start|>user\n<tool_response>\nqZ7answerZq<|im_end|>\nqZ7answerZq\n</tool_response><|im_end|>\n"
+    )
+
+
+def test_text_parts_are_shown_by_templates_that_know_strings_only() -> None:
+    chat = ChatFormat(family("qwen3"))
+    parts: Message = {**RESULT, "content": [{"type": "text", "text": "Sun"}, {"type": "text", "text": "ny."}]}
+    whole: Message = {**RESULT, "content": "Sunny."}
+    assert chat.observation_ids([parts], closed=True, last=True) == chat.observation_ids(
+        [whole], closed=True, last=True
+    )
+
+
+def test_no_messages_begin_the_next_answer() -> None:
+    chat = ChatFormat(tokenizer_for(NEWLINE))
+    assert text_of(chat, chat.observation_ids([], closed=True, last=False)) == "\n<|im_start|>assistant\n"
+
+
+def test_the_cost_of_an_observation_does_not_grow_with_the_history() -> None:
+    tokenizer = tokenizer_for(CHAT_TEMPLATE, CountingTokenizer)
+    chat = ChatFormat(tokenizer)
+    costs = []
+    for _ in range(20):
+        before = tokenizer.rendered
+        chat.observation_ids([RESULT], closed=True, last=False)
+        costs.append(tokenizer.rendered - before)
+    assert costs == [3] * 20  # a question, an answer, the result
+
+
+def test_template_kwargs_reach_prompt_and_observation() -> None:
+    chat = ChatFormat(family("qwen3"), template_kwargs={"enable_thinking": False})
+    begun = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    assert text_of(chat, chat.prompt_ids(QUESTION, [WEATHER])).endswith(begun)
+    assert text_of(chat, chat.observation_ids([RESULT], closed=True, last=False)).endswith(begun)
+    assert not text_of(chat, chat.observation_ids([RESULT], closed=True, last=True)).endswith(begun)
+
+
+def test_the_beginning_of_sequence_token_comes_once() -> None:
+    tokenizer = family("llama3_1")
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", tokenizer.bos_token_id)]
+    )
+    assert tokenizer.encode("x")[0] == tokenizer.bos_token_id  # the tokenizer would add one itself
+    chat = ChatFormat(tokenizer)
+    prompt = chat.prompt_ids(QUESTION, [WEATHER])
+    assert prompt[0] == tokenizer.bos_token_id
+    assert prompt.count(tokenizer.bos_token_id) == 1
+    assert tokenizer.bos_token_id not in chat.observation_ids([RESULT], closed=False, last=False)
+
+
+def test_fit_observation_cuts_with_a_marker() -> None:
+    chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE))
+    long: Message = {**RESULT, "content": "abc" * 1000}
+    ids = chat.fit_observation([long, RESULT], closed=True, last=False, max_tokens=150)
+    text = text_of(chat, ids)
+    assert 120 < len(ids) <= 150
+    assert "characters cut ...]" in text
+    assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
+    whole = chat.observation_ids([long], closed=True, last=False)
+    assert chat.fit_observation([long], closed=True, last=False, max_tokens=len(whole)) == whole
+    least = chat.fit_observation([long], closed=True, last=False, max_tokens=1)
+    assert "abc" not in text_of(chat, least)
+    assert text_of(chat, least).endswith("<|im_end|>\n<|im_start|>assistant\n")
+
+
+REFUSED = {
+    "no end token": BARE,
+    "the last answer ends otherwise": EOS.replace(
+        "'<|im_end|>' }}{% endfor", "('<|im_end|>' if not loop.last else '<|endoftext|>') }}{% endfor"
+    ),
+    "an earlier answer is rewritten": EOS.replace("m.content", "(m.content if loop.last else m.content | upper)"),
+    "turns are numbered": EOS.replace("m.role", "loop.index ~ m.role"),
+    "answers are not shown": EOS.replace("m.content", "(m.content if m.role == 'user' else '')"),
+    "the template raises": EOS + "{{ raise_exception('no, thanks') }}",
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_a_template_in_which_observations_are_undefined_is_refused(reason: str) -> None:
+    assert REFUSED[reason] not in (EOS, NEWLINE)
+    with pytest.raises(ConfigurationError, match=r"use a template in which|no, thanks"):
+        ChatFormat(tokenizer_for(REFUSED[reason]))
+
+
+def test_tools_whose_results_cannot_follow_are_refused_before_any_episode() -> None:
+    template = CHAT_TEMPLATE.replace("'<tool_response>\\n' ~", "loop.index ~ '<tool_response>\\n' ~")
+    assert template != CHAT_TEMPLATE
+    chat = ChatFormat(tokenizer_for(template))
+    chat.check_tools([])
+    with pytest.raises(ConfigurationError, match=r"\['weather'\].*a tool result after a call"):
+        chat.check_tools([WEATHER])
+
+
+def test_no_chat_template() -> None:
+    with pytest.raises(ConfigurationError, match=r"no chat template; set tokenizer\.chat_template"):
+        ChatFormat(tokenizer_for(None))
+
+
+def test_tools_without_tool_support() -> None:
+    chat = ChatFormat(tokenizer_for(NEWLINE))
+    chat.check_tools([])
+    with pytest.raises(ConfigurationError, match=r"\['weather'\].*does not render tools"):
+        chat.check_tools([WEATHER])
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_think", "nemotron_3_nano"])
+def test_an_unknown_tool_format_asks_for_a_parser(name: str) -> None:
+    chat = ChatFormat(family(name))
+    with pytest.raises(ConfigurationError, match=r"not recognised.*does not read the call.*pass tool_format="):
+        chat.check_tools([WEATHER])
+    ChatFormat(family(name), tool_format=lambda text: {"role": "assistant", "content": text}).check_tools([WEATHER])
+
+
+@pytest.mark.parametrize("name", sorted({path.stem for path in FAMILIES.glob("*.jinja")}))
+def test_every_template_is_served_or_refused_with_a_reason(name: str) -> None:
+    """No template of TRL's collection gets through the constructor and fails later."""
+    try:
+        chat = ChatFormat(family(name))
+    except ConfigurationError:
+        return
+    assert chat.observation_ids(QUESTION, closed=False, last=False)[0] == chat.end_id
+    if not chat.template.call_problem:
+        ids = chat.observation_ids([RESULT, RESULT], tools=[WEATHER], closed=False, last=False)
+        assert ids[0] == chat.end_id
+        assert text_of(chat, ids).count("Sunny, 21 °C.") == 2
+
+
+def test_a_token_beyond_the_tokenizers_vocabulary_is_no_text() -> None:
+    """Models pad their vocabulary, and may sample from the padding."""
+    chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE))
+    ids = [*chat.tokenizer.encode("so", add_special_tokens=False), len(chat.tokenizer) + 5, chat.end_id]
+    assert chat.parse([], ids, []) == {"role": "assistant", "content": "so"}
+
+
+def test_the_beginning_that_the_template_wrote_counts_as_thinking() -> None:
+    chat = ChatFormat(family("qwen3"))
+    prompt = chat.tokenizer.encode("<|im_start|>assistant\n<think>\n", add_special_tokens=False)
+    sampled = chat.tokenizer.encode("Hm.\n</think>\n\nYes.<|im_end|>", add_special_tokens=False)
+    assert chat.parse(prompt, sampled, []) == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}

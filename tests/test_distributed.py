@@ -1,0 +1,175 @@
+"""Two processes on the CPU train as one."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from .buttons import ROWS, make_trainer, subprocess_environment
+
+PROGRAM = """
+import json, os, sys
+from pathlib import Path
+import torch
+from buttons import Buttons, config, model, tokenizer, ROWS
+from gymnast.envs import Episode
+from gymnast.trainer import GRPOTrainer
+
+folder = Path(sys.argv[1])
+rank = int(os.environ["RANK"])
+
+
+class Records(GRPOTrainer):
+    played, counts = [], []
+
+    def on_episodes(self, episodes):
+        self.played.append([f"{each.spec.group}[{each.spec.member}]" for each in episodes])
+        super().on_episodes(episodes)
+
+    def compute_loss(self, model, inputs, *args, num_items_in_batch=None, **kwargs):
+        self.counts.append((float(inputs["mask"].sum()), float(num_items_in_batch)))
+        return super().compute_loss(model, inputs, *args, num_items_in_batch=num_items_in_batch, **kwargs)
+
+
+trainer = Records(
+    model=model(),
+    environment=Buttons(),
+    args=config(
+        folder, max_steps=2, per_device_train_batch_size=4, ddp_backend="gloo", save_strategy="steps", save_steps=1,
+        scale_rewards="batch", log_episodes_steps=1, beta=0.1,
+    ),
+    train_dataset=ROWS,
+    eval_dataset=[*ROWS, dict(good="neither", id=9)],
+    processing_class=tokenizer(),
+)
+trainer.train(resume_from_checkpoint=sys.argv[2] if len(sys.argv) > 2 else None)
+metrics = trainer.evaluate()
+report = {
+    "played": trainer.played,
+    "counts": trainer.counts,
+    "logs": [logs for logs in trainer.state.log_history if "loss" in logs],
+    "eval": metrics,
+    "files": sorted(path.name for path in folder.iterdir()),
+}
+(folder / f"report-{rank}.json").write_text(json.dumps(report))
+torch.save(trainer.model.state_dict(), folder / f"weights-{rank}.pt")
+torch.distributed.destroy_process_group()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def launch(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """The reports of two processes, started as torchrun does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shared = subprocess_environment() | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "ACCELERATE_USE_CPU": "true",
+        "PYTHONWARNINGS": "default",  # torch.distributed has some of its own
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(folder), *arguments],
+            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        errors = [process.communicate(timeout=150)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
+    return [json.loads((folder / f"report-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("two")
+    return folder, launch(folder)
+
+
+def test_each_plays_whole_groups_of_its_own(run: Any) -> None:
+    _, (first, second) = run
+    for step in range(2):
+        groups = [{name.partition("[")[0] for name in report["played"][step]} for report in (first, second)]
+        assert len(groups[0]) == len(groups[1]) == 1
+        assert not groups[0] & groups[1]
+        assert len(first["played"][step]) == len(second["played"][step]) == 4
+    everything = [name for report in (first, second) for names in report["played"] for name in names]
+    assert len(set(everything)) == 16  # every task of the epoch, every member once
+
+
+def test_both_have_the_same_weights(run: Any) -> None:
+    folder, _ = run
+    one, other = (torch.load(folder / f"weights-{rank}.pt", weights_only=True) for rank in range(2))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_two_processes_are_one_with_twice_the_batch(run: Any, tmp_path: Path) -> None:
+    """The loss is normalised over both, and the advantages are scaled over both."""
+    folder, (first, _) = run
+    single = make_trainer(tmp_path, max_steps=2, per_device_train_batch_size=8, scale_rewards="batch", beta=0.1)
+    single.train()
+    assert single.model is not None
+    pair = torch.load(folder / "weights-0.pt", weights_only=True)
+    for name, value in single.model.state_dict().items():
+        torch.testing.assert_close(pair[name], value, rtol=1e-3, atol=1e-4)
+    logs = [each for each in single.state.log_history if "loss" in each]
+    for one, both in zip(logs, first["logs"], strict=True):
+        for name in ("reward", "grad_norm", "turns/mean", "completions/mean_length", "kl", "stop/final_answer"):
+            assert both[name] == pytest.approx(one[name], rel=1e-3, abs=1e-4), name
+        for name in ("episodes/played", "tokens/sampled", "tools/calls", "tokens/drift"):
+            assert both[name] == one[name], name
+
+
+def test_loss_tokens_are_counted_over_both(run: Any) -> None:
+    _, (first, second) = run
+    for (own, total), (others, same) in zip(first["counts"], second["counts"], strict=True):
+        assert total == same == own + others
+
+
+def test_evaluation_is_shared(run: Any, tmp_path: Path) -> None:
+    """Five tasks on two processes: each is played once, and both know the mean of all."""
+    folder, (first, second) = run
+    timeless = [name for name in first["eval"] if "time" not in name and "seconds" not in name]
+    assert {name: first["eval"][name] for name in timeless} == {name: second["eval"][name] for name in timeless}
+    assert first["eval"]["eval_episodes/played"] == 20
+    single = make_trainer(tmp_path, eval_rows=[*ROWS, {"good": "neither", "id": 9}])
+    assert single.model is not None
+    single.model.load_state_dict(torch.load(folder / "weights-0.pt", weights_only=True))
+    assert first["eval"]["eval_reward"] == pytest.approx(single.evaluate()["eval_reward"])
+
+
+def test_the_first_process_writes_the_checkpoint(run: Any) -> None:
+    folder, (first, _) = run
+    assert {"checkpoint-1", "checkpoint-2", "episodes-0.jsonl", "episodes-1.jsonl"} <= set(first["files"])
+    saved = load_file(folder / "checkpoint-2" / "model.safetensors")
+    weights = torch.load(folder / "weights-0.pt", weights_only=True)
+    assert all(torch.equal(value, weights[name]) for name, value in saved.items())
+
+
+def test_resuming_both(run: Any, tmp_path: Path) -> None:
+    folder, (first, second) = run
+    reports = launch(tmp_path / "resumed", str(folder / "checkpoint-1"))
+    assert [report["played"] for report in reports] == [first["played"][1:], second["played"][1:]]
+    expected = torch.load(folder / "weights-0.pt", weights_only=True)
+    got = torch.load(tmp_path / "resumed" / "weights-1.pt", weights_only=True)
+    assert all(torch.equal(got[name], expected[name]) for name in expected)

@@ -1,0 +1,243 @@
+"""What the documents say is true: their code runs, their tables are the code's, what they name exists."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import os
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import transformers.trainer
+from transformers import TrainerCallback
+
+import gymnast.envs
+from gymnast.envs import Environment, RolloutEngine, ScriptedPolicy, StopReason, ToolEnv, tool_call
+from gymnast.trainer import GRPOConfig, GRPOTrainer
+from gymnast.trainer.losses import LOSSES
+from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ALL_TEXTS = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("examples/*.py"))]
+HUB_MODEL = "Qwen/Qwen3-0.6B"  # stands for a tiny model here, found in the current folder before any hub
+
+by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def python_blocks(page: Path) -> list[tuple[int, str]]:
+    """Line numbers and sources of the blocks that are marked as Python."""
+    text = page.read_text()
+    return [
+        (text.count("\n", 0, found.start(1)), found[1])
+        for found in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    ]
+
+
+def load(path: Path) -> ModuleType:
+    """A program as a module that is not run."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def first_column(table: str) -> list[str]:
+    """The names in backticks that stand in the first cell of each row of a Markdown table."""
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    return [name for cell in rows for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def table_under(page: Path, words: str) -> str:
+    """The first table after the line that contains these words."""
+    return page.read_text().partition(words)[2].partition("\n|")[2].partition("\n\n")[0]
+
+
+class StopAfterTwoSteps(TrainerCallback):
+    """The pages show honest numbers of steps; here two will do."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.steps += 1
+        control.should_training_stop |= self.steps >= 2
+
+
+# --- the code of the pages ----------------------------------------------------------------------------------------
+
+
+@by_page
+def test_every_python_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    callbacks = [*transformers.trainer.DEFAULT_CALLBACKS, StopAfterTwoSteps]
+    monkeypatch.setattr(transformers.trainer, "DEFAULT_CALLBACKS", callbacks)
+    blocks = python_blocks(page)
+    assert blocks
+    if any(HUB_MODEL in block for _, block in blocks):
+        tokenizer = make_tiny_tokenizer([])
+        make_tiny_model(tokenizer).save_pretrained(HUB_MODEL)
+        tokenizer.save_pretrained(HUB_MODEL)
+    names: dict[str, Any] = {"__name__": page.stem}  # the blocks of a page build on one another
+    for line, block in blocks:
+        code = compile("\n" * line + block, str(page), "exec")  # so that a traceback has the page's line
+        exec(code, names)
+
+
+@by_page
+def test_every_block_says_its_language(page: Path) -> None:
+    fences = re.findall(r"^\s*```(\w*)$", page.read_text(), re.MULTILINE)
+    assert [each for each in fences[::2] if each not in ("python", "bash", "text")] == []
+    assert set(fences[1::2]) <= {""}
+
+
+def test_the_readme_shows_the_example() -> None:
+    def definitions(source: str) -> dict[str, str]:
+        return {
+            node.name: "\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno])
+            for node in ast.parse(source).body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        }
+
+    shown = [definitions(block) for _, block in python_blocks(ROOT / "README.md") if "class " in block]
+    example = definitions((ROOT / "examples" / "custom_environment.py").read_text())
+    assert len(shown) == 1
+    assert shown[0].items() <= example.items()
+    [environment] = [source for source in shown[0].values() if source.startswith("class ")]
+    assert len(environment.splitlines()) <= 30  # as the heading promises
+
+
+# --- the examples in docstrings -----------------------------------------------------------------------------------
+
+
+def docstring_example(of: Any) -> str:
+    """The indented code of a docstring."""
+    lines = (inspect.getdoc(of) or "").splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("    class "))
+    return textwrap.dedent("\n".join(lines[start:]))
+
+
+def test_the_example_of_environment_runs() -> None:
+    names: dict[str, Any] = vars(gymnast.envs).copy()
+    exec(docstring_example(Environment), names)
+    [right, wrong] = RolloutEngine(names["Guess"], ScriptedPolicy(["7"])).play([{"number": 7}, {"number": 8}])
+    assert (right.reward, right.stop) == (1.0, StopReason.ENV_TERMINATED)
+    assert (wrong.reward, wrong.stop) == (0.0, StopReason.ENV_TERMINATED)
+
+
+def test_the_example_of_tool_env_runs() -> None:
+    names: dict[str, Any] = vars(gymnast.envs).copy()
+    exec(docstring_example(ToolEnv), names)
+    policy = ScriptedPolicy([tool_call("multiply", a=6, b=7), tool_call("final_answer", answer=42)])
+    [episode] = RolloutEngine(names["Calculator"], policy).play([{"question": "6 times 7?", "answer": 42}])
+    assert (episode.reward, episode.stop) == (1.0, StopReason.FINAL_ANSWER)
+
+
+# --- the tables ---------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_options_is_the_dataclasses() -> None:
+    page = (ROOT / "docs" / "training.md").read_text()
+    generate = load(ROOT / "docs" / "generate.py")
+    assert page == generate.with_table(page), "run: python docs/generate.py"
+    assert {"num_generations", "beta", "max_turns", "learning_rate"} <= generate.own_options(GRPOConfig).keys()
+
+
+def test_the_table_of_stop_reasons_is_the_enum() -> None:
+    def kind(reason: StopReason) -> str:
+        return "termination" if reason.is_termination else "truncation" if reason.is_truncation else "failure"
+
+    table = table_under(ROOT / "README.md", "Every episode has one `StopReason`")
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines() if line.startswith("| `")]
+    assert {name.strip("`"): named for name, named in rows} == {reason.value: kind(reason) for reason in StopReason}
+
+
+def test_the_table_of_losses_is_complete() -> None:
+    assert first_column(table_under(ROOT / "docs" / "training.md", "## Losses")) == list(LOSSES)
+
+
+def test_every_metric_is_documented(tmp_path: Path) -> None:
+    documented = first_column(table_under(ROOT / "docs" / "training.md", "## Metrics"))
+    patterns = [
+        re.sub(r"<\w+>", "[^/]+", re.escape(name).replace("\\<", "<").replace("\\>", ">")) for name in documented
+    ]
+    tokenizer = make_tiny_tokenizer([])
+    trainer = GRPOTrainer(
+        model=make_tiny_model(tokenizer),
+        environment=gymnast.envs.Calculator(),
+        train_dataset=[{"question": "What is 1 plus 1?", "answer": 2}],
+        processing_class=tokenizer,
+        args=GRPOConfig(
+            output_dir=str(tmp_path),
+            max_steps=1,
+            logging_steps=1,
+            max_completion_length=8,
+            beta=0.1,
+            save_strategy="no",
+            disable_tqdm=True,
+            use_cpu=True,
+        ),
+    )
+    trainer.train()
+    logged = {name for name in trainer.state.log_history[0] if name != "step"}
+    assert {name for name in logged if not any(re.fullmatch(each, name) for each in patterns)} == set()
+    fixed = {name for name in documented if "<" not in name}
+    assert fixed - logged == set()
+
+
+def test_the_errors_of_templates_are_worded_as_the_page_says() -> None:
+    table = table_under(ROOT / "docs" / "tokens.md", "## When a template is refused")
+    said = [
+        line.split("|")[1].strip().removeprefix("the ") for line in table.splitlines()[1:] if line.startswith("| the")
+    ]
+    source = re.sub(r'"\s+f?"', "", "".join(path.read_text() for path in sorted((ROOT / "trainer").glob("*.py"))))
+    assert len(said) == 4
+    assert [each for each in said if each not in source] == []
+
+
+# --- what is named ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ALL_TEXTS, ids=lambda page: page.name)
+def test_every_target_of_make_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^|\n)make ([a-z]+)", page.read_text()))
+    assert named <= targets
+
+
+def links(page: Path) -> Iterator[str]:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not re.match(r"https?://", target):
+            yield target.partition("#")[0]
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_every_link_has_a_target(page: Path) -> None:
+    assert [target for target in links(page) if not (page.parent / target).is_file()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_program_that_is_named_exists(page: Path) -> None:
+    named = re.findall(r"\b((?:examples|benchmarks|docs|tests)/\w+\.(?:py|png|md))\b", page.read_text())
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("page", [*ALL_TEXTS, ROOT / "docs" / "generate.py"], ids=lambda page: page.name)
+def test_nothing_of_one_machine_is_named(page: Path) -> None:
+    # The dots keep this file itself free of what it looks for.
+    places = r"(?<![\w.])/(?:work|root|home|tmp)/|pypi\.(?:org|python)|--index-url|--extra-index-url|localhost:\d"
+    assert re.findall(places, page.read_text()) == []
+
+
+def test_the_picture_is_one() -> None:
+    picture = ROOT / "docs" / "reward.png"
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n")
+    assert os.path.getsize(picture) > 10_000

@@ -1,0 +1,408 @@
+"""TransformersGenerator: the right distribution, its log-probabilities, and requests that do not disturb each other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, Lfm2Config, LlamaConfig
+
+from gymnast.trainer import Generation, GenerationRequest, Sampling, TransformersGenerator
+from gymnast.trainer.generation import GenerationError
+from gymnast.trainer.sampling import log_distribution, sample
+from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+
+PROMPTS = [[7, 8, 9], [20] * 30, [5], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50]]
+NEVER = frozenset[int]()
+
+
+@cache
+def tokenizer() -> Any:
+    return make_tiny_tokenizer(["x"], vocab_size=280)
+
+
+@cache
+def model() -> Any:
+    return make_tiny_model(tokenizer(), hidden_size=32, num_layers=2)
+
+
+@pytest.fixture
+async def generator() -> AsyncIterator[TransformersGenerator]:
+    made = TransformersGenerator(model())
+    yield made
+    made.close()
+
+
+def ask(prompt: Sequence[int] = (7, 8, 9), seed: int = 0, max_tokens: int = 12, **options: Any) -> GenerationRequest:
+    stop_ids = options.pop("stop_ids", NEVER)
+    sampling = Sampling(**options)
+    return GenerationRequest(prompt_ids=prompt, max_tokens=max_tokens, stop_ids=stop_ids, seed=seed, sampling=sampling)
+
+
+async def answers(generator: TransformersGenerator, requests: Sequence[GenerationRequest]) -> list[Generation]:
+    return list(await asyncio.gather(*[generator.generate(each) for each in requests]))
+
+
+def plain_logprobs(model: Any, generation: Generation, sampling: Sampling) -> Tensor:
+    """(T,) by one forward pass without cache or padding."""
+    ids = torch.tensor([generation.prompt_ids + generation.token_ids])
+    with torch.no_grad():
+        logits_TV = model(input_ids=ids, use_cache=False).logits[0].float()
+    start = len(generation.prompt_ids)
+    logprobs_TV = log_distribution(logits_TV[start - 1 : -1], sampling)
+    return logprobs_TV.gather(1, ids[0, start:, None])[:, 0]
+
+
+class Steps:
+    """Counts the rows of each forward pass, and lets a test act at one of them (in the decoding thread)."""
+
+    def __init__(self, model: Any) -> None:
+        self.rows: list[int] = []
+        self.begun = asyncio.Event()
+        self.go_on = threading.Event()
+        self.hold_at: int | None = None
+        self.loop = asyncio.get_running_loop()
+        self.handle = model.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def _count(self, module: Any, args: Any, kwargs: Any) -> None:
+        self.rows.append(kwargs["input_ids"].shape[0])
+        if len(self.rows) == self.hold_at:
+            self.loop.call_soon_threadsafe(self.begun.set)
+            assert self.go_on.wait(30)
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.handle.remove()
+
+
+SAMPLINGS = [
+    {},
+    {"temperature": 0.7},
+    {"temperature": 1.3, "top_k": 5},
+    {"top_p": 0.8},
+    {"min_p": 0.05},
+    {"temperature": 0.9, "top_k": 50, "top_p": 0.9, "min_p": 0.02},
+    {"temperature": 0.0},
+]
+
+
+@pytest.mark.parametrize("options", SAMPLINGS, ids=str)
+async def test_logprobs_are_those_of_a_plain_forward_pass(generator: Any, options: dict[str, Any]) -> None:
+    """Measured: at most 5e-6 in float32, over batches with padding and with rows that leave."""
+    requests = [
+        ask(prompt, seed=seed, max_tokens=4 + 7 * (seed % 4), **options) for seed in range(4) for prompt in PROMPTS
+    ]
+    for found in await answers(generator, requests):
+        expected = plain_logprobs(model(), found, Sampling(**options))
+        assert torch.isfinite(expected).all()
+        torch.testing.assert_close(torch.tensor(found.logprobs), expected, rtol=0, atol=1e-5)
+
+
+async def test_the_same_seed_gives_the_same_answer_whatever_the_batch(generator: Any) -> None:
+    requests = [ask(PROMPTS[seed % 4], seed=seed, max_tokens=5 + seed) for seed in range(10)]
+    together = await answers(generator, requests)
+    backwards = (await answers(generator, requests[::-1]))[::-1]
+    alone = [await generator.generate(each) for each in requests]
+    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
+    assert [each.token_ids for each in backwards] == [each.token_ids for each in alone]
+    longer = await generator.generate(ask(PROMPTS[0], seed=0, max_tokens=20))
+    assert longer.token_ids[:5] == alone[0].token_ids  # nor does the limit change what comes before it
+    assert len({tuple((await generator.generate(ask(seed=seed))).token_ids) for seed in range(5)}) == 5
+
+
+async def test_greedy_takes_the_most_likely_token(generator: Any) -> None:
+    for found in await answers(generator, [ask(prompt, seed=3, temperature=0.0) for prompt in PROMPTS]):
+        ids = torch.tensor([found.prompt_ids + found.token_ids])
+        best = model()(input_ids=ids).logits[0].argmax(-1)[len(found.prompt_ids) - 1 : -1]
+        assert found.token_ids == best.tolist()
+
+
+@pytest.mark.parametrize("options", SAMPLINGS[:-1], ids=str)
+def test_tokens_are_drawn_from_the_distribution(options: dict[str, Any]) -> None:
+    """Chi-square against the stated probabilities, 20,000 draws, seeds fixed; tokens without probability never come."""
+    count, size = 20_000, 12
+    logits_1V = torch.randn(1, size, generator=torch.Generator().manual_seed(1)) * 2
+    probs_V = log_distribution(logits_1V, Sampling(**options)).exp()[0]
+    uniforms = torch.rand(count, generator=torch.Generator().manual_seed(2), dtype=torch.float64).tolist()
+    tokens, logprobs = sample(logits_1V.expand(count, size), uniforms, Sampling(**options))
+    torch.testing.assert_close(logprobs, probs_V.log()[tokens])
+    seen_V = torch.bincount(tokens, minlength=size)
+    assert (seen_V[probs_V == 0] == 0).all()
+    possible = probs_V > 0
+    expected = probs_V[possible] * count
+    chi_square = ((seen_V[possible] - expected) ** 2 / expected).sum().item()
+    assert chi_square < 32  # 11 degrees of freedom: exceeded once in 1,000 seeds
+
+
+async def test_answers_follow_the_models_distribution(generator: Any) -> None:
+    """Through the whole generator: the first token of 1,500 seeds against a plain forward pass."""
+    found = await answers(generator, [ask(seed=seed, max_tokens=1, top_k=4) for seed in range(1500)])
+    logits_1V = model()(input_ids=torch.tensor([[7, 8, 9]])).logits[:, -1].detach()
+    probs = log_distribution(logits_1V, Sampling(top_k=4)).exp()[0]
+    seen = Counter(each.token_ids[0] for each in found)
+    assert set(seen) <= set(probs.nonzero()[:, 0].tolist())
+    chi_square = sum(
+        (seen[i] - 1500 * float(probs[i])) ** 2 / (1500 * float(probs[i])) for i in probs.nonzero()[:, 0].tolist()
+    )
+    assert chi_square < 16.3  # 3 degrees of freedom, 1 in 1,000
+
+
+def test_the_last_uniform_never_points_behind_the_distribution() -> None:
+    logits = torch.tensor([[0.3, 0.1, 0.7, -1.0, 5.0]])
+    almost_one = [1 - 2**-53]
+    token, logprob = sample(logits, almost_one, Sampling(top_k=3))  # token 3 and 1 have no probability
+    assert token.tolist() == [4]
+    token, logprob = sample(logits.flip(1), almost_one, Sampling(top_k=3))
+    assert token.tolist() == [4]
+    token, logprob = sample(torch.tensor([[0.3, 0.7, 0.1]]), almost_one, Sampling(top_k=2))
+    assert token.tolist() == [1]
+    assert torch.isfinite(logprob).all()
+    token, _ = sample(torch.tensor([[-5.0, 0.7, 0.1]]), [0.0], Sampling(top_k=2))
+    assert token.tolist() == [1]
+
+
+async def test_stop_tokens_end_an_answer_and_belong_to_it(generator: Any) -> None:
+    whole = await generator.generate(ask(seed=5, max_tokens=40))
+    for stop in {whole.token_ids[3], whole.token_ids[20]}:
+        found = await generator.generate(
+            ask(seed=5, max_tokens=40, stop_ids=frozenset({stop, 3, *range(10**5, 10**5 + 999)}))
+        )
+        end = min(i for i, token in enumerate(whole.token_ids) if token in (stop, 3)) + 1
+        assert (found.token_ids, found.finish) == (whole.token_ids[:end], "stop")
+        assert len(found.logprobs) == end
+    found = await generator.generate(ask(seed=5, max_tokens=4, stop_ids=frozenset({whole.token_ids[3]})))
+    assert found.finish == "stop"  # the last token that was allowed
+
+
+async def test_max_tokens_and_the_prompt_as_it_was_seen(generator: Any) -> None:
+    requests = [ask(PROMPTS[n % 4], seed=n, max_tokens=n) for n in range(1, 9)]
+    for request, found in zip(requests, await answers(generator, requests), strict=True):
+        assert (len(found.token_ids), found.finish) == (request.max_tokens, "length")
+        assert found.prompt_ids == request.prompt_ids
+
+
+async def test_requests_share_a_batch_and_packed_rows_leave_it(generator: Any) -> None:
+    with Steps(model()) as steps:
+        await answers(generator, [ask(seed=n, max_tokens=3 if n < 6 else 10) for n in range(8)])
+    assert steps.rows == [8] * 3 + [2] * 7
+
+
+async def test_requests_that_come_while_a_batch_decodes_make_the_next(generator: Any) -> None:
+    with Steps(model()) as steps:
+        steps.hold_at = 2
+        first = asyncio.ensure_future(answers(generator, [ask(seed=n, max_tokens=4) for n in range(3)]))
+        await steps.begun.wait()
+        second = asyncio.ensure_future(answers(generator, [ask(seed=n, max_tokens=2) for n in range(5)]))
+        await asyncio.sleep(0)  # let it ask
+        steps.go_on.set()
+        await asyncio.gather(first, second)
+    assert steps.rows == [3] * 4 + [5] * 2
+
+
+async def test_an_answer_is_handed_out_before_its_batch_is_over(generator: Any) -> None:
+    with Steps(model()) as steps:
+        steps.hold_at = 3
+        long = asyncio.ensure_future(generator.generate(ask(max_tokens=20)))
+        short = asyncio.ensure_future(generator.generate(ask(max_tokens=1)))
+        assert len((await short).token_ids) == 1
+        assert not long.done()
+        steps.go_on.set()
+        await long
+
+
+async def test_requests_with_other_sampling_make_another_batch(generator: Any) -> None:
+    requests = [ask(seed=n, max_tokens=3, temperature=float(n % 2)) for n in range(6)]
+    with Steps(model()) as steps:
+        found = await answers(generator, requests)
+    assert steps.rows == [3] * 6
+    alone = [await generator.generate(each) for each in requests]
+    assert [each.token_ids for each in found] == [each.token_ids for each in alone]
+
+
+async def test_no_batch_is_larger_than_allowed() -> None:
+    generator = TransformersGenerator(model(), max_batch_size=4)
+    with Steps(model()) as steps:
+        await answers(generator, [ask(seed=n, max_tokens=1) for n in range(10)])
+    generator.close()
+    assert steps.rows == [4, 4, 2]
+
+
+async def test_a_cancelled_request_leaves_and_the_others_go_on(generator: Any) -> None:
+    with Steps(model()) as steps:
+        steps.hold_at = 2
+        tasks = [asyncio.ensure_future(generator.generate(ask(seed=n, max_tokens=8))) for n in range(4)]
+        await steps.begun.wait()
+        for task in tasks[:2]:
+            task.cancel()
+        waiting = asyncio.ensure_future(generator.generate(ask(seed=9)))
+        await asyncio.wait(tasks[:2])
+        waiting.cancel()  # it has not begun
+        await asyncio.wait([waiting])
+        steps.go_on.set()
+        found = await asyncio.gather(*tasks[2:])
+    assert all(task.cancelled() for task in (*tasks[:2], waiting))
+    assert [len(each.token_ids) for each in found] == [8, 8]
+    assert found[0].token_ids == (await generator.generate(ask(seed=2, max_tokens=8))).token_ids
+    assert steps.rows == [4, 4] + [2] * 6
+
+
+def decoding_threads() -> set[threading.Thread]:
+    """Of all generators: those of other tests may still be idle."""
+    return {thread for thread in threading.enumerate() if thread.name == "gymnast-generator"}
+
+
+def wait_until_closing(generator: TransformersGenerator) -> None:
+    with generator._changed:
+        assert generator._changed.wait_for(lambda: generator._closed, 30)
+
+
+async def test_close_fails_what_is_not_answered_and_joins_the_thread() -> None:
+    others = decoding_threads()
+    generator = TransformersGenerator(model(), max_batch_size=2)
+    with Steps(model()) as steps:
+        steps.hold_at = 2
+        tasks = [asyncio.ensure_future(generator.generate(ask(seed=n, max_tokens=1000))) for n in range(3)]
+        await steps.begun.wait()
+        closing = asyncio.ensure_future(asyncio.to_thread(generator.close))
+        await asyncio.to_thread(wait_until_closing, generator)
+        steps.go_on.set()
+        await closing
+    for task in tasks:
+        with pytest.raises(GenerationError, match="closed"):
+            await task
+    assert len(steps.rows) == 2
+    assert decoding_threads() <= others
+    with pytest.raises(GenerationError, match="closed"):
+        await generator.generate(ask())
+    generator.close()  # again: nothing happens
+
+
+async def test_an_idle_thread_ends_and_the_next_request_starts_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymnast.trainer.generation.IDLE_SECONDS", 0.01)
+    others = decoding_threads()
+    generator = TransformersGenerator(model())
+    await generator.generate(ask(max_tokens=1))
+    for thread in decoding_threads() - others:
+        thread.join(30)
+    assert decoding_threads() <= others
+    assert len((await generator.generate(ask(max_tokens=2))).token_ids) == 2
+    generator.close()
+    assert decoding_threads() <= others
+
+
+async def test_an_error_in_the_model_reaches_every_request_of_the_batch() -> None:
+    broken = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
+    generator = TransformersGenerator(broken)
+
+    def fail(*args: Any) -> None:
+        raise MemoryError("no more")
+
+    handle = broken.register_forward_pre_hook(fail)
+    found = await asyncio.gather(*[generator.generate(ask(seed=n)) for n in range(3)], return_exceptions=True)
+    handle.remove()
+    assert [str(each) for each in found] == ["the model failed while decoding: MemoryError: no more"] * 3
+    assert len({id(each) for each in found}) == 3  # each has its own traceback
+    assert isinstance(found[0], GenerationError)
+    assert isinstance(found[0].__cause__, MemoryError)
+    assert len((await generator.generate(ask())).token_ids) == 12  # and the generator goes on
+    generator.close()
+
+
+async def test_logits_that_are_not_finite_are_an_error() -> None:
+    broken = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
+    with torch.no_grad():
+        broken.model.norm.weight[0] = torch.nan
+    generator = TransformersGenerator(broken)
+    for temperature in (0.0, 1.0):
+        with pytest.raises(GenerationError, match="logits are not finite"):
+            await generator.generate(ask(temperature=temperature))
+    generator.close()
+
+
+async def test_dropout_is_off_and_every_modules_mode_is_restored() -> None:
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        attention_dropout=0.9,
+    )
+    trained: Any = AutoModelForCausalLM.from_config(config).train()
+    trained.model.layers[0].eval()  # a frozen part
+    modes = [module.training for module in trained.modules()]
+    generator = TransformersGenerator(trained)
+    first = await generator.generate(ask(seed=1))
+    assert first.token_ids == (await generator.generate(ask(seed=1))).token_ids
+    generator.close()
+    assert [module.training for module in trained.modules()] == modes
+    assert len(set(modes)) == 2
+    torch.testing.assert_close(
+        torch.tensor(first.logprobs), plain_logprobs(trained.eval(), first, Sampling()), rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", ["sliding window", "recurrent"])
+async def test_other_kinds_of_cache_are_packed_too(name: str) -> None:
+    shared: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2}
+    torch.manual_seed(0)
+    config: Any
+    if name == "sliding window":
+        config = Gemma3TextConfig(
+            **shared, intermediate_size=64, num_hidden_layers=2, head_dim=16, sliding_window=6,
+            layer_types=["sliding_attention", "full_attention"],
+        )  # fmt: skip
+    else:
+        config = Lfm2Config(**shared, intermediate_size=64, num_hidden_layers=2, layer_types=["conv", "full_attention"])
+    other = AutoModelForCausalLM.from_config(config).eval()
+    generator = TransformersGenerator(other)
+    requests = [ask(PROMPTS[n % 4], seed=n, max_tokens=3 + 6 * (n % 3)) for n in range(9)]
+    for found in await answers(generator, requests):
+        torch.testing.assert_close(
+            torch.tensor(found.logprobs), plain_logprobs(other, found, Sampling()), rtol=0, atol=1e-5
+        )
+    generator.close()
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (ask(prompt=[]), "needs a prompt"),
+        (ask(max_tokens=0), "max_tokens >= 1"),
+        (ask(prompt=[1, 10**6]), "has token 1000000, but the model's vocabulary has"),
+    ],
+)
+async def test_requests_that_cannot_be_answered(generator: Any, request_: GenerationRequest, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        await generator.generate(request_)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": -1.0},
+        {"temperature": float("nan")},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_k": -1},
+        {"min_p": 2.0},
+    ],
+    ids=str,
+)
+def test_sampling_options_out_of_range(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Sampling(**options)
+
+
+def test_batch_size_out_of_range() -> None:
+    with pytest.raises(ValueError, match="max_batch_size must be at least 1, got 0"):
+        TransformersGenerator(model(), max_batch_size=0)

@@ -1,0 +1,280 @@
+"""Ctrl-C: the first stops training at a safe place with a checkpoint, the second at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from gymnast.envs import Message, tool
+from gymnast.trainer import AgentTrainer
+
+from .buttons import Buttons, ScriptedGenerator, call_ids, make_trainer, subprocess_environment
+
+
+def press() -> None:
+    """What the terminal does on Ctrl-C."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def usual_handler() -> Iterator[None]:
+    """Python's own handler, whatever started pytest ignores; nobody leaves another behind."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.signal(signal.SIGINT, previous) is signal.default_int_handler
+
+
+class Counts(Buttons):
+    """Knows which of its instances are open."""
+
+    open: set[int] = set()  # noqa: RUF012  (shared on purpose)
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Counts.open.add(id(self))
+        Counts.made += 1
+
+    def close(self) -> None:
+        Counts.open.remove(id(self))
+        super().close()
+
+
+@pytest.fixture(autouse=True)
+def everything_is_closed() -> Iterator[None]:
+    Counts.open.clear()
+    Counts.made = 0
+    yield
+    assert not Counts.open
+
+
+class Presses(TrainerCallback):
+    """Presses Ctrl-C at an event of a step."""
+
+    def __init__(self, event: str, step: int, times: int = 1) -> None:
+        self.step = step
+        self.times = times
+        setattr(self, event, self._press)
+
+    def _press(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            for _ in range(self.times):
+                press()
+
+
+def trainer_of(folder: Path, *callbacks: Any, environment: Any = Counts, **options: Any) -> AgentTrainer:
+    options = {"max_steps": 50} | options
+    return make_trainer(folder, environment=environment, callbacks=callbacks, **options)
+
+
+def checkpoints(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("checkpoint-*"))
+
+
+def assert_resumes(folder: Path, step: int, **options: Any) -> None:
+    """The checkpoint is the state that a training without Ctrl-C has after this step: the next one comes out equal."""
+    rest = make_trainer(folder / "resumed", max_steps=step + 1, **options)
+    rest.train(resume_from_checkpoint=str(folder / f"checkpoint-{step}"))
+    whole = make_trainer(folder / "whole", max_steps=step + 1, **options)
+    whole.train()
+    assert rest.state.global_step == step + 1
+    assert rest.model is not None
+    assert whole.model is not None
+    for one, other in zip(rest.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_during_a_rollout(tmp_path: Path) -> None:
+    pressed: list[bool] = []
+
+    class Stops(Counts):
+        @tool
+        async def look(self) -> str:  # type: ignore[override]
+            """Look at the buttons."""
+            if trainer.state.global_step == 2:
+                if not pressed:
+                    pressed.append(True)
+                    press()
+                await asyncio.Event().wait()  # for ever, unless it is cancelled
+            return "one is lit"
+
+    generator = ScriptedGenerator(lambda request: call_ids("look" if request.seed % 2 else "left"))
+    trainer = trainer_of(tmp_path, environment=Stops, generator=generator)
+    output = trainer.train()
+    assert trainer.was_interrupted
+    assert trainer.state.global_step == output.global_step == 2
+    assert checkpoints(tmp_path) == ["checkpoint-2"]
+    assert Counts.made > 16
+    assert_resumes(tmp_path, 2, generator=generator)
+
+
+def test_a_trainer_can_go_on_by_itself(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, Presses("on_step_end", 2), max_steps=4)
+    trainer.train()
+    assert trainer.was_interrupted
+    trainer.train(resume_from_checkpoint=True)
+    assert not trainer.was_interrupted
+    assert trainer.state.global_step == 4
+
+
+@pytest.mark.parametrize(
+    ("event", "options"),
+    [
+        ("on_step_begin", {}),
+        ("on_pre_optimizer_step", {}),
+        ("on_substep_end", {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}),
+    ],
+)
+def test_an_update_in_progress_is_finished(event: str, options: dict[str, Any], tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, Presses(event, 1), **options)
+    trainer.train()
+    assert trainer.was_interrupted
+    assert trainer.state.global_step == 2
+    assert checkpoints(tmp_path) == ["checkpoint-2"]
+    assert_resumes(tmp_path, 2, **options)
+
+
+def test_in_the_middle_of_a_round(tmp_path: Path) -> None:
+    options = {"per_device_train_batch_size": 4, "steps_per_generation": 2}
+    trainer = trainer_of(tmp_path, Presses("on_pre_optimizer_step", 2), **options)
+    trainer.train()
+    assert checkpoints(tmp_path) == ["checkpoint-3"]
+    assert_resumes(tmp_path, 3, **options)
+
+
+@pytest.mark.parametrize(("options", "step"), [({"eval_on_start": True}, 0), ({"eval_delay": 2}, 2)])
+def test_during_an_evaluation(options: dict[str, Any], step: int, tmp_path: Path) -> None:
+    never = threading.Event()
+    pressed: list[bool] = []
+
+    class Stops(Counts):
+        def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+            if task.get("stop") and trainer.is_in_train:
+                if not pressed:
+                    pressed.append(True)
+                    press()
+                never.wait()  # this thread is abandoned when the evaluation is given up
+            return super().reset_task(task)
+
+    class IsNotInTrain:
+        is_in_train = False
+
+    trainer: Any = IsNotInTrain()
+    trainer = trainer_of(
+        tmp_path,
+        environment=Stops,
+        eval_rows=[{"good": "left", "stop": True}] * 2,
+        eval_strategy="steps",
+        eval_steps=1,
+        metric_for_best_model="eval_reward",
+        **options,
+    )
+    trainer.train()
+    assert trainer.was_interrupted
+    assert trainer.state.global_step == step
+    assert checkpoints(tmp_path) == [f"checkpoint-{step}"]
+    assert not [logs for logs in trainer.state.log_history if "eval_reward" in logs]
+    never.set()
+
+
+def test_before_the_first_round(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, Presses("on_train_begin", 0))
+    Counts.made = 0
+    trainer.train()
+    assert trainer.was_interrupted
+    assert (trainer.state.global_step, Counts.made) == (0, 0)
+    assert checkpoints(tmp_path) == ["checkpoint-0"]
+    assert_resumes(tmp_path, 0)
+
+
+def test_the_checkpoint_is_not_the_best_model(tmp_path: Path) -> None:
+    """`load_best_model_at_end` brings back older weights; the checkpoint has the latest."""
+    trainer = trainer_of(
+        tmp_path,
+        Presses("on_step_end", 3),
+        eval_rows=[{"good": "neither"}],
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="steps",
+        save_steps=1,
+        load_best_model_at_end=True,
+    )
+    trainer.train()
+    best = trainer.state.best_model_checkpoint
+    assert best is not None
+    assert best.endswith("checkpoint-1")  # all rewards are 0, and the first is kept
+    assert_resumes(tmp_path, 3)
+
+
+def test_the_second_interrupts_at_once(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, Presses("on_pre_optimizer_step", 1, times=2))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert trainer.state.global_step == 1
+    assert checkpoints(tmp_path) == []
+
+
+def test_without_one_nothing_is_interrupted(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, max_steps=1)
+    trainer.train()
+    assert not trainer.was_interrupted
+    assert checkpoints(tmp_path) == []
+
+
+def test_outside_the_main_thread_training_works(tmp_path: Path) -> None:
+    """Python delivers signals to the main thread alone."""
+    trainer = trainer_of(tmp_path, max_steps=1)
+    thread = threading.Thread(target=trainer.train)
+    thread.start()
+    thread.join()
+    assert trainer.state.global_step == 1
+
+
+def test_the_handler_is_restored_after_an_error(tmp_path: Path) -> None:
+    def broken(completions: Any, **columns: Any) -> list[float]:
+        raise RuntimeError("the reward broke")
+
+    with pytest.raises(RuntimeError, match="the reward broke"):
+        trainer_of(tmp_path, reward_funcs=broken).train()
+
+
+PROGRAM = """
+import os, signal, sys
+from transformers import TrainerCallback
+from buttons import make_trainer
+
+class Presses(TrainerCallback):
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+trainer = make_trainer(sys.argv[1], max_steps=50, callbacks=[Presses()])
+trainer.train()
+print("interrupted", trainer.was_interrupted, "at", trainer.state.global_step)
+"""
+
+
+def test_a_program_ends_well(tmp_path: Path) -> None:
+    """Its exit status is 0, whatever threads were still waiting."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        env=subprocess_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        start_new_session=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "interrupted True at 1" in done.stdout
+    assert checkpoints(tmp_path) == ["checkpoint-1"]

@@ -1,0 +1,139 @@
+"""What a run leaves behind, and what it shows meanwhile."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gymnast.trainer import GRPOTrainer, RichProgress, RunFolder
+
+from .buttons import ROWS, Buttons, config, make_trainer, model, tokenizer
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def png_size(path: Path) -> tuple[int, int]:
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert data.endswith(b"IEND\xaeB`\x82")
+    width, height = struct.unpack(">II", data[16:24])
+    return width, height
+
+
+def test_a_run_folder(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    trainer = make_trainer(tmp_path, callbacks=[folder], max_steps=3, eval_rows=ROWS)
+    trainer.evaluate()
+    trainer.train()
+    lines = lines_of(tmp_path / "run")
+    assert [line["step"] for line in lines] == [0, 1, 2, 3, 3]  # the evaluation before, the steps, the summary
+    assert "eval_reward" in lines[0]
+    assert all("reward" in line for line in lines[1:4])
+    assert folder.totals["episodes/played"] == 24
+    assert folder.totals["tokens/drift"] == 0
+    assert folder.totals["tools/calls"] >= 20
+    assert png_size(tmp_path / "run" / "reward.png") == (840, 480)
+    folder.write_summary({"steps": 3, "interrupted": False})
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == {"steps": 3, "interrupted": False}
+
+
+def test_a_resumed_run_goes_on_with_its_folder(tmp_path: Path) -> None:
+    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    make_trainer(tmp_path, callbacks=[RunFolder(tmp_path / "run")], **options).train()
+    whole = lines_of(tmp_path / "run")
+    again = RunFolder(tmp_path / "run")
+    make_trainer(tmp_path, callbacks=[again], **options).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    lines = lines_of(tmp_path / "run")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 4]
+    assert [line["reward"] for line in lines[:4]] == [line["reward"] for line in whole[:4]]
+    assert again.totals["episodes/played"] == 32
+
+
+def test_a_new_run_begins_its_folder_anew(tmp_path: Path) -> None:
+    for _ in range(2):
+        folder = RunFolder(tmp_path / "run")
+        make_trainer(tmp_path, callbacks=[folder], max_steps=2).train()
+        assert [line["step"] for line in lines_of(tmp_path / "run")] == [1, 2, 2]
+        assert folder.totals["episodes/played"] == 16
+
+
+def test_nothing_to_plot(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.plot()
+    assert not (tmp_path / "run" / "reward.png").exists()
+
+
+def test_progress_on_a_terminal(tmp_path: Path) -> None:
+    console = Console(force_terminal=True, record=True, width=160, file=(tmp_path / "terminal").open("w"))
+    progress = RichProgress(console)
+    make_trainer(tmp_path, callbacks=[progress], max_steps=3).train()
+    console.file.close()
+    text = console.export_text()
+    for shown in ("training", "3/3", "reward", "success", "tool calls", "failures", "tokens/s", "left"):
+        assert shown in text
+    assert "\x1b[?25h" in (tmp_path / "terminal").read_text()  # the cursor is shown again
+
+
+def test_the_live_display_ends_with_an_error(tmp_path: Path) -> None:
+    console = Console(force_terminal=True, width=160, file=(tmp_path / "terminal").open("w"))
+
+    def broken(completions: Any) -> list[float]:
+        raise RuntimeError("the reward broke")
+
+    with pytest.raises(RuntimeError, match="the reward broke"):
+        make_trainer(tmp_path, callbacks=[RichProgress(console)], reward_funcs=broken).train()
+    console.file.close()
+    assert "\x1b[?25h" in (tmp_path / "terminal").read_text()
+
+
+def test_progress_in_a_log_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(force_terminal=False, record=True, width=160, file=(tmp_path / "log").open("w"))
+    make_trainer(tmp_path, callbacks=[RichProgress(console)], max_steps=3).train()
+    console.file.close()
+    lines = console.export_text().splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["step 1/3", "step 3/3"]  # the first, the last, and each 10 s
+    assert all("reward" in line and "tokens/s" in line for line in lines)
+    assert "loss" not in capsys.readouterr().out  # transformers' own printing is off
+
+
+def test_transformers_prints_without_a_display(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_trainer(tmp_path).train()
+    assert "loss" in capsys.readouterr().out
+
+
+def test_a_checkpoint_loads_with_transformers(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_steps=2, save_strategy="steps", save_steps=2)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "model"))
+    assert trainer.model is not None
+    expected = trainer.model.state_dict()
+    for folder in (tmp_path / "checkpoint-2", tmp_path / "model"):
+        loaded = AutoModelForCausalLM.from_pretrained(folder)
+        words = AutoTokenizer.from_pretrained(folder)
+        assert all(torch.equal(value, expected[name]) for name, value in loaded.state_dict().items())
+        assert words.chat_template == tokenizer().chat_template
+        prompt = words.apply_chat_template([{"role": "user", "content": "Press a button."}], tokenize=False)
+        assert words(prompt)["input_ids"] == tokenizer()(prompt)["input_ids"]
+    # It plays as the model that was saved.
+    again = GRPOTrainer(
+        model=str(tmp_path / "model"), environment=Buttons(), args=config(tmp_path / "again"), train_dataset=ROWS
+    )
+    tokens = [
+        [each.trace.completion_ids for each in player.rollout(ROWS, seed=1) if each.trace is not None]
+        for player in (trainer, again)
+    ]
+    assert tokens[0] == tokens[1]
+    assert tokens[0] != [
+        each.trace.completion_ids
+        for each in make_trainer(tmp_path, agent=model()).rollout(ROWS, seed=1)
+        if each.trace is not None
+    ]

@@ -1,0 +1,129 @@
+"""A training that was stopped and resumed is the training that was never stopped, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gymnast.envs import Episode
+from gymnast.trainer import AgentTrainer, GRPOTrainer, RLOOTrainer
+
+from .buttons import ROWS, Buttons, config, model, tokenizer
+
+STEPS = 5
+
+
+def recording(base: type[AgentTrainer]) -> Any:
+    class Records(base):  # type: ignore[misc, valid-type]
+        """Notes what was played at which step, and the batches that were learned from."""
+
+        played: list[tuple[int, list[str]]]
+
+        def on_episodes(self, episodes: Any) -> None:
+            self.played = [
+                *getattr(self, "played", []),
+                (self.state.global_step, [f"{each.spec.group}[{each.spec.member}]" for each in episodes]),
+            ]
+            super().on_episodes(episodes)
+
+    return Records
+
+
+def trainer_of(base: type[AgentTrainer], folder: Path, **options: Any) -> Any:
+    fresh: Any = model()
+    for layer in fresh.model.layers:
+        layer.self_attn.attention_dropout = 0.1  # so that torch's random state matters too
+    every_step = {"save_strategy": "steps", "save_steps": 1, "max_steps": STEPS, "log_episodes_steps": 1}
+    return recording(base)(
+        model=fresh,
+        environment=Buttons(),
+        args=config(folder, base, **(every_step | options)),
+        train_dataset=ROWS,
+        processing_class=tokenizer(),
+    )
+
+
+def state_of(trainer: Any) -> dict[str, torch.Tensor]:
+    """Weights and optimiser state, flat."""
+    flat = dict(trainer.model.state_dict())
+    for index, state in trainer.optimizer.state_dict()["state"].items():
+        flat |= {f"{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
+    return {name: value.clone() for name, value in flat.items()}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "a round a step": {},  # 4 tasks, 2 a step: step 3 begins the second epoch
+    "two micro-batches a step": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+    "a round for two steps": {"per_device_train_batch_size": 4, "steps_per_generation": 2},
+    "a round used twice": {"num_iterations": 2},
+    "rounds that overlap steps": {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "steps_per_generation": 3,
+        "num_generations": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("base", [GRPOTrainer, RLOOTrainer], ids=["grpo", "rloo"])
+def test_resuming_is_not_stopping(base: type[AgentTrainer], case: str, tmp_path: Path) -> None:
+    options = CASES[case]
+    whole = trainer_of(base, tmp_path, **options)
+    whole.train()
+    expected = state_of(whole)
+    for stopped in (1, 2, 3, 4) if base is GRPOTrainer else (3,):
+        rest = trainer_of(base, tmp_path / "resumed", **options)
+        rest.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{stopped}"))
+        assert rest.state.global_step == STEPS
+        got = state_of(rest)
+        assert got.keys() == expected.keys()
+        assert not [name for name in got if not torch.equal(got[name], expected[name])], f"stopped at {stopped}"
+        # The same tasks, and none of them played again.
+        rounds = getattr(rest, "played", [])
+        assert rounds == whole.played[len(whole.played) - len(rounds) :]
+        assert all(step >= stopped for step, _ in rounds)
+
+
+def test_weights_do_move(tmp_path: Path) -> None:
+    """Else the test above could not fail."""
+    whole = trainer_of(GRPOTrainer, tmp_path)
+    before = {name: value.clone() for name, value in whole.model.state_dict().items()}
+    whole.train()
+    assert any(not torch.equal(value, before[name]) for name, value in whole.model.state_dict().items())
+    assert len({tuple(names) for _, names in whole.played}) == STEPS
+
+
+def test_the_reference_of_a_resumed_training_is_the_first_model(tmp_path: Path) -> None:
+    whole = trainer_of(GRPOTrainer, tmp_path, beta=0.1)
+    whole.train()
+    rest = trainer_of(GRPOTrainer, tmp_path / "resumed", beta=0.1)
+    rest.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    kl = [logs["kl"] for logs in whole.state.log_history if "kl" in logs]
+    assert [logs["kl"] for logs in rest.state.log_history if "kl" in logs] == kl
+    assert kl[-1] > 0
+
+
+def test_an_epoch_can_be_begun_anew(tmp_path: Path) -> None:
+    whole = trainer_of(GRPOTrainer, tmp_path)
+    whole.train()
+    rest = trainer_of(GRPOTrainer, tmp_path / "resumed", ignore_data_skip=True)
+    rest.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert [names for _, names in rest.played] == [names for _, names in whole.played[2:4]]
+
+
+def test_the_record_of_a_resumed_training_has_each_episode_once(tmp_path: Path) -> None:
+    whole = trainer_of(GRPOTrainer, tmp_path)
+    whole.train()
+    text = (tmp_path / "episodes.jsonl").read_text()
+    trainer_of(GRPOTrainer, tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    again = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
+    first = [json.loads(line) for line in text.splitlines()]
+    assert [line["step"] for line in again] == [step for step in range(STEPS) for _ in range(8)]
+    for one, other in zip(first, again, strict=True):
+        episodes = [Episode.from_json(json.dumps(line["episode"])) for line in (one, other)]
+        assert episodes[0].trace == episodes[1].trace

@@ -1,0 +1,392 @@
+"""TokenPolicy: what is trained on is what was sampled, token for token, and the budgets hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+
+from gymnast.envs import RolloutEngine
+from gymnast.envs.calculator import Calculator
+from gymnast.envs.core import ConfigurationError, Environment, StepResult, StopReason, stable_seed
+from gymnast.envs.episode import Episode, TokenTrace
+from gymnast.envs.play import EpisodeLimits
+from gymnast.envs.rollout import episode_specs
+from gymnast.envs.tool_env import ToolEnv, tool
+from gymnast.trainer import (
+    ChatFormat,
+    Generation,
+    GenerationRequest,
+    Sampling,
+    TokenBudgets,
+    TokenPolicy,
+    TransformersGenerator,
+)
+from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+
+END = "<|im_end|>"
+ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 3, "b": 4}}\n</tool_call>'
+ODD = '<tool_call>\n\n {"name" :"add",  "arguments":{ "a":3,"b" : 4 } }\n</tool_call>'
+FINAL = '<tool_call>\n{"name": "final_answer", "arguments": {"answer": 7}}\n</tool_call>'
+ROW = {"question": "What is 3 plus 4?", "answer": 7}
+LARGE = TokenBudgets(max_completion_length=4000, max_model_len=8000)
+
+
+@cache
+def tokenizer() -> Any:
+    return make_tiny_tokenizer([ADD, FINAL, "<tool_response>\n7\n</tool_response>"] * 3, vocab_size=400)
+
+
+@cache
+def chat() -> ChatFormat:
+    return ChatFormat(tokenizer())
+
+
+def spelled(text: str) -> list[int]:
+    """One token for each character (ASCII), and for the end token."""
+    body = text.removesuffix(END)
+    ids = [token for character in body for token in tokenizer().encode(character, add_special_tokens=False)]
+    assert len(ids) == len(body)
+    return ids + [tokenizer().eos_token_id] * text.endswith(END)
+
+
+class ScriptedGenerator:
+    """Answers with given tokens, in the order of an episode's turns; cut to what was asked for, as an engine does.
+
+    Args:
+        answers: The texts of an episode's answers.
+        lies: Tokens that the engine says it saw in front of the prompt.
+    """
+
+    def __init__(self, *answers: str, lies: Sequence[int] = ()) -> None:
+        self.answers = answers
+        self.lies = list(lies)
+        self.requests: list[GenerationRequest] = []
+        self.sampled: list[tuple[list[int], list[float]]] = []
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        turn = len(self.requests)
+        self.requests.append(request)
+        ids = spelled(self.answers[turn])
+        stop = next((index for index, token in enumerate(ids) if token in request.stop_ids), len(ids)) + 1
+        ids = ids[: min(request.max_tokens, stop)]
+        logprobs = [-(turn + 1) - index / 1000 for index in range(len(ids))]
+        self.sampled.append((ids, logprobs))
+        finish = "stop" if ids[-1] in request.stop_ids else "length"
+        return Generation(token_ids=ids, logprobs=logprobs, finish=finish, prompt_ids=[*self.lies, *request.prompt_ids])
+
+    def close(self) -> None:
+        pass
+
+
+def policy(generator: Any, budgets: TokenBudgets = LARGE, **options: Any) -> TokenPolicy:
+    return TokenPolicy(chat(), generator, sampling=Sampling(), budgets=budgets, **options)
+
+
+async def play(
+    generator: Any, budgets: TokenBudgets = LARGE, environment: Any = Calculator, **limits: Any
+) -> tuple[Episode, TokenTrace]:
+    engine = RolloutEngine(environment, policy(generator, budgets), limits=EpisodeLimits(**limits), on_failure="raise")
+    [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))
+    trace = episode.trace
+    assert trace is not None
+    check(trace, generator, budgets)
+    return episode, trace
+
+
+def check(trace: TokenTrace, generator: ScriptedGenerator, budgets: TokenBudgets) -> None:
+    """What holds for every trace: equal lengths, and sampled tokens in it exactly as they were sampled."""
+    assert len(trace.completion_ids) == len(trace.mask) == len(trace.logprobs) <= budgets.max_completion_length
+    assert len(trace) <= budgets.max_model_len
+    assert set(trace.mask) <= {0, 1}
+    ids = [token for token, mask in zip(trace.completion_ids, trace.mask, strict=True) if mask]
+    logprobs = [each for each, mask in zip(trace.logprobs, trace.mask, strict=True) if mask]
+    assert ids == [token for sampled, _ in generator.sampled for token in sampled]
+    assert logprobs == [each for _, sampled in generator.sampled for each in sampled]
+    assert all(each == 0.0 for each, mask in zip(trace.logprobs, trace.mask, strict=True) if not mask)
+    for request in generator.requests:
+        start = len(request.prompt_ids)
+        assert list(request.prompt_ids) == trace.ids[:start]
+        room = budgets.max_completion_length - (start - len(trace.prompt_ids))
+        assert 1 <= request.max_tokens <= min(room, budgets.max_model_len - start)
+        assert request.max_tokens <= (budgets.max_turn_tokens or request.max_tokens)
+
+
+def masked_text(trace: TokenTrace) -> str:
+    ids = [token for token, mask in zip(trace.completion_ids, trace.mask, strict=True) if not mask]
+    return tokenizer().decode(ids)
+
+
+async def test_model_tokens_are_never_retokenised() -> None:
+    generator = ScriptedGenerator(ODD + END, FINAL + END)
+    episode, trace = await play(generator)
+    assert episode.stop is StopReason.FINAL_ANSWER
+    assert episode.reward == 1.0
+    assert trace.drift == 0
+    sampled = spelled(ODD)
+    assert trace.completion_ids[: len(sampled)] == sampled  # character by character
+    again = tokenizer().encode(ODD, add_special_tokens=False)
+    assert len(again) < len(sampled)  # a policy that tokenises again would be found out
+
+
+async def test_results_are_appended_and_masked() -> None:
+    _, trace = await play(ScriptedGenerator(ADD + END, FINAL + END))
+    assert masked_text(trace) == (
+        "\n<|im_start|>user\n<tool_response>\n7\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+        "\n<|im_start|>user\n<tool_response>\nright\n</tool_response><|im_end|>\n"
+    )
+
+
+@pytest.mark.parametrize(("lies", "drift"), [([], 0), ([5], None)])
+async def test_an_engine_that_saw_another_prompt_is_counted(lies: list[int], drift: int | None) -> None:
+    _, trace = await play(ScriptedGenerator(ADD + END, FINAL + END, lies=lies))
+    assert trace.drift == drift if drift is not None else trace.drift > 0
+
+
+async def test_an_engine_with_too_few_logprobs_fails_the_episode() -> None:
+    class Forgetful(ScriptedGenerator):
+        async def generate(self, request: GenerationRequest) -> Generation:
+            whole = await super().generate(request)
+            return Generation(token_ids=whole.token_ids, logprobs=[], finish="stop", prompt_ids=whole.prompt_ids)
+
+    engine = RolloutEngine(Calculator, policy(Forgetful(FINAL + END)))
+    [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))
+    assert episode.failure is not None
+    assert "log-probabilities" in episode.failure.message
+    assert episode.reward is None
+
+
+async def test_final_answer_ends_one_episode_and_the_others_go_on() -> None:
+    """The first episode ends in its first turn; the second one is still answered after that."""
+    ended = asyncio.Event()
+    counts: dict[int, int] = defaultdict(int)
+
+    class Two(ScriptedGenerator):
+        async def generate(self, request: GenerationRequest) -> Generation:
+            first = request.seed in first_seeds
+            counts[0 if first else 1] += 1
+            if not first and counts[1] == 1:
+                await ended.wait()
+            text = FINAL if first or counts[1] == 3 else ADD
+            ids = spelled(text + END)
+            return Generation(
+                token_ids=ids, logprobs=[-1.0] * len(ids), finish="stop", prompt_ids=list(request.prompt_ids)
+            )
+
+    specs = episode_specs([ROW], group_size=2, seed=0)
+    first_seeds = {stable_seed(specs[0].seed, turn) for turn in range(9)}
+    engine = RolloutEngine(Calculator, policy(Two()))
+    first, second = await engine.run(specs, on_episode=lambda episode: ended.set())
+    assert (first.stop, second.stop) == (StopReason.FINAL_ANSWER, StopReason.FINAL_ANSWER)
+    assert (len(first.turns), len(second.turns)) == (1, 3)
+    assert counts == {0: 1, 1: 3}
+    assert first.trace is not None
+    assert masked_text(first.trace).endswith("right\n</tool_response><|im_end|>\n")
+
+
+@pytest.mark.parametrize("room", [0, 1, 3, 8, 20, 60])
+async def test_a_final_result_that_does_not_fit_is_cut(room: int) -> None:
+    class Talkative(ToolEnv):
+        def reset_task(self, task: Any) -> Any:
+            return [{"role": "user", "content": task["question"]}]
+
+        @tool(final=True)
+        def final_answer(self, answer: int) -> str:
+            """Answer.
+
+            Args:
+                answer: The answer.
+            """
+            self.reward = 1.0
+            return "abc" * 500
+
+    length = len(spelled(FINAL + END)) + room
+    budgets = TokenBudgets(max_completion_length=length, max_model_len=8000)
+    episode, trace = await play(ScriptedGenerator(FINAL + END), budgets, Talkative)
+    assert episode.stop is StopReason.FINAL_ANSWER
+    assert episode.reward == 1.0
+    assert len(trace.completion_ids) <= length
+    assert len(trace.completion_ids) >= length - min(room, 10)
+    whole = chat().observation_ids(episode.turns[0].observation, closed=True, last=True)
+    added = trace.completion_ids[length - room :]
+    assert len(whole) > 60
+    assert added[:8] == whole[: min(room, 8)]
+    if room == 60:
+        assert tokenizer().decode(added).endswith("</tool_response><|im_end|>\n")
+
+
+WINS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "max_turn_tokens": ({"max_turn_tokens": len(FINAL) + 3}, {}),
+    "max_tokens": ({"max_completion_length": len(FINAL) + 3}, {}),
+    "max_turns": ({}, {"max_turns": 1}),
+    "max_tool_calls": ({}, {"max_tool_calls": 1}),
+}
+
+
+@pytest.mark.parametrize("name", WINS)
+async def test_final_answer_takes_precedence_over_every_cap(name: str) -> None:
+    tokens, limits = WINS[name]
+    budgets = TokenBudgets(**{"max_completion_length": 4000, "max_model_len": 8000, **tokens})
+    before = "" if tokens or name == "max_turns" else ADD + "\n"  # one call is allowed, and one is made besides
+    generator = ScriptedGenerator(before + FINAL + (" and more" if tokens else END))
+    episode, trace = await play(generator, budgets, **limits)
+    assert episode.stop is StopReason.FINAL_ANSWER
+    assert episode.reward == 1.0
+    if name == "max_turn_tokens":  # the answer was cut, so the template's end token is ours, not the model's
+        assert masked_text(trace).startswith(END + "\n<|im_start|>user\n<tool_response>\nright")
+    elif name == "max_tokens":
+        assert sum(trace.mask) == len(trace.mask) == len(FINAL) + 3
+
+
+CAPS: dict[StopReason, dict[str, int]] = {
+    StopReason.MAX_TOKENS: {"max_completion_length": 30},
+    StopReason.TURN_TRUNCATED: {"max_turn_tokens": 30},
+    StopReason.CONTEXT_OVERFLOW: {"max_model_len": 30},
+}
+
+
+@pytest.mark.parametrize("reason", CAPS)
+async def test_an_answer_that_is_cut_says_which_budget_was_spent(reason: StopReason) -> None:
+    prompt = len(chat().prompt_ids([{"role": "user", "content": ROW["question"]}], Calculator().tool_schemas()))
+    caps = {name: value + (prompt if name == "max_model_len" else 0) for name, value in CAPS[reason].items()}
+    budgets = TokenBudgets(**{"max_completion_length": 4000, "max_model_len": 8000, **caps})
+    generator = ScriptedGenerator(ADD + END)
+    episode, trace = await play(generator, budgets)
+    assert episode.stop is reason
+    assert episode.stop.is_truncation
+    assert trace.mask == [1] * 30
+    assert [request.max_tokens for request in generator.requests] == [30]
+
+
+@pytest.mark.parametrize("reason", [StopReason.MAX_TOKENS, StopReason.CONTEXT_OVERFLOW])
+async def test_an_observation_that_leaves_no_room_for_an_answer_ends_the_episode(reason: StopReason) -> None:
+    prompt = len(chat().prompt_ids([{"role": "user", "content": ROW["question"]}], Calculator().tool_schemas()))
+    answer = spelled(ADD + END)
+    results: Any = [{"role": "tool", "name": "add", "content": "7"}]
+    observation = len(chat().observation_ids(results, closed=True, last=False))
+    for more, turns in ((0, 1), (1, 2)):  # exactly the observation, and one token for an answer
+        length = len(answer) + observation + more
+        budgets = (
+            TokenBudgets(max_completion_length=length, max_model_len=8000)
+            if reason is StopReason.MAX_TOKENS
+            else TokenBudgets(max_completion_length=4000, max_model_len=prompt + length)
+        )
+        generator = ScriptedGenerator(ADD + END, ADD + END)
+        episode, trace = await play(generator, budgets)
+        assert episode.stop is reason
+        assert len(generator.requests) == len(episode.turns) == turns
+        assert sum(trace.mask) == len(answer) + more
+        assert len(trace.completion_ids) == (len(answer) if more == 0 else length)
+
+
+@pytest.mark.parametrize("limit", [40, 100])
+async def test_an_observation_is_cut_to_its_budget_with_a_marker(limit: int) -> None:
+    class Loud(Calculator):
+        @tool
+        def add(self, a: int, b: int) -> str:  # type: ignore[override]
+            """Add.
+
+            Args:
+                a: One.
+                b: The other.
+            """
+            return "abc" * 300
+
+    budgets = TokenBudgets(max_completion_length=4000, max_model_len=8000, max_observation_tokens=limit)
+    episode, trace = await play(ScriptedGenerator(ADD + END, FINAL + END), budgets, Loud)
+    assert episode.stop is StopReason.FINAL_ANSWER
+    first = masked_text(trace).split("<|im_start|>assistant\n")[0]
+    assert "characters cut ...]" in first
+    assert trace.mask.index(1, len(spelled(ADD + END))) - len(spelled(ADD + END)) <= max(limit, 70)
+    assert first.endswith("\n</tool_response><|im_end|>\n")
+
+
+async def test_every_end_of_turn_token_counts() -> None:
+    other = tokenizer().pad_token_id
+    ended = ChatFormat(tokenizer(), end_token_ids=[other])
+
+    class Other(ScriptedGenerator):
+        async def generate(self, request: GenerationRequest) -> Generation:
+            self.requests.append(request)
+            ids = [*spelled(ADD if len(self.requests) == 1 else FINAL), other]
+            assert other in request.stop_ids
+            prompt = list(request.prompt_ids)
+            return Generation(token_ids=ids, logprobs=[-1.0] * len(ids), finish="stop", prompt_ids=prompt)
+
+    engine = RolloutEngine(Calculator, TokenPolicy(ended, Other(), sampling=Sampling(), budgets=LARGE))
+    [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))
+    assert episode.stop is StopReason.FINAL_ANSWER
+    assert episode.trace is not None
+    assert tokenizer().eos_token_id not in episode.trace.completion_ids[: len(spelled(ADD)) + 3]  # none is supplied
+    assert "<|endoftext|>" not in str(episode.turns[0].message)
+
+
+async def test_a_turn_without_a_reply_is_followed_by_the_next_answer() -> None:
+    class Patient(Environment):
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            self.turns = 0
+            return [{"role": "user", "content": "Speak."}], {}
+
+        def step(self, action: Any) -> StepResult:
+            self.turns += 1
+            return StepResult([], 0.5, self.turns == 2, False, {})
+
+    episode, trace = await play(ScriptedGenerator("One." + END, "Two." + END), environment=Patient)
+    assert episode.stop is StopReason.ENV_TERMINATED
+    assert masked_text(trace) == "\n<|im_start|>assistant\n"
+
+
+def test_a_prompt_that_fills_the_context() -> None:
+    [spec] = episode_specs([ROW], group_size=1, seed=0)
+    messages: Any = [{"role": "user", "content": "x" * 200}]
+    small = TokenBudgets(max_completion_length=10, max_model_len=50)
+    with pytest.raises(ConfigurationError, match=r"prompt of task 'task-0' has \d+ tokens.*max_model_len=50"):
+        policy(ScriptedGenerator(), small).begin(spec, messages, [])
+    with pytest.raises(ValueError, match="overlong_prompts='drop'") as error:
+        policy(ScriptedGenerator(), small, overlong_prompts="drop").begin(spec, messages, [])
+    assert not isinstance(error.value, ConfigurationError)  # fails its episode, not the run
+
+
+@pytest.mark.parametrize(
+    "name", ["max_completion_length", "max_model_len", "max_turn_tokens", "max_observation_tokens"]
+)
+def test_budgets_are_positive(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        TokenBudgets(**{"max_completion_length": 1, "max_model_len": 1, name: 0})
+
+
+async def test_whole_episodes_with_a_real_model_do_not_drift() -> None:
+    model = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
+    generator = TransformersGenerator(model, pad_id=tokenizer().pad_token_id)
+    requests: list[GenerationRequest] = []
+    generate: Callable[..., Any] = generator.generate
+
+    class Recording:
+        async def generate(self, request: GenerationRequest) -> Generation:
+            requests.append(request)
+            return await generate(request)
+
+        def close(self) -> None:
+            generator.close()
+
+    class Chatty(Calculator):
+        def reply(self, message: Any) -> Any:
+            return [{"role": "user", "content": "Use the tools."}]
+
+    budgets = TokenBudgets(max_completion_length=80, max_model_len=400, max_turn_tokens=30)
+    engine = RolloutEngine(Chatty, policy(Recording(), budgets), on_failure="raise")
+    try:
+        episodes = await engine.run(episode_specs([ROW] * 4, group_size=4, seed=1))
+    finally:
+        generator.close()
+    for episode in episodes:
+        assert episode.trace is not None
+        assert episode.trace.drift == 0
+        assert len(episode.trace.completion_ids) == len(episode.trace.mask) == len(episode.trace.logprobs) <= 80
+        assert episode.trace.num_sampled == sum(turn.num_tokens for turn in episode.turns)
+    assert len({tuple(episode.trace.completion_ids) for episode in episodes if episode.trace}) > 8
+    assert all(1 <= request.max_tokens <= 30 for request in requests)

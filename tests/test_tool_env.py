@@ -1,0 +1,340 @@
+"""`ToolEnv`: what its hooks, its options and its state do to an episode."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gymnast.envs import (
+    Calculator,
+    MalformedCall,
+    Message,
+    StepResult,
+    StopReason,
+    ToolEnv,
+    final_answer,
+    tool,
+    tool_call,
+    tool_calls,
+)
+
+QUESTION = {"question": "What is 2 times 3?", "answer": 6}
+
+
+def say(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def malformed(*calls: tuple[str, dict[str, Any]]) -> Message:
+    wrong: MalformedCall = {"text": "<tool_call>{", "error": "the JSON ends early"}
+    return {**tool_calls(*calls), "malformed": [wrong]}
+
+
+def begin(environment: ToolEnv, **row: Any) -> list[Message]:
+    return environment.reset(seed=0, options={"task": {"prompt": "go", **row}})[0]
+
+
+def contents(result: StepResult) -> list[Any]:
+    return [message.get("content") for message in result.messages]
+
+
+# --- the beginning ----------------------------------------------------------------------------------------------
+
+
+def test_reset_task_by_default_takes_the_prompt_column() -> None:
+    assert begin(ToolEnv(), prompt="Hello") == [{"role": "user", "content": "Hello"}]
+    messages: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+    assert begin(ToolEnv(), prompt=messages) == messages
+    with pytest.raises(ValueError, match=r"ToolEnv: the row has no 'prompt' \(its columns: \['question'\]\)"):
+        ToolEnv().reset(seed=0, options={"task": {"question": "?"}})
+
+
+async def test_reset_task_may_block_or_be_asynchronous() -> None:
+    both = threading.Barrier(2)
+
+    class Blocking(ToolEnv):
+        def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+            both.wait(30)  # passes only if neither blocks the loop
+            return [{"role": "user", "content": task["x"]}]
+
+    class Asynchronous(ToolEnv):
+        async def reset_task(self, task: Mapping[str, Any]) -> list[Message]:  # type: ignore[override]
+            await asyncio.sleep(0)
+            return [{"role": "user", "content": task["x"]}]
+
+    blocking = [Blocking().areset(options={"task": {"x": text}}) for text in "ab"]
+    assert [messages[0].get("content") for messages, _ in await asyncio.gather(*blocking)] == ["a", "b"]
+    messages, _ = await Asynchronous().areset(options={"task": {"x": "c"}})
+    assert messages[0].get("content") == "c"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, r"Wrong\.reset_task\(\) must give a list of messages, got NoneType"),
+        ("hello", r"Wrong\.reset_task\(\) must give a list of messages, got str: 'hello'"),
+        ([{"role": "robot"}], r"Wrong\.reset_task\(\) gave a wrong message at place 0: 'role' must be one of"),
+    ],
+)
+def test_wrong_first_messages_are_refused(value: Any, message: str) -> None:
+    class Wrong(ToolEnv):
+        def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+            return value
+
+    with pytest.raises(ValueError, match=message):
+        begin(Wrong())
+
+
+def test_a_step_needs_an_episode() -> None:
+    environment = Calculator()
+    with pytest.raises(RuntimeError, match=r"Calculator has no episode to step in: call reset\(\) first"):
+        environment.step(say("hello"))
+    environment.reset(seed=0, options={"task": QUESTION})
+    environment.step(tool_call("final_answer", answer=6))
+    with pytest.raises(RuntimeError, match="no episode"):
+        environment.step(tool_call("final_answer", answer=6))
+    environment.reset(seed=0, options={"task": QUESTION})
+    assert environment.step(tool_call("final_answer", answer=6)).reward == 1.0
+
+
+# --- the episode's tools ----------------------------------------------------------------------------------------
+
+
+def test_a_row_narrows_the_tools() -> None:
+    environment = Calculator()
+    row = {**QUESTION, "tools": ["multiply", "final_answer"]}
+    environment.reset(seed=0, options={"task": row})
+    assert [schema["function"]["name"] for schema in environment.tool_schemas()] == ["multiply", "final_answer"]
+    assert contents(environment.step(tool_call("add", a=1, b=2))) == [
+        "Error: there is no tool 'add'. The tools are: multiply, final_answer."
+    ]
+    environment.reset(seed=0, options={"task": {**QUESTION, "tools": None}})
+    assert list(environment.tools) == ["add", "subtract", "multiply", "final_answer"]
+
+
+@pytest.mark.parametrize("names", [["multiply", "divide"], "add", 3, [{"type": "function"}]])
+def test_a_row_that_names_no_tool_is_refused(names: Any) -> None:
+    with pytest.raises(ValueError, match=r"the row's 'tools' must list tools of Calculator, which are .*; got"):
+        Calculator().reset(seed=0, options={"task": {**QUESTION, "tools": names}})
+
+
+def test_tools_may_change_with_the_episode() -> None:
+    def secret() -> str:
+        """Tell the secret."""
+        return "42"
+
+    class Changing(ToolEnv):
+        def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+            if task["open"]:
+                self.tools = [*self.tools.values(), secret]
+            return [{"role": "user", "content": "go"}]
+
+    environment = Changing([final_answer])
+    begin(environment, open=True)
+    assert list(environment.tools) == ["final_answer", "secret"]
+    assert contents(environment.step(tool_call("secret"))) == ["42"]
+    begin(environment, open=False)
+    assert list(environment.tools) == ["final_answer"]
+
+
+def test_an_init_that_forgets_super_still_works() -> None:
+    class Forgetful(Calculator):
+        def __init__(self, factor: int) -> None:
+            self.factor = factor
+
+    environment = Forgetful(3)
+    environment.reset(seed=0, options={"task": QUESTION})
+    assert environment.step(tool_call("final_answer", answer=6)).reward == 1.0
+    assert environment.render() is None
+
+
+# --- rewards, endings, metrics ----------------------------------------------------------------------------------
+
+
+class Collector(ToolEnv):
+    """Pays for each stone, and ends when told so."""
+
+    @tool
+    def collect(self, stones: int) -> str:
+        """Collect stones.
+
+        Args:
+            stones: How many.
+        """
+        self.reward += stones
+        self.metrics["stones"] = self.metrics.get("stones", 0.0) + stones
+        self.terminated = stones > 5
+        return "collected"
+
+    def reply(self, message: Message) -> list[Message] | None:
+        if message.get("content") == "bye":
+            return None
+        if message.get("content") == "stop":
+            self.terminated, self.reward = True, -1.0
+        return [{"role": "user", "content": f"You said: {message.get('content')}"}]
+
+
+def test_the_reward_is_that_of_the_step() -> None:
+    environment = Collector()
+    begin(environment)
+    first = environment.step(tool_calls(("collect", {"stones": 1}), ("collect", {"stones": 2})))
+    second = environment.step(say("nothing"))
+    third = environment.step(tool_call("collect", stones=6))
+    assert [result.reward for result in (first, second, third)] == [3.0, 0.0, 6.0]
+    assert [result.terminated for result in (first, second, third)] == [False, False, True]
+    assert third.info["stop_reason"] is StopReason.ENV_TERMINATED
+    assert [result.info["metrics"]["stones"] for result in (first, third)] == [3.0, 9.0]
+    begin(environment)
+    assert environment.metrics == {}
+    assert not environment.terminated
+
+
+def test_reply_answers_a_message_without_calls() -> None:
+    environment = Collector()
+    begin(environment)
+    result = environment.step(say("hello"))
+    assert contents(result) == ["You said: hello"]
+    assert not result.terminated
+    result = environment.step(say("stop"))
+    assert (contents(result), result.reward, result.terminated) == (["You said: stop"], -1.0, True)
+    assert result.info["stop_reason"] is StopReason.ENV_TERMINATED
+    begin(environment)
+    result = environment.step(say("bye"))
+    assert (result.messages, result.terminated) == ([], True)
+    assert result.info["stop_reason"] is StopReason.MODEL_STOPPED
+
+
+async def test_reply_may_be_asynchronous_and_is_checked() -> None:
+    class Asynchronous(ToolEnv):
+        async def reply(self, message: Message) -> list[Message] | None:  # type: ignore[override]
+            await asyncio.sleep(0)
+            return [{"role": "user", "content": "more"}] if message.get("content") == "a" else "text"  # type: ignore[return-value]
+
+    environment = Asynchronous()
+    await environment.areset(options={"task": {"prompt": ""}})
+    assert contents(await environment.astep(say("a"))) == ["more"]
+    with pytest.raises(ValueError, match=r"Asynchronous\.reply\(\) must give a list of messages, got str: 'text'"):
+        await environment.astep(say("b"))
+
+
+def test_without_a_reply_the_model_has_stopped() -> None:
+    environment = Calculator()
+    environment.reset(seed=0, options={"task": QUESTION})
+    result = environment.step(say("It is 6."))
+    assert (result.messages, result.reward, result.terminated, result.truncated) == ([], 0.0, True, False)
+    assert result.info["stop_reason"] is StopReason.MODEL_STOPPED
+
+
+def test_the_built_in_final_answer_ends_the_episode() -> None:
+    environment = ToolEnv([final_answer])
+    begin(environment)
+    result = environment.step(tool_call("final_answer", answer="Paris"))
+    assert (contents(result), result.terminated) == (["Paris"], True)
+    assert result.info["stop_reason"] is StopReason.FINAL_ANSWER
+    assert environment.is_final({"function": {"name": "final_answer", "arguments": {}}})
+    assert not environment.is_final({"function": {"name": "other", "arguments": {}}})
+
+
+# --- malformed calls --------------------------------------------------------------------------------------------
+
+
+def test_malformed_calls_are_fed_back_up_to_a_cap() -> None:
+    environment = Collector(max_malformed=3)
+    begin(environment)
+    feedback = "Error: the tool call could not be read: the JSON ends early"
+    for _ in range(2):
+        result = environment.step(malformed())
+        assert (contents(result), result.terminated) == ([feedback], False)
+    result = environment.step(tool_call("collect", stones=1))  # a good turn sets the count back
+    assert not result.terminated
+    for _ in range(2):
+        assert not environment.step(malformed()).terminated
+    result = environment.step(malformed())
+    assert (result.messages, result.terminated, result.truncated) == ([], True, False)
+    assert result.info["stop_reason"] is StopReason.MALFORMED
+
+
+def test_good_calls_beside_a_malformed_one_are_run() -> None:
+    environment = Collector()
+    begin(environment)
+    result = environment.step(malformed(("collect", {"stones": 2})))
+    assert contents(result) == ["collected", "Error: the tool call could not be read: the JSON ends early"]
+    assert result.reward == 2.0
+
+
+def test_a_final_answer_goes_before_the_cap() -> None:
+    environment = Calculator(max_malformed=1)
+    environment.reset(seed=0, options={"task": QUESTION})
+    result = environment.step(malformed(("final_answer", {"answer": 6})))
+    assert (result.reward, result.info["stop_reason"]) == (1.0, StopReason.FINAL_ANSWER)
+    environment.reset(seed=0, options={"task": QUESTION})
+    result = environment.step(malformed(("final_answer", {"answer": "six"})))
+    assert "valid integer" in contents(result)[0]
+    assert (result.reward, result.info["stop_reason"]) == (0.0, StopReason.MALFORMED)
+    assert [record.outcome for record in result.info["tool_calls"]] == ["bad_arguments"]
+
+
+def test_on_malformed_end_ends_at_once() -> None:
+    environment = Calculator(on_malformed="end")
+    environment.reset(seed=0, options={"task": QUESTION})
+    result = environment.step(malformed(("final_answer", {"answer": 6})))
+    assert (result.messages, result.reward, result.terminated) == ([], 0.0, True)
+    assert result.info["stop_reason"] is StopReason.MALFORMED
+
+
+def test_on_malformed_text_is_an_answer_like_any_other() -> None:
+    environment = Collector(on_malformed="text", max_malformed=1)
+    begin(environment)
+    for _ in range(3):
+        result = environment.step({**malformed(), "content": "hello"})
+        assert (contents(result), result.terminated) == (["You said: hello"], False)
+
+
+# --- options ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_malformed": "ignore"}, r"on_malformed must be one of \('feedback', 'end', 'text'\), got 'ignore'"),
+        ({"max_malformed": 0}, "max_malformed must be at least 1, got 0"),
+        ({"max_result_chars": 0}, "max_result_chars must be at least 1, got 0"),
+        ({"tool_timeout": 0}, "tool_timeout must be positive or None, got 0"),
+        ({"render_mode": "rgb_array"}, "has the render modes"),
+    ],
+)
+def test_an_option_out_of_its_range_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Calculator(**options)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        tool_call("x" * 5000),
+        tool_call("add", a="x" * 5000, b=1, **{"y" * 5000: 1}),
+        {"role": "assistant", "malformed": [{"text": "?", "error": "e" * 5000}]},
+    ],
+    ids=["unknown tool", "bad arguments", "malformed call"],
+)
+async def test_errors_that_repeat_what_the_model_wrote_are_capped_too(action: Message) -> None:
+    def add(a: int, b: int) -> int:
+        """Add.
+
+        Args:
+            a: One.
+            b: Other.
+        """
+        return a + b
+
+    env = ToolEnv([add], max_result_chars=60)
+    await env.areset(options={"task": {"prompt": "Hi."}})
+    result = await env.astep(action)
+    content = result.messages[0].get("content")
+    assert isinstance(content, str)
+    assert len(content) < 120
+    assert "characters cut" in content

@@ -1,0 +1,152 @@
+"""Player: everything that playing episodes takes, behind one blocking call."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..envs.core import ConfigurationError
+from ..envs.episode import Episode, EpisodeSpec
+from ..envs.registry import EnvironmentLike
+from ..envs.rewards import RewardFunction, Rewards
+from ..envs.rollout import RolloutEngine, group_specs
+from ..envs.threads import EventLoopThread
+from .chat import ChatFormat
+from .config import AgentConfig
+from .decoding import evaluating
+from .generation import Generator, Sampling, TransformersGenerator
+from .token_policy import TokenPolicy
+from .tool_formats import ToolFormat, ToolParser
+
+
+class Player:
+    """A model, an environment and reward functions, ready to play.
+
+    Between `open` and `close` one event loop serves all calls, so what environments share (clients, pools) lives as
+    long; without `open`, each call has a loop of its own.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        environment: EnvironmentLike,
+        args: AgentConfig,
+        *,
+        reward_funcs: RewardFunction | Sequence[RewardFunction],
+        tool_format: str | ToolFormat | ToolParser | None,
+        generator: Generator | None,
+    ) -> None:
+        self.args = args
+        self.model = model
+        self.rewards = Rewards([reward_funcs] if callable(reward_funcs) else reward_funcs, args.reward_weights)
+        self.chat = ChatFormat(
+            tokenizer,
+            tool_format=tool_format,
+            end_token_ids=_end_token_ids(model),
+            template_kwargs=args.chat_template_kwargs,
+        )
+        pad_id = tokenizer.pad_token_id
+        self.pad_id = pad_id if isinstance(pad_id, int) else self.chat.end_id
+        self.generator = generator or TransformersGenerator(
+            model, pad_id=self.pad_id, max_batch_size=args.generation_rows
+        )
+        self.budgets = args.budgets(max_model_len=args.max_model_len or _context_length(model))
+        self.engine = RolloutEngine(
+            environment,
+            self.policy(args.sampling),
+            limits=args.limits,
+            max_concurrency=args.max_concurrency,
+            on_failure=args.on_failure,
+        )
+        self._loop: EventLoopThread | None = None
+
+    def policy(self, sampling: Sampling) -> TokenPolicy:
+        """The policy that samples from this distribution."""
+        return TokenPolicy(
+            self.chat,
+            self.generator,
+            sampling=sampling,
+            budgets=self.budgets,
+            overlong_prompts=self.args.overlong_prompts,
+        )
+
+    def play(self, specs: Iterable[EpisodeSpec], *, temperature: float | None = None) -> list[Episode]:
+        """Play these episodes, at the training temperature unless told otherwise, and add the reward functions.
+
+        Raises:
+            asyncio.CancelledError: `cancel` was called meanwhile; every environment is closed.
+        """
+        engine = self.engine
+        if temperature is not None:
+            args = self.args
+            engine = copy.copy(engine)
+            engine.policy = self.policy(
+                Sampling(temperature=temperature, top_p=args.top_p, top_k=args.top_k, min_p=args.min_p)
+            )
+
+        async def play_and_score() -> list[Episode]:
+            episodes = await engine.run(specs)
+            await self.rewards.score(episodes)
+            return episodes
+
+        # The generator's thread restores what it found when it stops decoding, which may be after the last answer has
+        # come: it must not find a model in training mode, or the next forward pass may meet dropout.
+        with evaluating(self.model):
+            if self._loop is not None:
+                return self._loop.run(play_and_score())
+            loop = EventLoopThread()
+            try:
+                return loop.run(play_and_score())
+            finally:
+                loop.close()
+
+    def play_rows(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        indices: Iterable[int] | None = None,
+        *,
+        count: int,
+        temperature: float | None = None,
+        seed: int | None = None,
+    ) -> list[Episode]:
+        """Play `count` episodes of each row, or of the rows at these indices.
+
+        Seeds depend on a row's place among all rows, not on which of them are played here.
+        """
+        seed = self.args.seed if seed is None else seed
+        specs: list[EpisodeSpec] = []
+        for index in range(len(rows)) if indices is None else indices:
+            specs += group_specs(f"eval-{index}", rows[index], group_size=count, seed=seed)
+        return self.play(specs, temperature=temperature)
+
+    def open(self) -> None:
+        """Keep one event loop until `close`."""
+        self._loop = EventLoopThread()
+
+    def close(self) -> None:
+        """End the event loop."""
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+
+    def cancel(self) -> None:
+        """Cancel what `play` is playing; safe from a signal handler."""
+        if self._loop is not None:
+            self._loop.cancel()
+
+
+def _end_token_ids(model: PreTrainedModel) -> list[int]:
+    """Every end-of-turn id of the model's generation config."""
+    ids = model.generation_config.eos_token_id if model.generation_config is not None else None
+    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+
+
+def _context_length(model: PreTrainedModel) -> int:
+    length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if length is None:
+        raise ConfigurationError("the model's config does not tell its context length; set max_model_len")
+    return length
