@@ -33,13 +33,13 @@ DOCKERFILES = Path(__file__).with_name("images")
 
 _LEFT_OUT = shutil.ignore_patterns(
     "__pycache__", "test", "tests", "idlelib", "tkinter", "turtledemo", "turtle.py", "ensurepip", "lib2to3", "pydoc_data",
-    "site-packages", "dist-packages", "config-*", "_test*.so", "_ctypes_test*.so", "_xx*.so", "*.a",
+    "site-packages", "dist-packages", "config-*", "_test*.so", "_ctypes_test*.so", "_xx*.so", "_tkinter*.so", "*.a",
 )  # fmt: skip
 
 _TOOLS = """
 bash sh awk base64 basename cat chmod cmp comm cp cut date dd df diff dirname du echo env expand expr false file find fold
 grep egrep fgrep gzip gunzip head hostname id install join kill ln ls md5sum mkdir mkfifo mktemp mv nl nproc numfmt od paste pkill
-pgrep printenv printf ps pwd readlink realpath rev rm rmdir sed seq sha1sum sha256sum shuf sleep sort split stat strings tac
+pgrep printenv printf ps pwd readlink realpath rev rm rmdir sed seq sha1sum sha256sum shuf sleep sort split stat tac
 tail tar tee test time timeout touch tr true truncate tty uname uniq unlink unzip wc which whoami xargs xxd yes zip
 """.split()
 

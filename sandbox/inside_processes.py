@@ -66,7 +66,8 @@ def _arrange(fds: dict[int, int]) -> None:
         os.dup2(copy, target)
     start = 0
     for target in sorted(fds):
-        os.closerange(start, target)
+        if start < target:  # closerange(0, 0) would close everything
+            os.closerange(start, target)
         start = target + 1
     os.closerange(start, limit)
 
