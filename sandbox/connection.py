@@ -108,10 +108,10 @@ class Connection(asyncio.Protocol):
 
     def _deliver(self, header: dict[str, Any], payload: bytes) -> None:
         number, lengths = header.get("id"), header.get("lengths")
-        reply = self._waiting.pop(number, None) if isinstance(number, int) else None
-        if reply is None or not isinstance(lengths, list):
+        if not isinstance(number, int) or number not in self._waiting or not isinstance(lengths, list):
             raise ProtocolError(f"the box sent what was not asked for: {header!r:.200}")
         parts = split(payload, lengths)
+        reply = self._waiting.pop(number)
         if not reply.done():
             reply.set_result((header, parts))
 
