@@ -345,4 +345,3 @@ def _text(head: bytes, tail: bytes, dropped: int) -> str:
         return (head + tail).decode("utf-8", "replace")
     marker = f"\n[... {dropped} bytes dropped ...]\n"
     return head.decode("utf-8", "replace") + marker + tail.decode("utf-8", "replace")
-

@@ -11,6 +11,7 @@ import concurrent.futures
 import logging
 import os
 import socket
+import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
@@ -243,39 +244,49 @@ def _translate(function: Callable[..., Result], *args: Any) -> Result:
     except APIError as error:
         raise EngineError(f"the engine refused: {error.explanation or error}") from error
     except (DockerException, requests.RequestException) as error:
-        raise EngineError(_explain(error)) from error
-
-
-def _explain(error: Exception) -> str:
-    text = str(error)
-    if "Permission denied" in text:
-        return (
-            "this user may not use the container engine: add it to the group `docker` (`usermod -aG docker $USER`, "
-            f"then log in again), or run as root ({text})"
-        )
-    if "FileNotFoundError" in text or "Connection refused" in text or "No such file" in text:
-        return f"no container engine answers. {INSTALL} ({text})"
-    return f"the engine does not answer: {text}"
+        raise EngineError(f"the engine does not answer: {error}") from error
 
 
 def _connect(threads: int) -> APIClient:
     from docker import APIClient  # loading it takes longer than the rest of the package
+    from docker.constants import DEFAULT_UNIX_SOCKET
     from docker.utils import kwargs_from_env
 
+    settings = kwargs_from_env()
+    settings.setdefault("base_url", DEFAULT_UNIX_SOCKET.replace("http+unix", "unix"))
+    _probe(settings["base_url"], tls="tls" in settings)
     # The default of ten connections would make the other threads open a new one for each call.
-    return APIClient(version="auto", timeout=int(CALL_SECONDS), max_pool_size=threads, **kwargs_from_env())
+    return APIClient(version="auto", timeout=int(CALL_SECONDS), max_pool_size=threads, **settings)
+
+
+def _probe(address: str, *, tls: bool) -> None:
+    """Connect once, as docker-py's own errors are texts and leave sockets open."""
+    parts = urllib.parse.urlsplit(address)
+    if tls or parts.scheme not in ("unix", "tcp", "http"):
+        raise EngineError(
+            f"a box needs an engine at unix:// or plain tcp://, not {'TLS at ' if tls else ''}{address}; "
+            "forward a remote engine's socket: ssh -L /tmp/docker.sock:/var/run/docker.sock HOST"
+        )
+    try:
+        if parts.scheme == "unix":
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(CALL_SECONDS)
+                probe.connect(parts.path)
+        else:
+            socket.create_connection((parts.hostname, parts.port or 2375), timeout=CALL_SECONDS).close()
+    except PermissionError as error:
+        raise EngineError(
+            f"this user may not use the container engine at {address}: add it to the group `docker` "
+            "(`usermod -aG docker $USER`, then log in again), or run as root"
+        ) from error
+    except OSError as error:
+        raise EngineError(f"no container engine answers at {address} ({error}). {INSTALL}") from error
 
 
 def _attach(api: APIClient, container: str) -> socket.socket:
     """The connection to a container's streams as a socket of our own, for the event loop."""
     params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
     wrapper: Any = api.attach_socket(container, params=params)
-    if not isinstance(getattr(wrapper, "_sock", None), socket.socket) or hasattr(wrapper._sock, "context"):
-        wrapper.close()
-        raise EngineError(
-            f"boxes need an engine at unix:// or plain tcp://, and {api.base_url} is neither; "
-            "for a remote engine forward its socket: ssh -L /tmp/docker.sock:/var/run/docker.sock HOST"
-        )
     try:
         # docker-py closes the connection when its wrapper is collected: we keep a duplicate instead.
         attached = socket.socket(fileno=os.dup(wrapper.fileno()))

@@ -16,7 +16,9 @@ from typing import Any
 _LISTED_BYTES = 64  # about what one entry takes beside its name
 
 
-def perform(operation: str, path: str, data: bytes, limit: int, recursive: bool = False) -> tuple[dict[str, Any], bytes]:
+def perform(
+    operation: str, path: str, data: bytes, limit: int, recursive: bool = False
+) -> tuple[dict[str, Any], bytes]:
     """One operation, as a frame: an empty header and the result, or an errno and a detail."""
     try:
         if operation == "read":

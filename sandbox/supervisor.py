@@ -88,7 +88,8 @@ class Supervisor:
             return self._reset(), []
         if operation == "ping":
             return {}, []
-        answer, data = self._in_child(operation, header["path"], payload, header.get("recursive", False))
+        path = os.path.join(self.workspace, header["path"])  # absolute: the process may not even enter its directory
+        answer, data = self._in_child(operation, path, payload, header["recursive"])
         return answer, [data]
 
     def _reply(self, answer: dict[str, Any], parts: list[bytes]) -> None:
