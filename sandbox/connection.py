@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
         piece = view[: self._left]
         self._left -= len(piece)
         if self._stream == 1:
-            for header, payload in self._decoder.feed(piece):
+            for header, payload in self._decoder.feed(bytes(piece)):
                 self._deliver(header, payload)
         elif self._stream == 2:
             self._stderr += piece

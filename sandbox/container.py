@@ -96,7 +96,7 @@ def _tmpfs(limits: Limits, volumes: list[str]) -> dict[str, str]:
     common = "rw,nosuid,nodev"
     return {
         # An image's volumes would be folders on the host's disk, without a limit.
-        **{volume: f"{common},noexec,size=64k,mode=0555" for volume in volumes},
+        **dict.fromkeys(volumes, f"{common},noexec,size=64k,mode=0555"),
         WORKSPACE: (
             f"{common},exec,size={size_of(limits.workspace)},nr_inodes={limits.max_inodes},"
             f"uid={UID},gid={UID},mode=0700"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import os
 import socket
@@ -206,10 +207,9 @@ class Engine:
         except APIError as error:
             if error.status_code != 409:
                 raise
-            try:  # somebody else, or the engine itself, is removing it
-                self.api.wait(container, condition="removed", timeout=CALL_SECONDS)
-            except NotFound:
-                pass
+            # Somebody else, or the engine itself, is removing it.
+            with contextlib.suppress(NotFound):
+                self.api.wait(container, condition="removed", timeout=int(CALL_SECONDS))
 
     def _remove_or_log(self, container: str) -> None:
         try:
@@ -253,8 +253,8 @@ def _connect(threads: int) -> APIClient:
     from docker.utils import kwargs_from_env
 
     settings = kwargs_from_env()
-    settings.setdefault("base_url", DEFAULT_UNIX_SOCKET.replace("http+unix", "unix"))
-    _probe(settings["base_url"], tls="tls" in settings)
+    address = settings.get("base_url") or DEFAULT_UNIX_SOCKET.replace("http+unix", "unix")
+    _probe(address, tls="tls" in settings)
     # The default of ten connections would make the other threads open a new one for each call.
     return APIClient(version="auto", timeout=int(CALL_SECONDS), max_pool_size=threads, **settings)
 

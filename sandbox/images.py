@@ -32,16 +32,25 @@ DEFAULT_IMAGE = "gymnast-sandbox:latest"
 DOCKERFILES = Path(__file__).with_name("images")
 
 _LEFT_OUT = shutil.ignore_patterns(
-    "__pycache__", "test", "tests", "idlelib", "tkinter", "turtledemo", "turtle.py", "ensurepip", "lib2to3", "pydoc_data",
-    "site-packages", "dist-packages", "config-*", "_test*.so", "_ctypes_test*.so", "_xx*.so", "_tkinter*.so", "*.a",
+    "__pycache__", "test", "tests", "idlelib", "tkinter", "turtledemo", "turtle.py", "ensurepip", "lib2to3",
+    "pydoc_data", "site-packages", "dist-packages", "config-*", "_test*.so", "_ctypes_test*.so", "_xx*.so", "_tkinter*.so",
+    "*.a",
 )  # fmt: skip
 
-_TOOLS = """
-bash sh awk base64 basename cat chmod cmp comm cp cut date dd df diff dirname du echo env expand expr false file find fold
-grep egrep fgrep gzip gunzip head hostname id install join kill ln ls md5sum mkdir mkfifo mktemp mv nl nproc numfmt od paste pkill
-pgrep printenv printf ps pwd readlink realpath rev rm rmdir sed seq sha1sum sha256sum shuf sleep sort split stat tac
-tail tar tee test time timeout touch tr true truncate tty uname uniq unlink unzip wc which whoami xargs xxd yes zip
-""".split()
+_TOOLS = [
+    "bash", "sh", "awk", "base64", "basename", "cat", "chmod", "cmp", "comm", "cp", "cut", "date", "dd", "df", "diff",
+    "dirname", "du", "echo", "env", "expand", "expr", "false", "file", "find", "fold", "grep", "egrep", "fgrep",
+    "gzip", "gunzip", "head", "hostname", "id", "install", "join", "kill", "ln", "ls", "md5sum", "mkdir", "mkfifo",
+    "mktemp", "mv", "nl", "nproc", "numfmt", "od", "paste", "pkill", "pgrep", "printenv", "printf", "ps", "pwd",
+    "readlink", "realpath", "rev", "rm", "rmdir", "sed", "seq", "sha1sum", "sha256sum", "shuf", "sleep", "sort",
+    "split", "stat", "tac", "tail", "tar", "tee", "test", "time", "timeout", "touch", "tr", "true", "truncate", "tty",
+    "uname", "uniq", "unlink", "unzip", "wc", "which", "whoami", "xargs", "xxd", "yes", "zip",
+]  # fmt: skip
+
+_FOLDERS = (
+    "usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/local/bin", "usr/local/lib", "etc/ssl/certs",
+    "dev", "proc", "sys", "run", "root", "var/tmp", "workspace", "tmp",
+)  # fmt: skip
 
 _FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nsandbox:x:1000:1000::/workspace:/bin/bash\n",
@@ -100,10 +109,10 @@ async def build_dockerfile(engine: Engine, folder: str | Path, name: str) -> Ima
         ImageError: the build failed; the message ends with the build's last lines.
         EngineError: the engine does not answer.
     """
-    if not Path(folder, "Dockerfile").is_file():
-        raise ImageError(f"there is no Dockerfile in {folder}")
 
     def work() -> None:
+        if not Path(folder, "Dockerfile").is_file():
+            raise ImageError(f"there is no Dockerfile in {folder}")
         lines = list(engine.api.build(path=str(folder), tag=name, rm=True, forcerm=True, decode=True))
         if lines and "error" in lines[-1]:
             said = "".join(line.get("stream", "") for line in lines)[-2000:]
@@ -160,8 +169,7 @@ def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _make_skeleton(root: Path) -> None:
-    for folder in ("usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/local/bin", "usr/local/lib", "etc/ssl/certs", "dev",
-                   "proc", "sys", "run", "root", "var/tmp", "workspace", "tmp"):  # fmt: skip
+    for folder in _FOLDERS:
         (root / folder).mkdir(parents=True)
     (root / "tmp").chmod(0o1777)
     for name in ("bin", "sbin", "lib", "lib64"):

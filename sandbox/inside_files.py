@@ -16,9 +16,7 @@ from typing import Any
 _LISTED_BYTES = 64  # about what one entry takes beside its name
 
 
-def perform(
-    operation: str, path: str, data: bytes, limit: int, recursive: bool = False
-) -> tuple[dict[str, Any], bytes]:
+def perform(operation: str, path: str, data: bytes, limit: int, recursive: bool) -> tuple[dict[str, Any], bytes]:
     """One operation, as a frame: an empty header and the result, or an errno and a detail."""
     try:
         if operation == "read":
@@ -50,7 +48,7 @@ def _read(path: str, limit: int) -> bytes:
                 return b"".join(chunks)
             chunks.append(chunk)
             total += len(chunk)
-        raise OSError(errno.EFBIG, "the file has %d bytes or more, the limit is %d" % (max(size, total), limit))
+        raise OSError(errno.EFBIG, f"the file has {max(size, total)} bytes or more, the limit is {limit}")
     finally:
         os.close(fd)
 
@@ -96,7 +94,7 @@ def _list(path: str, limit: int, recursive: bool) -> bytes:
                 kind, size = _describe(entry)
                 total += len(name) + _LISTED_BYTES
                 if total > limit // 4:  # JSON may write six bytes for one
-                    raise OSError(errno.EFBIG, "the listing is too long, with %d files so far" % len(found))
+                    raise OSError(errno.EFBIG, f"the listing is too long, with {len(found)} files so far")
                 found.append((os.fsdecode(name), kind, size))
                 if recursive and kind == "directory":
                     folders.append(name)

@@ -5,6 +5,7 @@ Runs inside the box: standard library only, Python >= 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -21,7 +22,7 @@ _SCRATCH = 40  # descriptors from here on are free while a child arranges its ow
 
 
 def spawn(run: Callable[[], Any], fds: dict[int, int], environment: dict[str, str], cwd: str) -> int:
-    """Fork a process with the code's user and no privileges, that has the descriptors `{its number: ours}` and no other.
+    """Fork a process with the code's user and no privileges, with the descriptors `{its number: ours}` and no other.
 
     Raises:
         OSError: there are too many processes, or no memory.
@@ -110,7 +111,7 @@ def descendants(root: int) -> list[int]:
 def _stat(pid: int) -> list[bytes]:
     """The fields of /proc/PID/stat from the state on (index 0); empty if the process is gone."""
     try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
+        with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
     except OSError:
         return []
@@ -119,10 +120,8 @@ def _stat(pid: int) -> list[bytes]:
 def send(pids: Iterable[int], number: int) -> None:
     """Signal processes, the dead among them excepted."""
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            pass
 
 
 class Counters:

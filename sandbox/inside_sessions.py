@@ -7,6 +7,7 @@ Runs inside the box: standard library only, Python >= 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -119,6 +120,8 @@ class Capture:
 class Session:
     """A process that answers requests; begun when first needed, and again after its death."""
 
+    COMMANDS, REPLIES = 8, 9  # the numbers of the channel's descriptors in the process
+
     def __init__(self, box: Any) -> None:
         self.box = box  # the supervisor: settings, loop, counters, and `kill_everything`
         self.loop: Loop = box.loop
@@ -158,26 +161,23 @@ class Session:
         os.set_blocking(self.replies, False)
         self.fault, self.nonce, self.reply, self.outgoing = "", "", None, memoryview(b"")
         self.loop.watch(self.replies, self._on_reply)
+        streams = {0: self.box.null, 1: self.out.write_end, 2: self.err.write_end}
+        fds = {**streams, self.COMMANDS: commands, self.REPLIES: replies}
         try:
-            fds = {1: self.out.write_end, 2: self.err.write_end}
-            self.pid = self.start({0: self.box.null, **fds, self.COMMANDS: commands, self.REPLIES: replies})
+            self.pid = self.start(fds)
         except OSError:  # the code has used up all processes
             self.box.kill_everything()
-            self.pid = self.start({0: self.box.null, **fds, self.COMMANDS: commands, self.REPLIES: replies})
+            self.pid = self.start(fds)
         finally:
             os.close(commands)
             os.close(replies)
-
-    COMMANDS, REPLIES = 8, 9  # the descriptors' numbers in the session
 
     def kill(self) -> None:
         """End the process and its group; the state is lost."""
         if self.pid not in self.loop.exits:
             for kill in (os.killpg, os.kill):
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     kill(self.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
             self.loop.await_exit(self.pid)
         self.forget()
 
@@ -314,10 +314,8 @@ class PythonSession(Session):
             self.reply = _checked(header, payload, self.box.settings["max_output"])
 
     def interrupt(self) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGINT)  # the group: os.system() waits for its child whatever comes
-        except ProcessLookupError:
-            pass
 
 
 def _checked(header: dict[str, Any], payload: bytes, limit: int) -> dict[str, Any]:
@@ -325,9 +323,9 @@ def _checked(header: dict[str, Any], payload: bytes, limit: int) -> dict[str, An
     status, code, value, dropped = (header.get(name) for name in ("status", "code", "value", "dropped"))
     lengths = header.get("lengths")
     if status not in ("ok", "error") or type(code) is not int or type(value) is not bool:
-        raise ProtocolError("a reply has status %.40r, code %.40r, value %.40r" % (status, code, value))
+        raise ProtocolError(f"a reply has status {status!r:.40}, code {code!r:.40}, value {value!r:.40}")
     if type(dropped) is not int or not 0 <= dropped < 1 << 53 or type(lengths) is not list or len(lengths) != 3:
-        raise ProtocolError("a reply has dropped %.40r and lengths %.40r" % (dropped, lengths))
+        raise ProtocolError(f"a reply has dropped {dropped!r:.40} and lengths {lengths!r:.40}")
     parts = split(payload, lengths)
     error, half = parts[2], limit // 2
     if len(error) > limit:
@@ -369,7 +367,7 @@ class BashSession(Session):
             return
         fields = bytes(text).split(b" ", 2)
         if not end or rest or len(fields) != 3 or fields[0] != self.nonce.encode() or not fields[1].isdigit():
-            raise ProtocolError("the shell answered %.80r" % bytes(text))
+            raise ProtocolError(f"the shell answered {bytes(text[:80])!r}")
         self.buffer.clear()
         code, self.cwd = int(fields[1]) & 0xFF, os.fsdecode(fields[2])
         parts = [b"", b"", b""]

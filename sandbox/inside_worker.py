@@ -7,6 +7,7 @@ process alone: the supervisor bounds, checks and replaces it. Runs inside the bo
 from __future__ import annotations
 
 import ast
+import contextlib
 import linecache
 import os
 import signal
@@ -34,7 +35,7 @@ def serve(requests: int, replies: int, limit: int) -> None:
             leave(0)
         for header, source in decoder.feed(data):
             count += 1
-            outcome = _Cell(namespace, "%s%d>" % (CELL, count), limit).run(source)
+            outcome = _Cell(namespace, f"{CELL}{count}>", limit).run(source)
             if getpid() != me:
                 leave(0)  # the code forked, and this is the child: only the parent answers
             outcome["nonce"] = header["nonce"]
@@ -57,7 +58,7 @@ def _prepare_interpreter() -> dict[str, Any]:
         # Line by line: what was printed before a crash or a kill is not lost.
         stream = open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
-        setattr(sys, "__%s__" % name, stream)
+        setattr(sys, f"__{name}__", stream)
     _ignore_interrupts()
     return main.__dict__
 
@@ -121,7 +122,7 @@ class _Cell:
     def _evaluate(self, source: bytes) -> None:
         text = source.decode("utf-8", "surrogatepass")
         linecache.cache[self.name] = (len(text), None, text.splitlines(True), self.name)
-        tree = compile(text, self.name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        tree = ast.parse(text, self.name)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, self.name, "exec", dont_inherit=True), self.namespace)
         if isinstance(last, ast.Expr):
@@ -135,7 +136,7 @@ class _Cell:
         if code is None or (isinstance(code, int) and code == 0):
             return
         number = code & 0xFF if isinstance(code, int) else 1
-        self._fail(number, "SystemExit: %s\n" % (code,))
+        self._fail(number, f"SystemExit: {code}\n")
 
     def _fail(self, exit_code: int, text: str) -> None:
         self.status = "error"
@@ -152,10 +153,8 @@ class _Cell:
 
 def _flush() -> None:
     for stream in {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}.values():
-        try:
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # the code closed or replaced it
             stream.flush()  # type: ignore[union-attr]
-        except (AttributeError, OSError, ValueError):
-            pass  # the code closed it, or put something else in its place
 
 
 def _cut(data: bytes, limit: int) -> tuple[list[bytes], int]:

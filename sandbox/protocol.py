@@ -32,8 +32,8 @@ def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
     text = json.dumps(header).encode("ascii")
     if len(text) > MAX_HEADER or len(payload) > MAX_PAYLOAD:
         raise ValueError(
-            "a frame has at most %d bytes of header and %d of payload, got %d and %d"
-            % (MAX_HEADER, MAX_PAYLOAD, len(text), len(payload))
+            f"a frame has at most {MAX_HEADER} bytes of header and {MAX_PAYLOAD} of payload, "
+            f"got {len(text)} and {len(payload)}"
         )
     return b"".join((_LENGTHS.pack(len(text), len(payload)), text, payload))
 
@@ -79,8 +79,8 @@ class Decoder:
         header, payload = _LENGTHS.unpack_from(self._buffer)
         if header > self.max_header or payload > self.max_payload:
             raise ProtocolError(
-                "a frame announces %d bytes of header and %d of payload; the limits are %d and %d"
-                % (header, payload, self.max_header, self.max_payload)
+                f"a frame announces {header} bytes of header and {payload} of payload; "
+                f"the limits are {self.max_header} and {self.max_payload}"
             )
         return header, payload
 
@@ -89,9 +89,9 @@ def _parse(text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError("a frame's header is no JSON: %.80r" % text) from error
+        raise ProtocolError(f"a frame's header is no JSON: {text[:80]!r}") from error
     if not isinstance(header, dict):
-        raise ProtocolError("a frame's header is no JSON object: %.80r" % text)
+        raise ProtocolError(f"a frame's header is no JSON object: {text[:80]!r}")
     return header
 
 
@@ -102,7 +102,7 @@ def split(payload: bytes, lengths: list[int]) -> list[bytes]:
         ProtocolError: the lengths are not whole numbers that add up to the payload.
     """
     if not all(type(length) is int and length >= 0 for length in lengths) or sum(lengths) != len(payload):
-        raise ProtocolError("parts of %.80r bytes do not make a payload of %d" % (lengths, len(payload)))
+        raise ProtocolError(f"parts of {lengths!r:.80} bytes do not make a payload of {len(payload)}")
     parts, start = [], 0
     for length in lengths:
         parts.append(payload[start : start + length])

@@ -12,6 +12,7 @@ Runs inside the box: standard library only, Python >= 3.8.
 from __future__ import annotations
 
 import collections
+import contextlib
 import gc
 import importlib
 import os
@@ -132,10 +133,8 @@ class Supervisor:
         """Kill every process but this one and init, and wait until they are gone."""
         deadline = time.monotonic() + 5.0
         while True:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)  # one step for the kernel: no fork gets away
-            except ProcessLookupError:
-                pass
             self.loop.reap()
             if not processes.others():
                 break
@@ -155,9 +154,9 @@ class Supervisor:
         grown = self.counters.memory() - self.baseline
         retire = ""
         if wiped:
-            retire = "the files could not be removed: %s" % wiped.get("detail")
+            retire = "the files could not be removed: " + wiped["detail"]
         elif grown > _LEAK_BYTES:
-            retire = "%d MiB of memory are still in use after a reset" % (grown >> 20)
+            retire = f"{grown >> 20} MiB of memory are still in use after a reset"
         elif processes.ipc_objects():
             retire = "System V IPC objects were left behind"
         return {"retire": retire}
@@ -206,7 +205,7 @@ class Supervisor:
 
 def leave(reason: str) -> None:
     """End the box: when this process ends, init does, and the kernel kills the rest."""
-    os.write(2, ("gymnast: the box ends: %s\n" % reason).encode())
+    os.write(2, f"gymnast: the box ends: {reason}\n".encode())
     os._exit(0)
 
 

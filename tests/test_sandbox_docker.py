@@ -276,9 +276,9 @@ async def test_python_is_interrupted_and_keeps_its_state(box: DockerExecutor, co
     [
         "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
         "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
-        "while True:\n    try:\n        while True: sum([1])\n    except BaseException: pass",
-        "class R:\n    def __repr__(self):\n        while True:\n"
-        "            try:\n                while True: sum([1])\n            except BaseException: pass\nR()",
+        "import signal; signal.signal(signal.SIGINT, lambda *_: None)\nwhile True: pass",
+        "class R:\n    def __repr__(self):\n        import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "        while True: pass\nR()",
     ],
 )
 async def test_python_that_does_not_give_way_is_killed(box: DockerExecutor, code: str) -> None:
@@ -670,7 +670,8 @@ DENIED = {
     "memfd_secret": (447, 0), "fanotify_init": (300, 0, 0), "vmsplice": (278, 0, 0, 0, 0), "syslog": (103, 3, 0, 0),
     "modify_ldt": (154, 0, 0, 0), "personality": (135, 0x0040000), "clone NEWUSER": (56, 0x10000000, 0, 0, 0, 0),
     "socket VSOCK": (41, 40, 1, 0), "socket ALG": (41, 38, 5, 0), "socket PACKET": (41, 17, 3, 0),
-    "socket NETLINK_NETFILTER": (41, 16, 3, 12), "socketpair TIPC": (53, 30, 1, 0, 0), "mount_setattr": (442, 0, 0, 0, 0, 0),
+    "socket NETLINK_NETFILTER": (41, 16, 3, 12), "socketpair TIPC": (53, 30, 1, 0, 0),
+    "mount_setattr": (442, 0, 0, 0, 0, 0),
     "fsopen": (430, 0, 0), "pidfd_getfd": (438, 0, 0, 0),
 }  # fmt: skip
 
@@ -899,7 +900,7 @@ async def test_a_start_cancelled_at_any_point_leaves_nothing(image: str, millise
 
 @pytest.mark.usefixtures("nothing_left")
 async def test_a_start_that_takes_too_long(image: str) -> None:
-    with pytest.raises(SandboxTimeoutError, match="start_timeout=0.1"):
+    with pytest.raises(SandboxTimeoutError, match=r"start_timeout=0\.1"):
         await DockerExecutor(limits=LIMITS, start_timeout=0.1).start()
 
 
