@@ -33,8 +33,8 @@ DOCKERFILES = Path(__file__).with_name("images")
 
 _LEFT_OUT = shutil.ignore_patterns(
     "__pycache__", "test", "tests", "idlelib", "tkinter", "turtledemo", "turtle.py", "ensurepip", "lib2to3",
-    "pydoc_data", "site-packages", "dist-packages", "config-*", "_test*.so", "_ctypes_test*.so", "_xx*.so", "_tkinter*.so",
-    "*.a",
+    "pydoc_data", "site-packages", "dist-packages", "config-*", "_test*.so", "_ctypes_test*.so", "_xx*.so",
+    "_tkinter*.so", "*.a",
 )  # fmt: skip
 
 _TOOLS = [
