@@ -94,6 +94,7 @@ class DockerExecutor(Executor):
         self.files = dict(files or {})
         self.pull: Pull = pull
         self.start_timeout = check_timeout(start_timeout)
+        self._max_code = size_of(self.options.limits.max_code)
         self._engine = engine
         self._owns_engine = engine is None
         self._launched: Launched | None = None
@@ -279,9 +280,8 @@ class DockerExecutor(Executor):
 
     def _refusal(self, operation: str, data: bytes) -> str:
         """What is wrong with a piece of code that no session could even read."""
-        limit = size_of(self.options.limits.max_code)
-        if len(data) > limit:
-            return f"the code has {len(data)} bytes, Limits.max_code is {limit}\n"
+        if len(data) > self._max_code:
+            return f"the code has {len(data)} bytes, Limits.max_code is {self._max_code}\n"
         if operation == "bash" and b"\0" in data:
             return "bash: a command cannot hold a NUL character\n"
         return ""

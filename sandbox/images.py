@@ -208,7 +208,12 @@ def _copy_tools(root: Path) -> list[Path]:
         else:
             shutil.copy(real, target)
             copied[real] = target
-    return [path for path in copied.values() if path.open("rb").read(4) == b"\x7fELF"]
+    return [path for path in copied.values() if _is_binary(path)]
+
+
+def _is_binary(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
 
 
 def _copy_libraries(root: Path, binaries: Iterable[Path]) -> list[Path]:

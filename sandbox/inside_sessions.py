@@ -149,6 +149,7 @@ class Session:
 
     def ensure(self) -> None:
         """Have a living process behind a channel that is in order."""
+        self.loop.reap()
         if self.pid and (self.fault or self.pid in self.loop.exits):
             self.kill()
         if self.pid:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import subprocess
@@ -383,7 +384,7 @@ async def test_all_descriptors_closed(box: DockerExecutor) -> None:
 
 async def test_a_session_killed_between_calls_is_reported_as_lost(box: DockerExecutor) -> None:
     pid = (await box.python("import os; x = 1; os.getpid()")).value
-    await box.bash(f"kill -9 {pid}")
+    await box.bash(f"kill -9 {pid}; while [ -d /proc/{pid} ]; do :; done", timeout=5)
     result = await box.python("6 * 7")
     assert (result.value, result.state_lost) == ("42", True)
     assert not (await box.python("1")).state_lost
@@ -606,6 +607,21 @@ async def test_the_base_files_are_there_again_after_a_reset(image: str) -> None:
         assert await box.read_file("data/x.csv") == b"1,2\n"
         assert (await box.bash("echo $KEY")).stdout == "value\n"
         assert (await box.python("import os; os.environ['KEY']")).value == "'value'"
+
+
+async def test_a_box_that_can_write_its_root_is_replaced_at_a_reset(image: str) -> None:
+    async with DockerExecutor(limits=LIMITS, read_only=False) as box:
+        old = box._launched
+        await box.reset()
+        assert box._launched is not old
+        assert await usable(box)
+
+
+async def test_modules_can_be_there_from_the_start(image: str) -> None:
+    async with DockerExecutor(limits=LIMITS, preload=["decimal"]) as box:
+        for _ in range(2):
+            assert (await box.python("import sys; 'decimal' in sys.modules")).value == "True"
+            await box.reset()
 
 
 # --- protection, seen from inside -------------------------------------------------------------------------------
@@ -841,6 +857,16 @@ async def test_a_box_that_does_not_answer_is_given_up(
 async def box_is_busy(box: DockerExecutor) -> None:
     """Wait until a call holds the box's turn and its request is on the way."""
     assert await eventually(lambda: box._connection is not None and bool(box._connection._waiting), 5)
+
+
+@pytest.mark.parametrize("limit", ["idle", "lifetime"])
+@pytest.mark.usefixtures("nothing_left")
+async def test_a_box_ends_itself_when_its_time_is_over(image: str, limit: str) -> None:
+    limits = dataclasses.replace(LIMITS, **{limit: 0.3})
+    async with DockerExecutor(limits=limits) as box:
+        assert await eventually(lambda: box._connection is None or box._connection.lost is not None, 5)
+        with pytest.raises(SandboxLostError, match="lifetime or idle time is over"):
+            await box.ping()
 
 
 async def test_the_death_of_the_owner_ends_the_box(image: str) -> None:
