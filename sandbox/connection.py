@@ -1,0 +1,141 @@
+"""The host's end of a box: frames over the socket that an engine attaches to a container's standard streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar, cast
+
+from .errors import SandboxLostError
+from .protocol import Decoder, ProtocolError, encode, split
+
+Result = TypeVar("Result")
+Reply = tuple[dict[str, Any], list[bytes]]  # a header, and the parts of the payload
+
+_STREAM_HEADER = 8  # a stream's number, three zeros, and a u32 length, before every piece
+_STDERR_TAIL = 4096  # bytes kept of what the supervisor says when it breaks
+
+
+class Connection(asyncio.Protocol):
+    """Sends requests and gives each the reply with its id; anything else that comes ends the connection."""
+
+    def __init__(self, max_payload: int) -> None:
+        self.lost: str | None = None  # why nothing can be sent any more
+        self._stderr = bytearray()
+        self._decoder = Decoder(max_payload=max_payload)
+        self._transport: asyncio.Transport | None = None
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._next_id = 1
+        self._prefix = bytearray()
+        self._stream, self._left = 0, 0  # of the piece that is being received
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def stderr(self) -> str:
+        """The end of what the container wrote to standard error; nothing that code prints comes here."""
+        return self._stderr.decode("utf-8", "replace").strip()
+
+    def send_raw(self, data: bytes) -> None:
+        """Send bytes that are no frame."""
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def hello(self, settings: dict[str, Any]) -> asyncio.Future[Reply]:
+        """Send the settings; the reply comes when the box is ready."""
+        return self._send(0, settings, b"")
+
+    def request(self, header: dict[str, Any], payload: bytes = b"") -> tuple[int, asyncio.Future[Reply]]:
+        """Send a request; returns its id and the reply to come, which fails with `SandboxLostError` if none can."""
+        number = self._next_id
+        self._next_id += 1
+        return number, self._send(number, header, payload)
+
+    def interrupt(self, number: int) -> None:
+        """Ask the box to end a request before its time; its reply comes as ever."""
+        if self._transport is not None and self.lost is None:
+            self._transport.write(encode({"op": "interrupt", "id": number}))
+
+    def abort(self, reason: str) -> None:
+        """End the connection, and fail whoever waits for a reply."""
+        self._fail(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _send(self, number: int, header: dict[str, Any], payload: bytes) -> asyncio.Future[Reply]:
+        reply: asyncio.Future[Reply] = self._loop.create_future()
+        if self.lost is not None or self._transport is None:
+            reply.set_exception(SandboxLostError(f"the box is gone: {self.lost}"))
+            return reply
+        self._waiting[number] = reply
+        self._transport.write(encode({**header, "id": number}, payload))
+        return reply
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            view = memoryview(data)
+            while view and self.lost is None:
+                view = self._take_piece(view)
+        except ProtocolError as error:
+            self.abort(str(error))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(str(exc) if exc else self.stderr or "its container has ended")
+
+    def _take_piece(self, view: memoryview) -> memoryview:
+        if not self._left:
+            missing = _STREAM_HEADER - len(self._prefix)
+            self._prefix += view[:missing]
+            if len(self._prefix) == _STREAM_HEADER:
+                self._stream, self._left = self._prefix[0], int.from_bytes(self._prefix[4:], "big")
+                self._prefix.clear()
+            return view[missing:]
+        piece = view[: self._left]
+        self._left -= len(piece)
+        if self._stream == 1:
+            for header, payload in self._decoder.feed(bytes(piece)):
+                self._deliver(header, payload)
+        elif self._stream == 2:
+            self._stderr += piece
+            del self._stderr[:-_STDERR_TAIL]
+        else:
+            raise ProtocolError(f"the engine sent stream {self._stream}")
+        return view[len(piece) :]
+
+    def _deliver(self, header: dict[str, Any], payload: bytes) -> None:
+        number, lengths = header.get("id"), header.get("lengths")
+        if not isinstance(number, int) or number not in self._waiting or not isinstance(lengths, list):
+            raise ProtocolError(f"the box sent what was not asked for: {header!r:.200}")
+        parts = split(payload, lengths)
+        reply = self._waiting.pop(number)
+        if not reply.done():
+            reply.set_result((header, parts))
+
+    def _fail(self, reason: str) -> None:
+        if self.lost is None:
+            self.lost = reason
+        for reply in self._waiting.values():
+            if not reply.done():
+                reply.set_exception(SandboxLostError(f"the box is gone: {self.lost}"))
+                reply.exception()  # nobody may be waiting for it any more
+        self._waiting.clear()
+
+
+async def finish(call: Coroutine[Any, Any, Result]) -> Result:
+    """Await to the end even while this task is being cancelled; the cancellation goes on afterwards."""
+    task = asyncio.ensure_future(call)
+    cancellation: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancellation = error
+    if cancellation is not None:
+        raise cancellation
+    return task.result()

@@ -1,0 +1,136 @@
+"""What the engine is asked for: one table that holds every measure of protection. Nothing here does anything.
+
+The code runs as user 1000 without capabilities. Only the supervisor is the container's root, with three capabilities:
+to start processes as that user (SETUID, SETGID) and to end them (KILL).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .base import WORKSPACE, Limits, size_of
+from .boot import BOOT
+
+UNCONFINED = "unconfined"  # a `seccomp` that filters nothing
+
+UID = 1000
+
+
+@cache
+def default_seccomp() -> str:
+    """Our own filter of system calls, as the engine takes it."""
+    return json.dumps(json.loads(Path(__file__).with_name("seccomp.json").read_text("utf-8")))
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class BoxOptions:
+    """How a box differs from the default; hashable, as boxes with equal options are interchangeable."""
+
+    image: str
+    limits: Limits
+    network: str = "none"  # "none", "bridge", or the name of a network of the engine
+    runtime: str | None = None  # such as "runsc" (gVisor) or "kata"; None is the engine's default
+    read_only: bool = True  # the root file system; a box that can write it is replaced at `reset`
+    seccomp: str | None = None  # None is ours; JSON, or "unconfined"
+    environment: tuple[tuple[str, str], ...] = ()  # for the code; never the host's
+    preload: tuple[str, ...] = ()  # modules that every session has imported already
+
+
+def container_config(options: BoxOptions, labels: dict[str, str], volumes: list[str]) -> dict[str, Any]:
+    """The body of the engine's request to create the container (`POST /containers/create`)."""
+    return {
+        "Image": options.image,
+        "Entrypoint": ["python3", "-u", "-c", BOOT],
+        "Cmd": [],
+        "User": "0:0",  # the supervisor; what the image names is for programs that are not there
+        "WorkingDir": "/",
+        "Hostname": "sandbox",
+        "Labels": labels,
+        "Healthcheck": {"Test": ["NONE"]},  # an image's health check would run as root
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "OpenStdin": True,
+        "StdinOnce": True,  # the container's input ends with our connection, hence with our death
+        "Tty": False,
+        "HostConfig": _host_config(options, volumes),
+    }
+
+
+def _host_config(options: BoxOptions, volumes: list[str]) -> dict[str, Any]:
+    limits = options.limits
+    memory = size_of(limits.memory)
+    config: dict[str, Any] = {
+        "NetworkMode": options.network,
+        "ReadonlyRootfs": options.read_only,
+        "Tmpfs": _tmpfs(limits, volumes),
+        "CapDrop": ["ALL"],
+        "CapAdd": ["SETUID", "SETGID", "KILL"],
+        "SecurityOpt": ["no-new-privileges:true", f"seccomp={options.seccomp or default_seccomp()}"],
+        "PidsLimit": limits.pids,
+        "Memory": memory,
+        "MemorySwap": memory,  # memory and swap together, that is no swap
+        "NanoCpus": int(limits.cpus * 1e9),
+        "IpcMode": "private",
+        "ShmSize": size_of(limits.shm),
+        "Ulimits": [
+            {"Name": "core", "Soft": 0, "Hard": 0},
+            {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
+            {"Name": "fsize", **dict.fromkeys(("Soft", "Hard"), max(map(size_of, (limits.workspace, limits.tmp))))},
+        ],
+        "Init": True,  # collects orphans; their zombies would use up the process limit
+        "AutoRemove": True,
+        "LogConfig": {"Type": "none", "Config": {}},  # output would fill the host's disk
+        "Binds": [],
+    }
+    if options.runtime is not None:
+        config["Runtime"] = options.runtime
+    return config
+
+
+def _tmpfs(limits: Limits, volumes: list[str]) -> dict[str, str]:
+    common = "rw,nosuid,nodev"
+    return {
+        # An image's volumes would be folders on the host's disk, without a limit.
+        **dict.fromkeys(volumes, f"{common},noexec,size=64k,mode=0555"),
+        WORKSPACE: (
+            f"{common},exec,size={size_of(limits.workspace)},nr_inodes={limits.max_inodes},"
+            f"uid={UID},gid={UID},mode=0700"
+        ),
+        "/tmp": f"{common},exec,size={size_of(limits.tmp)},nr_inodes={limits.max_inodes},mode=1777",
+        "/dev/shm": f"{common},noexec,size={size_of(limits.shm)},nr_inodes=1024,mode=1777",
+    }
+
+
+def session_environment(options: BoxOptions) -> dict[str, str]:
+    """The environment of the code, on top of the image's own."""
+    one_thread = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    return {
+        "HOME": WORKSPACE,
+        "USER": "sandbox",
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "MPLBACKEND": "Agg",
+        "PYTHONUNBUFFERED": "1",
+        **dict.fromkeys(one_thread, "1"),
+        **dict(options.environment),
+    }
+
+
+def box_settings(options: BoxOptions) -> dict[str, Any]:
+    """What the supervisor is told first."""
+    limits = options.limits
+    return {
+        "workspace": WORKSPACE,
+        "environment": session_environment(options),
+        "preload": list(options.preload),
+        "max_output": size_of(limits.max_output),
+        "max_file": size_of(limits.max_file),
+        "grace": limits.grace,
+        "idle": limits.idle,
+        "lifetime": limits.lifetime,
+    }

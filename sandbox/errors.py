@@ -1,0 +1,75 @@
+"""What a broken sandbox raises. Code that fails inside a box raises nothing: its failure is an `ExecutionResult`.
+
+Every error is a `SandboxError` and a standard-library type, so callers may catch either.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .base import ExecutionResult
+
+
+class SandboxError(Exception):
+    """Something is wrong with the sandbox; never with the code that runs in it."""
+
+
+class EngineError(SandboxError, ConnectionError):
+    """The container engine is absent, out of reach, or refused a request."""
+
+
+class ImageError(SandboxError, LookupError):
+    """The image is missing, or lacks what a box needs; the message names it."""
+
+
+class SandboxClosedError(SandboxError, RuntimeError):
+    """The executor has not been started, or is closed already."""
+
+
+class SandboxTimeoutError(SandboxError, TimeoutError):
+    """A box could not be had in time. (Code that runs too long is a result with `Status.TIMEOUT`.)"""
+
+
+class SandboxLostError(SandboxError, ConnectionError):
+    """The box died or stopped answering under a call; `reset` makes a new one.
+
+    `result` holds what is known of the call that was running (`Status.SANDBOX_LOST`), or None.
+    """
+
+    def __init__(self, message: str, *, result: ExecutionResult | None = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class SandboxFileError(SandboxError, OSError):
+    """A file in the box could not be read or written; `errno`, `strerror` and `filename` say why."""
+
+
+class SandboxFileNotFoundError(SandboxFileError, FileNotFoundError):
+    """There is no such file in the box."""
+
+
+class SandboxPermissionError(SandboxFileError, PermissionError):
+    """The code's user may not do this, or the path is a symbolic link."""
+
+
+class SandboxFileTooLargeError(SandboxFileError):
+    """The file, or the listing, is larger than `Limits.max_file`; nothing of it was buffered."""
+
+
+_BY_ERRNO: dict[int, type[SandboxFileError]] = {
+    errno.ENOENT: SandboxFileNotFoundError,
+    errno.EACCES: SandboxPermissionError,
+    errno.EPERM: SandboxPermissionError,
+    errno.EROFS: SandboxPermissionError,
+    errno.ELOOP: SandboxPermissionError,
+    errno.EFBIG: SandboxFileTooLargeError,
+}
+
+
+def file_error(number: int, path: str, detail: str = "") -> SandboxFileError:
+    """The error for an errno that a box reported; `detail` replaces the system's text."""
+    return _BY_ERRNO.get(number, SandboxFileError)(number, detail or os.strerror(number), path)

@@ -1,0 +1,382 @@
+"""Sessions inside the box: a Python worker and a shell, their channels, their output, and the ladder at a timeout.
+
+Everything that comes from a session is untrusted: its output is capped, its channel is read without waiting, a reply
+must carry the request's nonce, and anything else is a fault after which the session is replaced.
+Runs inside the box: standard library only, Python >= 3.8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import inside_processes as processes
+from .inside_worker import serve
+from .protocol import Decoder, ProtocolError, encode, split
+
+_CHUNK = 1 << 16
+_LARGEST_PIPE = 1 << 20  # what a pipe can hold at most, hence what was written before a reply
+_DEATH_SECONDS = 2.0  # a killed process is gone long before
+_ORPHANED_SECONDS = 0.2  # between the end of a channel and the end of the process that held it
+
+
+class Loop:
+    """Waits for descriptors and for children; the supervisor's one place of waiting."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.exits: dict[int, int] = {}  # what waitpid() said of children that have ended
+        self.current = 0  # the id of the running request
+        self.unwanted = 0  # the id of the request that the host last asked to end
+        wakeup, write_end = os.pipe()
+        for fd in (wakeup, write_end):
+            os.set_blocking(fd, False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        self.watch(wakeup, lambda: (os.read(wakeup, _CHUNK), self.reap()))
+
+    @property
+    def interrupted(self) -> bool:
+        """The host asked to end the running request."""
+        return self.current == self.unwanted
+
+    def watch(self, fd: int, call: Callable[[], Any], events: int = selectors.EVENT_READ) -> None:
+        self.selector.register(fd, events, call)
+
+    def unwatch(self, fd: int) -> None:
+        if fd in self.selector.get_map():
+            self.selector.unregister(fd)
+
+    def pump(self, deadline: float) -> None:
+        """Handle what is there, or wait for it until a moment of time.monotonic()."""
+        for key, _ in self.selector.select(max(0.0, deadline - time.monotonic())):
+            key.data()
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.exits[pid] = status
+
+    def await_exit(self, pid: int, seconds: float = _DEATH_SECONDS) -> bool:
+        deadline = time.monotonic() + seconds
+        while pid not in self.exits and time.monotonic() < deadline:
+            self.pump(deadline)
+        return pid in self.exits
+
+
+class Capture:
+    """One stream of a session: a pipe that we read, of which a head and a tail are kept."""
+
+    def __init__(self, loop: Loop, limit: int) -> None:
+        self.half = limit // 2
+        self.head, self.tail, self.seen = bytearray(), bytearray(), 0
+        self.loop = loop
+        self.fd, self.write_end = os.pipe()
+        os.fchmod(self.write_end, 0o622)  # lets the code open /dev/stdout and /dev/stderr
+        os.set_blocking(self.fd, False)
+        loop.watch(self.fd, self.read)
+
+    def read(self) -> int:
+        try:
+            data = os.read(self.fd, _CHUNK)
+        except BlockingIOError:
+            return 0
+        self.seen += len(data)
+        room = self.half - len(self.head)
+        if room > 0:
+            self.head += data[:room]
+            data = data[room:]
+        self.tail += data
+        if len(self.tail) > 4 * self.half:  # seldom, as it moves the tail
+            del self.tail[: -self.half]
+        return len(data) + max(room, 0)
+
+    def take(self) -> tuple[bytes, bytes, int]:
+        """Head, tail, and the number of bytes dropped between them; what is in the pipe now is part of it."""
+        stop = self.seen + _LARGEST_PIPE
+        while self.seen < stop and self.read():
+            pass
+        head, tail = bytes(self.head), bytes(self.tail[-self.half :])
+        dropped = self.seen - len(head) - len(tail)
+        self.head, self.tail, self.seen = bytearray(), bytearray(), 0
+        return head, tail, dropped
+
+    def close(self) -> None:
+        self.loop.unwatch(self.fd)
+        os.close(self.fd)
+        os.close(self.write_end)
+
+
+class Session:
+    """A process that answers requests; begun when first needed, and again after its death."""
+
+    COMMANDS, REPLIES = 8, 9  # the numbers of the channel's descriptors in the process
+
+    def __init__(self, box: Any) -> None:
+        self.box = box  # the supervisor: settings, loop, counters, and `kill_everything`
+        self.loop: Loop = box.loop
+        self.pid = 0
+        self.lost = False  # the state was lost since the last answer
+        self.fault = ""  # what is wrong with the channel
+        self.reply: dict[str, Any] | None = None
+        self.nonce = ""
+
+    # What the two kinds of sessions differ in.
+
+    def start(self, fds: dict[int, int]) -> int:
+        raise NotImplementedError
+
+    def request(self, source: bytes) -> bytes:
+        raise NotImplementedError
+
+    def feed(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def interrupt(self) -> None:
+        raise NotImplementedError
+
+    # Life and death.
+
+    def ensure(self) -> None:
+        """Have a living process behind a channel that is in order."""
+        self.loop.reap()
+        if self.pid and (self.fault or self.pid in self.loop.exits):
+            self.kill()
+        if self.pid:
+            return
+        limit = self.box.settings["max_output"]
+        self.out, self.err = Capture(self.loop, limit), Capture(self.loop, limit)
+        commands, self.commands = os.pipe()
+        self.replies, replies = os.pipe()
+        os.set_blocking(self.commands, False)
+        os.set_blocking(self.replies, False)
+        self.fault, self.nonce, self.reply, self.outgoing = "", "", None, memoryview(b"")
+        self.loop.watch(self.replies, self._on_reply)
+        streams = {0: self.box.null, 1: self.out.write_end, 2: self.err.write_end}
+        fds = {**streams, self.COMMANDS: commands, self.REPLIES: replies}
+        try:
+            self.pid = self.start(fds)
+        except OSError:  # the code has used up all processes
+            self.box.kill_everything()
+            self.pid = self.start(fds)
+        finally:
+            os.close(commands)
+            os.close(replies)
+
+    def kill(self) -> None:
+        """End the process and its group; the state is lost."""
+        if self.pid not in self.loop.exits:
+            for kill in (os.killpg, os.kill):
+                with contextlib.suppress(ProcessLookupError):
+                    kill(self.pid, signal.SIGKILL)
+            self.loop.await_exit(self.pid)
+        self.forget()
+
+    def forget(self) -> None:
+        """Release what belonged to a process that has ended."""
+        if not self.pid:
+            return
+        self.loop.exits.pop(self.pid, None)
+        self.loop.unwatch(self.replies)
+        self.loop.unwatch(self.commands)
+        os.close(self.replies)
+        os.close(self.commands)
+        self.out.close()
+        self.err.close()
+        self.pid = 0
+        self.lost = True
+
+    # One request.
+
+    def run(self, source: bytes, timeout: float) -> tuple[dict[str, Any], list[bytes]]:
+        """Run a piece of code to its end, whatever that is, and return the answer's header and parts."""
+        self.ensure()
+        began, kills = processes.now(), self.box.counters.oom_kills()
+        self.reply, self.nonce = None, os.urandom(8).hex()
+        self.outgoing = memoryview(self.request(source))
+        self._send()
+        interrupted = self._await_reply(timeout)
+        answer = {"status": "timeout", "code": None, "value": False, "dropped": 0}
+        parts = [b"", b"", b""]  # head and tail of the value, and the traceback
+        reply, ended = self.reply, self._end_of_process()
+        if reply is not None:
+            parts = reply.pop("parts")
+            answer.update(reply)
+            if answer["code"] == 137 and self.box.counters.oom_kills() > kills:
+                answer["status"] = "oom"
+        elif ended is not None and not interrupted:
+            killed_for_memory = ended == -signal.SIGKILL and self.box.counters.oom_kills() > kills
+            answer["status"] = "oom" if killed_for_memory else "signal" if ended < 0 else "exited"
+            answer["code"] = ended
+        elif self.fault and not interrupted:
+            answer["status"] = "protocol"
+        answer["retire"] = answer["status"] if answer["status"] in ("oom", "protocol") else ""
+        if interrupted:
+            answer.update(status="timeout", code=None)
+        return self._close_request(answer, parts, began, interrupted)
+
+    def _close_request(
+        self, answer: dict[str, Any], parts: list[bytes], began: int, interrupted: bool
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Kill what must not go on, take the output, and say whether the state is lost."""
+        died = self.reply is None
+        out, err = self.out.take(), self.err.take()
+        if died:
+            self.kill()
+        if interrupted:
+            answer["retire"] = "hard kill" if died else ""
+            if not self.box.sweep(began):
+                answer["retire"] = "hard kill"
+        answer["lost"], self.lost = self.lost, False
+        answer["dropped"] = [out[2], err[2], answer["dropped"]]
+        return answer, [out[0], out[1], err[0], err[1], *parts]
+
+    def _await_reply(self, timeout: float) -> bool:
+        """Wait for the reply or the end; interrupt at the deadline, and give up after the grace."""
+        interrupted, deadline = False, time.monotonic() + timeout
+        while self.reply is None and not self.fault and self.pid not in self.loop.exits:
+            late = time.monotonic() >= deadline
+            if interrupted and late:
+                break
+            if not interrupted and (late or self.loop.interrupted):
+                interrupted, deadline = True, time.monotonic() + self.box.settings["grace"]
+                self.interrupt()
+            self.loop.pump(deadline)
+        return interrupted
+
+    def _end_of_process(self) -> int | None:
+        """The exit status, or minus the signal; None if the process is alive."""
+        if self.reply is None and self.fault:
+            self.loop.await_exit(self.pid, _ORPHANED_SECONDS)
+        status = self.loop.exits.get(self.pid)
+        if status is None:
+            return None
+        return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+    def _send(self) -> None:
+        """Write as much of the request as the pipe takes, and the rest when it takes more."""
+        try:
+            while self.outgoing:
+                self.outgoing = self.outgoing[os.write(self.commands, self.outgoing) :]
+        except BlockingIOError:
+            if self.commands not in self.loop.selector.get_map():
+                self.loop.watch(self.commands, self._send, selectors.EVENT_WRITE)
+            return
+        except BrokenPipeError:
+            self.fault = "it closed its channel"
+        self.loop.unwatch(self.commands)
+
+    def _on_reply(self) -> None:
+        try:
+            data = os.read(self.replies, _CHUNK)
+        except BlockingIOError:
+            return
+        try:
+            if not data:
+                raise ProtocolError("it closed its channel")
+            if not self.nonce:
+                raise ProtocolError("it spoke without being asked")
+            self.feed(data)
+        except ProtocolError as error:
+            self.fault = str(error)
+            self.loop.unwatch(self.replies)
+        if self.reply is not None:
+            self.nonce = ""
+
+
+class PythonSession(Session):
+    """The worker of `inside_worker.py`, forked from the supervisor."""
+
+    COMMANDS, REPLIES = 62, 63  # out of the way of code that closes or reuses the first few
+
+    def start(self, fds: dict[int, int]) -> int:
+        limit = self.box.settings["max_output"]
+        self.decoder = Decoder(max_payload=3 * limit + (1 << 20))
+        run = lambda: serve(self.COMMANDS, self.REPLIES, limit)  # noqa: E731
+        return processes.spawn(run, fds, self.box.environment, self.box.workspace)
+
+    def request(self, source: bytes) -> bytes:
+        return encode({"nonce": self.nonce}, source)
+
+    def feed(self, data: bytes) -> None:
+        for header, payload in self.decoder.feed(data):
+            if self.reply is not None or header.get("nonce") != self.nonce:
+                raise ProtocolError("it answered what was not asked")
+            self.reply = _checked(header, payload, self.box.settings["max_output"])
+
+    def interrupt(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGINT)  # the group: os.system() waits for its child whatever comes
+
+
+def _checked(header: dict[str, Any], payload: bytes, limit: int) -> dict[str, Any]:
+    """A worker's reply, every field of the type that it must have."""
+    status, code, value, dropped = (header.get(name) for name in ("status", "code", "value", "dropped"))
+    lengths = header.get("lengths")
+    if status not in ("ok", "error") or type(code) is not int or type(value) is not bool:
+        raise ProtocolError(f"a reply has status {status!r:.40}, code {code!r:.40}, value {value!r:.40}")
+    if type(dropped) is not int or not 0 <= dropped < 1 << 53 or type(lengths) is not list or len(lengths) != 3:
+        raise ProtocolError(f"a reply has dropped {dropped!r:.40} and lengths {lengths!r:.40}")
+    parts = split(payload, lengths)
+    error, half = parts[2], limit // 2
+    if len(error) > limit:
+        parts[2], dropped = error[:half] + b"\n...\n" + error[-half:], dropped + len(error) - 2 * half
+    return {"status": status, "code": code & 0xFF, "value": value, "dropped": dropped, "parts": parts}
+
+
+# Reads a nonce and a command, runs it without the channel's descriptors, reports its status and the directory. The
+# status comes on a descriptor of its own, so nothing that a command prints can be taken for it.
+_SHELL = r"""
+while IFS= read -r -d '' __gymnast_nonce <&8 && IFS= read -r -d '' __gymnast_command <&8; do
+  eval "$__gymnast_command" </dev/null 8<&- 9>&-
+  builtin printf '%s %s %s\0' "$__gymnast_nonce" "$?" "$PWD" >&9
+done
+"""
+
+
+class BashSession(Session):
+    """A shell that stays, with its directory, variables and functions."""
+
+    def __init__(self, box: Any) -> None:
+        super().__init__(box)
+        self.cwd = box.workspace
+
+    def start(self, fds: dict[int, int]) -> int:
+        self.buffer = bytearray()
+        arguments = ["bash", "--norc", "--noprofile", "-O", "expand_aliases", "-c", _SHELL]
+        return processes.spawn(
+            lambda: os.execv(self.box.bash, arguments), fds, {**self.box.environment, "PWD": self.cwd}, self.cwd
+        )
+
+    def request(self, source: bytes) -> bytes:
+        return b"%s\0%s\0" % (self.nonce.encode(), source)
+
+    def feed(self, data: bytes) -> None:
+        self.buffer += data
+        text, end, rest = self.buffer.partition(b"\0")
+        if not end and len(text) < 1 << 14:
+            return
+        fields = bytes(text).split(b" ", 2)
+        if not end or rest or len(fields) != 3 or fields[0] != self.nonce.encode() or not fields[1].isdigit():
+            raise ProtocolError(f"the shell answered {bytes(text[:80])!r}")
+        self.buffer.clear()
+        code, self.cwd = int(fields[1]) & 0xFF, os.fsdecode(fields[2])
+        parts = [b"", b"", b""]
+        self.reply = {"status": "error" if code else "ok", "code": code, "value": False, "dropped": 0, "parts": parts}
+
+    def interrupt(self) -> None:
+        """Interrupt what the shell waits for; the shell itself would ignore it, as background jobs do."""
+        processes.send(processes.descendants(self.pid), signal.SIGINT)
+
+    def reset(self) -> None:
+        self.cwd, self.lost = self.box.workspace, False

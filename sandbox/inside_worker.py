@@ -1,0 +1,165 @@
+"""The Python session: a process without privileges that runs cells of code, one after the other, in one namespace.
+
+Forked from the supervisor, which has imported everything already. Whatever the code does to this process harms this
+process alone: the supervisor bounds, checks and replaces it. Runs inside the box: standard library only, Python >= 3.8.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import linecache
+import os
+import signal
+import site
+import sys
+import traceback
+import types
+from typing import Any
+
+from .protocol import Decoder, encode
+
+CELL = "<cell "  # file names of cells begin so
+
+
+def serve(requests: int, replies: int, limit: int) -> None:
+    """Answer requests (a nonce and a cell's source) until the descriptor `requests` ends."""
+    read, write, getpid, leave = os.read, os.write, os.getpid, os._exit  # before the code can replace them
+    me = getpid()
+    namespace = _prepare_interpreter()
+    decoder = Decoder()
+    count = 0
+    while True:
+        data = read(requests, 1 << 16)
+        if not data:
+            leave(0)
+        for header, source in decoder.feed(data):
+            count += 1
+            outcome = _Cell(namespace, f"{CELL}{count}>", limit).run(source)
+            if getpid() != me:
+                leave(0)  # the code forked, and this is the child: only the parent answers
+            outcome["nonce"] = header["nonce"]
+            parts = outcome.pop("parts")
+            outcome["lengths"] = [len(part) for part in parts]
+            reply = encode(outcome, b"".join(parts))
+            while reply:
+                reply = reply[write(replies, reply) :]
+
+
+def _prepare_interpreter() -> dict[str, Any]:
+    main = types.ModuleType("__main__")  # a real module, so that pickle and multiprocessing find what cells define
+    main.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = main
+    sys.argv = [""]
+    sys.path.insert(0, "")
+    sys.path.append(site.getusersitepackages())  # where `pip install` puts things, in a box with a network
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        # Line by line: what was printed before a crash or a kill is not lost.
+        stream = open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    _ignore_interrupts()
+    return main.__dict__
+
+
+def _ignore_interrupts() -> None:
+    while True:
+        try:
+            signal.signal(signal.SIGINT, _nothing)
+            return
+        except KeyboardInterrupt:
+            pass  # it arrived just before; once is enough
+
+
+def _nothing(number: int, frame: Any) -> None:
+    """An interruption that comes between two cells. (SIG_IGN would be inherited by every child.)"""
+
+
+class _Cell:
+    """One piece of code: runs it, and describes what came of it."""
+
+    def __init__(self, namespace: dict[str, Any], name: str, limit: int) -> None:
+        self.namespace = namespace
+        self.name = name
+        self.limit = limit
+        self.status = "ok"
+        self.exit_code = 0
+        self.value: str | None = None
+        self.error = ""
+
+    def run(self, source: bytes) -> dict[str, Any]:
+        try:
+            try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                self._run_and_describe(source)
+            finally:
+                _ignore_interrupts()
+        except BaseException as error:  # an interruption while the error of another was being described
+            self._fail(1, type(error).__name__ + "\n")
+        value = None if self.value is None else self.value.encode("utf-8", "backslashreplace")
+        parts, dropped = _cut(value or b"", self.limit)
+        parts.append(self.error.encode("utf-8", "backslashreplace"))
+        return {
+            "status": self.status,
+            "code": self.exit_code,
+            "value": value is not None,
+            "dropped": dropped,
+            "parts": parts,
+        }
+
+    def _run_and_describe(self, source: bytes) -> None:
+        try:
+            self._evaluate(source)
+            _flush()
+        except SystemExit as error:
+            self._exit(error.code)
+            _flush()
+        except BaseException as error:
+            self._fail(1, self._describe(error))
+            _flush()
+
+    def _evaluate(self, source: bytes) -> None:
+        text = source.decode("utf-8", "surrogatepass")
+        linecache.cache[self.name] = (len(text), None, text.splitlines(True), self.name)
+        tree = ast.parse(text, self.name)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, self.name, "exec", dont_inherit=True), self.namespace)
+        if isinstance(last, ast.Expr):
+            code = compile(ast.Expression(last.value), self.name, "eval", dont_inherit=True)
+            value = eval(code, self.namespace)
+            if value is not None:
+                self.value = str(repr(value))
+
+    def _exit(self, code: Any) -> None:
+        """sys.exit() ends the cell, not the session; without an argument it is no error."""
+        if code is None or (isinstance(code, int) and code == 0):
+            return
+        number = code & 0xFF if isinstance(code, int) else 1
+        self._fail(number, f"SystemExit: {code}\n")
+
+    def _fail(self, exit_code: int, text: str) -> None:
+        self.status = "error"
+        self.exit_code = exit_code
+        self.value = None
+        self.error = text
+
+    def _describe(self, error: BaseException) -> str:
+        trace = error.__traceback__
+        while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(CELL):
+            trace = trace.tb_next  # our own frames
+        return "".join(traceback.format_exception(type(error), error, trace))
+
+
+def _flush() -> None:
+    for stream in {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}.values():
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # the code closed or replaced it
+            stream.flush()  # type: ignore[union-attr]
+
+
+def _cut(data: bytes, limit: int) -> tuple[list[bytes], int]:
+    """Head and tail of data that is larger than the limit, and how much is missing between them."""
+    if len(data) <= limit:
+        return [data, b""], 0
+    half = limit // 2
+    return [data[:half], data[-half:]], len(data) - 2 * half

@@ -1,0 +1,77 @@
+"""Who owns a container: written into its labels, and read by whoever looks for what dead owners have left."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from functools import cache
+from pathlib import Path
+
+LABEL = "gymnast.sandbox"
+
+_SLACK = 60.0  # seconds after its lifetime in which a container may still end itself
+
+
+def labels(lifetime: float) -> dict[str, str]:
+    """The labels of a container that this process makes now."""
+    pid = os.getpid()
+    return {
+        LABEL: "1",
+        f"{LABEL}.host": platform.node(),
+        f"{LABEL}.boot": _boot_id(),
+        f"{LABEL}.namespace": _pid_namespace(),
+        f"{LABEL}.pid": str(pid),
+        f"{LABEL}.pid-started": _started(pid),
+        f"{LABEL}.created": f"{time.time():.0f}",
+        f"{LABEL}.lifetime": f"{lifetime:.0f}",
+    }
+
+
+def is_abandoned(found: dict[str, str]) -> bool:
+    """Whether the owner in these labels is certainly dead, or the container's lifetime is over.
+
+    A process number means something only on its own machine, between two boots, in one namespace; an owner elsewhere
+    is left to the lifetime.
+    """
+    label = {key.removeprefix(f"{LABEL}."): value for key, value in found.items()}
+    try:
+        ends = float(label["created"]) + float(label["lifetime"]) + _SLACK
+        pid = int(label["pid"])
+    except (KeyError, ValueError):
+        return False  # not written by us
+    if time.time() > ends:
+        return True
+    if label.get("host") != platform.node() or not _boot_id():
+        return False
+    if label.get("boot") != _boot_id():
+        return True  # this machine was started anew since
+    if label.get("namespace") != _pid_namespace():
+        return False
+    return _started(pid) != label.get("pid-started")
+
+
+@cache
+def _boot_id() -> str:
+    return _read("/proc/sys/kernel/random/boot_id")
+
+
+@cache
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""  # not Linux
+
+
+def _started(pid: int) -> str:
+    """When a process was started: tells it from a later one with the same number; "" if there is none."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return fields[19] if fields and fields[0] != "Z" else ""
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

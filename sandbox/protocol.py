@@ -1,0 +1,110 @@
+"""Frames: how the host and a box, and inside the box the supervisor and its workers, speak.
+
+A frame is a u32 header length, a u32 payload length (big-endian), a JSON object, and raw bytes. Nothing but JSON is
+ever parsed, and no name that a box sends is looked up. This file also runs inside the box: standard library only,
+Python >= 3.8.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+VERSION = 1
+
+MAX_HEADER = 256 << 10  # bytes
+MAX_PAYLOAD = 72 << 20  # the largest file, and room for what goes with it
+
+_LENGTHS = struct.Struct(">II")
+
+
+class ProtocolError(ValueError):
+    """The peer sent something that is no frame; the stream cannot be used any more."""
+
+
+def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
+    """One frame.
+
+    Raises:
+        ValueError: the header or the payload is too large.
+    """
+    text = json.dumps(header).encode("ascii")
+    if len(text) > MAX_HEADER or len(payload) > MAX_PAYLOAD:
+        raise ValueError(
+            f"a frame has at most {MAX_HEADER} bytes of header and {MAX_PAYLOAD} of payload, "
+            f"got {len(text)} and {len(payload)}"
+        )
+    return b"".join((_LENGTHS.pack(len(text), len(payload)), text, payload))
+
+
+class Decoder:
+    """Makes frames from bytes as they arrive; lengths are checked before anything is buffered for them."""
+
+    def __init__(self, *, max_header: int = MAX_HEADER, max_payload: int = MAX_PAYLOAD) -> None:
+        self.max_header = max_header
+        self.max_payload = max_payload
+        self._buffer = bytearray()
+        self._expected: tuple[int, int] | None = None
+
+    @property
+    def pending(self) -> int:
+        """Bytes of an unfinished frame."""
+        return len(self._buffer) + (_LENGTHS.size if self._expected else 0)
+
+    def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
+        """The frames that these bytes complete.
+
+        Raises:
+            ProtocolError: a length is over its limit, or a header is no JSON object.
+        """
+        self._buffer += data
+        frames = []
+        while True:
+            if self._expected is None:
+                if len(self._buffer) < _LENGTHS.size:
+                    return frames
+                self._expected = self._lengths()
+                del self._buffer[: _LENGTHS.size]
+            header_size, payload_size = self._expected
+            if len(self._buffer) < header_size + payload_size:
+                return frames
+            header = _parse(bytes(self._buffer[:header_size]))
+            payload = bytes(memoryview(self._buffer)[header_size : header_size + payload_size])
+            del self._buffer[: header_size + payload_size]
+            self._expected = None
+            frames.append((header, payload))
+
+    def _lengths(self) -> tuple[int, int]:
+        header, payload = _LENGTHS.unpack_from(self._buffer)
+        if header > self.max_header or payload > self.max_payload:
+            raise ProtocolError(
+                f"a frame announces {header} bytes of header and {payload} of payload; "
+                f"the limits are {self.max_header} and {self.max_payload}"
+            )
+        return header, payload
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"a frame's header is no JSON: {text[:80]!r}") from error
+    if not isinstance(header, dict):
+        raise ProtocolError(f"a frame's header is no JSON object: {text[:80]!r}")
+    return header
+
+
+def split(payload: bytes, lengths: list[int]) -> list[bytes]:
+    """Cut a payload into parts of the lengths that its header gave.
+
+    Raises:
+        ProtocolError: the lengths are not whole numbers that add up to the payload.
+    """
+    if not all(type(length) is int and length >= 0 for length in lengths) or sum(lengths) != len(payload):
+        raise ProtocolError(f"parts of {lengths!r:.80} bytes do not make a payload of {len(payload)}")
+    parts, start = [], 0
+    for length in lengths:
+        parts.append(payload[start : start + length])
+        start += length
+    return parts

@@ -1,0 +1,224 @@
+"""The program inside a container: takes requests from the host, and has others run them without privileges.
+
+It comes over standard input (`program`), so an image needs nothing but Python >= 3.8. It runs as the container's root
+with three capabilities: to become another user, and to signal it. What runs code is forked from it, which has imported
+everything already: that makes a clean start a matter of milliseconds. It ends when standard input ends, that is when
+its owner dies, and takes the container with it.
+
+Frames on standard input and output (`protocol.py`); the host sends one request at a time, and `interrupt` meanwhile.
+Runs inside the box: standard library only, Python >= 3.8.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import gc
+import importlib
+import os
+import platform
+import shutil
+import signal
+import sys
+import time
+from typing import Any
+
+from . import inside_files, protocol
+from . import inside_processes as processes
+from .inside_sessions import BashSession, Loop, PythonSession
+from .protocol import Decoder, encode
+
+_OPERATION_SECONDS = 20.0  # for reading, writing and listing; memory is fast
+_WIPE_SECONDS = 5.0
+_LEAK_BYTES = 32 << 20  # more memory than this after a reset speaks against reuse
+
+
+class Supervisor:
+    """Owns the box: its settings, its sessions, and every process in it."""
+
+    def __init__(self, settings: dict[str, Any], decoder: Decoder, frames: collections.deque[Any]) -> None:
+        self.settings = settings
+        self.workspace: str = settings["workspace"]
+        self.environment = {**os.environ, **settings["environment"]}
+        self.bash = shutil.which("bash") or ""
+        self.null = os.open(os.devnull, os.O_RDONLY)
+        self.counters = processes.Counters()
+        self.loop = Loop()
+        self.frames = frames
+        self.decoder = decoder
+        self.loop.watch(0, self._on_host)
+        self.python = PythonSession(self)
+        self.shell = BashSession(self)
+        self.born = time.monotonic()
+
+    # The host's requests.
+
+    def serve(self) -> None:
+        for name in self.settings["preload"]:
+            importlib.import_module(name)
+        gc.collect()
+        gc.freeze()  # forked workers share what is here already
+        self.python.ensure()
+        self.baseline = self.counters.memory()
+        self._reply(
+            {"hello": protocol.VERSION, "python": platform.python_version(), "bash": bool(self.bash), "id": 0}, []
+        )
+        while True:
+            header, payload = self._next()
+            answer, parts = self._perform(header, payload)
+            answer["id"] = header["id"]
+            self._reply(answer, parts)
+            self.python.ensure()  # in the pause between two requests rather than within the next one
+
+    def _next(self) -> tuple[dict[str, Any], bytes]:
+        """The next request; ends the box when its time is over."""
+        deadline = min(self.born + self.settings["lifetime"], time.monotonic() + self.settings["idle"])
+        while not self.frames:
+            if time.monotonic() >= deadline:
+                leave("its lifetime or idle time is over")
+            self.loop.pump(deadline)
+        return self.frames.popleft()
+
+    def _perform(self, header: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], list[bytes]]:
+        operation, self.loop.current = header["op"], header["id"]
+        if operation == "python":
+            return self.python.run(payload, header["timeout"])
+        if operation == "bash":
+            return self.shell.run(payload, header["timeout"])
+        if operation == "reset":
+            return self._reset(), []
+        if operation == "ping":
+            return {}, []
+        path = os.path.join(self.workspace, header["path"])  # absolute: the process may not even enter its directory
+        answer, data = self._in_child(operation, path, payload, header["recursive"])
+        return answer, [data]
+
+    def _reply(self, answer: dict[str, Any], parts: list[bytes]) -> None:
+        answer["lengths"] = [len(part) for part in parts]
+        data = memoryview(encode(answer, b"".join(parts)))
+        while data:
+            data = data[os.write(1, data) :]
+
+    def _on_host(self) -> None:
+        data = os.read(0, 1 << 16)
+        if not data:
+            leave("its owner is gone")
+        for header, payload in self.decoder.feed(data):
+            if header["op"] == "interrupt":
+                self.loop.unwanted = header["id"]
+            else:
+                self.frames.append((header, payload))
+
+    # Processes.
+
+    def sweep(self, began: int) -> bool:
+        """Kill what was started since a moment; False if only the death of everything could do it."""
+        kept = {self.python.pid, self.shell.pid}
+        killed: set[int] = set()
+        deadline = time.monotonic() + 2.0
+        for _ in range(6):  # rounds in which there were new ones: a fork bomb has always new ones
+            while True:
+                young = processes.started_since(began) - kept
+                if not young:
+                    return True
+                if young - killed or time.monotonic() > deadline:
+                    break
+                time.sleep(0.001)
+            processes.send(young, signal.SIGKILL)
+            killed |= young
+        self.kill_everything()
+        return False
+
+    def kill_everything(self) -> None:
+        """Kill every process but this one and init, and wait until they are gone."""
+        deadline = time.monotonic() + 5.0
+        while True:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)  # one step for the kernel: no fork gets away
+            self.loop.reap()
+            if not processes.others():
+                break
+            if time.monotonic() > deadline:
+                leave("a process does not die")
+            time.sleep(0.0003)  # orphans are init's children, so nothing tells us of their end
+        self.python.forget()
+        self.shell.forget()
+        self.loop.exits.clear()
+
+    def _reset(self) -> dict[str, Any]:
+        self.kill_everything()
+        wiped, _ = self._in_child("wipe", self.workspace, b"", False, _WIPE_SECONDS)
+        self.shell.reset()
+        self.python.ensure()
+        self.python.lost = False
+        grown = self.counters.memory() - self.baseline
+        retire = ""
+        if wiped:
+            retire = "the files could not be removed: " + wiped["detail"]
+        elif grown > _LEAK_BYTES:
+            retire = f"{grown >> 20} MiB of memory are still in use after a reset"
+        elif processes.ipc_objects():
+            retire = "System V IPC objects were left behind"
+        return {"retire": retire}
+
+    def _in_child(
+        self, operation: str, path: str, data: bytes, recursive: bool, seconds: float = _OPERATION_SECONDS
+    ) -> tuple[dict[str, Any], bytes]:
+        """Have a process without privileges work on files, and pass on what it says."""
+        limit = self.settings["max_file"]
+        frames: list[Any] = []
+        decoder = Decoder(max_payload=limit + 1024)
+        read_end, write_end = os.pipe()
+
+        def work() -> None:
+            reply = memoryview(encode(*inside_files.perform(operation, path, data, limit, recursive)))
+            while reply:
+                reply = reply[os.write(1, reply) :]
+            os._exit(0)
+
+        def on_data() -> None:
+            chunk = os.read(read_end, 1 << 20)
+            frames.extend(decoder.feed(chunk) if chunk else [({"errno": 5, "detail": "the operation was killed"}, b"")])
+
+        try:
+            pid = processes.spawn(work, {0: self.null, 1: write_end, 2: self.null}, self.environment, self.workspace)
+        except OSError as error:
+            os.close(read_end)
+            return {"errno": error.errno, "detail": "no process could be started for it"}, b""
+        finally:
+            os.close(write_end)
+        self.loop.watch(read_end, on_data)
+        deadline = time.monotonic() + seconds
+        try:
+            while not frames and not self.loop.interrupted and time.monotonic() < deadline:
+                self.loop.pump(deadline)
+        except protocol.ProtocolError as error:
+            frames.append(({"errno": 5, "detail": str(error)}, b""))
+        finally:
+            self.loop.unwatch(read_end)
+            os.close(read_end)
+            processes.send([pid], signal.SIGKILL)
+            self.loop.await_exit(pid)
+            self.loop.exits.pop(pid, None)
+        return frames[0] if frames else ({"errno": 110, "detail": "the operation took too long"}, b"")
+
+
+def leave(reason: str) -> None:
+    """End the box: when this process ends, init does, and the kernel kills the rest."""
+    os.write(2, f"gymnast: the box ends: {reason}\n".encode())
+    os._exit(0)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Code may write where relative entries point to, and nothing from there may be imported into this process.
+    sys.path = [entry for entry in sys.path if os.path.isabs(entry)]
+    decoder, frames = Decoder(), collections.deque()
+    while not frames:
+        data = os.read(0, 1 << 16)
+        if not data:
+            leave("its owner is gone")
+        frames.extend(decoder.feed(data))
+    settings, _ = frames.popleft()
+    supervisor = Supervisor(settings, decoder, frames)
+    supervisor.serve()
