@@ -11,7 +11,7 @@ from typing import Any
 
 import pydantic_core
 
-from .core import Message, ToolCall
+from .core import MalformedCall, Message, ToolCall
 from .episode import Outcome, ToolCallRecord, plain
 from .threads import being_cancelled, run_in_thread
 from .tools import ArgumentError, Tool
@@ -153,6 +153,19 @@ def _encodable(content: Any) -> Any:
     if isinstance(content, str):
         return content if content.isascii() else content.encode("utf-8", "replace").decode()
     return [{**part, "text": _encodable(part["text"])} if part["type"] == "text" else part for part in content]
+
+
+def with_text_of(malformed: Sequence[MalformedCall], message: Message) -> Message:
+    """The message with what could not be read as a tool call put back into its content, where it is not there yet."""
+    content = message.get("content") or ""
+    parts: list[Any] = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    known = "\n".join(part["text"] for part in parts if part["type"] == "text")
+    texts = [each["text"] for each in malformed if each["text"] not in known]
+    if isinstance(content, list):
+        whole: Any = [*content, *({"type": "text", "text": text} for text in texts)]
+    else:
+        whole = "\n".join(filter(None, [content, *texts]))
+    return {**message, "content": whole, "malformed": []}
 
 
 def cut(content: str | list[dict[str, Any]], max_chars: int | None) -> Any:

@@ -9,10 +9,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import wraps
 from typing import Any, Literal, NamedTuple, Required, Self
 
 import gymnasium
@@ -20,8 +19,8 @@ import numpy as np
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
+from .forms import derive_other_form
 from .spaces import MessageSpace, MessagesSpace
-from .threads import run_in_loop, run_in_thread
 
 
 @with_config(ConfigDict(extra="allow"))  # a model family's own keys survive the round trip through JSON
@@ -77,7 +76,7 @@ class StopReason(StrEnum):
     MAX_TOOL_CALLS = "max_tool_calls"
     MAX_TOKENS = "max_tokens"  # the episode's token budget is spent
     TURN_TRUNCATED = "turn_truncated"  # one turn's token budget ran out before the turn was over
-    CONTEXT_OVERFLOW = "context_overflow"  # the model's context is full
+    CONTEXT_OVERFLOW = "context_overflow"  # the model's context is full; without a turn: an `OverlongPromptError`
     TIMEOUT = "timeout"  # the episode's time is over
     FAILED = "failed"  # something broke; see `Episode.failure`
 
@@ -125,6 +124,13 @@ class ConfigurationError(ValueError):
     """A mistake that every episode would meet again: it stops the run instead of becoming a failed episode."""
 
 
+class OverlongPromptError(ValueError):
+    """A prompt leaves no room for an answer: raised by `Policy.begin`, the episode is dropped and counted, not failed.
+
+    It ends with `StopReason.CONTEXT_OVERFLOW`, without turns and without a reward.
+    """
+
+
 class Environment(gymnasium.Env[list[Message], Message]):
     """A Gymnasium environment that speaks chat messages: the action is the model's message, the observation the reply.
 
@@ -154,7 +160,7 @@ class Environment(gymnasium.Env[list[Message], Message]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in ("reset", "step", "close"):
-            _derive_other_form(cls, name)
+            derive_other_form(cls, name)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # The arguments are recorded here, not in __init__, so that a subclass cannot forget to.
@@ -259,38 +265,6 @@ class Environment(gymnasium.Env[list[Message], Message]):
 
     async def aclose(self) -> None:
         """Asynchronous `close`."""
-
-
-def _derive_other_form(cls: type[Environment], name: str) -> None:
-    """Give a class that writes one form of a method the other one.
-
-    Each derived form calls the very function that it was derived from, not whatever `self` has under that name: so
-    `super()` works in both forms, however a hierarchy mixes them.
-    """
-    for base in cls.__mro__:
-        blocking, asynchronous = vars(base).get(name), vars(base).get(f"a{name}")
-        if blocking is not None and asynchronous is None:
-            setattr(cls, f"a{name}", _asynchronous_form(blocking))
-        if asynchronous is not None and blocking is None:
-            setattr(cls, name, _synchronous_form(asynchronous))
-        if blocking is not None or asynchronous is not None:
-            return
-
-
-def _asynchronous_form(function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)
-    async def form(*args: Any, **kwargs: Any) -> Any:
-        return await run_in_thread(function, *args, **kwargs)
-
-    return form
-
-
-def _synchronous_form(function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def form(*args: Any, **kwargs: Any) -> Any:
-        return run_in_loop(function(*args, **kwargs))
-
-    return form
 
 
 def stable_seed(*parts: str | int) -> int:

@@ -151,7 +151,9 @@ class Episode:
     stop: StopReason = StopReason.FAILED
     failure: Failure | None = None  # set exactly when stop is FAILED
     close_failure: Failure | None = None  # the environment did not close cleanly; the episode itself stands
-    reward: float | None = None  # what training uses; None for a failed episode, unless the user asked for zero
+    # What training uses. None for an episode that cannot be scored: it failed (unless the user asked for zero), its
+    # prompt was too long to be answered, or no reward function applied to it (see `RewardFunction`).
+    reward: float | None = None
     reward_parts: dict[str, float | None] = field(default_factory=dict)  # "environment", and each reward function
     metrics: dict[str, float] = field(default_factory=dict)  # what the environment reports beside its reward
     trace: TokenTrace | None = None  # None for a policy without tokens

@@ -13,7 +13,7 @@ import gymnasium
 
 from .calling import refuse
 from .contract import checked_reset, checked_step, ending
-from .core import ConfigurationError, Environment, Message, StopReason, ToolCall
+from .core import ConfigurationError, Environment, Message, OverlongPromptError, StopReason, ToolCall
 from .episode import Episode, EpisodeSpec, Failure, Stage, ToolCallRecord, Turn
 from .lifetime import Broken, at_stage, close_environment, finish, open_environment
 from .policy import Act, Conversation, Policy
@@ -45,7 +45,7 @@ async def play_episode(
     """Play one episode to its end and return its record.
 
     Whatever the environment or the policy raises becomes a failed episode; the environment is closed exactly once,
-    on cancellation too.
+    on cancellation too. A prompt that is too long to be answered ends it with CONTEXT_OVERFLOW and no reward.
 
     Raises:
         ConfigurationError: a mistake that every other episode would meet again.
@@ -72,11 +72,14 @@ async def play_episode(
     except Broken as broken:
         if isinstance(broken.error, ConfigurationError):
             raise broken.error from None
+        if isinstance(broken.error, OverlongPromptError) and broken.stage == "policy" and not episode.turns:
+            episode.stop = StopReason.CONTEXT_OVERFLOW
+            return episode  # nothing was played, so there is nothing to reward
         episode.failure = Failure.of(broken.stage, broken.error)
     finally:
         if environment is not None:
             episode.close_failure = await finish(close_environment(environment))
-    episode.seconds = time.perf_counter() - started
+        episode.seconds = time.perf_counter() - started
     if not episode.stop.is_failure:
         episode.reward = episode.environment_reward
         episode.reward_parts["environment"] = episode.reward
@@ -101,7 +104,7 @@ class _Player:
         spec, episode = self.episode.spec, self.episode
         with at_stage("reset"):
             reset = self._call("reset", seed=spec.task.seed, options={"task": spec.task.row})
-            episode.prompt = checked_reset(await self._timed("reset", reset), self.name)
+            episode.prompt, episode.metrics = checked_reset(await self._timed("reset", reset), self.name)
             episode.tools = self.core.tool_schemas() if isinstance(self.core, Environment) else []
         with at_stage("policy"):
             conversation = self.policy.begin(spec, episode.prompt, episode.tools)

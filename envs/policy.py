@@ -49,7 +49,11 @@ class Policy(Protocol):
     """Begins conversations."""
 
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Conversation:
-        """A conversation that starts from these messages, with these tools."""
+        """A conversation that starts from these messages, with these tools.
+
+        Raises:
+            OverlongPromptError: the prompt leaves no room for an answer; the episode is dropped, not failed.
+        """
         ...
 
 

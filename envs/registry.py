@@ -39,7 +39,8 @@ class EnvironmentSource:
 
     def __init__(self, factories: Mapping[str | None, Factory]) -> None:
         self._factories = dict(factories)
-        self._made: weakref.WeakSet[gymnasium.Env[Any, Any]] = weakref.WeakSet()
+        # By id, since environments need not be hashable: a dataclass is not.
+        self._made: weakref.WeakValueDictionary[int, gymnasium.Env[Any, Any]] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()  # environments are made in worker threads
 
     @classmethod
@@ -53,8 +54,6 @@ class EnvironmentSource:
 
         Raises:
             TypeError: it is none of these.
-            ValueError: the dict is empty.
-            gymnasium.error.Error: there is no such id.
             ValueError: the dict is empty.
             gymnasium.error.Error: the id is not registered.
         """
@@ -75,12 +74,12 @@ class EnvironmentSource:
         if not isinstance(environment, gymnasium.Env):
             raise TypeError(f"the environment factory returned {type(environment).__name__}, not a gymnasium.Env")
         with self._lock:
-            if environment in self._made:
+            if id(environment) in self._made:
                 raise TypeError(
                     f"the environment factory returned the same {type(environment).__name__} again; every episode "
                     f"needs a fresh one"
                 )
-            self._made.add(environment)
+            self._made[id(environment)] = environment
         return environment
 
     def choose(self, row: Mapping[str, Any]) -> str | None:

@@ -18,7 +18,9 @@ RewardFunction = Callable[..., Sequence[float | None] | Awaitable[Sequence[float
 """Takes lists by keyword, one entry for each episode, and returns one reward for each: None = not applicable.
 
 `prompts` and `completions` are lists of messages, `completion_ids` lists of token ids, `episodes` the records, and
-every column of the data set is there under its own name, as in TRL.
+every column of the data set is there under its own name, as in TRL. Where the environment rewards none of the
+episodes, one to which no function applies cannot be scored: its `reward` is None, and it leaves its group without
+counting as a failure.
 """
 
 OWN_ARGUMENTS = ("prompts", "completions", "completion_ids", "episodes")
@@ -42,7 +44,10 @@ class Rewards:
                 raise TypeError(f"a reward function must be callable, got {type(function).__name__}: {function!r}")
         names = [_name(function) for function in functions]
         if len({*names, "environment"}) <= len(names):
-            raise ValueError(f"reward functions need distinct names, none of them 'environment', got {names}")
+            raise ValueError(
+                f"reward functions need distinct names, none of them 'environment', got {names}; set `__name__` of "
+                f"a function (functools.partial has none of its own) to give it another"
+            )
         if weights is not None and len(weights) != len(functions):
             raise ValueError(f"got {len(functions)} reward functions and {len(weights)} reward_weights")
         if not all(map(math.isfinite, weights or ())):
@@ -79,13 +84,13 @@ class Rewards:
                 )
 
     async def score(self, episodes: Sequence[Episode]) -> None:
-        """Add each function's reward, weighed, to the episodes that did not fail.
+        """Add each function's reward, weighed, to the episodes that did not fail and could be begun.
 
         Raises:
             ValueError: a function returned the wrong number of rewards, or one that is not finite.
         """
-        scored = [episode for episode in episodes if not episode.stop.is_failure]
-        if not scored:
+        scored = [episode for episode in episodes if not episode.stop.is_failure and episode.reward is not None]
+        if not scored or not self.functions:
             return
         for (name, function), weight in zip(self.functions.items(), self.weights, strict=True):
             rewards = _checked(name, await _call(function, _arguments(scored)), len(scored))
@@ -93,6 +98,12 @@ class Rewards:
                 episode.reward_parts[name] = reward
                 if reward is not None:
                     episode.reward = (episode.reward or 0.0) + weight * reward
+        # A zero of an environment that rewards is a wrong answer; of one that never does, it is no reward at all.
+        if not self.functions or any(turn.reward for episode in scored for turn in episode.turns):
+            return
+        for episode in scored:
+            if all(episode.reward_parts[name] is None for name in self.functions):
+                episode.reward = None
 
 
 def _name(function: Any) -> str:

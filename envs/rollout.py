@@ -13,7 +13,7 @@ from .episode import Episode, EpisodeSpec
 from .play import EpisodeLimits, play_episode
 from .policy import Policy
 from .registry import EnvironmentLike, EnvironmentSource
-from .threads import EventLoopThread
+from .threads import run_in_loop
 
 
 @dataclass(slots=True, frozen=True)
@@ -140,14 +140,12 @@ class RolloutEngine:
     def play(self, rows: Sequence[Mapping[str, Any]], *, group_size: int = 1, seed: int = 0) -> list[Episode]:
         """Play `group_size` episodes of each row, for callers that are not asynchronous.
 
+        All calls share one event loop, so environments may share clients and pools over many of them.
+
         Returns:
             The episodes of the first row, then those of the second, and so on.
         """
-        loop = EventLoopThread()
-        try:
-            return loop.run(self.run(episode_specs(rows, group_size=group_size, seed=seed)))
-        finally:
-            loop.close()
+        return run_in_loop(self.run(episode_specs(rows, group_size=group_size, seed=seed)))
 
 
 def episode_specs(

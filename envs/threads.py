@@ -1,6 +1,6 @@
 """Threads between the synchronous and the asynchronous world.
 
-`run_in_thread` awaits a blocking function; `EventLoopThread` runs coroutines for a caller that is not asynchronous.
+`run_in_thread` awaits a blocking function; `run_in_loop` runs a coroutine for a caller that is not asynchronous.
 The standard library's thread pool has neither property that untrusted, blocking functions need: its size is bounded
 (six threads on two cores: one hung tool in six would stall every other), and the interpreter waits for its threads at
 exit (one hung tool would keep the program alive for ever). The threads here are unbounded, reused and daemonic.
@@ -53,7 +53,7 @@ class _Worker(threading.Thread):
 
 
 class _Pool:
-    """The idle workers, and the event loop of the environments' synchronous form; a forked child starts afresh."""
+    """The idle workers, and the event loop for synchronous callers; a forked child starts afresh."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -116,7 +116,7 @@ def run_in_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine for a synchronous caller, who may stand inside another event loop (a notebook).
 
     All callers share one loop, which lasts as long as the process: what one call leaves behind (a client, a
-    connection) is usable in the next.
+    connection, a semaphore) is usable in the next, be it an environment's `reset` or the playing of a whole round.
 
     Raises:
         RuntimeError: the caller runs on that loop itself, and would wait for itself.
@@ -129,11 +129,10 @@ def run_in_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 class EventLoopThread:
-    """An event loop in a daemon thread, for callers that are not asynchronous; close it when done."""
+    """An event loop in a daemon thread, for callers that are not asynchronous; see `run_in_loop`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="gymnast-loop", daemon=True)
         self._thread.start()
 
@@ -141,7 +140,7 @@ class EventLoopThread:
         """Run a coroutine to its end and return its result.
 
         Raises:
-            asyncio.CancelledError: `cancel` was called meanwhile.
+            asyncio.CancelledError: its task was cancelled meanwhile.
             RuntimeError: it is called from the loop itself.
             BaseException: whatever the coroutine raises. If the waiting caller is interrupted (Ctrl-C), the
                 coroutine is cancelled and has finished its clean-up before the interruption goes on.
@@ -155,11 +154,9 @@ class EventLoopThread:
         def start() -> None:
             nonlocal task
             task = self._loop.create_task(_errors_as_values(coroutine))
-            self._tasks.add(task)
             task.add_done_callback(finish)
 
         def finish(task: asyncio.Task[Any]) -> None:
-            self._tasks.discard(task)
             done.set_result((None, asyncio.CancelledError()) if task.cancelled() else task.result())
 
         self._loop.call_soon_threadsafe(start)
@@ -173,24 +170,6 @@ class EventLoopThread:
             raise error
         return result
 
-    def cancel(self) -> None:
-        """Cancel what `run` is waiting for, if there is anything; safe from any thread and signal handler."""
-
-        def cancel_tasks() -> None:
-            for task in self._tasks:
-                task.cancel()
-
-        self._loop.call_soon_threadsafe(cancel_tasks)
-
-    def close(self) -> None:
-        """Stop the loop and its thread; what still runs on it is cancelled first."""
-        if self._loop.is_closed():
-            return
-        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
 
 async def _errors_as_values(
     coroutine: Coroutine[Any, Any, Result],
@@ -202,11 +181,3 @@ async def _errors_as_values(
         raise
     except BaseException as caught:
         return None, caught
-
-
-async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()

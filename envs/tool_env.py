@@ -7,8 +7,9 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from .calling import call_tools, cut
+from .calling import call_tools, cut, with_text_of
 from .core import Environment, MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
+from .score import PerStep, one_step
 from .spaces import check_messages
 from .threads import run_in_thread
 from .tools import Tool, collect_tools, is_tool, tool
@@ -61,9 +62,9 @@ class ToolEnv(Environment):
     on_malformed: OnMalformed = "feedback"
     max_malformed: int = 3
 
-    reward: float = 0.0
-    terminated: bool = False
-    metrics: dict[str, float]
+    reward = PerStep[float]()
+    terminated = PerStep[bool]()
+    metrics = PerStep[dict[str, float]]()
 
     _tool_methods: tuple[str, ...] = ()
     _functions: tuple[Callable[..., Any] | Tool, ...] = ()
@@ -85,7 +86,7 @@ class ToolEnv(Environment):
 
     def __init__(
         self,
-        tools: Iterable[Callable[..., Any] | Tool] = (),
+        tools: Sequence[Callable[..., Any] | Tool] = (),
         *,
         tasks: Sequence[Mapping[str, Any]] | None = None,
         tool_timeout: float | None = tool_timeout,
@@ -103,15 +104,17 @@ class ToolEnv(Environment):
                 synchronous tool that overruns is abandoned in its thread.
             max_result_chars: Characters of a result that the model sees; head and tail are kept. None for no limit.
             on_malformed: What a tool call that cannot be read leads to: `feedback` tells the model what is wrong,
-                `end` ends the episode with `StopReason.MALFORMED`, `text` treats the message as plain text.
+                `end` ends the episode with `StopReason.MALFORMED`, `text` makes it part of the message's text.
             max_malformed: Turns in a row with malformed calls after which the episode ends all the same.
             render_mode: None, or "ansi" for the transcript as text.
 
         Raises:
-            TypeError: a tool's parameter has no type hint, or `tools` holds something else than functions.
+            TypeError: a tool's parameter has no type hint, or `tools` is no sequence of functions.
             ValueError: two tools of one name, a tool without docstring entry, or an option out of its range.
         """
         super().__init__(tasks=tasks, render_mode=render_mode)
+        if not isinstance(tools, Sequence):
+            raise TypeError(f"tools must be a list or a tuple, since every copy reads it again, got {tools!r}")
         if tool_timeout is not None and tool_timeout <= 0:
             raise ValueError(f"tool_timeout must be positive or None, got {tool_timeout}")
         if on_malformed not in get_args(OnMalformed):
@@ -166,7 +169,7 @@ class ToolEnv(Environment):
         return collect_tools([*methods, *self._functions], type(self).__name__)
 
     def _narrow(self, names: Any) -> None:
-        self.tools = self._all_tools()
+        """Keep the tools that the row names."""
         if names is None:
             return
         known = list(self.tools)
@@ -191,18 +194,19 @@ class ToolEnv(Environment):
         await super().areset(seed=seed)
         self.reward, self.terminated, self.metrics, self._malformed_turns = 0.0, False, {}, 0
         task = self.task_of(options)
-        self._narrow(task.get("tools"))
+        self.tools = self._all_tools()
         messages = await _call_hook(self.reset_task, task)
+        self._narrow(task.get("tools"))  # afterwards, since reset_task may have chosen tools too
         check_messages(messages, f"{type(self).__name__}.reset_task()")
         self._transcript = list(messages)
         self._over = False
-        return list(messages), {}
+        return list(messages), {"metrics": dict(self.metrics)}
 
     async def astep(self, action: Message) -> StepResult:
         if self._over:
             raise RuntimeError(f"{type(self).__name__} has no episode to step in: call reset() first")
-        self.reward = 0.0
-        result = await self._answer(action)
+        with one_step(self):
+            result = await self._answer(action)
         self._over = result.terminated
         self._transcript = [*self._transcript, action, *result.messages]
         return result
@@ -214,12 +218,12 @@ class ToolEnv(Environment):
         return "\n".join(f"[{message['role']}] {_plain_text(message)}" for message in self._transcript)
 
     async def _answer(self, action: Message) -> StepResult:
-        malformed = [] if self.on_malformed == "text" else action.get("malformed") or []
+        malformed = action.get("malformed") or []
+        if malformed and self.on_malformed == "text":
+            action, malformed = with_text_of(malformed, action), []
         self._malformed_turns = self._malformed_turns + 1 if malformed else 0
         calls = action.get("tool_calls") or []
-        if malformed and self.on_malformed == "end":
-            return self._end(StopReason.MALFORMED)
-        too_many = self._malformed_turns >= self.max_malformed
+        too_many = bool(malformed) and (self.on_malformed == "end" or self._malformed_turns >= self.max_malformed)
         if too_many and not any(map(self.is_final, calls)):  # a final answer goes before every cap
             return self._end(StopReason.MALFORMED)
         if calls or malformed:

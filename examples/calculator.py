@@ -124,11 +124,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithm", choices=sorted(ALGORITHMS), default="grpo")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=160)
+    parser.add_argument("--steps", type=int, default=160, help="optimiser steps (default: %(default)s)")
+    parser.add_argument("--resume", metavar="CHECKPOINT", help="the checkpoint of an interrupted run, to go on from")
     parser.add_argument("--model", help="a model of the Hugging Face Hub; by default a tiny one is made")
     parser.add_argument("--output-dir", type=Path, default=Path("runs"))
     arguments = parser.parse_args()
-
+    if arguments.steps < 1:
+        parser.error(f"--steps must be at least 1, got {arguments.steps}")
     try:
         run(arguments, Console())
     except KeyboardInterrupt:  # during training, Ctrl-C keeps what there is; before it, there is nothing to keep
@@ -143,7 +145,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
     tasks = held_out_tasks(arguments.seed)
     before, before_greedy, drift_before = evaluate(trainer, tasks)
     console.print(f"before: {before:.1%} of {HELD_OUT} held-out tasks (greedy {before_greedy:.1%})")
-    trainer.train()
+    trainer.train(resume_from_checkpoint=arguments.resume)
     trainer.save_model(str(folder / "model"))
     summary = {
         "algorithm": arguments.algorithm,

@@ -11,10 +11,12 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration, TrainingArguments
+from transformers import AutoTokenizer, BertConfig, BertModel, T5Config, T5ForConditionalGeneration, TrainingArguments
 
 from gymnast.envs import ConfigurationError, Message, ToolEnv, tool
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer, RolloutError
+from gymnast.trainer.groups import check_failures
+from gymnast.trainer.preflight import load_tokenizer
 
 from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, config, make_trainer, model, tokenizer
 
@@ -274,6 +276,26 @@ def test_options_for_loading_a_loaded_model(silent: Any, tmp_path: Path) -> None
         make_trainer(tmp_path, generator=silent, model_init_kwargs={"dtype": "bfloat16"})
 
 
+def test_the_tokenizer_comes_from_where_the_model_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def from_pretrained(name: str, **options: Any) -> Any:
+        asked.append((name, options))
+        return tokenizer()
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", from_pretrained)
+    agent = model()
+    agent.config._name_or_path = "some/model"
+    places = {"revision": "v2", "trust_remote_code": True, "token": "secret", "cache_dir": "models"}
+    assert load_tokenizer(agent, None, {**places, "dtype": "bfloat16"}) is tokenizer()
+    assert asked == [("some/model", places)]
+
+
+def test_an_option_of_the_own_generator_beside_another(silent: Any, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="generation_rows=7 has no effect"):
+        make_trainer(tmp_path, generator=silent, generation_rows=7)
+
+
 # Prompts.
 
 
@@ -302,9 +324,36 @@ def test_a_long_prompt_is_dropped_and_counted(tmp_path: Path) -> None:
     trainer.train()
     [logs] = [logs for logs in trainer.state.log_history if "loss" in logs]
     assert logs["prompts/overlong"] == 4
-    assert logs["episodes/failed"] == 4
+    assert logs["episodes/played"] == 8
+    assert logs["episodes/failed"] == 0
+    assert logs["stop/context_overflow"] >= 0.5
     assert logs["groups/dropped"] == 1
+    assert logs["turns/mean"] >= 1
+    assert logs["completions/min_length"] > 0
     assert all(len(request.prompt_ids) < 100 for request in generator.requests)
+
+
+def test_a_round_of_long_prompts_stops_training(silent: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"max_model_len": 100, "overlong_prompts": "drop"}
+    trainer = make_trainer(tmp_path, environment=ToolEnv(), rows=[LONG[1]], generator=silent, **options)
+    with pytest.raises(RolloutError, match=r"prompts of all 8 episodes are longer.*max_model_len"):
+        trainer.train()
+
+
+def test_a_long_column_that_nobody_reads_hides_no_long_prompt(silent: Any, tmp_path: Path) -> None:
+    rows = [{"prompt": "short", "notes": "x" * 9000}, LONG[1] | {"notes": ""}]
+    with pytest.raises(ConfigurationError, match=r"row 1 of train_dataset.*max_model_len=100"):
+        make_trainer(tmp_path, environment=ToolEnv(), rows=rows, max_model_len=100, generator=silent)
+
+
+def test_a_long_column_that_is_read_otherwise_is_found(silent: Any, tmp_path: Path) -> None:
+    class Talks(ToolEnv):
+        def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+            return [{"role": "user", "content": f"{task['prompt']} {task.get('context')}"}]
+
+    rows: list[dict[str, Any]] = [{"prompt": "short"}, {"prompt": "?", "context": "long " * 200}, {"prompt": "short"}]
+    with pytest.raises(ConfigurationError, match=r"row 1 of train_dataset.*max_model_len=100"):
+        make_trainer(tmp_path, environment=Talks(), rows=rows, max_model_len=100, generator=silent)
 
 
 # Reward functions.
@@ -390,6 +439,12 @@ def test_all_groups_dropped_stops_training(tmp_path: Path) -> None:
     with pytest.raises(RolloutError, match=r"8 of 8 episodes failed.*no group has two members") as caught:
         breaking(tmp_path, 4, max_failure_rate=1.0).train()
     assert "OSError: the button came off" in str(caught.value)
+
+
+def test_a_process_among_several_says_so(tmp_path: Path) -> None:
+    episodes = breaking(tmp_path, 4).rollout([{"good": "left", "broken": 4, "of": 4}], num_generations=2)
+    with pytest.raises(RolloutError, match=r"^2 of 2 episodes of this process \(one of 3; each needs a group\) failed"):
+        check_failures(episodes, [], 1.0, num_processes=3)
 
 
 def test_few_failures_are_dropped_and_counted(tmp_path: Path) -> None:

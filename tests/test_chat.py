@@ -213,6 +213,17 @@ def test_text_parts_are_shown_by_templates_that_know_strings_only() -> None:
     )
 
 
+def test_what_is_not_text_is_refused() -> None:
+    """Templates that render strings only would drop it without a word."""
+    chat = ChatFormat(family("qwen3"))
+    parts: list[Any] = [{"type": "text", "text": "Look:"}, {"type": "image", "image": "cat.png"}]
+    refused = r"role '{}' has a content part of type 'image'.*images in messages are not supported yet"
+    with pytest.raises(ConfigurationError, match=refused.format("user")):
+        chat.prompt_ids([{"role": "user", "content": parts}], [])
+    with pytest.raises(ConfigurationError, match=refused.format("tool")):
+        chat.observation_ids([{**RESULT, "content": parts}], closed=True, last=True)
+
+
 def test_no_messages_begin_the_next_answer() -> None:
     chat = ChatFormat(tokenizer_for(NEWLINE))
     assert text_of(chat, chat.observation_ids([], closed=True, last=False)) == "\n<|im_start|>assistant\n"

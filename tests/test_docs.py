@@ -9,6 +9,7 @@ import os
 import re
 import textwrap
 from collections.abc import Iterator
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,10 +17,12 @@ from typing import Any
 import pytest
 import transformers.trainer
 from transformers import TrainerCallback
+from trl.trainer.grpo_config import GRPOConfig as TRLGRPOConfig
+from trl.trainer.rloo_config import RLOOConfig as TRLRLOOConfig
 
 import gymnast.envs
 from gymnast.envs import Environment, RolloutEngine, ScriptedPolicy, StopReason, ToolEnv, tool_call
-from gymnast.trainer import GRPOConfig, GRPOTrainer
+from gymnast.trainer import GRPOConfig, GRPOTrainer, RLOOConfig
 from gymnast.trainer.losses import LOSSES
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 
@@ -27,6 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ALL_TEXTS = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("examples/*.py"))]
 HUB_MODEL = "Qwen/Qwen3-0.6B"  # stands for a tiny model here, found in the current folder before any hub
+
+CONFIGS = [("grpo", GRPOConfig, TRLGRPOConfig), ("rloo", RLOOConfig, TRLRLOOConfig)]
 
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -162,6 +167,29 @@ def test_the_table_of_stop_reasons_is_the_enum() -> None:
 
 def test_the_table_of_losses_is_complete() -> None:
     assert first_column(table_under(ROOT / "docs" / "training.md", "## Losses")) == list(LOSSES)
+
+
+def defaults(config: Any) -> dict[str, Any]:
+    return {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for each in fields(config)
+    }
+
+
+def test_the_table_of_other_defaults_is_complete() -> None:
+    ours = {name: (defaults(config), defaults(trl)) for name, config, trl in CONFIGS}
+    table = table_under(ROOT / "docs" / "training.md", "These defaults differ")
+    said: dict[str, dict[str, str]] = {name: {} for name in ours}
+    for line in table.splitlines()[2:]:
+        option, *cells = [cell.strip() for cell in line.split("|")[1:4]]
+        said["grpo"][option.strip("`")], said["rloo"][option.strip("`")] = cells
+    for name, (here, there) in ours.items():
+        differ = {
+            option: f"`{here[option]!r}`, `{there[option]!r}`"
+            for option in here.keys() & there.keys()
+            if here[option] != there[option]
+        }
+        assert {option: cell for option, cell in said[name].items() if cell} == differ
 
 
 def test_every_metric_is_documented(tmp_path: Path) -> None:

@@ -96,11 +96,12 @@ def test_the_calculator_leaves_a_whole_run_folder(algorithm: str, tmp_path: Path
     assert summary["interrupted"] is False
 
 
-@pytest.mark.timeout(600)
-def test_the_calculator_learns(tmp_path: Path) -> None:
-    run("calculator.py", "--algorithm", "grpo", "--seed", "1", cwd=tmp_path, timeout=580)
-    folder = tmp_path / "runs" / "calculator-grpo-seed1"
-    summary = check_folder(folder, algorithm="grpo", seed=1, steps=read_summary(folder)["steps"])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("algorithm", "seed"), [("grpo", 1), ("rloo", 2)])
+def test_the_calculator_learns(algorithm: str, seed: int, tmp_path: Path) -> None:
+    run("calculator.py", "--algorithm", algorithm, "--seed", str(seed), cwd=tmp_path, timeout=880)
+    folder = tmp_path / "runs" / f"calculator-{algorithm}-seed{seed}"
+    summary = check_folder(folder, algorithm=algorithm, seed=seed, steps=read_summary(folder)["steps"])
     assert summary["success_before"] < 0.5
     assert summary["success_after"] >= 0.9
     assert summary["success_after_greedy"] >= 0.9
@@ -127,6 +128,7 @@ def test_an_interrupt_leaves_a_checkpoint_and_the_summary_so_far(tmp_path: Path)
             process.kill()
             raise
     assert process.returncode == 0, "".join(printed)
+    assert any("Ctrl-C again quits at once" in line for line in printed)
 
     folder = tmp_path / "runs" / "calculator-grpo-seed4"
     summary = check_folder(folder, algorithm="grpo", seed=4, steps=read_summary(folder)["steps"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, TrainerControl, TrainerState
 
 from gymnast.trainer import GRPOTrainer, RichProgress, RunFolder
 
@@ -103,6 +103,39 @@ def test_progress_in_a_log_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [line.split("  ")[0] for line in lines] == ["step 1/3", "step 3/3"]  # the first, the last, and each 10 s
     assert all("reward" in line and "tokens/s" in line for line in lines)
     assert "loss" not in capsys.readouterr().out  # transformers' own printing is off
+
+
+class Watches(TrainerCallback):
+    """Notes at each step how far a bar has come."""
+
+    def __init__(self, progress: RichProgress) -> None:
+        self.progress = progress
+        self.completed: list[float] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.completed.append(self.progress.bar.tasks[0].completed)
+
+
+def test_progress_does_not_wait_for_a_log(tmp_path: Path) -> None:
+    with (tmp_path / "terminal").open("w") as file:
+        progress = RichProgress(Console(force_terminal=True, width=160, file=file))
+        watches = Watches(progress)
+        make_trainer(tmp_path, callbacks=[progress, watches], max_steps=3, logging_steps=10).train()
+    assert watches.completed == [1, 2, 3]
+
+
+def test_progress_shows_the_failures_so_far(tmp_path: Path) -> None:
+    console = Console(force_terminal=False, record=True, width=160, file=(tmp_path / "log").open("w"))
+    progress, args = RichProgress(console), config(tmp_path)
+    state, control = TrainerState(max_steps=2, global_step=1, is_world_process_zero=True), TrainerControl()
+    for _ in range(2):  # the second training begins anew
+        state.global_step = 1
+        progress.on_train_begin(args, state, control)
+        for state.global_step, failed in ((1, 2.0), (2, 3.0)):
+            progress.on_log(args, state, control, logs={"reward": 0.5, "episodes/failed": failed})
+    console.file.close()
+    shown = [line.partition("failures ")[2].split()[0] for line in console.export_text().splitlines()]
+    assert shown == ["2", "5", "2", "5"]
 
 
 def test_transformers_prints_without_a_display(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

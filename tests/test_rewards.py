@@ -6,6 +6,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,11 @@ def episode(reward: float = 1.0, stop: StopReason = StopReason.FINAL_ANSWER, **r
         spec=EpisodeSpec(task=Task(id="t", row=row), group="t"),
         prompt=[{"role": "user", "content": "question"}],
         turns=[
-            Turn(message={"role": "assistant", "content": "answer"}, observation=[{"role": "tool", "content": "3"}])
+            Turn(
+                message={"role": "assistant", "content": "answer"},
+                observation=[{"role": "tool", "content": "3"}],
+                reward=reward,
+            )
         ],
         stop=stop,
     )
@@ -125,6 +130,32 @@ def test_failed_episodes_are_not_scored() -> None:
     assert score([failed], never) == [None]
 
 
+def test_an_episode_to_which_no_function_applies_has_no_reward() -> None:
+    def never(completions: list[Any]) -> list[None]:
+        return [None] * len(completions)
+
+    def first(completions: list[Any]) -> list[float | None]:
+        return [0.0, *[None] * (len(completions) - 1)]
+
+    assert score([episode(0.0), episode(0.0)], never) == [None, None]
+    assert score([episode(0.0), episode(0.0)], never, first) == [0.0, None]
+    assert score([episode(0.0), episode(0.0)]) == [0.0, 0.0]
+
+
+def test_a_zero_of_an_environment_that_rewards_is_a_reward() -> None:
+    def never(completions: list[Any]) -> list[None]:
+        return [None] * len(completions)
+
+    # Dropping the wrong answers and keeping the right ones would bias the group.
+    assert score([episode(0.0), episode(1.0)], never) == [0.0, 1.0]
+
+
+def test_an_episode_without_a_reward_is_not_scored() -> None:
+    overlong = episode(stop=StopReason.CONTEXT_OVERFLOW)
+    overlong.reward, overlong.turns = None, []
+    assert score([overlong, episode()], lambda completions: [1.0] * len(completions)) == [None, 2.0]
+
+
 def test_an_exception_of_a_function_is_not_hidden() -> None:
     def broken(completions: list[Any]) -> list[float]:
         raise ZeroDivisionError("in a reward")
@@ -197,6 +228,8 @@ def test_names_and_weights_are_checked() -> None:
 
     with pytest.raises(ValueError, match=r"distinct names, none of them 'environment', got \['one', 'one'\]"):
         Rewards([one, one])
+    with pytest.raises(ValueError, match=r"got \['partial', 'partial'\]; set `__name__` of a function"):
+        Rewards([partial(one), partial(one)])
     with pytest.raises(ValueError, match=r"distinct names, none of them 'environment', got \['environment'\]"):
         Rewards([environment])
     with pytest.raises(ValueError, match="got 2 reward functions and 1 reward_weights"):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import concurrent.futures
+import dataclasses
 import datetime
 import json
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -29,6 +32,7 @@ from gymnast.envs import (
     EpisodeSpec,
     Failure,
     Message,
+    OverlongPromptError,
     RolloutEngine,
     ScriptedPolicy,
     StepResult,
@@ -46,6 +50,9 @@ from gymnast.envs import (
     tool_calls,
 )
 from gymnast.envs.core import stable_seed
+from gymnast.envs.threads import run_in_loop
+
+from .buttons import make_trainer
 
 WAIT = 30.0  # seconds after which an event that does not come is a failure
 ADD = tool_call("add", a=1, b=2)
@@ -950,3 +957,117 @@ def test_a_trace_keeps_its_lengths_equal() -> None:
     with pytest.raises(ValueError, match="got 2 sampled tokens and 1 log-probabilities"):
         trace.append_sampled([1, 2], [-1.0])
     assert len(trace) == 4
+
+
+# --- metrics, prompts and loops ---------------------------------------------------------------------------------
+
+
+async def test_metrics_of_reset_are_kept_without_a_step() -> None:
+    async def hang(messages: list[Message]) -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    for environment in (Calculator(), TimeLimit(Calculator(), 5)):
+        episode = await play_one(environment, hang, episode_timeout=0.2)
+        assert (episode.stop, episode.turns, episode.metrics) == (StopReason.TIMEOUT, [], {"success": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("metrics", "error"),
+    [
+        ({"kind": "easy"}, "metric 'kind' must be a finite number, got 'easy'"),
+        ({"mean": float("nan")}, "metric 'mean' must be a finite number, got nan"),
+        ({"none": None}, "metric 'none' must be a finite number, got None"),
+        ({5: 1.0}, "info['metrics'] must be a dict with names as keys, got {5: 1.0}"),
+        ([1.0], "info['metrics'] must be a dict with names as keys, got [1.0]"),
+    ],
+)
+@pytest.mark.parametrize("stage", ["reset", "step"])
+async def test_wrong_metrics_are_refused(stage: str, metrics: Any, error: str) -> None:
+    class Measures(Ender):
+        async def areset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Message], dict]:
+            messages, _ = await super().areset(seed=seed)
+            return messages, {"metrics": metrics} if stage == "reset" else {}
+
+    episode = await play_one(Measures(True, **({"metrics": metrics} if stage == "step" else {})), ["x"])
+    assert episode.failure is not None
+    assert (episode.failure.stage, episode.failure.message.removeprefix(f"Measures.{stage}(): ")) == (stage, error)
+
+
+async def test_metrics_become_plain_numbers() -> None:
+    episode = await play_one(Ender(True, metrics={"a": np.float32(0.5), "b": True, "c": 2}), ["x"])
+    assert episode.metrics == {"a": 0.5, "b": 1.0, "c": 2.0}
+    assert {type(value) for value in episode.metrics.values()} == {float}
+
+
+@pytest.mark.parametrize("on_failure", ["drop", "retry(2)", "zero", "raise"])
+async def test_an_overlong_prompt_is_no_failure(on_failure: str) -> None:
+    class Full(ScriptedPolicy):
+        def begin(self, spec: EpisodeSpec, messages: Any, tools: Any) -> Any:
+            raise OverlongPromptError("the prompt is too long")
+
+    log = Log()
+    engine = RolloutEngine(lambda: Probe(log), Full(["x"]), on_failure=on_failure)
+    [episode] = await engine.run(specs(1))
+    assert (episode.stop, episode.failure, episode.turns) == (StopReason.CONTEXT_OVERFLOW, None, [])
+    assert (episode.reward, episode.reward_parts, episode.attempts) == (None, {}, 1)
+    assert [message["role"] for message in episode.prompt] == ["user"]
+    assert log.closed == [1]
+
+
+def test_what_environments_share_serves_every_call() -> None:
+    """Asyncio binds a semaphore to the loop in which somebody first waited for it."""
+    shared = asyncio.Semaphore(1)
+
+    class Shares(Probe):
+        async def astep(self, action: Message) -> StepResult:
+            async with shared:
+                await asyncio.sleep(0)
+                return await super().astep(action)
+
+    engine = RolloutEngine(lambda: Shares(Log()), ScriptedPolicy(["x"]))
+    for _ in range(2):
+        episodes = engine.play([{}] * 3)
+        assert [episode.failure for episode in episodes] == [None] * 3
+
+
+def test_an_environment_need_not_be_hashable() -> None:
+    @dataclasses.dataclass
+    class Data(ToolEnv):
+        answer: int = 3
+
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Data())
+    episodes = RolloutEngine(Data, ScriptedPolicy(["x"])).play([{"prompt": "go"}] * 3)
+    assert [episode.failure for episode in episodes] == [None] * 3
+    same = Data()
+    episodes = RolloutEngine(lambda: same, ScriptedPolicy(["x"]), max_concurrency=1).play([{"prompt": "go"}] * 2)
+    assert "returned the same Data again" in str(episodes[1].failure)
+
+
+def test_cancelling_a_player_leaves_the_others_alone(tmp_path: Path) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    class Hangs(ToolEnv):
+        async def reset_task(self, task: Mapping[str, Any]) -> list[Message]:  # type: ignore[override]
+            if task["hang"]:
+                begun.set()
+                await asyncio.Event().wait()
+            return [{"role": "user", "content": "go"}]
+
+    async def another() -> str:
+        await asyncio.to_thread(release.wait, WAIT)
+        return "done"
+
+    row = {"good": "left", "hang": False}
+    player = make_trainer(tmp_path, environment=Hangs, rows=[row] * 4).player
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        other = threads.submit(run_in_loop, another())
+        playing = threads.submit(player.play_rows, [row | {"hang": True}], count=1)
+        assert begun.wait(WAIT)
+        player.cancel()
+        assert isinstance(playing.exception(WAIT), asyncio.CancelledError)
+        release.set()
+        assert other.result(WAIT) == "done"
+    player.cancel()  # nothing is playing, so nothing happens, to the next call neither
+    assert [each.failure for each in player.play_rows([row], count=1)] == [None]

@@ -141,6 +141,28 @@ def test_tools_may_change_with_the_episode() -> None:
     assert list(environment.tools) == ["final_answer"]
 
 
+def test_a_row_narrows_the_tools_that_reset_task_chose() -> None:
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    class Chooses(ToolEnv):
+        def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+            self.tools = [look, final_answer]
+            return [{"role": "user", "content": "go"}]
+
+    environment = Chooses()
+    begin(environment)
+    assert list(environment.tools) == ["look", "final_answer"]
+    begin(environment, tools=["look"])
+    assert list(environment.tools) == ["look"]
+
+
+def test_tools_that_can_be_read_only_once_are_refused() -> None:
+    with pytest.raises(TypeError, match="tools must be a list or a tuple, since every copy reads it again"):
+        ToolEnv(each for each in [final_answer])  # type: ignore[arg-type]
+
+
 def test_an_init_that_forgets_super_still_works() -> None:
     class Forgetful(Calculator):
         def __init__(self, factor: int) -> None:
@@ -281,9 +303,19 @@ def test_a_final_answer_goes_before_the_cap() -> None:
 def test_on_malformed_end_ends_at_once() -> None:
     environment = Calculator(on_malformed="end")
     environment.reset(seed=0, options={"task": QUESTION})
-    result = environment.step(malformed(("final_answer", {"answer": 6})))
+    result = environment.step(malformed(("add", {"a": 1, "b": 2})))
     assert (result.messages, result.reward, result.terminated) == ([], 0.0, True)
     assert result.info["stop_reason"] is StopReason.MALFORMED
+
+
+def test_a_final_answer_goes_before_on_malformed_end() -> None:
+    environment = Calculator(on_malformed="end")
+    environment.reset(seed=0, options={"task": QUESTION})
+    result = environment.step(malformed(("final_answer", {"answer": 6})))
+    assert (result.reward, result.info["stop_reason"]) == (1.0, StopReason.FINAL_ANSWER)
+    environment.reset(seed=0, options={"task": QUESTION})
+    result = environment.step(malformed(("final_answer", {"answer": "six"})))
+    assert (result.reward, result.info["stop_reason"]) == (0.0, StopReason.MALFORMED)
 
 
 def test_on_malformed_text_is_an_answer_like_any_other() -> None:
@@ -291,7 +323,108 @@ def test_on_malformed_text_is_an_answer_like_any_other() -> None:
     begin(environment)
     for _ in range(3):
         result = environment.step({**malformed(), "content": "hello"})
-        assert (contents(result), result.terminated) == (["You said: hello"], False)
+        assert (contents(result), result.terminated) == (["You said: hello\n<tool_call>{"], False)
+
+
+@pytest.mark.parametrize(
+    ("content", "whole"),
+    [
+        (None, "<tool_call>{"),
+        ("It is there: <tool_call>{", "It is there: <tool_call>{"),
+        ([{"type": "text", "text": "a"}], [{"type": "text", "text": "a"}, {"type": "text", "text": "<tool_call>{"}]),
+    ],
+)
+def test_on_malformed_text_loses_nothing_of_the_text(content: Any, whole: Any) -> None:
+    seen: list[Message] = []
+
+    class Listens(ToolEnv):
+        def reply(self, message: Message) -> None:
+            seen.append(message)
+
+    environment = Listens(on_malformed="text")
+    begin(environment)
+    action: Message = {**malformed(), "content": content}
+    environment.step(action)
+    assert seen[0].get("content") == whole
+    assert action.get("content") == content
+
+
+# --- the score of a step ----------------------------------------------------------------------------------------
+
+
+class Late(ToolEnv):
+    """Has a tool that goes on after its time is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_go_on, self.has_gone_on = threading.Event(), threading.Event()
+
+    @tool(timeout=0.01)
+    def slow(self) -> None:
+        """Take too long."""
+        assert self.may_go_on.wait(30)
+        self.reward, self.terminated, self.metrics["late"] = 5.0, True, 1.0
+        self.has_gone_on.set()
+
+    @tool
+    def quick(self) -> None:
+        """Let the slow tool go on."""
+        self.reward = 1.0
+        self.let_go_on()
+
+    def let_go_on(self) -> None:
+        self.may_go_on.set()
+        assert self.has_gone_on.wait(30)
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["in the next step", "between two steps"])
+def test_a_tool_that_ran_out_of_time_rewards_no_later_step(between: bool) -> None:
+    environment = Late()
+    begin(environment)
+    assert "did not finish" in contents(environment.step(tool_call("slow")))[0]
+    if between:
+        environment.let_go_on()
+    result = environment.step(tool_call("quick"))
+    assert (result.reward, result.terminated, result.info["metrics"]) == (1.0, False, {})
+    assert (environment.reward, environment.terminated, environment.metrics) == (1.0, False, {})
+
+
+def test_the_score_may_be_set_outside_a_step() -> None:
+    class Hopeless(ToolEnv):
+        def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+            self.terminated = task.get("hopeless", False)
+            self.metrics["hopeless"] = float(self.terminated)
+            return [{"role": "user", "content": "go"}]
+
+        @tool
+        def look(self) -> None:
+            """Look."""
+
+    environment = Hopeless()
+    _, info = environment.reset(options={"task": {"hopeless": True}})
+    assert info == {"metrics": {"hopeless": 1.0}}
+    assert environment.step(tool_call("look")).info["stop_reason"] is StopReason.ENV_TERMINATED
+    begin(environment)
+    assert not environment.step(tool_call("look")).terminated
+    environment.reward, environment.terminated = 3.0, True
+    result = environment.step(tool_call("look"))
+    assert (result.reward, result.terminated) == (0.0, True)  # a reward belongs to a step
+
+
+def test_an_environment_within_a_tool_has_its_own_score() -> None:
+    class Outer(ToolEnv):
+        @tool
+        async def ask(self) -> None:
+            """Ask a calculator."""
+            inner = Calculator()
+            await inner.areset(options={"task": QUESTION})
+            assert (await inner.astep(tool_call("final_answer", answer=6))).reward == 1.0
+            self.metrics["asked"] = 1.0
+
+    environment = Outer()
+    begin(environment)
+    result = environment.step(tool_call("ask"))
+    assert (result.reward, result.terminated, result.info["metrics"]) == (0.0, False, {"asked": 1.0})
 
 
 # --- options ----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,21 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from transformers import HfArgumentParser, TrainerCallback
 
-from gymnast.envs import Calculator, Episode, StopReason, ToolEnv, matches, tool
+from gymnast.envs import (
+    Calculator,
+    Episode,
+    EpisodeSpec,
+    StopReason,
+    Task,
+    ToolCallRecord,
+    ToolEnv,
+    Turn,
+    matches,
+    tool,
+)
 from gymnast.envs.calculator import random_tasks
 from gymnast.trainer import LOSSES, AgentTrainer, GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from gymnast.trainer.metrics import episode_metrics
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 
 from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, config, ids, make_trainer, model, tokenizer
@@ -559,6 +572,52 @@ def test_episodes_are_written_down(tmp_path: Path) -> None:
         assert len(masks) == 16
         assert all(sum(mask) > 0 for mask in masks)
         assert any(0 in mask for mask in masks)
+
+
+def test_episodes_are_written_down_where_rounds_are_rarer_than_steps(tmp_path: Path) -> None:
+    make_trainer(tmp_path, max_steps=10, num_iterations=3, log_episodes_steps=4).train()
+    lines = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines[::8]] == [0, 6, 9]  # rounds are played at 0, 3, 6 and 9
+
+
+class Lingers(TrainerCallback):
+    """Takes a known time between the backward pass and the optimiser, and more after the step."""
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        time.sleep(0.25)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        time.sleep(2.0)
+
+
+def test_the_time_of_an_update_includes_clipping_and_the_optimiser(tmp_path: Path) -> None:
+    trainer = make_trainer(
+        tmp_path, callbacks=[Lingers()], per_device_train_batch_size=4, gradient_accumulation_steps=2
+    )
+    trainer.train()
+    [logs] = step_logs(trainer)
+    assert 0.25 <= logs["time/update"] < 2.0
+
+
+def test_refused_calls_and_timeouts_have_their_own_names() -> None:
+    outcomes: list[Any] = ["ok", "timeout", "not_run", "exception"]
+    records = [ToolCallRecord(name="look", call_id=None, outcome=each, seconds=1.0) for each in outcomes]
+    records += [ToolCallRecord(name="jump", call_id=None, outcome=each) for each in ("unknown", "not_run")]
+    turn = Turn(message={"role": "assistant", "content": ""}, tool_calls=records)
+    spec = EpisodeSpec(task=Task(id="a"), group="a")
+    episodes = [Episode(spec=spec, turns=turns, stop=StopReason.MAX_TURNS, reward=0.0) for turns in ([turn], [])]
+    metrics = episode_metrics(episodes)
+    assert {name: value for name, value in metrics.items() if name.startswith("tools/")} == {
+        "tools/calls": 4,
+        "tools/call_frequency": 2,
+        "tools/failure_frequency": 0.75,
+        "tools/malformed_frequency": 0,
+        "tools/refused": 1,
+        "tools/look/calls": 1.5,
+        "tools/look/failures": 1,
+        "tools/look/timeouts": 0.5,
+        "tools/look/seconds": 1,
+    }
 
 
 @pytest.mark.parametrize(

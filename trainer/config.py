@@ -123,7 +123,7 @@ class AgentConfig(TrainingArguments):
     reward_weights: list[float] | None = option(None, "One for each of reward_funcs; 1 by default.")
 
     # Records.
-    log_episodes_steps: int = option(0, "Append the episodes of every n-th step to episodes.jsonl; 0 = never.")
+    log_episodes_steps: int = option(0, "Append a round's episodes to episodes.jsonl every n steps; 0 = never.")
 
     def __post_init__(self) -> None:
         ignored = self._options_without_effect()  # first, since transformers then changes some itself
@@ -284,5 +284,6 @@ class RLOOConfig(AgentConfig):
 
     algorithm = "rloo"
 
+    beta: float = option(0.05, "Weight of the divergence from the reference model; at 0 none is loaded.")
     loss_type: str = option("rloo", "One of trainer.losses.LOSSES.")
     scale_rewards: Scale = option("none", "Divide advantages by the standard deviation of: group, batch, or none.")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..envs.core import StopReason
 from ..envs.episode import Episode
 
 Group = list[Episode]
@@ -31,20 +32,42 @@ def form_groups(episodes: Sequence[Episode]) -> tuple[list[Group], int]:
     return kept, len(groups) - len(kept)
 
 
-def check_failures(episodes: Sequence[Episode], groups: Sequence[Group], max_failure_rate: float) -> None:
+def is_overlong(episode: Episode) -> bool:
+    """Whether the prompt left no room for an answer: the episode was dropped, it did not fail."""
+    return episode.stop is StopReason.CONTEXT_OVERFLOW and not episode.turns
+
+
+def check_failures(
+    episodes: Sequence[Episode], groups: Sequence[Group], max_failure_rate: float, *, num_processes: int = 1
+) -> None:
     """Check that what is left is worth a step.
+
+    Args:
+        episodes: What one process played in a round, or what all of them did in an evaluation.
+        groups: Those of them that are left.
+        max_failure_rate: Share of failed episodes above which it is not.
+        num_processes: Above 1, the message says that this is one process of so many.
 
     Raises:
         RolloutError: no group is left, or more than `max_failure_rate` of the episodes failed.
     """
     failed = [episode for episode in episodes if episode.failure is not None]
+    overlong = sum(is_overlong(episode) for episode in episodes)
+    whose = f" of this process (one of {num_processes}; each needs a group)" if num_processes > 1 else ""
+    if not groups and overlong == len(episodes):
+        raise RolloutError(
+            f"the prompts of all {overlong} episodes{whose} are longer than the context, so nothing was played: "
+            f"shorten the prompts, or raise max_model_len"
+        )
     if len(failed) > max_failure_rate * len(episodes):
         reason = f"more than max_failure_rate={max_failure_rate:g} allows"
     elif not groups:
-        reason = "and no group has two members left to compare"
+        dropped = f"{overlong} had a prompt longer than the context, " if overlong else ""
+        reason = f"{dropped}and no group has two members left to compare"
     else:
         return
-    raise RolloutError(f"{len(failed)} of {len(episodes)} episodes failed, {reason}.\n\n{first_tracebacks(failed)}")
+    message = f"{len(failed)} of {len(episodes)} episodes{whose} failed, {reason}."
+    raise RolloutError(f"{message}\n\n{first_tracebacks(failed)}")
 
 
 def first_tracebacks(failed: Sequence[Episode], most: int = 3) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from typing import Any
 import torch
 from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -65,6 +68,7 @@ class InterruptibleTrainer(Trainer):
 
     def _interrupt(self) -> None:
         self.was_interrupted = True
+        logger.warning("interrupted: stopping at the next safe place, with a checkpoint; Ctrl-C again quits at once")
         if self.accelerator.num_processes == 1:
             self.cancel()
 
@@ -97,7 +101,10 @@ class InterruptibleTrainer(Trainer):
             self.control.should_save = self._saved_step != self.state.global_step
             self.control.should_training_stop = True
             self._saved_step = self.state.global_step
+        leaving = self._agreed and self.control.should_save
         super()._maybe_log_save_evaluate(*args, **kwargs)
+        if leaving and self.is_world_process_zero():
+            logger.warning("stopped at step %d; the checkpoint is in %s", self.state.global_step, self.args.output_dir)
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         try:

@@ -4,24 +4,33 @@ Names that TRL has keep its meaning, so `completions/mean_length` counts the tok
 tool results; an episode is clipped when a limit truncated it. Ours:
 
 - shares of the episodes: `stop/<reason>`;
-- per episode: `turns/mean`, `tools/<name>/calls|failures`, and `environment/<name>` as environments report it;
+- per episode: `turns/mean`, `tools/refused`, `tools/<name>/calls|failures|timeouts`, and `environment/<name>` as
+  environments report it;
 - counts, over steps and processes: `episodes/played|failed|close_failed`, `groups/dropped`, `prompts/overlong`,
   `tools/calls`, `tokens/sampled`, and `tokens/drift`, of which anything but 0 is a bug;
 - seconds: `tools/<name>/seconds` of a mean call, `time/generation|environment` that a mean episode waited for each,
-  `time/rollout` of a round, `time/update` of an optimiser step.
+  `time/rollout` of a round, `time/update` of an optimiser step, from its batch to its new weights.
+
+A refused call (no budget was left for it, or the episode had ended) was not run: it counts in `tools/refused` and in
+no other name. A prompt that does not fit into the context counts in `prompts/overlong` and `stop/context_overflow`;
+its episode, in which nothing was said, is in no mean.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..envs.core import StopReason
-from ..envs.episode import Episode
+from ..envs.episode import Episode, ToolCallRecord
+from .groups import is_overlong
 
 SUMS = frozenset(
     {
@@ -68,6 +77,26 @@ class Metrics:
         return {name: _one(name, *zip(*pairs, strict=True)) for name, pairs in merged.items()}
 
 
+class UpdateClock(TrainerCallback):
+    """Measures `time/update`: from `start`, when a step has its batches, until the weights are new.
+
+    Args:
+        add: Takes the value.
+    """
+
+    def __init__(self, add: Callable[[Mapping[str, float]], None]) -> None:
+        self._add = add
+        self._started: float | None = None
+
+    def start(self) -> None:
+        self._started = time.perf_counter()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._started is not None:
+            self._add({"time/update": time.perf_counter() - self._started})
+            self._started = None
+
+
 def _one(name: str, values: Sequence[float], weights: Sequence[float]) -> float:
     if name in SUMS:
         return float(sum(values))
@@ -81,17 +110,17 @@ def _one(name: str, values: Sequence[float], weights: Sequence[float]) -> float:
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """The metrics of a round of episodes; those that failed count in `stop/failed` and `episodes/failed` only.
 
-    Where the user scores them as zero, they count in the rewards too.
+    Where the user scores them as zero, they count in the rewards too. Overlong prompts count as said above.
     """
-    played = [episode for episode in episodes if not episode.stop.is_failure]
+    played = [episode for episode in episodes if not (episode.stop.is_failure or is_overlong(episode))]
     metrics = {
         "episodes/played": float(len(episodes)),
-        "episodes/failed": float(len(episodes) - len(played)),
+        "episodes/failed": float(sum(episode.stop.is_failure for episode in episodes)),
         "episodes/close_failed": float(sum(episode.close_failure is not None for episode in episodes)),
-        "prompts/overlong": float(sum(_is_overlong(episode) for episode in episodes)),
+        "prompts/overlong": float(sum(is_overlong(episode) for episode in episodes)),
         "tokens/drift": float(sum(episode.trace.drift for episode in episodes if episode.trace is not None)),
         "tokens/sampled": float(sum(episode.trace.num_sampled for episode in episodes if episode.trace is not None)),
-        "tools/calls": float(sum(len(episode.tool_calls) for episode in episodes)),
+        "tools/calls": float(sum(len(_calls_run(episode)) for episode in episodes)),
     }
     for reason in StopReason:
         metrics[f"stop/{reason.value}"] = _mean(episode.stop is reason for episode in episodes)
@@ -120,10 +149,6 @@ def token_metrics(
         metrics["sampling/sampling_logp_difference/mean"] = difference.mean().item()
         metrics["sampling/sampling_logp_difference/max"] = difference.max().item()
     return metrics
-
-
-def _is_overlong(episode: Episode) -> bool:
-    return episode.failure is not None and episode.failure.type == "OverlongPromptError"
 
 
 def _rewards(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -159,8 +184,10 @@ def _lengths(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def _tools(episodes: Sequence[Episode]) -> dict[str, float]:
-    records = [record for episode in episodes for record in episode.tool_calls]
+    records = [record for episode in episodes for record in _calls_run(episode)]
+    refused = sum(len(episode.tool_calls) for episode in episodes) - len(records)
     metrics = {
+        "tools/refused": refused / len(episodes),
         "tools/call_frequency": len(records) / len(episodes),
         "tools/failure_frequency": _mean(record.failed for record in records) if records else 0.0,
         "tools/malformed_frequency": _mean(
@@ -171,8 +198,13 @@ def _tools(episodes: Sequence[Episode]) -> dict[str, float]:
         own = [record for record in records if record.name == name]
         metrics[f"tools/{name}/calls"] = len(own) / len(episodes)
         metrics[f"tools/{name}/failures"] = sum(record.failed for record in own) / len(episodes)
+        metrics[f"tools/{name}/timeouts"] = sum(record.outcome == "timeout" for record in own) / len(episodes)
         metrics[f"tools/{name}/seconds"] = _mean(record.seconds for record in own)
     return metrics
+
+
+def _calls_run(episode: Episode) -> list[ToolCallRecord]:
+    return [record for record in episode.tool_calls if record.outcome != "not_run"]
 
 
 def _environment(episodes: Sequence[Episode]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from ..envs.episode import Episode, EpisodeSpec
 from ..envs.registry import EnvironmentLike
 from ..envs.rewards import RewardFunction, Rewards
 from ..envs.rollout import RolloutEngine, group_specs
-from ..envs.threads import EventLoopThread
+from ..envs.threads import run_in_loop
 from .chat import ChatFormat
 from .config import AgentConfig
 from .decoding import evaluating
@@ -23,11 +24,7 @@ from .tool_formats import ToolFormat, ToolParser
 
 
 class Player:
-    """A model, an environment and reward functions, ready to play.
-
-    Between `open` and `close` one event loop serves all calls, so what environments share (clients, pools) lives as
-    long; without `open`, each call has a loop of its own.
-    """
+    """A model, an environment and reward functions, ready to play."""
 
     def __init__(
         self,
@@ -62,7 +59,8 @@ class Player:
             max_concurrency=args.max_concurrency,
             on_failure=args.on_failure,
         )
-        self._loop: EventLoopThread | None = None
+        self._playing: asyncio.Task[Any] | None = None
+        self._cancelled = False
 
     def policy(self, sampling: Sampling) -> TokenPolicy:
         """The policy that samples from this distribution."""
@@ -89,20 +87,22 @@ class Player:
             )
 
         async def play_and_score() -> list[Episode]:
-            episodes = await engine.run(specs)
-            await self.rewards.score(episodes)
-            return episodes
+            self._playing = asyncio.current_task()
+            try:
+                if self._cancelled:  # before there was a task
+                    raise asyncio.CancelledError
+                episodes = await engine.run(specs)
+                await self.rewards.score(episodes)
+                return episodes
+            finally:
+                self._playing = None
+
+        self._cancelled = False
 
         # The generator's thread restores what it found when it stops decoding, which may be after the last answer has
         # come: it must not find a model in training mode, or the next forward pass may meet dropout.
         with evaluating(self.model):
-            if self._loop is not None:
-                return self._loop.run(play_and_score())
-            loop = EventLoopThread()
-            try:
-                return loop.run(play_and_score())
-            finally:
-                loop.close()
+            return run_in_loop(play_and_score())
 
     def play_rows(
         self,
@@ -123,20 +123,12 @@ class Player:
             specs += group_specs(f"eval-{index}", rows[index], group_size=count, seed=seed)
         return self.play(specs, temperature=temperature)
 
-    def open(self) -> None:
-        """Keep one event loop until `close`."""
-        self._loop = EventLoopThread()
-
-    def close(self) -> None:
-        """End the event loop."""
-        if self._loop is not None:
-            self._loop.close()
-            self._loop = None
-
     def cancel(self) -> None:
         """Cancel what `play` is playing; safe from a signal handler."""
-        if self._loop is not None:
-            self._loop.cancel()
+        self._cancelled = True  # first: `play` looks at it as soon as there is a task
+        task = self._playing
+        if task is not None:
+            task.get_loop().call_soon_threadsafe(task.cancel)
 
 
 def _end_token_ids(model: PreTrainedModel) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,12 +10,16 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..envs.core import ConfigurationError, Environment
+from ..envs.core import ConfigurationError, Environment, OverlongPromptError
 from ..envs.registry import ENVIRONMENT_COLUMN
 from ..envs.rollout import group_specs
+from .config import AgentConfig
+from .generation import Generator
 from .loader import Rows
 from .player import Player
-from .token_policy import OverlongPromptError
+
+ALSO_FOR_TOKENIZERS = ("revision", "trust_remote_code", "token", "cache_dir")
+"""Options of `model_init_kwargs` that say where files are and who may run them, so the tokenizer needs them too."""
 
 
 def load_model(model: str | PreTrainedModel, init_kwargs: Mapping[str, Any] | None = None) -> PreTrainedModel:
@@ -37,8 +42,10 @@ def load_model(model: str | PreTrainedModel, init_kwargs: Mapping[str, Any] | No
     return model
 
 
-def load_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
-    """The tokenizer, the model's own by default.
+def load_tokenizer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, init_kwargs: Mapping[str, Any] | None = None
+) -> PreTrainedTokenizerBase:
+    """The tokenizer; by default the model's own, from the same place, as `init_kwargs` said for the model.
 
     Raises:
         TypeError: it is no tokenizer.
@@ -51,7 +58,18 @@ def load_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | 
     name = model.config._name_or_path
     if not name:
         raise ValueError("processing_class is needed: the model was made in memory, so its tokenizer is not known")
-    return AutoTokenizer.from_pretrained(name)
+    options = {key: value for key, value in (init_kwargs or {}).items() if key in ALSO_FOR_TOKENIZERS}
+    return AutoTokenizer.from_pretrained(name, **options)
+
+
+def check_generator(args: AgentConfig, generator: Generator | None) -> None:
+    """Warn of options that only the trainer's own generator reads."""
+    if generator is not None and args.generation_rows != type(args).generation_rows:
+        warnings.warn(
+            f"generation_rows={args.generation_rows} has no effect: the generator that was given decides itself what "
+            f"it decodes together",
+            stacklevel=3,
+        )
 
 
 class _Recording(dict[str, Any]):
@@ -69,8 +87,9 @@ class _Recording(dict[str, Any]):
 def check_data_sets(train: Rows | None, evaluation: Rows | Mapping[str, Rows] | None, player: Player) -> None:
     """Check that the environment can play the rows, and that the model can be told of the result.
 
-    The first row of each environment is really reset and rendered, and the longest one too, since its prompt may not
-    fit; the columns that this read are then looked for in all the other rows.
+    The first row of each environment is really reset and rendered; the columns that this required are then looked for
+    in all the other rows. The row with the longest of these columns is reset too, since its prompt may not fit, and
+    so is the row that is longest with all its columns, of which some may be read in a way that does not show.
 
     Raises:
         TypeError: a data set is no sequence of mappings.
@@ -91,7 +110,7 @@ def _check_rows(what: str, rows: Rows, player: Player) -> None:
     if len(rows) == 0:
         raise ValueError(f"{what} has no rows")
     required: dict[str | None, set[str]] = {}
-    longest: dict[str | None, tuple[int, int]] = {}  # characters and place of the longest row of each environment
+    longest: dict[tuple[str | None, str], tuple[int, int]] = {}  # characters and place of each environment's longest
     for index, row in zip(range(len(rows)), rows, strict=False):
         place = f"row {index} of {what}"
         if not isinstance(row, Mapping):
@@ -106,10 +125,11 @@ def _check_rows(what: str, rows: Rows, player: Player) -> None:
         missing = sorted(required[name] - set(row))
         if missing:
             raise ValueError(f"{place} has no {missing}, which the environment reads; it has {sorted(row)}")
-        longest[name] = max(longest.get(name, (0, 0)), (len(str(row)), index))
-    for _, index in longest.values():
-        if index > 0:
-            _columns_read(f"row {index} of {what}", rows[index], player)
+        read = {column: row[column] for column in sorted(required[name])}
+        for measure, text in (("read", str(read)), ("whole", str(row))):
+            longest[name, measure] = max(longest.get((name, measure), (0, 0)), (len(text), index))
+    for index in sorted({index for _, index in longest.values()} - {0}):
+        _columns_read(f"row {index} of {what}", rows[index], player)
 
 
 def _columns_read(place: str, row: Mapping[str, Any], player: Player) -> set[str]:

@@ -23,7 +23,7 @@ PLAIN_SECONDS = 10.0  # without a terminal, one line in this time
 
 
 class RichProgress(TrainerCallback):
-    """Shows step, reward, success, tool calls, failures, tokens a second and the time left.
+    """Shows step, reward, success, tool calls, failures so far, tokens a second and the time left.
 
     On a terminal the display is live; elsewhere (a log file) it is a line every ten seconds.
     """
@@ -42,6 +42,7 @@ class RichProgress(TrainerCallback):
         self._task = self.bar.add_task("training", total=None)
         self._live: Live | None = None
         self._last_log = self._last_line = time.monotonic()
+        self._failures = 0.0  # so far
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -50,9 +51,14 @@ class RichProgress(TrainerCallback):
             return
         self.bar.update(self._task, total=state.max_steps, completed=state.global_step)
         self._last_log = time.monotonic()
+        self._failures = 0.0
         if self.console.is_terminal:
             self._live = Live(self.bar, console=self.console, refresh_per_second=4)
             self._live.start()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self.bar.update(self._task, completed=state.global_step)
 
     def on_log(
         self,
@@ -65,9 +71,9 @@ class RichProgress(TrainerCallback):
         if not state.is_world_process_zero or logs is None or "reward" not in logs:
             return
         now = time.monotonic()
-        values = _shown(logs, seconds=now - self._last_log)
+        self._failures += logs.get("episodes/failed", 0.0)
+        values = _shown(logs, seconds=now - self._last_log, failures=self._failures)
         self._last_log = now
-        self.bar.update(self._task, completed=state.global_step)
         if self._live is not None:
             table = Table.grid(padding=(0, 2))
             table.add_row(*(f"[dim]{name}[/] {value}" for name, value in values.items()))
@@ -105,11 +111,11 @@ def rich_displays(trainer: Trainer) -> list[RichProgress]:
     return displays
 
 
-def _shown(logs: dict[str, Any], *, seconds: float) -> dict[str, str]:
+def _shown(logs: dict[str, Any], *, seconds: float, failures: float) -> dict[str, str]:
     values = {"reward": f"{logs['reward']:.3f}"}
     if "environment/success" in logs:
         values["success"] = f"{logs['environment/success']:.1%}"
     values["tool calls"] = f"{logs.get('tools/call_frequency', 0.0):.2f}/episode"
-    values["failures"] = f"{logs.get('episodes/failed', 0.0):.0f}"
+    values["failures"] = f"{failures:.0f}"
     values["tokens/s"] = f"{logs.get('tokens/sampled', 0.0) / max(seconds, 1e-9):,.0f}"
     return values

@@ -26,10 +26,18 @@ class EpisodeLog:
     def __init__(self, folder: str | Path, suffix: str = "") -> None:
         self.path = Path(folder, f"episodes{suffix}.jsonl")
         self._begun = False
+        self._last = 0  # the step that was written last
 
     def begin(self) -> None:
         """A training begins, or is resumed: the lines of an earlier one, from its first step on, will be replaced."""
         self._begun = False
+
+    def is_due(self, step: int, every: int) -> bool:
+        """Whether a multiple of `every` was reached since the last written step; the first step is always due.
+
+        Rounds are not played at each step, so the multiple itself may be a step at which none is.
+        """
+        return not self._begun or step // every > self._last // every
 
     def write(self, step: int, episodes: Sequence[Episode]) -> None:
         """Append the episodes of a step."""
@@ -37,6 +45,7 @@ class EpisodeLog:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             _keep_lines(self.path, before=step)
             self._begun = True
+        self._last = step
         with self.path.open("a") as file:
             for episode in episodes:
                 file.write(f'{{"step": {step}, "episode": {episode.to_json()}}}\n')

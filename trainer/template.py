@@ -61,11 +61,12 @@ class ChatTemplate:
         """The conversation as text; `more` begins the model's next answer.
 
         Raises:
-            ConfigurationError: the template refuses it.
+            ConfigurationError: the template refuses it, or a message has content that is not text.
         """
+        texts = [_as_text(each) for each in messages]
         options = {**self._kwargs, "tools": list(tools) or None, "add_generation_prompt": more}
         try:
-            return self._tokenizer.apply_chat_template([_as_text(each) for each in messages], tokenize=False, **options)
+            return self._tokenizer.apply_chat_template(texts, tokenize=False, **options)
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:  # from the template's code
             roles = [message["role"] for message in messages]
             raise ConfigurationError(f"the chat template cannot render messages of roles {roles}: {error}") from error
@@ -199,8 +200,15 @@ def _with_id(message: Message, index: int) -> Message:
 
 
 def _as_text(message: Message) -> Message:
-    """The message with parts that are all text joined: many templates render strings only, and drop parts silently."""
+    """The message with its parts joined: many templates render strings only, and drop parts silently."""
     content = message.get("content")
-    if isinstance(content, list) and all(part.get("type") == "text" for part in content):
-        return {**message, "content": "".join(part["text"] for part in content)}
-    return message
+    if not isinstance(content, list):
+        return message
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise ConfigurationError(
+                f"a message of role {message['role']!r} has a content part of type {kind!r}, which is not text: images "
+                f"in messages are not supported yet"
+            )
+    return {**message, "content": "".join(part["text"] for part in content)}

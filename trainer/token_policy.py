@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..envs.core import ConfigurationError, Message, StopReason, ToolSchema, stable_seed
+from ..envs.core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolSchema, stable_seed
 from ..envs.episode import EpisodeSpec, TokenTrace
 from ..envs.policy import Act
 from .chat import ChatFormat
@@ -32,10 +32,6 @@ class TokenBudgets:
                 raise ValueError(f"{name} must be at least 1, got {value}")
 
 
-class OverlongPromptError(ValueError):
-    """A prompt leaves no room for an answer in the context; the episode is dropped and counted."""
-
-
 class TokenPolicy:
     """Answers with a model, and records every token.
 
@@ -44,7 +40,7 @@ class TokenPolicy:
         generator: Samples.
         sampling: The distribution.
         budgets: Token limits.
-        overlong_prompts: `raise` stops the run at a prompt that is longer than the context; `drop` fails the episode.
+        overlong_prompts: `raise` stops the run at a prompt that is longer than the context; `drop` leaves it out.
     """
 
     def __init__(

@@ -22,10 +22,10 @@ from .generation import Generator
 from .groups import check_failures, form_groups
 from .interrupt import InterruptibleTrainer
 from .loader import Rows
-from .metrics import Metrics, episode_metrics
+from .metrics import Metrics, UpdateClock, episode_metrics
 from .objective import objective
 from .player import Player
-from .preflight import check_data_sets, load_model, load_tokenizer
+from .preflight import check_data_sets, check_generator, load_model, load_tokenizer
 from .processes import Processes, use_one_device
 from .progress import rich_displays
 from .rounds import Rounds, rollout_loader
@@ -79,11 +79,13 @@ class AgentTrainer(InterruptibleTrainer):
             raise TypeError(f"args must be a {self.config_class.__name__}, got {type(args).__name__}")
         use_one_device(args)
         model = load_model(model, args.model_init_kwargs)
-        tokenizer = load_tokenizer(model, processing_class)
+        tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
         options: dict[str, Any] = {"reward_funcs": reward_funcs, "tool_format": tool_format, "generator": generator}
         self.player = Player(model, tokenizer, environment, args, **options)
+        check_generator(args, generator)
         check_data_sets(train_dataset, eval_dataset, self.player)
         reference = Reference(model) if args.beta else None
+        self._clock = UpdateClock(lambda values: self._metrics.add(values))
         super().__init__(
             model=model,
             args=args,
@@ -91,7 +93,7 @@ class AgentTrainer(InterruptibleTrainer):
             eval_dataset=eval_dataset,  # type: ignore[arg-type]
             processing_class=tokenizer,
             data_collator=_as_it_is,
-            callbacks=callbacks,
+            callbacks=[self._clock, *(callbacks or [])],  # first, so that it measures no other callback
             optimizers=optimizers,
         )
         self.processes = Processes(self.accelerator)
@@ -131,7 +133,8 @@ class AgentTrainer(InterruptibleTrainer):
             episodes = self.player.play(specs)
             self.on_episodes(episodes)
             groups, dropped = form_groups(episodes)
-            check_failures(episodes, groups, self.config.max_failure_rate)
+            count = self.processes.count
+            check_failures(episodes, groups, self.config.max_failure_rate, num_processes=count)
             samples, metrics = self.scorer(groups)
             metrics |= {"groups/dropped": float(dropped), "time/rollout": time.perf_counter() - started}
             self._metrics.add(episode_metrics(episodes) | metrics)
@@ -139,9 +142,9 @@ class AgentTrainer(InterruptibleTrainer):
         return samples
 
     def on_episodes(self, episodes: Sequence[Episode]) -> None:
-        """Called with the episodes of each round; by default every `log_episodes_steps`-th step's are written down."""
+        """Called with the episodes of each round; by default they are written down as `log_episodes_steps` says."""
         every, step = self.config.log_episodes_steps, self.state.global_step
-        if every and step % every == 0:
+        if every and self._episode_log.is_due(step, every):
             self._episode_log.write(step, episodes)
 
     # What transformers.Trainer asks for.
@@ -149,11 +152,9 @@ class AgentTrainer(InterruptibleTrainer):
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         self._metrics, self._rounds = Metrics(), Rounds()
         self._episode_log.begin()
-        self.player.open()
         try:
             return super().train(*args, **kwargs)
         finally:
-            self.player.close()
             for display in self._displays:
                 display.stop()  # an exception calls no callback, and a live display would hide its message
 
@@ -182,7 +183,9 @@ class AgentTrainer(InterruptibleTrainer):
         self._rounds.forget_used()
         batches = self.take_batches(epoch_iterator, num_batches)
         count: Any = sum((batch["mask"].sum() for batch in batches), torch.tensor(0.0)).to(device)
-        return batches, self.processes.sum(count) if batches else count
+        count = self.processes.sum(count) if batches else count
+        self._clock.start()
+        return batches, count
 
     # A checkpoint in the middle of a round keeps the round, beside the random states.
 
@@ -194,13 +197,6 @@ class AgentTrainer(InterruptibleTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         self._rounds.load(Path(resume_from_checkpoint, f"rounds{self.processes.suffix}.pt"))
-
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        started = time.perf_counter()
-        loss = super().training_step(*args, **kwargs)
-        seconds = (time.perf_counter() - started) * self.current_gradient_accumulation_steps
-        self._metrics.add({"time/update": seconds})
-        return loss
 
     def compute_loss(
         self,
