@@ -82,6 +82,8 @@ class RolloutEngine:
     ) -> None:
         if max_concurrency < 1:
             raise ValueError(f"max_concurrency must be at least 1, got {max_concurrency}")
+        if limits is not None and not isinstance(limits, EpisodeLimits):
+            raise TypeError(f"limits must be EpisodeLimits(...), got {type(limits).__name__}: {limits!r}")
         self.source = EnvironmentSource.of(environment)
         self.policy = policy
         self.limits = limits or EpisodeLimits()
@@ -144,7 +146,12 @@ class RolloutEngine:
 
         Returns:
             The episodes of the first row, then those of the second, and so on.
+
+        Raises:
+            TypeError: `rows` is a single row.
         """
+        if isinstance(rows, Mapping):
+            raise TypeError(f"play() takes a list of rows, got one row: {rows!r}; write play([row])")
         return run_in_loop(self.run(episode_specs(rows, group_size=group_size, seed=seed)))
 
 

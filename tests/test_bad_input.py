@@ -299,12 +299,16 @@ def test_an_option_of_the_own_generator_beside_another(silent: Any, tmp_path: Pa
 # Prompts.
 
 
+def ones(completions: list[Any]) -> list[float]:
+    return [1.0] * len(completions)
+
+
 LONG = [{"prompt": "short"}, {"prompt": "long " * 200}]
 
 
 def test_a_long_prompt_is_an_error(silent: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"row 1 of train_dataset.*max_model_len=100.*overlong_prompts"):
-        make_trainer(tmp_path, environment=ToolEnv(), rows=LONG, max_model_len=100, generator=silent)
+        make_trainer(tmp_path, environment=ToolEnv(), reward_funcs=ones, rows=LONG, max_model_len=100, generator=silent)
 
 
 def test_a_long_prompt_is_dropped_and_counted(tmp_path: Path) -> None:
@@ -316,6 +320,7 @@ def test_a_long_prompt_is_dropped_and_counted(tmp_path: Path) -> None:
     trainer = make_trainer(
         tmp_path,
         environment=Talks(),
+        reward_funcs=ones,
         rows=[LONG[1], LONG[0]],
         max_model_len=100,
         overlong_prompts="drop",
@@ -335,7 +340,9 @@ def test_a_long_prompt_is_dropped_and_counted(tmp_path: Path) -> None:
 
 def test_a_round_of_long_prompts_stops_training(silent: Any, tmp_path: Path) -> None:
     options: dict[str, Any] = {"max_model_len": 100, "overlong_prompts": "drop"}
-    trainer = make_trainer(tmp_path, environment=ToolEnv(), rows=[LONG[1]], generator=silent, **options)
+    trainer = make_trainer(
+        tmp_path, environment=ToolEnv(), reward_funcs=ones, rows=[LONG[1]], generator=silent, **options
+    )
     with pytest.raises(RolloutError, match=r"prompts of all 8 episodes are longer.*max_model_len"):
         trainer.train()
 
@@ -343,7 +350,7 @@ def test_a_round_of_long_prompts_stops_training(silent: Any, tmp_path: Path) -> 
 def test_a_long_column_that_nobody_reads_hides_no_long_prompt(silent: Any, tmp_path: Path) -> None:
     rows = [{"prompt": "short", "notes": "x" * 9000}, LONG[1] | {"notes": ""}]
     with pytest.raises(ConfigurationError, match=r"row 1 of train_dataset.*max_model_len=100"):
-        make_trainer(tmp_path, environment=ToolEnv(), rows=rows, max_model_len=100, generator=silent)
+        make_trainer(tmp_path, environment=ToolEnv(), reward_funcs=ones, rows=rows, max_model_len=100, generator=silent)
 
 
 def test_a_long_column_that_is_read_otherwise_is_found(silent: Any, tmp_path: Path) -> None:
@@ -353,7 +360,7 @@ def test_a_long_column_that_is_read_otherwise_is_found(silent: Any, tmp_path: Pa
 
     rows: list[dict[str, Any]] = [{"prompt": "short"}, {"prompt": "?", "context": "long " * 200}, {"prompt": "short"}]
     with pytest.raises(ConfigurationError, match=r"row 1 of train_dataset.*max_model_len=100"):
-        make_trainer(tmp_path, environment=Talks(), rows=rows, max_model_len=100, generator=silent)
+        make_trainer(tmp_path, environment=Talks(), reward_funcs=ones, rows=rows, max_model_len=100, generator=silent)
 
 
 # Reward functions.
@@ -495,3 +502,19 @@ def test_an_evaluation_that_fails(tmp_path: Path) -> None:
 def test_training_needs_tasks(silent: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="train_dataset"):
         make_trainer(tmp_path, rows=None, generator=silent).train()
+
+
+def test_an_environment_in_which_nothing_can_reward_warns(tmp_path: Path) -> None:
+    class Forgotten(ToolEnv):
+        def lookup(self, word: str) -> str:  # no @tool
+            return word
+
+    with pytest.warns(UserWarning, match=r"Forgotten has no tools and no reply\(\).*mark its methods with @tool"):
+        make_trainer(tmp_path, environment=Forgotten(), rows=[{"prompt": "Hi."}])
+    # With a reward function, plain answers can be rewarded.
+    make_trainer(
+        tmp_path,
+        environment=Forgotten(),
+        rows=[{"prompt": "Hi."}],
+        reward_funcs=lambda completions: [1.0] * len(completions),
+    )

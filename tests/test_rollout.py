@@ -1071,3 +1071,10 @@ def test_cancelling_a_player_leaves_the_others_alone(tmp_path: Path) -> None:
         assert other.result(WAIT) == "done"
     player.cancel()  # nothing is playing, so nothing happens, to the next call neither
     assert [each.failure for each in player.play_rows([row], count=1)] == [None]
+
+
+def test_wrong_kinds_of_limits_and_rows_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"limits must be EpisodeLimits\(\.\.\.\), got dict"):
+        RolloutEngine(Calculator(), ScriptedPolicy([]), limits={"max_turns": 3})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"takes a list of rows, got one row.*write play\(\[row\]\)"):
+        RolloutEngine(Calculator(), ScriptedPolicy([])).play({"question": "What?", "answer": 1})  # type: ignore[arg-type]

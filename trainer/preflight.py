@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from ..envs.core import ConfigurationError, Environment, OverlongPromptError
 from ..envs.registry import ENVIRONMENT_COLUMN
 from ..envs.rollout import group_specs
+from ..envs.tool_env import ToolEnv
 from .config import AgentConfig
 from .generation import Generator
 from .loader import Rows
@@ -152,4 +153,16 @@ def _columns_read(place: str, row: Mapping[str, Any], player: Player) -> set[str
         raise ValueError(f"{name} cannot be reset with {place}: {what}; the row has {sorted(row)}") from error
     finally:
         environment.close()
+    _warn_of_no_reward(environment.unwrapped, player)
     return recording.required - {ENVIRONMENT_COLUMN}
+
+
+def _warn_of_no_reward(core: Any, player: Player) -> None:
+    """Only tools and replies reward in a `ToolEnv`; without both, and without reward functions, nothing does."""
+    plain = isinstance(core, ToolEnv) and type(core).reply is ToolEnv.reply and type(core).astep is ToolEnv.astep
+    if plain and not core.tools and not player.rewards.functions:
+        warnings.warn(
+            f"{type(core).__name__} has no tools and no reply(), and there are no reward_funcs, so no episode can be "
+            f"rewarded; mark its methods with @tool",
+            stacklevel=5,
+        )
