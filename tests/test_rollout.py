@@ -43,6 +43,7 @@ from gymnast.envs import (
     ToolEnv,
     Turn,
     episode_specs,
+    final_answer,
     group_specs,
     play_episode,
     tool,
@@ -1060,7 +1061,7 @@ def test_cancelling_a_player_leaves_the_others_alone(tmp_path: Path) -> None:
         return "done"
 
     row = {"good": "left", "hang": False}
-    player = make_trainer(tmp_path, environment=Hangs, rows=[row] * 4).player
+    player = make_trainer(tmp_path, environment=Hangs([final_answer]), rows=[row] * 4).player
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
         other = threads.submit(run_in_loop, another())
         playing = threads.submit(player.play_rows, [row | {"hang": True}], count=1)
