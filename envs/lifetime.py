@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium
 
+from ..sandbox.cancellation import finish
 from .core import Environment
 from .episode import EpisodeSpec, Failure, Stage
 from .threads import being_cancelled, run_in_thread
-
-Result = TypeVar("Result")
 
 CLOSE_SECONDS = 30.0  # an environment that takes longer to close is left to itself
 
@@ -85,19 +84,3 @@ async def close_environment(environment: gymnasium.Env[Any, Any]) -> Failure | N
             raise
         return Failure.of("close", error)
     return None
-
-
-async def finish(call: Coroutine[Any, Any, Result]) -> Result:
-    """Await to the end even while this task is being cancelled; the cancellation goes on afterwards."""
-    task = asyncio.ensure_future(call)
-    cancellation: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
-            cancellation = error
-    if cancellation is not None:
-        raise cancellation
-    return task.result()

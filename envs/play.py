@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 
 import gymnasium
 
+from ..sandbox.cancellation import finish
 from .calling import refuse
 from .contract import checked_reset, checked_step, ending
 from .core import ConfigurationError, Environment, Message, OverlongPromptError, StopReason, ToolCall
 from .episode import Episode, EpisodeSpec, Failure, Stage, ToolCallRecord, Turn
-from .lifetime import Broken, at_stage, close_environment, finish, open_environment
+from .lifetime import Broken, at_stage, close_environment, open_environment
 from .policy import Act, Conversation, Policy
 from .spaces import message_error
 from .threads import run_in_thread

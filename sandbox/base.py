@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from types import TracebackType
@@ -236,6 +237,15 @@ class Executor(ABC):
     @abstractmethod
     def retire_reason(self) -> str | None:
         """Why the box should be replaced rather than reused, or None; asked by pools between leases."""
+
+    @property
+    @abstractmethod
+    def key(self) -> Hashable:
+        """Equal for executors of the same configuration, whose boxes are interchangeable."""
+
+    @abstractmethod
+    def clone(self) -> Self:
+        """A new executor of the same configuration, not started."""
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,15 +1,16 @@
-"""The host's end of a box: frames over the socket that an engine attaches to a container's standard streams."""
+"""The host's end of a box: frames over a socket or pipe to the supervisor.
+
+`AttachedConnection` is for the socket that an engine attaches to a container's standard streams.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from .errors import SandboxLostError
 from .protocol import Decoder, ProtocolError, encode, split
 
-Result = TypeVar("Result")
 Reply = tuple[dict[str, Any], list[bytes]]  # a header, and the parts of the payload
 
 _STREAM_HEADER = 8  # a stream's number, three zeros, and a u32 length, before every piece
@@ -26,13 +27,11 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._next_id = 1
-        self._prefix = bytearray()
-        self._stream, self._left = 0, 0  # of the piece that is being received
         self._loop = asyncio.get_running_loop()
 
     @property
     def stderr(self) -> str:
-        """The end of what the container wrote to standard error; nothing that code prints comes here."""
+        """The end of what the supervisor wrote to standard error; nothing that code prints comes here."""
         return self._stderr.decode("utf-8", "replace").strip()
 
     def send_raw(self, data: bytes) -> None:
@@ -77,34 +76,20 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            view = memoryview(data)
-            while view and self.lost is None:
-                view = self._take_piece(view)
+            self._receive(data)
         except ProtocolError as error:
             self.abort(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(str(exc) if exc else self.stderr or "its container has ended")
+        self._fail(str(exc) if exc else self.stderr or "it has ended")
 
-    def _take_piece(self, view: memoryview) -> memoryview:
-        if not self._left:
-            missing = _STREAM_HEADER - len(self._prefix)
-            self._prefix += view[:missing]
-            if len(self._prefix) == _STREAM_HEADER:
-                self._stream, self._left = self._prefix[0], int.from_bytes(self._prefix[4:], "big")
-                self._prefix.clear()
-            return view[missing:]
-        piece = view[: self._left]
-        self._left -= len(piece)
-        if self._stream == 1:
-            for header, payload in self._decoder.feed(bytes(piece)):
-                self._deliver(header, payload)
-        elif self._stream == 2:
-            self._stderr += piece
-            del self._stderr[:-_STDERR_TAIL]
-        else:
-            raise ProtocolError(f"the engine sent stream {self._stream}")
-        return view[len(piece) :]
+    def _receive(self, data: bytes) -> None:
+        for header, payload in self._decoder.feed(data):
+            self._deliver(header, payload)
+
+    def _complain(self, data: bytes | memoryview) -> None:
+        self._stderr += data
+        del self._stderr[:-_STDERR_TAIL]
 
     def _deliver(self, header: dict[str, Any], payload: bytes) -> None:
         number, lengths = header.get("id"), header.get("lengths")
@@ -125,17 +110,33 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
 
 
-async def finish(call: Coroutine[Any, Any, Result]) -> Result:
-    """Await to the end even while this task is being cancelled; the cancellation goes on afterwards."""
-    task = asyncio.ensure_future(call)
-    cancellation: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
-            cancellation = error
-    if cancellation is not None:
-        raise cancellation
-    return task.result()
+class AttachedConnection(Connection):
+    """A connection on which the engine marks every piece with the stream that it belongs to."""
+
+    def __init__(self, max_payload: int) -> None:
+        super().__init__(max_payload)
+        self._prefix = bytearray()
+        self._stream, self._left = 0, 0  # of the piece that is being received
+
+    def _receive(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and self.lost is None:
+            view = self._take_piece(view)
+
+    def _take_piece(self, view: memoryview) -> memoryview:
+        if not self._left:
+            missing = _STREAM_HEADER - len(self._prefix)
+            self._prefix += view[:missing]
+            if len(self._prefix) == _STREAM_HEADER:
+                self._stream, self._left = self._prefix[0], int.from_bytes(self._prefix[4:], "big")
+                self._prefix.clear()
+            return view[missing:]
+        piece = view[: self._left]
+        self._left -= len(piece)
+        if self._stream == 1:
+            super()._receive(bytes(piece))
+        elif self._stream == 2:
+            self._complain(piece)
+        else:
+            raise ProtocolError(f"the engine sent stream {self._stream}")
+        return view[len(piece) :]

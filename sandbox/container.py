@@ -40,10 +40,10 @@ class BoxOptions:
     preload: tuple[str, ...] = ()  # modules that every session has imported already
 
 
-def container_config(options: BoxOptions, labels: dict[str, str], volumes: list[str]) -> dict[str, Any]:
+def container_config(options: BoxOptions, image: str, labels: dict[str, str], volumes: list[str]) -> dict[str, Any]:
     """The body of the engine's request to create the container (`POST /containers/create`)."""
     return {
-        "Image": options.image,
+        "Image": image,
         "Entrypoint": ["python3", "-u", "-c", BOOT],
         "Cmd": [],
         "User": "0:0",  # the supervisor; what the image names is for programs that are not there

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
+from .cancellation import finish
 from .errors import EngineError, ImageError
 from .owner import LABEL
 
@@ -59,16 +60,21 @@ class Image:
 class Engine:
     """A connection to the container engine; open it, share it, close it.
 
+    Opening is counted: whoever opens it closes it, and the last one out ends the connection.
+
     Args:
         creators: containers that are started at a time; more than two for each core only wait for one another.
     """
 
     def __init__(self, *, creators: int | None = None) -> None:
         self.creators = creators or 2 * (os.cpu_count() or 1)
-        self._threads = concurrent.futures.ThreadPoolExecutor(self.creators + 8, thread_name_prefix="gymnast-engine")
+        self.reaped = False  # somebody has looked for what dead owners left
+        self._users = 0
+        self._connecting: asyncio.Task[None] | None = None
+        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
         self._turns = asyncio.Semaphore(self.creators)
         self._jobs: set[concurrent.futures.Future[Any]] = set()
-        self._pulls: dict[str, asyncio.Lock] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
         self._api: APIClient | None = None
 
     async def __aenter__(self) -> Self:
@@ -78,26 +84,46 @@ class Engine:
         await self.close()
 
     async def open(self) -> Self:
-        """Connect.
+        """Connect, if nobody has yet.
 
         Raises:
             EngineError: no engine answers, or it may not be used; the message says what to do.
         """
+        self._users += 1
+        if self._users == 1:
+            self._connecting = asyncio.ensure_future(self._connect())
+        assert self._connecting is not None
         try:
-            self._api = await self.call(_connect, self._threads._max_workers)
+            await asyncio.shield(self._connecting)
         except BaseException:
-            await self.close()
+            await finish(self.close())
             raise
         return self
 
+    async def _connect(self) -> None:
+        # Made anew each time: they belong to the event loop in which they are waited for.
+        self._turns, self._locks = asyncio.Semaphore(self.creators), {}
+        self._threads = concurrent.futures.ThreadPoolExecutor(self.creators + 8, thread_name_prefix="gymnast-engine")
+        self._api = await self.call(_connect, self._threads._max_workers)
+
     async def close(self) -> None:
-        """Wait for what is still being removed, and let the threads end."""
-        if self._jobs:
-            await asyncio.wait([asyncio.wrap_future(job) for job in self._jobs], timeout=CLOSE_SECONDS)
-        self._threads.shutdown(wait=False)
-        if self._api is not None:
-            self._api.close()
-            self._api = None
+        """Undo one `open`; the last one waits for what is still being removed, and lets the threads end."""
+        assert self._users > 0, "an engine is closed as often as it was opened"
+        self._users -= 1
+        if self._users:
+            return
+        if self._connecting is not None and not self._connecting.done():
+            with contextlib.suppress(EngineError):
+                await self._connecting
+        # Somebody may open it again while this waits.
+        jobs, threads, api = self._jobs, self._threads, self._api
+        self._jobs, self._threads, self._api = set(), None, None
+        if jobs:
+            await asyncio.wait([asyncio.wrap_future(job) for job in jobs], timeout=CLOSE_SECONDS)
+        if threads is not None:
+            threads.shutdown(wait=False)
+        if api is not None:
+            api.close()
 
     @property
     def api(self) -> APIClient:
@@ -108,6 +134,10 @@ class Engine:
 
     # Images.
 
+    def lock(self, name: str) -> asyncio.Lock:
+        """Held while an image of this name is fetched or built."""
+        return self._locks.setdefault(name, asyncio.Lock())
+
     async def image(self, name: str, pull: Pull) -> Image:
         """Find an image, fetching it from its registry if `pull` says so; one fetch of an image at a time.
 
@@ -115,7 +145,7 @@ class Engine:
             ImageError: it is not there, and may not or could not be fetched.
             EngineError: the engine does not answer.
         """
-        async with self._pulls.setdefault(name, asyncio.Lock()):
+        async with self.lock(name):
             found = None if pull == "always" else await self.call(self._inspect, name)
             if found is None and pull != "never":
                 await self.call(self._pull, name)
@@ -159,12 +189,12 @@ class Engine:
             EngineError: the engine refused, with its reason.
         """
         async with self._turns:
-            job = self._submit(self._launch, name, config)
+            job = self.submit(self._launch, name, config)
             try:
                 return await asyncio.wrap_future(job)
             except asyncio.CancelledError:
                 if not job.cancelled():
-                    self._submit(self._discard, job)
+                    self.submit(self._discard, job)
                 raise
 
     def _launch(self, name: str, config: dict[str, Any]) -> Launched:
@@ -176,14 +206,14 @@ class Engine:
         except BaseException:
             if attached is not None:
                 attached.close()
-            self._remove(made["Id"])
+            self.remove_now(made["Id"])
             raise
         return Launched(container=made["Id"], socket=attached, warnings=tuple(made.get("Warnings") or ()))
 
     def _discard(self, launch: concurrent.futures.Future[Launched]) -> None:
         if launch.exception() is None:
             launch.result().socket.close()
-            self._remove(launch.result().container)
+            self.remove_now(launch.result().container)
 
     async def remove(self, container: str) -> None:
         """Remove a container, running or not, and wait until it is gone; it may be gone already.
@@ -191,13 +221,14 @@ class Engine:
         Raises:
             EngineError: the engine refused or does not answer.
         """
-        await self.call(self._remove, container)
+        await self.call(self.remove_now, container)
 
     def remove_soon(self, container: str) -> None:
         """Remove a container in the background; `close` waits for it."""
-        self._submit(self._remove_or_log, container)
+        self.submit(self._remove_or_log, container)
 
-    def _remove(self, container: str) -> None:
+    def remove_now(self, container: str) -> None:
+        """As `remove`, for a caller that may block."""
         from docker.errors import APIError, NotFound
 
         try:
@@ -213,25 +244,28 @@ class Engine:
 
     def _remove_or_log(self, container: str) -> None:
         try:
-            self._remove(container)
+            self.remove_now(container)
         except Exception as error:
             logger.warning("container %.12s was not removed; it ends by itself: %s", container, error)
 
-    async def containers(self) -> list[dict[str, Any]]:
-        """The containers that boxes were made of, by any process, in any state."""
-        return await self.call(lambda: self.api.containers(all=True, filters={"label": LABEL}))
+    def containers(self) -> list[dict[str, Any]]:
+        """The containers that boxes were made of, by any process, in any state; blocks."""
+        return self.api.containers(all=True, filters={"label": LABEL})
 
     # Threads.
 
-    def _submit(self, function: Callable[..., Result], *args: Any) -> concurrent.futures.Future[Result]:
-        job = self._threads.submit(_translate, function, *args)
-        self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
+    def submit(self, function: Callable[..., Result], *args: Any) -> concurrent.futures.Future[Result]:
+        """Start a blocking function in a thread, its errors as ours; `close` waits for it."""
+        if self._threads is None:
+            raise EngineError("the engine is not open: use `async with Engine() as engine`")
+        jobs, job = self._jobs, self._threads.submit(_translate, function, *args)
+        jobs.add(job)
+        job.add_done_callback(jobs.discard)
         return job
 
     async def call(self, function: Callable[..., Result], *args: Any) -> Result:
         """Await a blocking function that uses `api`, its errors as ours."""
-        return await asyncio.wrap_future(self._submit(function, *args))
+        return await asyncio.wrap_future(self.submit(function, *args))
 
 
 def _translate(function: Callable[..., Result], *args: Any) -> Result:

@@ -122,6 +122,27 @@ async def build_dockerfile(engine: Engine, folder: str | Path, name: str) -> Ima
     return await engine.image(name, "never")
 
 
+async def dockerfile_image(engine: Engine, folder: Path) -> Image:
+    """The image of a Dockerfile's folder, built unless it has been built of the same files before.
+
+    Raises:
+        ImageError, EngineError: as `build_dockerfile`.
+    """
+    name = f"gymnast-dockerfile:{await asyncio.to_thread(_digest, folder)}"
+    async with engine.lock(f"building {name}"):
+        try:
+            return await engine.image(name, "never")
+        except ImageError:
+            return await build_dockerfile(engine, folder, name)
+
+
+def _digest(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(f"{path.relative_to(folder)}\0{path.stat().st_mode}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 def recipe() -> str:
     """Changes when the default image would."""
     parts = (sys.version, platform.machine(), Path(__file__).read_text("utf-8"))

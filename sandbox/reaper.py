@@ -6,11 +6,9 @@ in between, a container that was created and never started.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from .engine import Engine
-from .errors import EngineError
 from .owner import is_abandoned
 
 logger = logging.getLogger("gymnast.sandbox")
@@ -22,15 +20,30 @@ async def reap(engine: Engine) -> list[str]:
     Raises:
         EngineError: the engine does not answer.
     """
-    abandoned = [found for found in await engine.containers() if is_abandoned(found.get("Labels") or {})]
-    names = [found["Names"][0].lstrip("/") for found in abandoned]
-    results = await asyncio.gather(*(engine.remove(found["Id"]) for found in abandoned), return_exceptions=True)
+    return await engine.call(_reap, engine)
+
+
+def reap_once(engine: Engine) -> None:
+    """Do so in the background, the first time that this engine is asked to."""
+    if not engine.reaped:
+        engine.reaped = True
+        engine.submit(_reap_or_log, engine)
+
+
+def _reap(engine: Engine) -> list[str]:
     removed = []
-    for name, result in zip(names, results, strict=True):
-        if isinstance(result, EngineError):
-            logger.warning("the abandoned container %s was not removed: %s", name, result)
-        elif isinstance(result, BaseException):
-            raise result
-        else:
-            removed.append(name)
+    for found in engine.containers():
+        if is_abandoned(found.get("Labels") or {}):
+            engine.remove_now(found["Id"])
+            removed.append(found["Names"][0].lstrip("/"))
     return removed
+
+
+def _reap_or_log(engine: Engine) -> None:
+    try:
+        removed = _reap(engine)
+    except Exception as error:
+        logger.warning("abandoned containers were not looked for: %s", error)
+    else:
+        if removed:
+            logger.info("removed %d containers of dead owners: %s", len(removed), ", ".join(removed))

@@ -708,7 +708,7 @@ allowed, libc.syscall(435, 0, 0), ctypes.get_errno()"""
 
 def test_the_request_to_the_engine_holds_every_measure() -> None:
     options = BoxOptions(image="x", limits=Limits(), runtime="runsc")
-    host = container_config(options, {}, ["/data"])["HostConfig"]
+    host = container_config(options, options.image, {}, ["/data"])["HostConfig"]
     assert host["NetworkMode"] == "none"
     assert host["ReadonlyRootfs"] is True
     assert (host["CapDrop"], host["CapAdd"]) == (["ALL"], ["SETUID", "SETGID", "KILL"])
@@ -843,7 +843,7 @@ async def test_a_box_that_is_removed_under_a_call(image: str, engine: Engine) ->
 async def test_a_box_that_does_not_answer_is_given_up(
     image: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gymnast.sandbox.docker.MARGIN", 0.5)
+    monkeypatch.setattr("gymnast.sandbox.supervised.MARGIN", 0.5)
     async with DockerExecutor(limits=LIMITS, engine=engine) as box:
         assert box._launched is not None
         paused = box._launched.container
@@ -959,11 +959,13 @@ async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: 
     living = owner_module.labels(3600)
     made = {}
     for name, labels in (("dead", dead), ("living", living)):
-        config = container_config(BoxOptions(image=image, limits=LIMITS), labels, [])
+        config = container_config(BoxOptions(image=image, limits=LIMITS), image, labels, [])
         made[name] = (await engine.call(engine.api.create_container_from_config, config, f"gymnast-test-{name}"))["Id"]
     try:
         assert await reap(engine) == ["gymnast-test-dead"]
-        assert [found["Id"] for found in await engine.containers() if found["Id"] in made.values()] == [made["living"]]
+        assert [found["Id"] for found in await engine.call(engine.containers) if found["Id"] in made.values()] == [
+            made["living"]
+        ]
     finally:
         await engine.remove(made["living"])
 
