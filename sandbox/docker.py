@@ -15,9 +15,10 @@ from typing import Any, Self
 
 from . import owner
 from .base import Limits, size_of
+from .client import Image, Launched
 from .connection import AttachedConnection, Connection
 from .container import BoxOptions, box_settings, container_config
-from .engine import CLOSE_SECONDS, Engine, Image, Launched, Pull
+from .engine import CLOSE_SECONDS, Engine, Pull
 from .errors import EngineError, ImageError
 from .images import DEFAULT_IMAGE, default_image, dockerfile_image
 from .reaper import reap_once

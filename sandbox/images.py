@@ -24,7 +24,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .engine import Engine, Image
+from .client import Image
+from .engine import Engine
 from .errors import ImageError
 
 DEFAULT_IMAGE = "gymnast-sandbox:latest"
@@ -113,7 +114,7 @@ async def build_dockerfile(engine: Engine, folder: str | Path, name: str) -> Ima
     def work() -> None:
         if not Path(folder, "Dockerfile").is_file():
             raise ImageError(f"there is no Dockerfile in {folder}")
-        lines = list(engine.api.build(path=str(folder), tag=name, rm=True, forcerm=True, decode=True))
+        lines = list(engine.client.api.build(path=str(folder), tag=name, rm=True, forcerm=True, decode=True))
         if lines and "error" in lines[-1]:
             said = "".join(line.get("stream", "") for line in lines)[-2000:]
             raise ImageError(f"the image {name!r} could not be built: {lines[-1]['error']}\n{said}")
@@ -157,7 +158,9 @@ def _import(engine: Engine, archive: Path, name: str) -> None:
         "WORKDIR /workspace",
         f"LABEL gymnast.recipe={recipe()}",
     ]
-    answer: Any = engine.api.import_image(src=str(archive), repository=repository, tag=tag or "latest", changes=changes)
+    answer: Any = engine.client.api.import_image(
+        src=str(archive), repository=repository, tag=tag or "latest", changes=changes
+    )
     last = json.loads(answer.strip().splitlines()[-1])
     if "error" in last:
         raise ImageError(f"the engine did not take the image {name!r}: {last['error']}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from .client import Client
 from .engine import Engine
 from .owner import is_abandoned
 
@@ -20,28 +21,28 @@ async def reap(engine: Engine) -> list[str]:
     Raises:
         EngineError: the engine does not answer.
     """
-    return await engine.call(_reap, engine)
+    return await engine.call(_reap, engine.client)
 
 
 def reap_once(engine: Engine) -> None:
     """Do so in the background, the first time that this engine is asked to."""
     if not engine.reaped:
         engine.reaped = True
-        engine.submit(_reap_or_log, engine)
+        engine.submit(_reap_or_log, engine.client)
 
 
-def _reap(engine: Engine) -> list[str]:
+def _reap(client: Client) -> list[str]:
     removed = []
-    for found in engine.containers():
+    for found in client.containers():
         if is_abandoned(found.get("Labels") or {}):
-            engine.remove_now(found["Id"])
+            client.remove(found["Id"])
             removed.append(found["Names"][0].lstrip("/"))
     return removed
 
 
-def _reap_or_log(engine: Engine) -> None:
+def _reap_or_log(client: Client) -> None:
     try:
-        removed = _reap(engine)
+        removed = _reap(client)
     except Exception as error:
         logger.warning("abandoned containers were not looked for: %s", error)
     else:

@@ -808,7 +808,7 @@ async def test_an_unfit_image(engine: Engine, tmp_path: Path, changes: list[str]
             await DockerExecutor(image=name, limits=LIMITS).start()
         assert time.monotonic() - started < 5
     finally:
-        await engine.call(lambda: engine.api.remove_image(name, force=True))
+        await engine.call(lambda: engine.client.api.remove_image(name, force=True))
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -847,7 +847,7 @@ async def test_a_box_that_does_not_answer_is_given_up(
     async with DockerExecutor(limits=LIMITS, engine=engine) as box:
         assert box._launched is not None
         paused = box._launched.container
-        await engine.call(engine.api.pause, paused)
+        await engine.call(engine.client.api.pause, paused)
         with pytest.raises(SandboxLostError, match="did not answer"):
             await asyncio.wait_for(box.python("1", timeout=0.2), 5)
         await box.reset()
@@ -960,12 +960,14 @@ async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: 
     made = {}
     for name, labels in (("dead", dead), ("living", living)):
         config = container_config(BoxOptions(image=image, limits=LIMITS), image, labels, [])
-        made[name] = (await engine.call(engine.api.create_container_from_config, config, f"gymnast-test-{name}"))["Id"]
+        made[name] = (
+            await engine.call(engine.client.api.create_container_from_config, config, f"gymnast-test-{name}")
+        )["Id"]
     try:
         assert await reap(engine) == ["gymnast-test-dead"]
-        assert [found["Id"] for found in await engine.call(engine.containers) if found["Id"] in made.values()] == [
-            made["living"]
-        ]
+        assert [
+            found["Id"] for found in await engine.call(engine.client.containers) if found["Id"] in made.values()
+        ] == [made["living"]]
     finally:
         await engine.remove(made["living"])
 

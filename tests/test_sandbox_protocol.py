@@ -91,9 +91,9 @@ class FakeTransport:
         self.aborted = True
 
 
-def connected() -> tuple[connection.Connection, FakeTransport]:
+def connected() -> tuple[connection.AttachedConnection, FakeTransport]:
     transport = FakeTransport()
-    conn = connection.Connection(max_payload=1000)
+    conn = connection.AttachedConnection(max_payload=1000)
     conn.connection_made(transport)  # type: ignore[arg-type]
     return conn, transport
 
