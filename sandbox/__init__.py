@@ -16,7 +16,13 @@ from .errors import (
     SandboxTimeoutError,
 )
 from .images import DEFAULT_IMAGE
+from .local import LocalExecutor
+from .pool import ExecutorPool, pool_of
+from .pool_statistics import PoolStatistics
 from .reaper import reap
+from .recorder import Recorder
+from .recording import Recording, ScriptError
+from .scripted import ScriptedExecutor
 
 __all__ = [
     "DEFAULT_IMAGE",
@@ -25,9 +31,14 @@ __all__ = [
     "EngineError",
     "ExecutionResult",
     "Executor",
+    "ExecutorPool",
     "FileEntry",
     "ImageError",
     "Limits",
+    "LocalExecutor",
+    "PoolStatistics",
+    "Recorder",
+    "Recording",
     "SandboxClosedError",
     "SandboxError",
     "SandboxFileError",
@@ -36,6 +47,9 @@ __all__ = [
     "SandboxLostError",
     "SandboxPermissionError",
     "SandboxTimeoutError",
+    "ScriptError",
+    "ScriptedExecutor",
     "Status",
+    "pool_of",
     "reap",
 ]

@@ -133,6 +133,9 @@ class Limits:
             )
 
 
+State = Literal["new", "open", "closed"]  # before `start`, up to `close`, and after that
+
+
 class Executor(ABC):
     """A box that runs code and keeps its state from call to call, like a notebook beside a terminal.
 
@@ -237,6 +240,11 @@ class Executor(ABC):
     @abstractmethod
     def retire_reason(self) -> str | None:
         """Why the box should be replaced rather than reused, or None; asked by pools between leases."""
+
+    @property
+    @abstractmethod
+    def state(self) -> State:
+        """Where the executor is in its life."""
 
     @property
     @abstractmethod

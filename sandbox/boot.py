@@ -1,4 +1,4 @@
-"""What goes into a container at its start: a few lines as the command, and the supervisor's source over its input.
+"""What goes into a box at its start: a few lines as the command, and the supervisor's source over its input.
 
 So nothing of ours need be in the image, in a mount, or among the arguments.
 """
@@ -8,7 +8,16 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-_MODULES = ("protocol", "inside_processes", "inside_worker", "inside_files", "inside_sessions", "supervisor")
+_MODULES = (  # each after those that it imports
+    "protocol",
+    "inside_processes",
+    "inside_files",
+    "inside_territory",
+    "inside_worker",
+    "inside_loop",
+    "inside_sessions",
+    "supervisor",
+)
 
 # Any Python 3 can read this much, so that an old one is refused and not merely broken.
 BOOT = """

@@ -6,6 +6,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import socket
+import weakref
+from functools import cache
 from typing import Any, cast
 
 from .errors import SandboxLostError
@@ -49,15 +54,27 @@ class Connection(asyncio.Protocol):
         self._next_id += 1
         return number, self._send(number, header, payload)
 
-    def interrupt(self, number: int) -> None:
-        """Ask the box to end a request before its time; its reply comes as ever."""
-        if self._transport is not None and self.lost is None:
+    def interrupt(self, number: int) -> asyncio.Future[Reply]:
+        """Ask the box to end a request whose reply nobody awaits any more; returns the reply, to be awaited again."""
+        reply: asyncio.Future[Reply] = self._loop.create_future()
+        if self._transport is None or self.lost is not None:
+            reply.set_exception(SandboxLostError(f"the box is gone: {self.lost}"))
+        elif number not in self._waiting:  # it has come, and nobody has seen what it says of the box
+            reply.set_result(({"retire": "an answer was missed"}, []))
+        else:
+            self._waiting[number] = reply
             self._transport.write(encode({"op": "interrupt", "id": number}))
+        return reply
 
     def abort(self, reason: str) -> None:
         """End the connection, and fail whoever waits for a reply."""
         self._fail(reason)
-        if self._transport is not None:
+        if self._transport is None:
+            return
+        if self._loop.is_closed():  # it was forgotten there, and the box must end all the same
+            with contextlib.suppress(OSError):
+                self._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        else:
             self._transport.abort()
 
     def _send(self, number: int, header: dict[str, Any], payload: bytes) -> asyncio.Future[Reply]:
@@ -69,10 +86,21 @@ class Connection(asyncio.Protocol):
         self._transport.write(encode({**header, "id": number}, payload))
         return reply
 
+    def let_go(self) -> None:
+        """In a child that was forked from this process: do not hold the box, which is its parent's."""
+        if self._transport is None or self.lost is not None:
+            return
+        number = self._transport.get_extra_info("socket").fileno()
+        if number >= 0:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, number, inheritable=False)  # keeps the number taken: somebody may still close it
+            os.close(null)
+
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        _live_connections().add(self)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -81,7 +109,7 @@ class Connection(asyncio.Protocol):
             self.abort(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(str(exc) if exc else self.stderr or "it has ended")
+        self._fail(self.stderr or (str(exc) if exc else "it has ended"))
 
     def _receive(self, data: bytes) -> None:
         for header, payload in self._decoder.feed(data):
@@ -140,3 +168,17 @@ class AttachedConnection(Connection):
         else:
             raise ProtocolError(f"the engine sent stream {self._stream}")
         return view[len(piece) :]
+
+
+@cache
+def _live_connections() -> weakref.WeakSet[Connection]:
+    """The connections that a forked child must let go of, lest a box outlives its owner's death."""
+    connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+    def let_go() -> None:
+        for connection in list(connections):
+            with contextlib.suppress(OSError):
+                connection.let_go()
+
+    os.register_at_fork(after_in_child=let_go)
+    return connections

@@ -14,6 +14,7 @@ from typing import Any
 
 from .base import WORKSPACE, Limits, size_of
 from .boot import BOOT
+from .settings import supervisor_settings
 
 UNCONFINED = "unconfined"  # a `seccomp` that filters nothing
 
@@ -106,31 +107,8 @@ def _tmpfs(limits: Limits, volumes: list[str]) -> dict[str, str]:
     }
 
 
-def session_environment(options: BoxOptions) -> dict[str, str]:
-    """The environment of the code, on top of the image's own."""
-    one_thread = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-    return {
-        "HOME": WORKSPACE,
-        "USER": "sandbox",
-        "LANG": "C.UTF-8",
-        "TERM": "dumb",
-        "MPLBACKEND": "Agg",
-        "PYTHONUNBUFFERED": "1",
-        **dict.fromkeys(one_thread, "1"),
-        **dict(options.environment),
-    }
-
-
 def box_settings(options: BoxOptions) -> dict[str, Any]:
     """What the supervisor is told first."""
-    limits = options.limits
-    return {
-        "workspace": WORKSPACE,
-        "environment": session_environment(options),
-        "preload": list(options.preload),
-        "max_output": size_of(limits.max_output),
-        "max_file": size_of(limits.max_file),
-        "grace": limits.grace,
-        "idle": limits.idle,
-        "lifetime": limits.lifetime,
-    }
+    return supervisor_settings(
+        options.limits, workspace=WORKSPACE, environment=dict(options.environment), preload=options.preload
+    )

@@ -11,28 +11,35 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Callable
 from typing import Any
 
 _LISTED_BYTES = 64  # about what one entry takes beside its name
 
 
-def perform(operation: str, path: str, data: bytes, limit: int, recursive: bool) -> tuple[dict[str, Any], bytes]:
-    """One operation, as a frame: an empty header and the result, or an errno and a detail."""
+def report(work: Callable[[], bytes]) -> tuple[dict[str, Any], bytes]:
+    """What came of a piece of work, as a frame: an empty header and the result, or an errno and a detail."""
     try:
-        if operation == "read":
-            return {}, _read(path, limit)
-        if operation == "write":
-            _write(path, data)
-            return {}, b""
-        if operation == "list":
-            return {}, _list(path, limit, recursive)
-        assert operation == "wipe", operation
-        wipe()
-        return {}, b""
+        return {}, work()
     except OSError as error:
         return {"errno": error.errno or errno.EIO, "detail": error.strerror or ""}, b""
     except (ValueError, MemoryError) as error:  # a NUL in the path, or a file that the box's memory cannot hold
         return {"errno": errno.EINVAL if isinstance(error, ValueError) else errno.ENOMEM, "detail": str(error)}, b""
+
+
+def perform(operation: str, path: str, data: bytes, limit: int, recursive: bool) -> bytes:
+    """Read, write or list.
+
+    Raises:
+        OSError, ValueError, MemoryError: it cannot be done.
+    """
+    if operation == "read":
+        return _read(path, limit)
+    if operation == "write":
+        _write(path, data)
+        return b""
+    assert operation == "list", operation
+    return _list(path, limit, recursive)
 
 
 def _read(path: str, limit: int) -> bytes:
@@ -110,27 +117,25 @@ def _describe(entry: Any) -> tuple[str, int]:
     return kinds.get(stat.S_IFMT(status.st_mode), "other"), status.st_size
 
 
-def wipe() -> None:
+def wipe_memory() -> None:
     """Empty every file system in memory that the code can write to; no other process may be running."""
     with open("/proc/self/mounts") as file:
         mounts = [line.split() for line in file]
     for _, path, kind, options, *_ in mounts:
         if kind not in ("tmpfs", "mqueue") or "rw" not in options.split(","):
             continue
-        status = os.stat(path)
-        if status.st_uid == os.getuid():
-            os.chmod(path, 0o700)
-            for name in os.listxattr(path):
-                os.removexattr(path, name)
-        if os.access(path, os.W_OK | os.X_OK):
-            _empty(path)
+        if os.stat(path).st_uid == os.getuid() or os.access(path, os.W_OK | os.X_OK):
+            empty(path)
 
 
-def _empty(path: str) -> None:
+def empty(path: str) -> None:
     """Remove everything below a directory: step by step, as paths may be longer than the kernel takes.
 
     '..' is safe here only because no other process is left that could move directories about.
     """
+    if os.stat(path).st_uid == os.getuid():
+        os.chmod(path, 0o700)
+        _forget_attributes(path)
     os.chdir(path)
     waiting = [_unlink_files()]  # for each level the directories still to remove
     names: list[bytes] = []  # the way down
@@ -148,6 +153,18 @@ def _empty(path: str) -> None:
         else:
             os.chdir("/")
             return
+
+
+def _forget_attributes(path: str) -> None:
+    try:
+        names = os.listxattr(path)
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        return
+    for name in names:
+        if not name.startswith("security."):  # these are the system's
+            os.removexattr(path, name)
 
 
 def _unlink_files() -> list[bytes]:

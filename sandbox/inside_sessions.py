@@ -12,109 +12,15 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable
 from typing import Any
 
 from . import inside_processes as processes
+from .inside_loop import Capture, Loop
 from .inside_worker import serve
 from .protocol import Decoder, ProtocolError, encode, split
 
 _CHUNK = 1 << 16
-_LARGEST_PIPE = 1 << 20  # what a pipe can hold at most, hence what was written before a reply
-_DEATH_SECONDS = 2.0  # a killed process is gone long before
 _ORPHANED_SECONDS = 0.2  # between the end of a channel and the end of the process that held it
-
-
-class Loop:
-    """Waits for descriptors and for children; the supervisor's one place of waiting."""
-
-    def __init__(self) -> None:
-        self.selector = selectors.DefaultSelector()
-        self.exits: dict[int, int] = {}  # what waitpid() said of children that have ended
-        self.current = 0  # the id of the running request
-        self.unwanted = 0  # the id of the request that the host last asked to end
-        wakeup, write_end = os.pipe()
-        for fd in (wakeup, write_end):
-            os.set_blocking(fd, False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        self.watch(wakeup, lambda: (os.read(wakeup, _CHUNK), self.reap()))
-
-    @property
-    def interrupted(self) -> bool:
-        """The host asked to end the running request."""
-        return self.current == self.unwanted
-
-    def watch(self, fd: int, call: Callable[[], Any], events: int = selectors.EVENT_READ) -> None:
-        self.selector.register(fd, events, call)
-
-    def unwatch(self, fd: int) -> None:
-        if fd in self.selector.get_map():
-            self.selector.unregister(fd)
-
-    def pump(self, deadline: float) -> None:
-        """Handle what is there, or wait for it until a moment of time.monotonic()."""
-        for key, _ in self.selector.select(max(0.0, deadline - time.monotonic())):
-            key.data()
-
-    def reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            self.exits[pid] = status
-
-    def await_exit(self, pid: int, seconds: float = _DEATH_SECONDS) -> bool:
-        deadline = time.monotonic() + seconds
-        while pid not in self.exits and time.monotonic() < deadline:
-            self.pump(deadline)
-        return pid in self.exits
-
-
-class Capture:
-    """One stream of a session: a pipe that we read, of which a head and a tail are kept."""
-
-    def __init__(self, loop: Loop, limit: int) -> None:
-        self.half = limit // 2
-        self.head, self.tail, self.seen = bytearray(), bytearray(), 0
-        self.loop = loop
-        self.fd, self.write_end = os.pipe()
-        os.fchmod(self.write_end, 0o622)  # lets the code open /dev/stdout and /dev/stderr
-        os.set_blocking(self.fd, False)
-        loop.watch(self.fd, self.read)
-
-    def read(self) -> int:
-        try:
-            data = os.read(self.fd, _CHUNK)
-        except BlockingIOError:
-            return 0
-        self.seen += len(data)
-        room = self.half - len(self.head)
-        if room > 0:
-            self.head += data[:room]
-            data = data[room:]
-        self.tail += data
-        if len(self.tail) > 4 * self.half:  # seldom, as it moves the tail
-            del self.tail[: -self.half]
-        return len(data) + max(room, 0)
-
-    def take(self) -> tuple[bytes, bytes, int]:
-        """Head, tail, and the number of bytes dropped between them; what is in the pipe now is part of it."""
-        stop = self.seen + _LARGEST_PIPE
-        while self.seen < stop and self.read():
-            pass
-        head, tail = bytes(self.head), bytes(self.tail[-self.half :])
-        dropped = self.seen - len(head) - len(tail)
-        self.head, self.tail, self.seen = bytearray(), bytearray(), 0
-        return head, tail, dropped
-
-    def close(self) -> None:
-        self.loop.unwatch(self.fd)
-        os.close(self.fd)
-        os.close(self.write_end)
 
 
 class Session:
@@ -123,7 +29,7 @@ class Session:
     COMMANDS, REPLIES = 8, 9  # the numbers of the channel's descriptors in the process
 
     def __init__(self, box: Any) -> None:
-        self.box = box  # the supervisor: settings, loop, counters, and `kill_everything`
+        self.box = box  # the supervisor: settings, loop, territory, `spawn` and `kill_everything`
         self.loop: Loop = box.loop
         self.pid = 0
         self.lost = False  # the state was lost since the last answer
@@ -149,7 +55,8 @@ class Session:
 
     def ensure(self) -> None:
         """Have a living process behind a channel that is in order."""
-        self.loop.reap()
+        if self.loop.unburied:
+            self.loop.reap()
         if self.pid and (self.fault or self.pid in self.loop.exits):
             self.kill()
         if self.pid:
@@ -201,7 +108,7 @@ class Session:
     def run(self, source: bytes, timeout: float) -> tuple[dict[str, Any], list[bytes]]:
         """Run a piece of code to its end, whatever that is, and return the answer's header and parts."""
         self.ensure()
-        began, kills = processes.now(), self.box.counters.oom_kills()
+        began, kills = processes.now(), self.box.territory.oom_kills()
         self.reply, self.nonce = None, os.urandom(8).hex()
         self.outgoing = memoryview(self.request(source))
         self._send()
@@ -212,10 +119,10 @@ class Session:
         if reply is not None:
             parts = reply.pop("parts")
             answer.update(reply)
-            if answer["code"] == 137 and self.box.counters.oom_kills() > kills:
+            if answer["code"] == 137 and self.box.territory.oom_kills() > kills:
                 answer["status"] = "oom"
         elif ended is not None and not interrupted:
-            killed_for_memory = ended == -signal.SIGKILL and self.box.counters.oom_kills() > kills
+            killed_for_memory = ended == -signal.SIGKILL and self.box.territory.oom_kills() > kills
             answer["status"] = "oom" if killed_for_memory else "signal" if ended < 0 else "exited"
             answer["code"] = ended
         elif self.fault and not interrupted:
@@ -303,7 +210,7 @@ class PythonSession(Session):
         limit = self.box.settings["max_output"]
         self.decoder = Decoder(max_payload=3 * limit + (1 << 20))
         run = lambda: serve(self.COMMANDS, self.REPLIES, limit)  # noqa: E731
-        return processes.spawn(run, fds, self.box.environment, self.box.workspace)
+        return self.box.spawn(run, fds)
 
     def request(self, source: bytes) -> bytes:
         return encode({"nonce": self.nonce}, source)
@@ -354,9 +261,7 @@ class BashSession(Session):
     def start(self, fds: dict[int, int]) -> int:
         self.buffer = bytearray()
         arguments = ["bash", "--norc", "--noprofile", "-O", "expand_aliases", "-c", _SHELL]
-        return processes.spawn(
-            lambda: os.execv(self.box.bash, arguments), fds, {**self.box.environment, "PWD": self.cwd}, self.cwd
-        )
+        return self.box.spawn(lambda: processes.replace(self.box.bash, arguments), fds, self.cwd)
 
     def request(self, source: bytes) -> bytes:
         return b"%s\0%s\0" % (self.nonce.encode(), source)

@@ -52,6 +52,7 @@ def _prepare_interpreter() -> dict[str, Any]:
     sys.modules["__main__"] = main
     sys.argv = [""]
     sys.path.insert(0, "")
+    site.USER_BASE = site.USER_SITE = None  # found out anew, as the home is another one now
     sys.path.append(site.getusersitepackages())  # where `pip install` puts things, in a box with a network
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     for name, number in (("stdout", 1), ("stderr", 2)):
@@ -59,6 +60,8 @@ def _prepare_interpreter() -> dict[str, Any]:
         stream = open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)  # as ever in Python: an OSError for the code, not its death
     _ignore_interrupts()
     return main.__dict__
 
@@ -124,7 +127,8 @@ class _Cell:
         linecache.cache[self.name] = (len(text), None, text.splitlines(True), self.name)
         tree = ast.parse(text, self.name)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, self.name, "exec", dont_inherit=True), self.namespace)
+        if tree.body:
+            exec(compile(tree, self.name, "exec", dont_inherit=True), self.namespace)
         if isinstance(last, ast.Expr):
             code = compile(ast.Expression(last.value), self.name, "eval", dont_inherit=True)
             value = eval(code, self.namespace)
@@ -152,7 +156,7 @@ class _Cell:
 
 
 def _flush() -> None:
-    for stream in {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}.values():
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # the code closed or replaced it
             stream.flush()  # type: ignore[union-attr]
 

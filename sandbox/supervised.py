@@ -12,9 +12,10 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Hashable, Mapping
-from typing import Any, cast
+from typing import Any
 
-from .base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, Limits, Status, check_timeout, size_of
+from .answers import result_of
+from .base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, Limits, State, Status, check_timeout, size_of
 from .boot import program
 from .cancellation import finish
 from .connection import Connection, Reply
@@ -22,6 +23,7 @@ from .errors import (
     EngineError,
     ImageError,
     SandboxClosedError,
+    SandboxError,
     SandboxLostError,
     SandboxTimeoutError,
     file_error,
@@ -53,7 +55,9 @@ class SupervisedExecutor(Executor):
         self._max_code = size_of(limits.max_code)
         self._connection: Connection | None = None
         self._has_bash = False
-        self._state = "new"  # then "open", then "closed"
+        self._state: State = "new"
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening = asyncio.Lock()
         self._lost: str | None = None
         self._retire: str | None = None
         self._turn = asyncio.Lock()
@@ -75,9 +79,9 @@ class SupervisedExecutor(Executor):
     def _settings(self) -> dict[str, Any]:
         """What the supervisor is told first."""
 
-    @abstractmethod
     def _explain(self, said: str) -> Exception | None:
-        """A better error for a supervisor that ended while it was started, from what it said."""
+        """A better error for a supervisor that ended while it was started, from what it said; None if there is none."""
+        return None
 
     @abstractmethod
     def _remove_soon(self) -> None:
@@ -118,22 +122,38 @@ class SupervisedExecutor(Executor):
         if self._connection is not None:
             self._connection.abort("it was closed")
             self._connection = None
-        await finish(self._remove())
+        await finish(self._close())
+
+    async def _close(self) -> None:
+        if self._loop is asyncio.get_running_loop():  # else nobody in there does anything any more
+            async with self._opening:
+                pass  # a box that was being made has found that it is not wanted any more
+        await self._remove()
+
+    @property
+    def state(self) -> State:
+        return self._state
 
     async def _open_box(self) -> None:
-        """Make a box and its files; on failure nothing is left."""
-        try:
-            await self._prepare()
-            async with self._in_time():
-                connection = await self._launch()
-                self._connection = connection
-                connection.send_raw(program())
-                await self._hello(connection)
-                self._lost = self._retire = None
-                await self._put_files()
-        except BaseException as error:
-            self._discard("it was not ready in time" if isinstance(error, TimeoutError) else "it could not be started")
-            raise
+        """Make a box and its files; on failure, or when the executor is closed meanwhile, nothing is left."""
+        self._loop = asyncio.get_running_loop()
+        async with self._opening:
+            try:
+                await self._prepare()
+                async with self._in_time():
+                    connection = await self._launch()
+                    self._connection = connection
+                    self._require_open()
+                    connection.send_raw(program())
+                    await self._hello(connection)
+                    self._lost = self._retire = None
+                    await self._put_files()
+            except BaseException as error:
+                late = isinstance(error, TimeoutError)
+                self._discard("it was not ready in time" if late else "it could not be started")
+                if isinstance(error, SandboxError):
+                    self._require_open()  # it was closed, which is why it could not be started
+                raise
 
     @contextlib.asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:
@@ -204,6 +224,7 @@ class SupervisedExecutor(Executor):
                     header, _ = await self._exchange({"op": "reset"}, b"", OPERATION_SECONDS)
                     self._retire = header["retire"] or None
                 except SandboxLostError as error:
+                    self._require_open()
                     logger.info("a box was lost at its reset and is replaced: %s", error)
             if self._lost is None and self._retire is None and self._reusable:
                 await self._put_files()
@@ -242,7 +263,7 @@ class SupervisedExecutor(Executor):
                 error.result = ExecutionResult(status=Status.SANDBOX_LOST, duration=duration, state_lost=True)
                 raise
         self._retire = self._retire or header["retire"] or None
-        return _result(header, parts, time.perf_counter() - started)
+        return result_of(header, parts, time.perf_counter() - started)
 
     def _refusal(self, operation: str, data: bytes) -> str:
         """What is wrong with a piece of code that no session could even read."""
@@ -265,9 +286,10 @@ class SupervisedExecutor(Executor):
         if self._connection is None or self._lost is not None:
             raise SandboxLostError(f"the box is lost: {self._lost}; reset() makes a new one")
         number, reply = self._connection.request(header, payload)
+        # asyncio.timeout() and shield() would do as well, and cost noticeably more in every round trip.
+        alarm = asyncio.get_running_loop().call_later(patience, _expire, reply)
         try:
-            async with asyncio.timeout(patience):
-                return await asyncio.shield(reply)
+            return await reply
         except TimeoutError:
             reason = f"it did not answer within {patience:g} s"
             self._discard(reason)
@@ -278,11 +300,15 @@ class SupervisedExecutor(Executor):
         except asyncio.CancelledError:
             await finish(self._interrupt(number, reply))
             raise
+        finally:
+            alarm.cancel()
 
     async def _interrupt(self, number: int, reply: asyncio.Future[Reply]) -> None:
         """End a request whose caller has gone, so that the next finds the box at rest."""
-        if self._connection is not None:
-            self._connection.interrupt(number)
+        if self._connection is None:
+            return
+        if reply.cancelled():
+            reply = self._connection.interrupt(number)
         try:
             async with asyncio.timeout(self.limits.grace + MARGIN):
                 header, _ = await reply
@@ -291,23 +317,6 @@ class SupervisedExecutor(Executor):
             self._discard(f"it did not end a cancelled call: {error}")
 
 
-def _result(header: dict[str, Any], parts: list[bytes], duration: float) -> ExecutionResult:
-    out_head, out_tail, err_head, err_tail, value_head, value_tail, error = parts
-    dropped = cast(list[int], header["dropped"])
-    return ExecutionResult(
-        status=Status(header["status"]),
-        stdout=_text(out_head, out_tail, dropped[0]),
-        stderr=_text(err_head, err_tail, dropped[1]) + error.decode("utf-8", "replace"),
-        value=_text(value_head, value_tail, dropped[2]) if header["value"] else None,
-        exit_code=header["code"],
-        duration=duration,
-        dropped_bytes=sum(dropped),
-        state_lost=header["lost"],
-    )
-
-
-def _text(head: bytes, tail: bytes, dropped: int) -> str:
-    if not dropped:
-        return (head + tail).decode("utf-8", "replace")
-    marker = f"\n[... {dropped} bytes dropped ...]\n"
-    return head.decode("utf-8", "replace") + marker + tail.decode("utf-8", "replace")
+def _expire(reply: asyncio.Future[Reply]) -> None:
+    if not reply.done():
+        reply.set_exception(TimeoutError())

@@ -1,9 +1,10 @@
-"""The program inside a container: takes requests from the host, and has others run them without privileges.
+"""The program inside a box: takes requests from the host, and has other processes run them.
 
-It comes over standard input (`program`), so an image needs nothing but Python >= 3.8. It runs as the container's root
-with three capabilities: to become another user, and to signal it. What runs code is forked from it, which has imported
-everything already: that makes a clean start a matter of milliseconds. It ends when standard input ends, that is when
-its owner dies, and takes the container with it.
+It comes over standard input (`program`), so an image needs nothing but Python >= 3.8. In a container it runs as root
+with three capabilities: to become another user, and to signal it; what it may do to other processes and files is a
+matter of its `inside_territory.py`. What runs code is forked from it, which has imported everything already: that makes
+a clean start a matter of milliseconds. It ends when standard input ends, that is when its owner dies, and leaves
+nothing behind.
 
 Frames on standard input and output (`protocol.py`); the host sends one request at a time, and `interrupt` meanwhile.
 Runs inside the box: standard library only, Python >= 3.8.
@@ -12,7 +13,6 @@ Runs inside the box: standard library only, Python >= 3.8.
 from __future__ import annotations
 
 import collections
-import contextlib
 import gc
 import importlib
 import os
@@ -21,11 +21,14 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from . import inside_files, protocol
 from . import inside_processes as processes
-from .inside_sessions import BashSession, Loop, PythonSession
+from .inside_loop import Loop
+from .inside_sessions import BashSession, PythonSession
+from .inside_territory import territory
 from .protocol import Decoder, encode
 
 _OPERATION_SECONDS = 20.0  # for reading, writing and listing; memory is fast
@@ -42,7 +45,7 @@ class Supervisor:
         self.environment = {**os.environ, **settings["environment"]}
         self.bash = shutil.which("bash") or ""
         self.null = os.open(os.devnull, os.O_RDONLY)
-        self.counters = processes.Counters()
+        self.territory = territory(settings)
         self.loop = Loop()
         self.frames = frames
         self.decoder = decoder
@@ -59,7 +62,7 @@ class Supervisor:
         gc.collect()
         gc.freeze()  # forked workers share what is here already
         self.python.ensure()
-        self.baseline = self.counters.memory()
+        self.baseline = self.territory.memory()
         self._reply(
             {"hello": protocol.VERSION, "python": platform.python_version(), "bash": bool(self.bash), "id": 0}, []
         )
@@ -75,7 +78,7 @@ class Supervisor:
         deadline = min(self.born + self.settings["lifetime"], time.monotonic() + self.settings["idle"])
         while not self.frames:
             if time.monotonic() >= deadline:
-                leave("its lifetime or idle time is over")
+                self.leave("its lifetime or idle time is over")
             self.loop.pump(deadline)
         return self.frames.popleft()
 
@@ -90,7 +93,8 @@ class Supervisor:
         if operation == "ping":
             return {}, []
         path = os.path.join(self.workspace, header["path"])  # absolute: the process may not even enter its directory
-        answer, data = self._in_child(operation, path, payload, header["recursive"])
+        limit, recursive = self.settings["max_file"], header["recursive"]
+        answer, data = self._in_child(lambda: inside_files.perform(operation, path, payload, limit, recursive))
         return answer, [data]
 
     def _reply(self, answer: dict[str, Any], parts: list[bytes]) -> None:
@@ -102,7 +106,7 @@ class Supervisor:
     def _on_host(self) -> None:
         data = os.read(0, 1 << 16)
         if not data:
-            leave("its owner is gone")
+            self.leave("its owner is gone")
         for header, payload in self.decoder.feed(data):
             if header["op"] == "interrupt":
                 self.loop.unwanted = header["id"]
@@ -111,6 +115,13 @@ class Supervisor:
 
     # Processes.
 
+    def spawn(self, run: Callable[[], Any], fds: dict[int, int], cwd: str = "") -> int:
+        """Start one of the code's processes; raises OSError if there are too many, or no memory."""
+        cwd = cwd or self.workspace
+        pid = processes.spawn(run, fds, {**self.environment, "PWD": cwd}, cwd, self.territory.enter)
+        self.loop.expect(pid)
+        return pid
+
     def sweep(self, began: int) -> bool:
         """Kill what was started since a moment; False if only the death of everything could do it."""
         kept = {self.python.pid, self.shell.pid}
@@ -118,7 +129,7 @@ class Supervisor:
         deadline = time.monotonic() + 2.0
         for _ in range(6):  # rounds in which there were new ones: a fork bomb has always new ones
             while True:
-                young = processes.started_since(began) - kept
+                young = processes.started_since(began, self.territory.others() - kept)
                 if not young:
                     return True
                 if young - killed or time.monotonic() > deadline:
@@ -130,16 +141,15 @@ class Supervisor:
         return False
 
     def kill_everything(self) -> None:
-        """Kill every process but this one and init, and wait until they are gone."""
+        """Kill every process of the code, and wait until they are gone."""
         deadline = time.monotonic() + 5.0
         while True:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)  # one step for the kernel: no fork gets away
+            self.territory.strike()
             self.loop.reap()
-            if not processes.others():
+            if not self.territory.others():
                 break
             if time.monotonic() > deadline:
-                leave("a process does not die")
+                self.leave("a process does not die")
             time.sleep(0.0003)  # orphans are init's children, so nothing tells us of their end
         self.python.forget()
         self.shell.forget()
@@ -147,31 +157,30 @@ class Supervisor:
 
     def _reset(self) -> dict[str, Any]:
         self.kill_everything()
-        wiped, _ = self._in_child("wipe", self.workspace, b"", False, _WIPE_SECONDS)
+        wiped, _ = self._in_child(self._wipe, _WIPE_SECONDS)
         self.shell.reset()
         self.python.ensure()
         self.python.lost = False
-        grown = self.counters.memory() - self.baseline
-        retire = ""
+        grown = self.territory.memory() - self.baseline
+        retire = self.territory.leftovers()
         if wiped:
             retire = "the files could not be removed: " + wiped["detail"]
         elif grown > _LEAK_BYTES:
             retire = f"{grown >> 20} MiB of memory are still in use after a reset"
-        elif processes.ipc_objects():
-            retire = "System V IPC objects were left behind"
         return {"retire": retire}
 
-    def _in_child(
-        self, operation: str, path: str, data: bytes, recursive: bool, seconds: float = _OPERATION_SECONDS
-    ) -> tuple[dict[str, Any], bytes]:
-        """Have a process without privileges work on files, and pass on what it says."""
-        limit = self.settings["max_file"]
+    def _wipe(self) -> bytes:
+        self.territory.wipe()
+        return b""
+
+    def _in_child(self, work: Callable[[], bytes], seconds: float = _OPERATION_SECONDS) -> tuple[dict[str, Any], bytes]:
+        """Have one of the code's processes work on files, and pass on what it says."""
         frames: list[Any] = []
-        decoder = Decoder(max_payload=limit + 1024)
+        decoder = Decoder(max_payload=self.settings["max_file"] + 1024)
         read_end, write_end = os.pipe()
 
-        def work() -> None:
-            reply = memoryview(encode(*inside_files.perform(operation, path, data, limit, recursive)))
+        def run() -> None:
+            reply = memoryview(encode(*inside_files.report(work)))
             while reply:
                 reply = reply[os.write(1, reply) :]
             os._exit(0)
@@ -181,7 +190,7 @@ class Supervisor:
             frames.extend(decoder.feed(chunk) if chunk else [({"errno": 5, "detail": "the operation was killed"}, b"")])
 
         try:
-            pid = processes.spawn(work, {0: self.null, 1: write_end, 2: self.null}, self.environment, self.workspace)
+            pid = self.spawn(run, {0: self.null, 1: write_end, 2: self.null})
         except OSError as error:
             os.close(read_end)
             return {"errno": error.errno, "detail": "no process could be started for it"}, b""
@@ -202,9 +211,14 @@ class Supervisor:
             self.loop.exits.pop(pid, None)
         return frames[0] if frames else ({"errno": 110, "detail": "the operation took too long"}, b"")
 
+    def leave(self, reason: str) -> None:
+        """End the box."""
+        self.territory.abandon()
+        leave(reason)
+
 
 def leave(reason: str) -> None:
-    """End the box: when this process ends, init does, and the kernel kills the rest."""
+    """End this process. In a container init ends with it, and the kernel kills the rest."""
     os.write(2, f"gymnast: the box ends: {reason}\n".encode())
     os._exit(0)
 
@@ -221,4 +235,7 @@ def main() -> None:
         frames.extend(decoder.feed(data))
     settings, _ = frames.popleft()
     supervisor = Supervisor(settings, decoder, frames)
-    supervisor.serve()
+    try:
+        supervisor.serve()
+    finally:
+        supervisor.territory.abandon()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+
+if TYPE_CHECKING:
+    from gymnast.sandbox import Engine
 
 ROOT = Path(__file__).resolve().parents[1]
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
@@ -27,6 +31,41 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models lose time to more, 
 def anyio_backend() -> str:
     """Asyncio is the only event loop that the engine supports."""
     return "asyncio"
+
+
+# The fixtures import what they need themselves: a test of skips copies this file to a folder of its own.
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """The default image, made once; the tests that need it are skipped where no engine answers."""
+    from gymnast.sandbox import DEFAULT_IMAGE, EngineError
+
+    from .boxes import build_image
+
+    try:
+        asyncio.run(build_image())
+    except EngineError as error:
+        pytest.skip(str(error))
+    return DEFAULT_IMAGE
+
+
+@pytest.fixture
+async def engine(image: str) -> AsyncIterator[Engine]:
+    from gymnast.sandbox import Engine
+
+    async with Engine() as engine:
+        yield engine
+
+
+@pytest.fixture
+async def nothing_left(image: str) -> AsyncIterator[None]:
+    """Fails the test if a container of its own is there two seconds later."""
+    from .boxes import eventually, own_containers
+
+    before = own_containers()
+    yield
+    assert await eventually(lambda: own_containers() <= before, 2)
 
 
 def _refuse_skip(report: Report) -> Report:

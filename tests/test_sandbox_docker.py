@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -34,24 +34,8 @@ from gymnast.sandbox import (
 )
 from gymnast.sandbox import owner as owner_module
 from gymnast.sandbox.container import BoxOptions, container_config
-from gymnast.sandbox.images import build_if_changed
 
-LIMITS = Limits(memory="256m", workspace="64m", tmp="32m", pids=64, grace=0.3)
-
-
-async def _build_image() -> None:
-    async with Engine() as engine:
-        await build_if_changed(engine)
-
-
-@pytest.fixture(scope="session")
-def image() -> str:
-    """The default image, made once; the tests that need it are skipped where no engine answers."""
-    try:
-        asyncio.run(_build_image())
-    except EngineError as error:
-        pytest.skip(str(error))
-    return DEFAULT_IMAGE
+from .boxes import LIMITS, containers_of, eventually, usable
 
 
 @pytest.fixture(scope="module")
@@ -65,41 +49,6 @@ async def box(shared_box: DockerExecutor) -> DockerExecutor:
     """A clean box."""
     await shared_box.reset()
     return shared_box
-
-
-@pytest.fixture
-async def engine(image: str) -> AsyncIterator[Engine]:
-    async with Engine() as engine:
-        yield engine
-
-
-async def eventually(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether a condition of the outside world becomes true in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        await asyncio.sleep(0.01)
-    return True
-
-
-def containers_of(pid: int) -> list[str]:
-    """The containers, in any state, that a process owns."""
-    label = f"label={owner_module.LABEL}.pid={pid}"
-    listed = subprocess.run(["docker", "ps", "-aq", "--filter", label], capture_output=True, text=True, check=True)
-    return listed.stdout.split()
-
-
-@pytest.fixture
-async def nothing_left(image: str) -> AsyncIterator[None]:
-    """Fails the test if a container of its own is there two seconds later."""
-    before = set(containers_of(os.getpid()))
-    yield
-    assert await eventually(lambda: set(containers_of(os.getpid())) <= before, 2)
-
-
-async def usable(box: DockerExecutor) -> bool:
-    return (await box.python("6 * 7", timeout=5)).value == "42"
 
 
 # --- Python -----------------------------------------------------------------------------------------------------

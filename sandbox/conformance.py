@@ -1,0 +1,109 @@
+"""The contract of `base.py` as checks that every executor passes: run them on an executor of your own.
+
+    report = await conformance.check(MyExecutor)
+    assert report.ok, report
+
+With pytest, each check is a test: see `Check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from . import (
+    conformance_bash,
+    conformance_files,
+    conformance_life,
+    conformance_python,
+    conformance_reset,
+    conformance_turns,
+)
+from .base import Executor
+from .conformance_check import CODE, ISOLATION, MEMORY, NEEDS, Check, ConformanceError, Make
+
+__all__ = ["CHECKS", "CODE", "ISOLATION", "MEMORY", "NEEDS", "Check", "ConformanceError", "Outcome", "Report", "check"]
+
+CHECKS: tuple[Check, ...] = (
+    *conformance_life.CHECKS,
+    *conformance_files.CHECKS,
+    *conformance_python.CHECKS,
+    *conformance_bash.CHECKS,
+    *conformance_turns.CHECKS,
+    *conformance_reset.CHECKS,
+)
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Outcome:
+    """What came of one check."""
+
+    check: Check
+    error: str | None  # what does not hold, or None
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"ok      {self.check.name}"
+        return f"FAILED  {self.check.name}: {self.check.sentence}\n        {self.error}"
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Report:
+    """What came of all checks; as text, one line for each and two for one that failed."""
+
+    outcomes: tuple[Outcome, ...]
+    left_out: tuple[Check, ...]  # they need what the executor does not claim to provide
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed
+
+    @property
+    def failed(self) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if not outcome.ok)
+
+    def __str__(self) -> str:
+        lines = [str(outcome) for outcome in self.outcomes]
+        lines += [f"left out {check.name}: needs {', '.join(sorted(check.needs))}" for check in self.left_out]
+        return "\n".join([*lines, f"{len(self.outcomes) - len(self.failed)} of {len(self.outcomes)} checks passed"])
+
+
+async def check(make: Make, *, provides: Collection[str] = frozenset({CODE})) -> Report:
+    """Run the checks on executors that `make` makes; whatever else an executor raises is a failure of the check too.
+
+    Args:
+        make: makes executors of one configuration, not started; most checks share one of them.
+        provides: what the executor claims, of `NEEDS`; checks that need more are left out. Claim `ISOLATION` and
+            `MEMORY` for a box that you would let hostile code into: these checks try to get out, and to take 8 GiB.
+
+    Raises:
+        ValueError: `provides` holds something else.
+    """
+    unknown = set(provides) - NEEDS
+    if unknown:
+        raise ValueError(f"provides holds names of {sorted(NEEDS)}, got {sorted(unknown)}")
+    wanted = [one for one in CHECKS if one.needs.issubset(provides)]
+    outcomes: list[Outcome] = []
+    box: Executor | None = None
+    try:
+        for one in wanted:
+            try:
+                if box is None and one.of_box is not None:
+                    box = make()
+                    await box.start()
+                await one(make, box)
+                error = None
+            except Exception as failure:
+                error = str(failure) if isinstance(failure, ConformanceError) else f"it raised {failure!r}"
+                if box is not None:  # what a failed check has left behind is not the next one's fault
+                    await box.close()
+                    box = None
+            outcomes.append(Outcome(check=one, error=error))
+    finally:
+        if box is not None:
+            await box.close()
+    return Report(outcomes=tuple(outcomes), left_out=tuple(one for one in CHECKS if one not in wanted))

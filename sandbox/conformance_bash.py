@@ -1,0 +1,232 @@
+"""Checks of `Executor.bash`, and of what processes of both sessions may do."""
+
+from __future__ import annotations
+
+import signal
+
+from .base import Executor, Status
+from .conformance_check import CODE, PROMPT, SHORT, box_check, checks_in, expect, require, require_usable
+from .conformance_python import OUTPUT
+
+
+@box_check(CODE)
+async def bash_keeps_its_state(box: Executor) -> None:
+    """Directory, variables, environment, functions and umask stay."""
+    await box.bash("mkdir -p d; cd d; export A=1; B=2; greet() { echo hello $1; }; umask 077")
+    result = await box.bash("basename $PWD; echo $A $B; greet you; umask; bash -c 'echo $A$B'")
+    expect(result, status=Status.OK, stdout="d\n1 2\nhello you\n0077\n1\n", value=None, state_lost=False)
+
+
+@box_check(CODE)
+async def bash_reports_an_exit_code(box: Executor) -> None:
+    """A command's exit code is the result's; other than 0 it is an error, and the state stays."""
+    await box.bash("kept=1")
+    expect(await box.bash("true"), status=Status.OK, exit_code=0)
+    expect(await box.bash("false"), status=Status.ERROR, exit_code=1, state_lost=False)
+    expect(await box.bash("(exit 42)"), status=Status.ERROR, exit_code=42, state_lost=False)
+    result = await box.bash("there_is_no_such_command")
+    expect(result, status=Status.ERROR, exit_code=127, stdout="")
+    require("not found" in result.stderr, f"stderr should say so, got {result.stderr!r:.300}")
+    expect(await box.bash("echo $kept"), stdout="1\n")
+
+
+@box_check(CODE)
+async def bash_keeps_streams_apart(box: Executor) -> None:
+    """stdout and stderr are apart, for the standard streams opened by name too."""
+    result = await box.bash("echo out; echo err >&2; echo named > /dev/stdout; echo failed > /dev/stderr")
+    expect(result, status=Status.OK, stdout="out\nnamed\n", stderr="err\nfailed\n")
+
+
+@box_check(CODE)
+async def bash_takes_several_lines(box: Executor) -> None:
+    """Here-documents, loops over lines and comments are one command; an empty one is fine."""
+    command = "cat <<END\nhere \"doc\" '$((1 + 1))'\nEND\nfor i in 1 2\ndo\n  echo $i  # a comment\ndone"
+    expect(await box.bash(command), status=Status.OK, stdout="here \"doc\" '2'\n1\n2\n")
+    expect(await box.bash(""), status=Status.OK, stdout="", stderr="")
+
+
+@box_check(CODE)
+async def bash_reports_an_unclosed_quote(box: Executor) -> None:
+    """A command that does not parse is an error result, and the state stays."""
+    await box.bash("kept=1")
+    for command in ("echo 'x", "if true; then", "echo $(", "cat <<'END"):
+        result = await box.bash(command)
+        require(result.status in (Status.ERROR, Status.OK), f"{command!r} ended with {result.status}")
+        expect(await box.bash("echo $kept"), status=Status.OK, stdout="1\n", state_lost=False)
+    expect(await box.bash("echo 'x"), status=Status.ERROR, stdout="")
+
+
+@box_check(CODE)
+async def bash_reports_a_nul(box: Executor) -> None:
+    """A NUL character in a command is an error result, and nothing of the command runs."""
+    expect(await box.bash("echo a\0; echo b"), status=Status.ERROR, stdout="", state_lost=False)
+    expect(await box.bash("echo c"), stdout="c\n")
+
+
+@box_check(CODE)
+async def bash_has_no_input(box: Executor) -> None:
+    """A command that reads finds the end of its input at once."""
+    expect(await box.bash("cat; read line || echo none"), status=Status.OK, stdout="none\n")
+
+
+@box_check(CODE)
+async def bash_replaces_odd_bytes(box: Executor) -> None:
+    """Output that is no UTF-8 is replaced; NUL characters stay."""
+    expect(await box.bash("printf 'a\\377b\\000c é'"), stdout="a\ufffdb\0c é")
+
+
+@box_check(CODE)
+async def bash_caps_its_output(box: Executor) -> None:
+    """Of a flood on both streams head and tail are kept, and the rest is counted."""
+    flood = f"head -c {OUTPUT} /dev/zero | tr '\\0' x"
+    result = await box.bash(f"echo first; {flood}; echo; echo last; {flood} >&2")
+    expect(result, status=Status.OK)
+    require(result.stdout.startswith("first\nxxx") and result.stdout.endswith("xxx\nlast\n"), "head and tail are kept")
+    lines, both = len("first\n\nlast\n"), len(result.stdout) + len(result.stderr)
+    excess = both + result.dropped_bytes - 2 * OUTPUT - lines
+    require(result.dropped_bytes > 0 and 0 <= excess <= 200, f"kept {both}, dropped {result.dropped_bytes}")
+
+
+@box_check(CODE)
+async def bash_that_exits_is_begun_afresh(box: Executor) -> None:
+    """A shell that ends reports how, and is begun afresh in the same directory."""
+    endings = (
+        ("exit 4", Status.EXITED, 4),
+        ("set -e; false", Status.EXITED, 1),
+        ("exec true", Status.EXITED, 0),
+        ("kill -9 $$", Status.SIGNAL, -signal.SIGKILL),
+    )
+    for command, status, exit_code in endings:
+        await box.python("kept = 1")
+        await box.bash("mkdir -p d; cd d; gone=1")
+        result = await box.bash(f"echo before; {command}")
+        expect(result, status=status, exit_code=exit_code, stdout="before\n", state_lost=True)
+        expect(await box.bash("basename $PWD; echo [$gone]; cd .."), stdout="d\n[]\n", state_lost=False)
+        expect(await box.python("kept"), value="1", state_lost=False)
+
+
+@box_check(CODE)
+async def bash_leaves_background_jobs(box: Executor) -> None:
+    """A background job does not hold the call, though it holds the output, and goes on."""
+    result = await box.bash("sleep 100 & echo started", timeout=2 * PROMPT)
+    expect(result, status=Status.OK, stdout="started\n")
+    require(result.duration < PROMPT, f"the call waited {result.duration:g} s for a background job")
+    expect(await box.bash("jobs -r | wc -l"), stdout="1\n")
+
+
+@box_check(CODE)
+async def bash_is_interrupted_at_its_timeout(box: Executor) -> None:
+    """A command that runs too long is interrupted; its output and the shell's state stay."""
+    await box.bash("kept=1")
+    result = await box.bash("echo partial; sleep 60", timeout=SHORT)
+    expect(result, status=Status.TIMEOUT, stdout="partial\n", state_lost=False)
+    require(result.duration < SHORT + PROMPT, f"the timeout was {SHORT} s, duration is {result.duration:g}")
+    expect(await box.bash("echo $kept"), stdout="1\n", state_lost=False)
+
+
+@box_check(CODE)
+async def bash_is_killed_where_it_ignores_interruption(box: Executor) -> None:
+    """A shell that does not return is killed and begun afresh in the same directory; Python's state stays."""
+    await box.python("kept = 1")
+    for command in ("while :; do :; done", "trap '' INT; sleep 60"):
+        await box.bash("mkdir -p d; cd d; gone=1")
+        result = await box.bash(f"echo partial; {command}", timeout=SHORT)
+        expect(result, status=Status.TIMEOUT, stdout="partial\n", state_lost=True)
+        expect(await box.bash("basename $PWD; echo [$gone]; cd .."), stdout="d\n[]\n", state_lost=False)
+    expect(await box.python("kept"), value="1", state_lost=False)
+
+
+@box_check(CODE)
+async def a_timeout_ends_the_processes_of_the_call(box: Executor) -> None:
+    """What the call has started in the background is gone after its timeout."""
+    code = "import subprocess\nchild = subprocess.Popen(['sleep', '60'])\nprint(child.pid)\nwhile True: pass"
+    result = await box.python(code, timeout=SHORT)
+    expect(result, status=Status.TIMEOUT)
+    pid = result.stdout.strip()
+    running = f"state=$(ps -o stat= -p {pid} 2>/dev/null || cut -d' ' -f3 /proc/{pid}/stat 2>/dev/null)"
+    expect(await box.bash(f"{running}; case $state in ''|Z*) echo gone;; *) echo $state;; esac"), stdout="gone\n")
+
+
+@box_check(CODE)
+async def bash_cannot_forge_its_status(box: Executor) -> None:
+    """What a command writes to descriptors other than its streams cannot pass for a result."""
+    writes = "for fd in 3 4 5 6 7 8 9 10 11; do { printf 'x 0 /\\0' >&$fd; } 2>/dev/null; done; false"
+    result = await box.bash(writes)
+    require(result.status in (Status.ERROR, Status.PROTOCOL), f"a forged status 0 was taken: {result}")
+    await require_usable(box)
+
+
+@box_check(CODE)
+async def only_the_parent_answers_after_a_fork(box: Executor) -> None:
+    """A child that goes on where the parent does gives no second answer."""
+    code = "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\npid > 0"
+    expect(await box.python(code), status=Status.OK, value="True", state_lost=False)
+    for number in range(3):
+        expect(await box.python(f"print({number}); {number}"), stdout=f"{number}\n", value=str(number))
+
+
+@box_check(CODE)
+async def threads_and_processes_work(box: Executor) -> None:
+    """Threads, a pool of processes and subprocesses run, and what cells define can be pickled."""
+    code = """
+import multiprocessing, pickle, subprocess, sys, threading
+def square(n): return n * n
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    pooled = pool.map(square, range(4))
+threads = [threading.Thread(target=square, args=(1,)) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+said = subprocess.run([sys.executable, "-c", "print(6 * 7)"], capture_output=True, text=True).stdout
+pooled, pickle.loads(pickle.dumps(square))(5), said"""
+    expect(await box.python(code), status=Status.OK, value="([0, 1, 4, 9], 25, '42\\n')")
+
+
+@box_check(CODE)
+async def a_late_thread_speaks_in_the_next_result(box: Executor) -> None:
+    """What a thread of an earlier call writes comes at the front of the next call's output."""
+    code = "import threading\ngo = threading.Event()\n"
+    code += "t = threading.Thread(target=lambda: (go.wait(), print('late')))\nt.start()\nprint('first')"
+    expect(await box.python(code), stdout="first\n")
+    expect(await box.python("go.set(); t.join(); print('now')"), stdout="late\nnow\n")
+
+
+@box_check(CODE)
+async def closed_descriptors_are_survived(box: Executor) -> None:
+    """Code that closes all its descriptors harms itself only; whether its session survives is reported."""
+    result = await box.python("import os; kept = 1; os.closerange(0, 300)")
+    require(result.status is not Status.SANDBOX_LOST, "a lost sandbox is an error, not a result")
+    after = await box.python("'kept' in globals()")
+    kept = str(not (result.state_lost or after.state_lost))
+    expect(after, status=Status.OK, value=kept)
+    await require_usable(box)
+
+
+@box_check(CODE)
+async def garbage_on_the_channel_is_noticed(box: Executor) -> None:
+    """Whoever writes to every descriptor that he finds reaches no channel, or it is reported as tampering."""
+    code = """
+import os, stat, time
+kept = 1
+for fd in range(3, 256):
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode): os.write(fd, b"\\xff" * 64)
+    except OSError: pass
+time.sleep(0.2)"""
+    result = await box.python(code)
+    tampered = result.status is Status.PROTOCOL
+    expect(result, status=Status.PROTOCOL if tampered else Status.OK, state_lost=tampered)
+    expect(await box.python("'kept' in globals()"), value=str(not tampered))
+    require(not tampered or box.retire_reason is not None, "a box that was tampered with should give a retire_reason")
+    await require_usable(box)
+
+
+@box_check(CODE)
+async def both_sessions_share_files_and_nothing_else(box: Executor) -> None:
+    """Python and Bash begin in the same directory, and neither's directory or environment is the other's."""
+    await box.bash("echo 1 > shared; mkdir elsewhere; cd elsewhere; export ONLY_SHELL=1")
+    expect(await box.python("import os; open('shared').read(), 'ONLY_SHELL' in os.environ"), value="('1\\n', False)")
+    await box.python("os.environ['ONLY_PYTHON'] = '1'; os.chdir('/')")
+    expect(await box.bash("basename $PWD; echo [$ONLY_PYTHON]"), stdout="elsewhere\n[]\n")
+
+
+CHECKS = checks_in(globals())

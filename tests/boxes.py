@@ -1,0 +1,46 @@
+"""What the tests of boxes share beside the fixtures of `conftest.py`: limits, and questions to the outside world."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import Callable
+
+from gymnast.sandbox import Engine, Executor, Limits
+from gymnast.sandbox import owner as owner_module
+from gymnast.sandbox.images import build_if_changed
+
+LIMITS = Limits(memory="256m", workspace="64m", tmp="32m", pids=64, grace=0.3)
+
+
+async def build_image() -> None:
+    async with Engine() as engine:
+        await build_if_changed(engine)
+
+
+async def eventually(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether a condition of the outside world becomes true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.01)
+    return True
+
+
+def containers_of(pid: int) -> list[str]:
+    """The containers, in any state, that a process owns."""
+    label = f"label={owner_module.LABEL}.pid={pid}"
+    listed = subprocess.run(["docker", "ps", "-aq", "--filter", label], capture_output=True, text=True, check=True)
+    return listed.stdout.split()
+
+
+def own_containers() -> set[str]:
+    """The containers, in any state, that this process owns."""
+    return set(containers_of(os.getpid()))
+
+
+async def usable(box: Executor) -> bool:
+    return (await box.python("6 * 7", timeout=5)).value == "42"

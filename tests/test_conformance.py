@@ -1,0 +1,336 @@
+"""The contract's checks against every executor, and against executors that break it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import AsyncIterator, Hashable
+from typing import Any, Self
+
+import pytest
+
+from gymnast.sandbox import (
+    DockerExecutor,
+    ExecutionResult,
+    FileEntry,
+    Limits,
+    LocalExecutor,
+    Recorder,
+    Recording,
+    ScriptedExecutor,
+    Status,
+)
+from gymnast.sandbox import conformance as suite
+from gymnast.sandbox.conformance import CHECKS, Check, ConformanceError
+
+LIMITS = Limits(grace=0.3)
+BY_NAME = {check.name: check for check in CHECKS}
+OF_CODE = [check for check in CHECKS if check.needs <= {suite.CODE}]
+OF_NO_CODE = [check for check in CHECKS if not check.needs]
+
+
+@pytest.fixture(scope="module")
+async def docker_box(image: str) -> AsyncIterator[DockerExecutor]:
+    async with DockerExecutor(image=image, limits=LIMITS) as box:
+        yield box
+
+
+@pytest.fixture(scope="module")
+async def local_box() -> AsyncIterator[LocalExecutor]:
+    async with LocalExecutor(limits=LIMITS) as box:
+        yield box
+
+
+@pytest.fixture(scope="module")
+def tapes() -> dict[str, str]:
+    """The recordings of the checks that have run, by name, so that each runs once."""
+    return {}
+
+
+async def recorded(check: Check, box: LocalExecutor, tapes: dict[str, str]) -> str:
+    if check.name not in tapes:
+        recorder = Recorder(box)
+        await check(recorder.clone, recorder)
+        tapes[check.name] = recorder.recording.to_json()
+    return tapes[check.name]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+async def test_docker(check: Check, docker_box: DockerExecutor) -> None:
+    await check(docker_box.clone, docker_box)
+
+
+@pytest.mark.parametrize("check", OF_CODE, ids=str)
+async def test_local(check: Check, local_box: LocalExecutor, tapes: dict[str, str]) -> None:
+    await recorded(check, local_box, tapes)
+
+
+@pytest.mark.parametrize("check", OF_CODE, ids=str)
+async def test_scripted_from_a_recording(check: Check, local_box: LocalExecutor, tapes: dict[str, str]) -> None:
+    text = await recorded(check, local_box, tapes)
+    async with ScriptedExecutor(Recording.from_json(text)) as replay:
+        await check(replay.clone, replay)
+        assert replay.unused == 0
+
+
+@pytest.mark.parametrize("check", OF_NO_CODE, ids=str)
+async def test_scripted_by_hand(check: Check) -> None:
+    await check(lambda: ScriptedExecutor([]))
+
+
+def test_every_check_says_what_must_hold() -> None:
+    assert len(BY_NAME) == len(CHECKS) > 90
+    for check in CHECKS:
+        assert check.sentence.endswith("."), check.name
+        assert (check.of_box is None) != (check.of_make is None)
+
+
+# --- executors that break the contract --------------------------------------------------------------------------
+
+
+class Changed(LocalExecutor):
+    """Answers as it should, but for what `change` makes of it."""
+
+    async def python(self, code: str, *, timeout: float = 30.0) -> ExecutionResult:
+        return self.change(await super().python(code, timeout=timeout))
+
+    async def bash(self, command: str, *, timeout: float = 30.0) -> ExecutionResult:
+        return self.change(await super().bash(command, timeout=timeout))
+
+    def change(self, result: ExecutionResult) -> ExecutionResult:
+        return result
+
+
+class MixesStreams(Changed):
+    def change(self, result: ExecutionResult) -> ExecutionResult:
+        return dataclasses.replace(result, stdout=result.stdout + result.stderr, stderr="")
+
+
+class SwallowsStderr(Changed):
+    def change(self, result: ExecutionResult) -> ExecutionResult:
+        return dataclasses.replace(result, stderr="")
+
+
+class HidesLoss(Changed):
+    def change(self, result: ExecutionResult) -> ExecutionResult:
+        return dataclasses.replace(result, state_lost=False)
+
+
+class AlwaysWell(Changed):
+    def change(self, result: ExecutionResult) -> ExecutionResult:
+        return dataclasses.replace(result, status=Status.OK, exit_code=0)
+
+
+class NoValue(Changed):
+    def change(self, result: ExecutionResult) -> ExecutionResult:
+        return dataclasses.replace(result, value=None)
+
+
+class DoesNotCount(Changed):
+    def change(self, result: ExecutionResult) -> ExecutionResult:
+        return dataclasses.replace(result, dropped_bytes=0)
+
+
+class Forgets(LocalExecutor):
+    async def python(self, code: str, *, timeout: float = 30.0) -> ExecutionResult:
+        await super().python("globals().clear()", timeout=timeout)
+        return await super().python(code, timeout=timeout)
+
+
+class NewShellEachTime(LocalExecutor):
+    async def bash(self, command: str, *, timeout: float = 30.0) -> ExecutionResult:
+        return await super().bash(f"({command}\n)", timeout=timeout)
+
+
+class TakesAnyTimeout(LocalExecutor):
+    async def python(self, code: str, *, timeout: float = 30.0) -> ExecutionResult:
+        return await super().python(code, timeout=timeout if 0 < timeout < 1e6 else 30.0)
+
+
+class SwallowsCancellation(LocalExecutor):
+    async def python(self, code: str, *, timeout: float = 30.0) -> ExecutionResult:
+        try:
+            return await super().python(code, timeout=timeout)
+        except asyncio.CancelledError:
+            return ExecutionResult(status=Status.TIMEOUT)
+
+
+class RaisesForErrors(LocalExecutor):
+    async def bash(self, command: str, *, timeout: float = 30.0) -> ExecutionResult:
+        result = await super().bash(command, timeout=timeout)
+        if not result.ok:
+            raise RuntimeError("the command failed")
+        return result
+
+
+class InheritsEnvironment(LocalExecutor):
+    async def start(self) -> None:
+        self.env.update(os.environ)
+        await super().start()
+
+
+class FollowsLinks(LocalExecutor):
+    async def read_file(self, path: str) -> bytes:
+        result = await self.bash(f"cat '{path}'")
+        return result.stdout.encode() if result.ok else await super().read_file(path)
+
+
+class ListsBackwards(LocalExecutor):
+    async def list_files(self, path: str = ".", *, recursive: bool = False) -> list[FileEntry]:
+        return (await super().list_files(path, recursive=recursive))[::-1]
+
+
+class AppendsToFiles(LocalExecutor):
+    async def write_file(self, path: str, data: bytes | str) -> None:
+        try:
+            before = await self.read_file(path)
+        except FileNotFoundError:
+            before = b""
+        await super().write_file(path, before + (data.encode() if isinstance(data, str) else data))
+
+
+class NeverResets(LocalExecutor):
+    async def reset(self) -> None:
+        await self.ping()
+
+
+class KeepsProcesses(LocalExecutor):
+    async def reset(self) -> None:
+        for entry in await self.list_files():
+            await self.bash(f"rm -rf -- '{entry.path}'")
+
+
+class NeverGivesUp(LocalExecutor):
+    async def ping(self, *, timeout: float = 2.0) -> None:
+        await asyncio.Event().wait()
+
+
+class ClonesItself(LocalExecutor):
+    def clone(self) -> Self:
+        return self
+
+
+class NoTwoAlike(LocalExecutor):
+    @property
+    def key(self) -> Hashable:
+        return object()
+
+
+class NeverReused(LocalExecutor):
+    @property
+    def retire_reason(self) -> str | None:
+        return "out of principle"
+
+
+class StartsAgain(LocalExecutor):
+    async def start(self) -> None:
+        if self._state != "open":
+            await super().start()
+
+
+class SpeaksWhenClosed(LocalExecutor):
+    async def list_files(self, path: str = ".", *, recursive: bool = False) -> list[FileEntry]:
+        return [] if self._state == "closed" else await super().list_files(path, recursive=recursive)
+
+
+BROKEN: list[tuple[type[LocalExecutor], str, str]] = [
+    (MixesStreams, "python_keeps_streams_apart", "stdout should be 'out"),
+    (MixesStreams, "bash_keeps_streams_apart", "stdout should be"),
+    (SwallowsStderr, "python_captures_other_writers", "stderr should be 'd"),
+    (SwallowsStderr, "python_reports_an_exception", "the traceback ends with the exception"),
+    (HidesLoss, "python_that_exits_is_begun_afresh", "state_lost should be True, got False"),
+    (HidesLoss, "bash_is_killed_where_it_ignores_interruption", "state_lost should be True, got False"),
+    (AlwaysWell, "bash_reports_an_exit_code", "status should be"),
+    (AlwaysWell, "python_is_interrupted_at_its_timeout", "status should be <Status.TIMEOUT"),
+    (NoValue, "python_gives_the_last_expression", "value should be"),
+    (DoesNotCount, "python_caps_its_output", "dropped_bytes should count"),
+    (Forgets, "python_keeps_its_state", "status should be <Status.OK"),
+    (NewShellEachTime, "bash_keeps_its_state", "stdout should be"),
+    (TakesAnyTimeout, "timeouts_are_positive_and_finite", "must raise ValueError, and returned"),
+    (SwallowsCancellation, "a_cancelled_call_is_interrupted", "the code ends only when it is interrupted"),
+    (FollowsLinks, "links_are_listed_and_not_followed", "must raise SandboxPermissionError, and returned b'x"),
+    (ListsBackwards, "a_listing_is_of_one_folder", "sorted by path"),
+    (AppendsToFiles, "a_file_is_replaced_whole", "read 16 bytes"),
+    (NeverResets, "reset_removes_files", "a reset left"),
+    (NeverResets, "reset_forgets_pythons_state", "value should be"),
+    (NeverResets, "reset_forgets_the_shells_state", "stdout should be"),
+    (KeepsProcesses, "reset_ends_processes", "value should be '[]'"),
+    (ClonesItself, "a_clone_is_an_executor_of_its_own", "clone() of"),
+    (NoTwoAlike, "keys_are_equal_for_one_configuration", "two of one make have keys"),
+    (NeverReused, "a_fresh_box_may_be_reused", "out of principle"),
+    (StartsAgain, "a_box_is_started_once", "a second start() must raise SandboxClosedError"),
+    (InheritsEnvironment, "nothing_of_the_hosts_environment_is_seen", "sees an environment variable of the host"),
+    (LocalExecutor, "processes_of_others_are_out_of_reach", "value should be '[]'"),
+    (SpeaksWhenClosed, "a_box_is_used_between_start_and_close", "list_files() after close() must raise"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "message"), BROKEN, ids=lambda part: getattr(part, "__name__", None))
+async def test_a_broken_executor_is_caught(kind: type[LocalExecutor], name: str, message: str) -> None:
+    with pytest.raises(ConformanceError) as caught:
+        await BY_NAME[name](lambda: kind(limits=LIMITS))
+    assert message in str(caught.value)
+
+
+async def test_a_network_is_noticed(image: str) -> None:
+    with pytest.raises(ConformanceError, match="value should be"):
+        await BY_NAME["there_is_no_network"](lambda: DockerExecutor(image=image, limits=LIMITS, network="bridge"))
+
+
+async def test_a_call_that_hangs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymnast.sandbox.conformance_check.SECONDS", 0.5)
+    with pytest.raises(ConformanceError, match=r"a_ping_is_answered did not end within 0\.5 s"):
+        await BY_NAME["a_ping_is_answered"](lambda: NeverGivesUp(limits=LIMITS))
+
+
+# --- the report -------------------------------------------------------------------------------------------------
+
+
+async def test_the_report_of_an_executor_that_keeps_the_contract() -> None:
+    report = await suite.check(lambda: ScriptedExecutor([]), provides=())
+    assert report.ok, report
+    assert len(report.outcomes) == len(OF_NO_CODE) > 20
+    assert len(report.outcomes) + len(report.left_out) == len(CHECKS)
+    assert "left out python_out_of_memory: needs code, memory" in str(report)
+    assert f"{len(OF_NO_CODE)} of {len(OF_NO_CODE)} checks passed" in str(report)
+
+
+class BrokenScript(ScriptedExecutor):
+    """Appends a byte to what it reads, and fails to list."""
+
+    async def read_file(self, path: str) -> bytes:
+        return await super().read_file(path) + b"x"
+
+    async def list_files(self, path: str = ".", *, recursive: bool = False) -> list[FileEntry]:
+        raise KeyError(path)
+
+
+async def test_the_report_names_what_failed_and_why() -> None:
+    report = await suite.check(lambda: BrokenScript([]), provides=[])
+    assert not report.ok
+    failed = {outcome.check.name: outcome.error or "" for outcome in report.failed}
+    assert "read 3 bytes" in failed["a_file_is_replaced_whole"] or "read 6 bytes" in failed["a_file_is_replaced_whole"]
+    assert failed["a_new_box_is_empty"] == "it raised KeyError('.')"
+    assert "a_box_is_started_once" not in failed
+    assert BY_NAME["a_file_is_replaced_whole"].sentence in str(report)
+
+
+async def test_a_box_that_cannot_start_fails_every_check_and_ends() -> None:
+    class Unstartable(ScriptedExecutor):
+        async def start(self) -> None:
+            raise ConnectionError("no engine")
+
+    report = await suite.check(lambda: Unstartable([]), provides=[])
+    assert {outcome.error for outcome in report.failed} == {"it raised ConnectionError('no engine')"}
+
+
+async def test_the_errors_of_an_executor_fail_the_check_that_meets_them() -> None:
+    with pytest.raises(RuntimeError, match="the command failed"):
+        await BY_NAME["bash_reports_an_exit_code"](lambda: RaisesForErrors(limits=LIMITS))
+
+
+async def test_what_is_provided_has_a_name() -> None:
+    needs: Any = {"teleportation"}
+    with pytest.raises(ValueError, match=r"provides holds names of .*'code'.*, got \['teleportation'\]"):
+        await suite.check(lambda: ScriptedExecutor([]), provides=needs)

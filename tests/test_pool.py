@@ -1,0 +1,224 @@
+"""ExecutorPool over Docker boxes: what crosses between leases, faults, cancellation, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+
+import pytest
+
+from gymnast.sandbox import (
+    DockerExecutor,
+    Engine,
+    Executor,
+    ExecutorPool,
+    ImageError,
+    Limits,
+    SandboxLostError,
+    Status,
+)
+from gymnast.sandbox.pool_lease import LeasedExecutor
+
+from .boxes import eventually, own_containers, usable
+
+pytestmark = [pytest.mark.usefixtures("nothing_left")]
+
+LIMITS = Limits(memory="128m", workspace="32m", tmp="16m", shm="8m", grace=0.3)
+
+
+def recipe(**arguments: object) -> DockerExecutor:
+    return DockerExecutor(limits=LIMITS, **arguments)  # type: ignore[arg-type]
+
+
+def container_of(box: Executor) -> str:
+    assert isinstance(box, LeasedExecutor)
+    assert isinstance(box._box, DockerExecutor)
+    assert box._box._launched is not None
+    return box._box._launched.container
+
+
+def docker(*arguments: str) -> None:
+    subprocess.run(["docker", *arguments], check=True, capture_output=True)
+
+
+async def at_rest(pool: ExecutorPool) -> bool:
+    """Wait until every box is idle."""
+    return await eventually(lambda: pool.statistics.boxes == pool.statistics.idle, 15)
+
+
+async def test_nothing_crosses_from_lease_to_lease() -> None:
+    async with ExecutorPool(recipe(files={"task.txt": "base"}), max_boxes=1) as pool:
+        async with pool.lease() as box:
+            first = container_of(box)
+            await box.write_file("task.txt", "changed")
+            await box.python("import os; x = 1; os.environ['Z'] = '1'; os.umask(0o77); os.chdir('/tmp')")
+            await box.bash("a=1; cd /tmp; umask 0; touch f /dev/shm/g; sleep 1000 & (setsid sleep 1001 &)")
+        async with pool.lease() as box:
+            assert container_of(box) == first
+            assert await box.read_file("task.txt") == b"base"
+            assert [entry.path for entry in await box.list_files()] == ["task.txt"]
+            assert await box.list_files("/tmp") == await box.list_files("/dev/shm") == []
+            check = "import os; ('x' in globals(), os.environ.get('Z'), os.umask(0o22), os.getcwd())"
+            assert (await box.python(check)).value == "(False, None, 18, '/workspace')"
+            assert (await box.bash('echo "$a"; pwd; pgrep sleep; umask')).stdout.split() == ["/workspace", "0022"]
+        assert pool.statistics.reused == 1
+
+
+# --- faults -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["rm -f", "pause"])
+async def test_an_idle_box_that_is_dead_or_silent_is_replaced_before_a_lease_gets_it(fault: str) -> None:
+    async with ExecutorPool(recipe(), max_boxes=1) as pool:
+        async with pool.lease() as box:
+            first = container_of(box)
+        assert await at_rest(pool)
+        docker(*fault.split(), first)
+        started = time.monotonic()
+        async with pool.lease() as box:
+            assert time.monotonic() - started < 15
+            assert container_of(box) != first
+            assert await usable(box)
+        assert pool.statistics.unhealthy == 1
+
+
+async def test_a_box_that_dies_under_a_lease_fails_its_calls_and_no_other_lease() -> None:
+    async with ExecutorPool(recipe(), max_boxes=1) as pool:
+        async with pool.lease() as box:
+            docker("rm", "-f", container_of(box))
+            with pytest.raises(SandboxLostError):
+                await box.python("1", timeout=5)
+        async with pool.lease() as box:
+            assert await usable(box)
+        assert pool.statistics.retired == {"lost": 1}
+
+
+async def test_a_box_that_ran_out_of_memory_is_replaced() -> None:
+    async with ExecutorPool(recipe(), max_boxes=1) as pool:
+        async with pool.lease() as box:
+            first = container_of(box)
+            assert (await box.python("x = bytearray(1 << 30)", timeout=20)).status is Status.OOM
+        async with pool.lease() as box:
+            assert container_of(box) != first
+        assert pool.statistics.retired == {"oom": 1}
+
+
+async def test_an_image_that_is_missing_fails_its_own_lease_at_once_and_holds_nobody() -> None:
+    async with ExecutorPool(recipe(), max_boxes=1) as pool:
+        with pytest.raises(ImageError, match="no-such-image"):
+            async with pool.lease(recipe(image="no-such-image", pull="never"), timeout=30):
+                pass
+        async with pool.lease(timeout=30) as box:
+            assert await usable(box)
+        assert pool.statistics.failed_creations == 1
+
+
+async def test_opening_a_pool_that_can_make_no_box_fails() -> None:
+    pool = ExecutorPool(recipe(image="no-such-image", pull="never"))
+    with pytest.raises(ImageError, match="no-such-image"):
+        await pool.open()
+    assert pool.statistics.boxes == 0
+
+
+# --- cancellation -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("milliseconds", [0, 3, 30, 100, 200, 350])
+async def test_a_lease_cancelled_while_its_box_is_made_loses_nothing(milliseconds: int) -> None:
+    async with ExecutorPool(recipe(), max_boxes=2, warm=0) as pool:
+        entering = [asyncio.ensure_future(pool.lease().__aenter__()) for _ in range(2)]
+        await asyncio.sleep(milliseconds / 1000)
+        for lease in entering:
+            lease.cancel()
+        await asyncio.gather(*entering, return_exceptions=True)
+        async with pool.lease(timeout=30) as first, pool.lease(timeout=30) as second:
+            assert await usable(first)
+            assert await usable(second)
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, 2, 5, 20])
+async def test_a_lease_cancelled_anywhere_else_loses_nothing(milliseconds: int) -> None:
+    """In the check of the idle box, in a call, and on the way out."""
+
+    async def episode() -> None:
+        async with pool.lease() as box:
+            await box.python("import time; time.sleep(0.005)")
+
+    async with ExecutorPool(recipe(), max_boxes=1) as pool:
+        for extra in range(8):
+            running = asyncio.ensure_future(episode())
+            await asyncio.sleep((milliseconds + extra / 4) / 1000)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        async with pool.lease(timeout=30) as box:
+            assert await usable(box)
+        assert await at_rest(pool)
+        assert (pool.statistics.boxes, pool.statistics.waiting) == (1, 0)
+
+
+# --- event loops ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_pool_whose_event_loop_has_ended_can_still_be_closed() -> None:
+    async def use(*, and_close: bool = False) -> None:
+        async with pool.lease() as box:
+            assert await usable(box)
+        if and_close:
+            await pool.close()
+
+    async def close() -> None:
+        with pytest.raises(RuntimeError, match=r"await pool\.close\(\)"):
+            await use()
+        await pool.close()
+
+    pool = ExecutorPool(recipe(), max_boxes=1)
+    await asyncio.to_thread(asyncio.run, use())
+    await asyncio.to_thread(asyncio.run, close())
+    assert pool.statistics.boxes == 0
+    await asyncio.to_thread(asyncio.run, use(and_close=True))
+    assert pool.statistics.leases == 2
+
+
+# --- many -------------------------------------------------------------------------------------------------------
+
+
+async def test_of_64_leases_at_once_few_boxes_are_made_at_a_time(engine: Engine) -> None:
+    async def episode() -> None:
+        async with pool.lease() as box:
+            assert await usable(box)
+
+    pool = ExecutorPool(recipe(engine=engine), max_boxes=12)
+    episodes = asyncio.gather(*(episode() for _ in range(64)))
+    unready = []
+    try:
+        while not episodes.done():
+            there = await asyncio.to_thread(own_containers)
+            unready.append(len(there) - pool.statistics.created)
+        await episodes
+        assert max(unready) <= engine.creators
+        assert pool.statistics.created <= 12
+        assert pool.statistics.leases == 64
+    finally:
+        await pool.close()
+
+
+async def test_hundreds_of_episodes_on_a_few_boxes() -> None:
+    numbers = iter(range(300))
+
+    async def worker() -> None:
+        for number in numbers:
+            async with pool.lease() as box:
+                await box.write_file("number", str(number))
+                assert (await box.python(f"x = {number}; 'y' in globals()")).value == "False"
+                assert (await box.python("y = 1; x, open('number').read()")).value == f"({number}, '{number}')"
+
+    async with ExecutorPool(recipe(), max_boxes=4, max_uses=40) as pool:
+        await asyncio.gather(*(worker() for _ in range(32)))
+        assert await at_rest(pool)
+        now = pool.statistics
+        assert (now.leases, now.unhealthy, now.timeouts, now.failed_creations) == (300, 0, 0, 0)
+        assert now.retired["max_uses"] >= 5
+        assert now.created == now.boxes + sum(now.retired.values())

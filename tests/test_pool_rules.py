@@ -1,0 +1,322 @@
+"""The rules of ExecutorPool, with boxes that are made fast: turns, reuse, warm boxes, event loops, numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymnast.sandbox import (
+    Executor,
+    ExecutorPool,
+    Limits,
+    LocalExecutor,
+    SandboxClosedError,
+    SandboxError,
+    SandboxTimeoutError,
+    pool_of,
+)
+from gymnast.sandbox.pool_lease import LeasedExecutor
+
+from .boxes import eventually, usable
+
+
+def children() -> set[str]:
+    found: set[str] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found.update((thread / "children").read_text().split())
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_process_left() -> Iterator[None]:
+    """Fails the test if a process of its own is there five seconds later."""
+    before = children()
+    yield
+    deadline = time.monotonic() + 5
+    while not children() <= before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def inner(box: Executor) -> Executor:
+    assert isinstance(box, LeasedExecutor)
+    return box._box
+
+
+async def at_rest(pool: ExecutorPool, boxes: int) -> bool:
+    return await eventually(lambda: pool.statistics.boxes == pool.statistics.idle == boxes, 15)
+
+
+# --- turns ------------------------------------------------------------------------------------------------------
+
+
+async def test_leases_are_served_in_the_order_in_which_they_came() -> None:
+    served: list[int] = []
+
+    async def episode(number: int) -> None:
+        recipe = None if number % 3 else LocalExecutor(env={"OTHER": "1"})
+        async with pool.lease(recipe):
+            served.append(number)
+
+    async with ExecutorPool(LocalExecutor(), max_boxes=1) as pool:
+        await asyncio.gather(*(episode(number) for number in range(12)))
+    assert served == list(range(12))
+
+
+async def test_a_lease_that_gets_no_box_in_time_says_who_has_them() -> None:
+    async with ExecutorPool(LocalExecutor(), max_boxes=1, lease_timeout=60) as pool:
+        async with pool.lease():
+            message = r"within 0\.1 s: 1 of 1 boxes are leased, the longest for 0\.\d s, .* raise max_boxes=1, or run"
+            with pytest.raises(SandboxTimeoutError, match=message):
+                async with pool.lease(timeout=0.1):
+                    pass
+            assert (pool.statistics.timeouts, pool.statistics.waiting) == (1, 0)
+        async with pool.lease() as box:
+            assert await usable(box)
+
+
+async def test_a_lease_that_is_cancelled_loses_no_other_its_place() -> None:
+    served: list[int] = []
+
+    async def episode(number: int) -> None:
+        async with pool.lease():
+            served.append(number)
+
+    async with ExecutorPool(LocalExecutor(), max_boxes=1) as pool:
+        async with pool.lease():
+            episodes = [asyncio.ensure_future(episode(number)) for number in range(6)]
+            assert await eventually(lambda: pool.statistics.waiting == 6, 5)
+            episodes[0].cancel()
+            episodes[3].cancel()
+        await asyncio.gather(*episodes, return_exceptions=True)
+    assert served == [1, 2, 4, 5]
+
+
+async def test_two_recipes_share_the_boxes_and_the_longest_idle_one_makes_room() -> None:
+    async with ExecutorPool(LocalExecutor(env={"NAME": "a"}), max_boxes=2, warm=0) as pool:
+        for name in "abc":
+            async with pool.lease(LocalExecutor(env={"NAME": name})) as box:
+                assert (await box.bash("echo $NAME")).stdout == f"{name}\n"
+            assert await at_rest(pool, min(2, "abc".index(name) + 1))
+        assert pool.statistics.retired == {"evicted": 1}
+        async with pool.lease(LocalExecutor(env={"NAME": "b"})):  # the box of a made room
+            assert (pool.statistics.reused, pool.statistics.boxes) == (1, 2)
+
+
+# --- reuse ------------------------------------------------------------------------------------------------------
+
+
+async def test_an_ended_lease_refuses_every_call() -> None:
+    async with ExecutorPool(LocalExecutor(), max_boxes=1) as pool:
+        async with pool.lease() as box:
+            with pytest.raises(SandboxClosedError, match="started already"):
+                await box.start()
+            with pytest.raises(SandboxClosedError, match="leave the `async with"):
+                await box.close()
+            await box.reset()
+            assert await usable(box)
+        async with pool.lease() as other:
+            for call in (box.python("1"), box.bash("1"), box.reset(), box.ping(), box.read_file("x"),
+                         box.write_file("x", ""), box.list_files()):  # fmt: skip
+                with pytest.raises(SandboxClosedError, match="lease of this box is over"):
+                    await call
+            await box.close()
+            assert inner(other) is inner(box)
+            assert await usable(other)
+
+
+@pytest.mark.parametrize("call", ["python", "reset"])
+async def test_a_box_that_still_runs_a_call_is_not_lent_again(call: str) -> None:
+    async with ExecutorPool(LocalExecutor(), max_boxes=1) as pool:
+        async with pool.lease() as box:
+            running = box.python("while True: pass", timeout=60) if call == "python" else box.reset()
+            running = asyncio.ensure_future(running)
+            await asyncio.sleep(0)  # it has begun
+        async with pool.lease() as other:
+            assert inner(other) is not inner(box)
+            assert await usable(other)
+        with pytest.raises(SandboxError):
+            await asyncio.wait_for(running, 10)
+        assert pool.statistics.retired == {"call in flight": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "boxes"), [({"reuse": False}, "reuse=False", 4), ({"max_uses": 2}, "max_uses", 2)]
+)
+async def test_a_box_that_is_used_up_is_replaced(options: dict[str, Any], reason: str, boxes: int) -> None:
+    async with ExecutorPool(LocalExecutor(), max_boxes=1, **options) as pool:
+        seen = []
+        for _ in range(4):
+            async with pool.lease() as box:
+                seen.append(inner(box))
+        assert len(set(seen)) == boxes
+        assert await at_rest(pool, 1)
+        assert pool.statistics.retired == {reason: boxes}
+
+
+async def test_a_box_past_half_its_lifetime_is_replaced_so_that_none_dies_under_a_lease() -> None:
+    executor = LocalExecutor(limits=Limits(lifetime=3600))
+    async with ExecutorPool(executor, max_boxes=1) as pool:
+        async with pool.lease() as box:
+            assert pool._stock is not None
+            [young] = pool._stock.boxes.all
+            young.born -= 1801
+        async with pool.lease() as other:
+            assert inner(other) is not inner(box)
+            [young] = pool._stock.boxes.all
+        assert await at_rest(pool, 1)
+        young.born -= 1801  # while it is idle
+        async with pool.lease() as box:
+            assert inner(box) is not inner(other)
+        assert pool.statistics.retired == {"age": 2}
+        assert pool.statistics.unhealthy == 0
+
+
+# --- warm boxes -------------------------------------------------------------------------------------------------
+
+
+async def test_an_open_pool_has_its_warm_boxes_and_replaces_them() -> None:
+    async with ExecutorPool(LocalExecutor(), max_boxes=3, warm=2, reuse=False) as pool:
+        assert (pool.statistics.idle, pool.statistics.created) == (2, 2)
+        async with pool.lease(), pool.lease():
+            assert await eventually(lambda: pool.statistics.boxes == 3 == pool.statistics.idle + 2, 15)
+        assert await at_rest(pool, 2)
+        assert pool.statistics.retired == {"reuse=False": 2}
+
+
+async def test_a_pool_that_nobody_uses_shrinks_to_nothing_and_comes_back() -> None:
+    async with ExecutorPool(LocalExecutor(), max_boxes=2, warm=1, idle=0.2) as pool:
+        assert await eventually(lambda: pool.statistics.boxes == 0, 10)
+        async with pool.lease() as box:
+            assert await usable(box)
+            assert await eventually(lambda: pool.statistics.idle == 1, 10)
+        assert await eventually(lambda: pool.statistics.boxes == 0, 10)
+        assert set(pool.statistics.retired) == {"idle"}
+
+
+async def test_a_warm_box_that_cannot_be_made_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    launcher = tmp_path / "python"
+
+    def install() -> None:
+        launcher.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        launcher.chmod(0o755)
+
+    install()
+    async with ExecutorPool(LocalExecutor(python=launcher), max_boxes=2) as pool:
+        launcher.unlink()
+        async with pool.lease() as box:
+            assert await eventually(lambda: pool.statistics.failed_creations > 0, 10)
+            assert "a box for later could not be made" in caplog.text
+            assert await usable(box)
+            with pytest.raises(SandboxError):
+                async with pool.lease(timeout=30):
+                    pass
+            install()
+            assert await eventually(lambda: pool.statistics.idle == 1, 20)
+        assert pool.statistics.failed_creations < 6
+
+
+# --- event loops ------------------------------------------------------------------------------------------------
+
+
+def test_a_pool_is_closed_from_another_loop_and_opened_there() -> None:
+    pool = ExecutorPool(LocalExecutor(), max_boxes=2)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(pool.open(), loop).result(30)
+
+        async def here() -> None:
+            with pytest.raises(RuntimeError, match="event loop that it was opened in"):
+                async with pool.lease():
+                    pass
+            await pool.close()
+            assert pool.statistics.boxes == 0
+            async with pool, pool.lease() as box:
+                assert await usable(box)
+
+        asyncio.run(here())
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+    assert pool.statistics.leases == 1
+
+
+async def test_closing_ends_leases_and_waiting_and_may_be_repeated() -> None:
+    pool = ExecutorPool(LocalExecutor(), max_boxes=1)
+    async with pool.lease() as box:
+        waiting = asyncio.ensure_future(pool.lease().__aenter__())
+        running = asyncio.ensure_future(box.python("while True: pass", timeout=60))
+        assert await eventually(lambda: pool.statistics.waiting == 1, 5)
+        await asyncio.gather(pool.close(), pool.close())
+        with pytest.raises(SandboxError):
+            await asyncio.wait_for(running, 10)
+        with pytest.raises(SandboxClosedError, match="closed while"):
+            await waiting
+        with pytest.raises(SandboxClosedError, match="was closed"):
+            await box.python("1")
+        assert pool.statistics.boxes == 0
+    await pool.close()
+    async with pool.lease() as box:  # it opens again
+        assert await usable(box)
+    await pool.close()
+
+
+# --- numbers and arguments --------------------------------------------------------------------------------------
+
+
+async def test_the_numbers_add_up() -> None:
+    async def episode() -> None:
+        async with pool.lease() as box:
+            await box.python("1")
+
+    async with ExecutorPool(LocalExecutor(), max_boxes=2, max_uses=5) as pool:
+        await asyncio.gather(*(episode() for _ in range(20)))
+        assert await eventually(lambda: pool.statistics.boxes == pool.statistics.idle, 15)
+        now = pool.statistics
+        assert (now.leases, now.leased, now.waiting, now.creating) == (20, 0, 0, 0)
+        assert now.resets + now.retired["max_uses"] == 20
+        assert now.created == now.boxes + sum(now.retired.values())
+        assert now.wait_seconds >= now.max_wait_seconds > 0
+    closed = pool.statistics
+    assert (closed.boxes, closed.created) == (0, sum(closed.retired.values()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_boxes": 0}, "max_boxes must be at least 1"),
+        ({"max_boxes": 2, "warm": 3}, "warm must be from 0 to max_boxes=2"),
+        ({"max_uses": 0}, "max_uses must be at least 1"),
+        ({"lease_timeout": 0}, "timeout must be a positive"),
+        ({"idle": float("inf")}, "timeout must be a positive"),
+    ],
+)
+def test_arguments_are_checked(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ExecutorPool(LocalExecutor(), **arguments)
+
+
+async def test_a_recipe_is_an_executor_that_was_not_started() -> None:
+    with pytest.raises(TypeError, match="Executor"):
+        ExecutorPool("python:3.12")  # type: ignore[arg-type]
+    async with LocalExecutor() as box:
+        with pytest.raises(ValueError, match="not started"):
+            ExecutorPool(box)
+
+
+def test_an_executor_has_one_pool() -> None:
+    executor = LocalExecutor(limits=Limits())
+    assert pool_of(executor) is pool_of(executor)
+    assert pool_of(executor.clone()) is not pool_of(executor)
