@@ -1,7 +1,9 @@
 """Environments that speak chat messages, and the engine that plays them; start reading at `core.py`."""
 
 from .calculator import Calculator
+from .code_env import CodeEnv, DefaultEnv
 from .core import (
+    BrokenEnvironmentError,
     ConfigurationError,
     Environment,
     MalformedCall,
@@ -24,9 +26,12 @@ from .tools import Tool, tool
 
 __all__ = [
     "Act",
+    "BrokenEnvironmentError",
     "Calculator",
+    "CodeEnv",
     "ConfigurationError",
     "Conversation",
+    "DefaultEnv",
     "Environment",
     "EnvironmentSource",
     "Episode",

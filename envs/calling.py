@@ -1,17 +1,23 @@
-"""Calling tools: concurrently, each in its own time, and without letting any of them break the episode."""
+"""Calling tools: concurrently, each in its own time; their errors are told to the model.
+
+Only an error that says that the environment itself is broken ends the episode: see `breaking`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import difflib
 import inspect
+import math
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 import pydantic_core
 
-from .core import MalformedCall, Message, ToolCall
+from ..sandbox.cancellation import finish
+from ..sandbox.errors import SandboxError, SandboxFileError
+from .core import BrokenEnvironmentError, ConfigurationError, MalformedCall, Message, ToolCall
 from .episode import Outcome, ToolCallRecord, plain
 from .threads import being_cancelled, run_in_thread
 from .tools import ArgumentError, Tool
@@ -19,6 +25,8 @@ from .tools import ArgumentError, Tool
 PART_TYPES = frozenset({"text", "image", "image_url", "audio", "input_audio", "video", "file"})
 MEDIA_TYPES = frozenset({"image", "audio", "video"})
 MEDIA_SOURCES = frozenset({"url", "path", "base64"})
+
+Item = TypeVar("Item")
 
 
 async def call_tools(
@@ -28,6 +36,10 @@ async def call_tools(
 
     The calls before a final tool run concurrently; the final one runs alone, after them. Once it has succeeded the
     episode is over, so calls that follow it are not run.
+
+    Raises:
+        BrokenEnvironmentError, ConfigurationError, SandboxError: a tool found the environment broken, see
+            `breaking`; the calls beside it are cancelled.
     """
     results: list[tuple[Message, ToolCallRecord]] = []
     ended = False
@@ -36,9 +48,7 @@ async def call_tools(
             reason = "the episode ended before this call"
             results += [refuse(call, reason, known=call["function"]["name"] in tools) for call in segment]
             continue
-        async with asyncio.TaskGroup() as group:
-            running = [group.create_task(_call(call, tools, timeout, max_chars)) for call in segment]
-        results += [task.result() for task in running]
+        results += await _side_by_side([_call(call, tools, timeout, max_chars) for call in segment])
         ended = results[-1][1].ends_episode
     return [message for message, _ in results], [record for _, record in results]
 
@@ -55,6 +65,28 @@ def _split_at_final(calls: Sequence[ToolCall], tools: Mapping[str, Tool]) -> lis
     return [segment for segment in segments if segment]
 
 
+async def _side_by_side(calls: Sequence[Coroutine[Any, Any, Item]]) -> list[Item]:
+    """Await calls concurrently; what one of them raises cancels the others and is raised as it is.
+
+    No TaskGroup: in Python 3.11 it leaves a mark of cancellation on the task in which a child of it has failed.
+    """
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await finish(_ended(tasks))
+    errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+    if errors:
+        raise errors[0]
+    return [task.result() for task in tasks]
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def _call(
     call: ToolCall, tools: Mapping[str, Tool], timeout: float | None, max_chars: int | None
 ) -> tuple[Message, ToolCallRecord]:
@@ -63,7 +95,7 @@ async def _call(
     if tool is None:
         return _result(call, "unknown", _unknown(name, tools), max_chars=max_chars)
     limit = timeout if tool.timeout is None else tool.timeout
-    deadline = asyncio.timeout(limit)
+    deadline = asyncio.timeout(None if limit == math.inf else limit)
     started = time.perf_counter()
     outcome: Outcome = "ok"
     try:
@@ -76,6 +108,11 @@ async def _call(
     except BaseException as error:  # SystemExit and KeyboardInterrupt of a tool are the tool's failure, not ours
         if isinstance(error, asyncio.CancelledError) and being_cancelled():
             raise
+        broken = breaking(error)
+        if broken is error:
+            raise
+        if broken is not None:
+            raise broken from broken.__cause__  # without the group that it came in
         if isinstance(error, TimeoutError) and deadline.expired():
             outcome, content = "timeout", f"Error: {name} did not finish within {limit:g} s."
         else:
@@ -84,6 +121,17 @@ async def _call(
     seconds = time.perf_counter() - started
     ended = tool.final and outcome == "ok"
     return _result(call, outcome, content, max_chars=max_chars, seconds=seconds, ends_episode=ended)
+
+
+def breaking(error: BaseException) -> BaseException | None:
+    """The error, or the one in a group, that says that the environment is broken, so that no reward would be true.
+
+    A sandbox that is lost, or that cannot be had, breaks it; a file that cannot be read in one is an ordinary error.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(breaking, error.exceptions)), None)
+    broken = isinstance(error, BrokenEnvironmentError | ConfigurationError | SandboxError)
+    return error if broken and not isinstance(error, SandboxFileError) else None
 
 
 def refuse(call: ToolCall, reason: str, *, known: bool) -> tuple[Message, ToolCallRecord]:

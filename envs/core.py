@@ -124,6 +124,13 @@ class ConfigurationError(ValueError):
     """A mistake that every episode would meet again: it stops the run instead of becoming a failed episode."""
 
 
+class BrokenEnvironmentError(Exception):
+    """The environment itself is broken, which is no fault of the model's: the episode fails and has no reward.
+
+    Raise it in a tool; any other error of a tool is told to the model, which goes on.
+    """
+
+
 class OverlongPromptError(ValueError):
     """A prompt leaves no room for an answer: raised by `Policy.begin`, the episode is dropped and counted, not failed.
 

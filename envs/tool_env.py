@@ -194,13 +194,17 @@ class ToolEnv(Environment):
         await super().areset(seed=seed)
         self.reward, self.terminated, self.metrics, self._malformed_turns = 0.0, False, {}, 0
         task = self.task_of(options)
+        await self._prepare(task)
         self.tools = self._all_tools()
-        messages = await _call_hook(self.reset_task, task)
+        messages = await call_hook(self.reset_task, task)
         self._narrow(task.get("tools"))  # afterwards, since reset_task may have chosen tools too
         check_messages(messages, f"{type(self).__name__}.reset_task()")
         self._transcript = list(messages)
         self._over = False
         return list(messages), {"metrics": dict(self.metrics)}
+
+    async def _prepare(self, task: Mapping[str, Any]) -> None:
+        """What the environments of this package make ready for a task before `reset_task` is asked."""
 
     async def astep(self, action: Message) -> StepResult:
         if self._over:
@@ -231,7 +235,7 @@ class ToolEnv(Environment):
             if too_many and not result.terminated:
                 return self._end(StopReason.MALFORMED, result.messages, tool_calls=result.info["tool_calls"])
             return result
-        answer = await _call_hook(self.reply, action)
+        answer = await call_hook(self.reply, action)
         if answer is None:
             return self._end(StopReason.MODEL_STOPPED)
         check_messages(answer, f"{type(self).__name__}.reply()")
@@ -271,11 +275,11 @@ def final_answer(answer: str) -> str:
     return answer
 
 
-async def _call_hook(hook: Callable[..., Any], argument: Any) -> Any:
+async def call_hook(hook: Callable[..., Any], *arguments: Any) -> Any:
     """Call a user's hook: awaited when it is a coroutine function, in a thread when it is not, since it may block."""
     if inspect.iscoroutinefunction(hook):
-        return await hook(argument)
-    return await run_in_thread(hook, argument)
+        return await hook(*arguments)
+    return await run_in_thread(hook, *arguments)
 
 
 def _tool_methods(cls: type) -> tuple[str, ...]:

@@ -52,7 +52,8 @@ def tool(
         function: The function, when the decorator is used without parentheses.
         name: The name that the model sees; the function's own name by default.
         final: A successful call ends the episode with `StopReason.FINAL_ANSWER`.
-        timeout: Seconds after which the call is given up; the environment's `tool_timeout` by default.
+        timeout: Seconds after which the call is given up; the environment's `tool_timeout` by default, `math.inf` for
+            a tool that keeps the time itself.
 
     Raises:
         ValueError: the timeout is not positive.

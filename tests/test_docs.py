@@ -81,12 +81,16 @@ class StopAfterTwoSteps(TrainerCallback):
 
 
 @by_page
-def test_every_python_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_python_block_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.chdir(tmp_path)
     callbacks = [*transformers.trainer.DEFAULT_CALLBACKS, StopAfterTwoSteps]
     monkeypatch.setattr(transformers.trainer, "DEFAULT_CALLBACKS", callbacks)
     blocks = python_blocks(page)
     assert blocks
+    if any("DockerExecutor" in block for _, block in blocks):
+        request.getfixturevalue("image")  # skips where no engine answers
     if any(HUB_MODEL in block for _, block in blocks):
         tokenizer = make_tiny_tokenizer([])
         make_tiny_model(tokenizer).save_pretrained(HUB_MODEL)

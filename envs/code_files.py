@@ -1,0 +1,73 @@
+"""The files of a code task: those that its row puts into the box, and those that the agent hands in.
+
+A column that is None counts as absent, and so does an entry of `files`: a data set that keeps its rows in columns fills
+what a row does not have with None.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .core import ConfigurationError
+
+Row = Mapping[str, Any]
+
+
+def files_of(row: Row) -> dict[str, str | bytes]:
+    """The row's `files`: what the workspace holds before the first turn, by relative path.
+
+    Raises:
+        TypeError: they are no mapping, or one of them is neither text nor bytes.
+        ValueError: a path is not a relative one within the workspace.
+    """
+    files = row.get("files")
+    if files is None:
+        return {}
+    if not isinstance(files, Mapping):
+        raise TypeError(f"the row's 'files' must map relative paths to text or bytes, got {shorten(files)}")
+    checked: dict[str, str | bytes] = {}
+    for path, data in files.items():
+        place = f"the row's files[{path!r}]"
+        if data is None:
+            continue
+        if not isinstance(data, str | bytes):
+            raise TypeError(f"{place} must be text or bytes, got {shorten(data)}")
+        checked[_relative(path, place)] = data
+    return checked
+
+
+def submit_of(row: Row) -> tuple[str, ...]:
+    """The row's `submit`: the relative paths of the files that the agent hands in.
+
+    Raises:
+        ConfigurationError: it is no list of relative paths.
+    """
+    paths = row.get("submit")
+    if paths is None:
+        return ()
+    if isinstance(paths, str | bytes) or not isinstance(paths, Sequence):
+        raise ConfigurationError(f"the row's 'submit' must be a list of relative paths, got {shorten(paths)}")
+    try:
+        return tuple(_relative(path, f"the row's submit[{place}]") for place, path in enumerate(paths))
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def _relative(path: Any, place: str) -> str:
+    """A path within the workspace, in its shortest form."""
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise ValueError(f"{place}: a path is text such as 'data/train.csv', got {shorten(path)}")
+    if posixpath.isabs(path) or ".." in path.split("/"):
+        raise ValueError(f"{place}: a path must be relative and without '..', since files belong into the workspace")
+    shortest = posixpath.normpath(path)
+    if shortest == "." or path.endswith("/"):
+        raise ValueError(f"{place}: a path must name a file, got {path!r}")
+    return shortest
+
+
+def shorten(value: Any) -> str:
+    """A value with its type, for a message."""
+    text = f"{type(value).__name__}: {value!r}"
+    return text if len(text) <= 120 else text[:117] + "..."

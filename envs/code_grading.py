@@ -1,0 +1,114 @@
+"""What is right in a code task: hidden checks, which run in a box that the agent never touched, or a known answer.
+
+What is expected stays on this side and is compared here. So what the agent hands in can give answers, never a verdict:
+an early exit, a patched `assert` or a file with a reward in it is just a wrong answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from ..sandbox.base import ExecutionResult, Executor, Status
+from .code_files import Row, shorten, submit_of
+from .core import ConfigurationError
+
+FORMS = "{'run': Python code, 'stdout' and/or 'value': text} or {'bash': command, 'stdout': text, 'exit_code': int}"
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Check:
+    """Code that uses what was handed in, and what must come of it."""
+
+    python: str | None = None  # the code: either this
+    bash: str | None = None  # or this
+    stdout: str | None = None  # what must be printed; white space at its end does not count
+    value: str | None = None  # repr() of the last expression
+    exit_code: int = 0  # of `bash`
+
+    async def passes(self, box: Executor, timeout: float) -> bool:
+        """Run in a box that holds what was handed in, and compare."""
+        if self.python is not None:
+            result = await box.python(self.python, timeout=timeout)
+            ended = result.ok
+        else:
+            assert self.bash is not None
+            result = await box.bash(self.bash, timeout=timeout)
+            by_itself = result.status in (Status.OK, Status.ERROR, Status.EXITED)
+            ended = by_itself and result.exit_code == self.exit_code
+        return ended and self._agrees(result)
+
+    def _agrees(self, result: ExecutionResult) -> bool:
+        printed = self.stdout is None or result.stdout.rstrip() == self.stdout.rstrip()
+        return printed and (self.value is None or result.value == self.value)
+
+
+def checks_of(row: Row) -> tuple[Check, ...]:
+    """The row's hidden `checks`.
+
+    Raises:
+        ConfigurationError: they are none, or nothing is handed in that they could check.
+    """
+    checks = row.get("checks")
+    if checks is None:
+        return ()
+    if isinstance(checks, str | bytes) or not isinstance(checks, Sequence) or not len(checks):
+        raise ConfigurationError(f"the row's 'checks' must be a list of at least one check, got {shorten(checks)}")
+    if not submit_of(row):
+        raise ConfigurationError(
+            "the row has 'checks' but no 'submit': the checks run in a fresh box, so 'submit' must list the files "
+            "that the agent hands in"
+        )
+    return tuple(_check(check, f"the row's checks[{place}]") for place, check in enumerate(checks))
+
+
+def require_verdict(row: Row, name: str) -> None:
+    """Make sure that an answer can be graded.
+
+    Raises:
+        ConfigurationError: the row says nothing of what is right, or its checks are wrong.
+    """
+    if not checks_of(row) and row.get("answer") is None:
+        raise ConfigurationError(
+            f"{name}: the row has neither 'checks' nor 'answer' (its columns: {sorted(map(str, row))}), so nothing "
+            f"says which answers are right; add one of these columns, or override grade()"
+        )
+
+
+def _check(check: Any, place: str) -> Check:
+    if not isinstance(check, Mapping):
+        raise ConfigurationError(f"{place} must be {FORMS}, got {shorten(check)}")
+    given = {name: value for name, value in check.items() if value is not None}
+    kinds = [name for name in ("run", "bash") if name in given]
+    allowed = {"run": ("stdout", "value"), "bash": ("stdout", "exit_code")}
+    unknown = [name for name in given if len(kinds) == 1 and name not in (*kinds, *allowed[kinds[0]])]
+    if len(kinds) != 1 or unknown:
+        raise ConfigurationError(f"{place} must be {FORMS}, got the fields {sorted(map(str, given))}")
+    for name in ("run", "bash", "stdout", "value"):
+        if not isinstance(given.get(name, ""), str):
+            raise ConfigurationError(f"{place}[{name!r}] must be text, got {shorten(given[name])}")
+    code = given.get("exit_code", 0)
+    if not isinstance(code, int) or isinstance(code, bool) or not 0 <= code <= 255:
+        raise ConfigurationError(f"{place}['exit_code'] must be an integer from 0 to 255, got {shorten(code)}")
+    if "stdout" not in given and "value" not in given:
+        raise ConfigurationError(f"{place} expects no output, so code that does nothing would pass: add 'stdout'")
+    return Check(
+        python=given.get("run"),
+        bash=given.get("bash"),
+        stdout=given.get("stdout"),
+        value=given.get("value"),
+        exit_code=code,
+    )
+
+
+def same_answer(answer: str, expected: Any) -> bool:
+    """Whether an answer is the expected one: equal as text, white space around it apart, or equal as numbers."""
+    wanted, given = str(expected).strip(), answer.strip()
+    if wanted == given:
+        return True
+    try:
+        return Decimal(wanted) == Decimal(given)
+    except InvalidOperation:
+        return False

@@ -1,0 +1,190 @@
+"""Hidden checks of a `CodeEnv`, in a real box: what is handed in can be right or wrong, and decides nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from gymnast.envs import (
+    CodeEnv,
+    ConfigurationError,
+    Episode,
+    RolloutEngine,
+    ScriptedPolicy,
+    episode_specs,
+    tool_call,
+)
+from gymnast.sandbox import DockerExecutor, ExecutorPool
+
+from .boxes import LIMITS
+
+ROW = {
+    "prompt": "Write solution.py with add(a, b).",
+    "submit": ["solution.py", "notes/more.txt"],
+    "checks": [
+        {"run": "from solution import add\nadd(2, 3)", "value": "5"},
+        {"run": "import solution\nprint(solution.add('a', 'b'))", "stdout": "ab\n"},
+        {"bash": "python3 -c 'import solution; print(solution.add(1, 1))'; exit 3", "stdout": "2", "exit_code": 3},
+    ],
+}
+RIGHT = "def add(a, b): return a + b\n"
+
+
+@pytest.fixture(scope="module")
+async def pool(image: str) -> AsyncIterator[ExecutorPool]:
+    async with ExecutorPool(DockerExecutor(limits=LIMITS), max_boxes=2) as pool:
+        yield pool
+
+
+async def play(environment: CodeEnv, *commands: str, row: Mapping[str, Any] = ROW) -> Episode:
+    """An episode of these commands and a final answer."""
+    script = [*(tool_call("bash", command=command) for command in commands), tool_call("final_answer", answer="done")]
+    [episode] = await RolloutEngine(environment, ScriptedPolicy(script)).run(episode_specs([row], group_size=1, seed=0))
+    return episode
+
+
+async def hand_in(pool: ExecutorPool, source: str, *, row: Mapping[str, Any] = ROW) -> Episode:
+    episode = await play(CodeEnv(pool, code_timeout=1.0), f"cat > solution.py <<'END'\n{source}\nEND", row=row)
+    assert episode.failure is None, episode.failure.traceback
+    return episode
+
+
+async def test_a_right_submission_passes(pool: ExecutorPool) -> None:
+    episode = await hand_in(pool, RIGHT)
+    assert (episode.reward, episode.metrics["success"], episode.metrics["checks_passed"]) == (1.0, 1.0, 1.0)
+
+
+async def test_part_of_the_checks_is_no_reward(pool: ExecutorPool) -> None:
+    episode = await hand_in(pool, "def add(a, b): return a + b if a != 'a' else ''")
+    assert (episode.reward, episode.metrics["success"]) == (0.0, 0.0)
+    assert episode.metrics["checks_passed"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "def add(a, b): return a - b",
+        "import sys; sys.exit(0)",
+        "import os; os._exit(0)",
+        "def add(a, b):\n    while True: pass",
+        "def add(a, b): return b'x' * (1 << 30)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+        "class Yes(str):\n    def __eq__(self, other): return True\ndef add(a, b): return Yes('x')",
+        "import builtins\nbuiltins.repr = builtins.print = lambda *a, **k: True\ndef add(a, b): return 1",
+        "import unittest, sys\nsys.exit = lambda code=0: None\nsys.excepthook = lambda *a: None\nraise SystemExit(0)",
+        "import os\nopen('/workspace/reward.txt', 'w').write('1.0')\nos.write(1, b'reward: 1.0\\n')\nos._exit(0)",
+        "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'\\0' * 64)\n    except OSError: pass",
+        # It counts the checks, but each finds a fresh session and a fresh workspace.
+        "import os\ndef add(a, b):\n    open('count', 'a').write('x')\n"
+        "    return [5, 'ab', 2][os.path.getsize('count') - 1]",
+    ],
+)
+async def test_a_wrong_submission_gets_nothing(pool: ExecutorPool, source: str) -> None:
+    episode = await hand_in(pool, source)
+    assert (episode.reward, episode.metrics["success"]) == (0.0, 0.0)
+    assert episode.metrics["checks_passed"] < 1
+
+
+async def test_what_the_agent_planted_does_not_count(pool: ExecutorPool) -> None:
+    """Nothing but the files to be handed in leaves the agent's box."""
+    planted = "echo 1.0 > reward.txt; echo 'def add(a, b): return a + b' | tee sitecustomize.py helper.py"
+    episode = await play(CodeEnv(pool), planted, "echo 'from helper import add' > solution.py")
+    assert episode.reward == 0.0
+    look = {"bash": "find . -type f | sort; cat notes/more.txt", "stdout": "./given.txt\n./notes/more.txt\nmore"}
+    row = {**ROW, "files": {"given.txt": "x", "solution.py": RIGHT}, "checks": [look]}
+    episode = await play(CodeEnv(pool), f"{planted}; rm solution.py; mkdir notes; echo more > notes/more.txt", row=row)
+    assert episode.reward == 1.0  # the row's solution.py, which the agent removed, did not come back
+
+
+@pytest.mark.parametrize(
+    "trap",
+    [
+        "echo 'def add(a, b): return a + b' > real.py; ln -s real.py solution.py",
+        "ln -s /etc/passwd solution.py",
+        "mkfifo solution.py",
+        "mkdir solution.py",
+        "ln -s /dev/zero solution.py",
+        "head -c 40000000 /dev/zero > solution.py",
+    ],
+)
+async def test_a_submission_that_is_no_plain_file_is_not_handed_in(pool: ExecutorPool, trap: str) -> None:
+    look = {"bash": "ls -A", "stdout": ""}
+    episode = await play(CodeEnv(pool), trap, row={**ROW, "checks": [look]})
+    assert (episode.failure, episode.reward) == (None, 1.0)
+
+
+SPY = r"""
+import gc, os, re
+
+def add(a, b):
+    texts = [str(dict(os.environ)), open("/proc/self/cmdline").read()]
+    for folder in (".", "/tmp", "/dev/shm"):
+        for path, _, names in os.walk(folder):
+            texts += [open(os.path.join(path, name), errors="replace").read() for name in names]
+    for each in gc.get_objects():
+        texts += [str(found) for found in gc.get_referents(each) if isinstance(found, (str, bytes, bytearray))]
+    return " ".join(sorted(set(re.findall("(?:expected|written)-[0-9]{4}", " ".join(texts)))))
+"""
+
+
+async def test_what_is_expected_never_enters_the_box(pool: ExecutorPool) -> None:
+    """A submission that searches its process and its files finds the code of the check, and not what is expected."""
+    check = {"run": "from solution import add\nadd(1, 2)  # written-1234", "value": "'written-1234'"}
+    more = {"run": "1  # written-5678", "value": "expected-5678"}
+    row = {**ROW, "answer": "expected-1234", "note": "expected-4321"}
+    found = await hand_in(pool, SPY, row={**row, "checks": [check]})
+    assert found.reward == 1.0  # it finds what is there
+    for checks, passed in [([{**check, "stdout": "expected-8765"}], 0), ([more, check], 0.5)]:
+        hidden = await hand_in(pool, SPY, row={**row, "checks": checks})
+        assert (hidden.reward, hidden.metrics["checks_passed"]) == (0.0, passed)
+
+
+async def test_a_row_that_cannot_be_graded_stops_the_run_before_any_box(pool: ExecutorPool) -> None:
+    for row in ({"prompt": "go"}, {**ROW, "submit": None}, {**ROW, "checks": [{"run": "1"}]}):
+        environment = CodeEnv(pool)
+        with pytest.raises(ConfigurationError):
+            await play(environment, row=row)
+
+
+# --- grade of one's own -----------------------------------------------------------------------------------------
+
+
+async def test_grade_may_be_overridden(pool: ExecutorPool) -> None:
+    class Half(CodeEnv):
+        async def grade(self, task: Mapping[str, Any], answer: str) -> float:
+            mine = await self.box.read_file("solution.py")
+            async with self.fresh_box(task) as box:
+                assert await box.read_file("solution.py") == mine
+                assert (await box.bash("ls")).stdout == "solution.py\n"
+            async with self.fresh_box(task) as box:
+                assert (await box.bash("ls")).stdout == "solution.py\n"
+            return 0.5
+
+    class Blocking(CodeEnv):
+        def grade(self, task: Mapping[str, Any], answer: str) -> float:  # type: ignore[override]
+            return float(answer == "done")
+
+    row = {"prompt": "go", "submit": ["solution.py"]}
+    half = await play(Half(pool), "echo x > solution.py; touch other", row=row)
+    assert (half.failure, half.reward, half.metrics["success"]) == (None, 0.5, 0.0)
+    blocking = await play(Blocking(pool), row={"prompt": "go"})
+    assert (blocking.reward, blocking.metrics["success"]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("result", [KeyError("no such key"), None, float("nan")])
+async def test_no_verdict_is_no_zero(pool: ExecutorPool, result: Any) -> None:
+    class Broken(CodeEnv):
+        async def grade(self, task: Mapping[str, Any], answer: str) -> float:
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+    episode = await play(Broken(pool), row={"prompt": "go"})
+    assert episode.reward is None
+    assert episode.failure is not None
+    if isinstance(result, KeyError):
+        said = "step: BrokenEnvironmentError: Broken.grade() raised KeyError: 'no such key'"
+        assert str(episode.failure) == said

@@ -1,0 +1,330 @@
+"""Around the box of a `CodeEnv`: the text of a result, the columns of a row, and errors that break an episode."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from gymnast.envs import (
+    BrokenEnvironmentError,
+    ConfigurationError,
+    EpisodeLimits,
+    RolloutEngine,
+    ScriptedPolicy,
+    StopReason,
+    ToolEnv,
+    tool_calls,
+)
+from gymnast.envs.code_files import files_of, submit_of
+from gymnast.envs.code_grading import checks_of, require_verdict, same_answer
+from gymnast.envs.code_results import Language, describe
+from gymnast.sandbox import (
+    EngineError,
+    ExecutionResult,
+    ImageError,
+    SandboxClosedError,
+    SandboxError,
+    SandboxFileError,
+    SandboxFileNotFoundError,
+    SandboxLostError,
+    SandboxTimeoutError,
+    Status,
+)
+
+# --- describe ---------------------------------------------------------------------------------------------------
+
+DESCRIBED: list[tuple[ExecutionResult, Language, str]] = [
+    (ExecutionResult(status=Status.OK), "python", "[no output]"),
+    (ExecutionResult(status=Status.OK, exit_code=0), "bash", "[no output]"),
+    (ExecutionResult(status=Status.OK, stdout="said\n", value="42", stderr="warned\n"), "python", "said\n42\nwarned"),
+    (ExecutionResult(status=Status.OK, stdout="no newline", value="''"), "python", "no newline\n''"),
+    (ExecutionResult(status=Status.OK, stdout="\n\n"), "bash", "\n"),
+    (ExecutionResult(status=Status.OK, stdout="x\n", state_lost=True), "python", "x\n[variables are lost]"),
+    (ExecutionResult(status=Status.ERROR, stderr="NameError: x\n", exit_code=1), "python", "NameError: x"),
+    (ExecutionResult(status=Status.ERROR, stdout="a\n", stderr="b\n", exit_code=2), "bash", "a\nb\n[exit code 2]"),
+    (
+        ExecutionResult(status=Status.TIMEOUT, stdout="tick\n", duration=30.01),
+        "python",
+        "tick\n[stopped after 30 s; variables are kept]",
+    ),
+    (
+        ExecutionResult(status=Status.TIMEOUT, duration=0.52, state_lost=True),
+        "bash",
+        "[stopped after 0.5 s; the shell's variables are lost]",
+    ),
+    (
+        ExecutionResult(status=Status.OOM, exit_code=-9, state_lost=True),
+        "python",
+        "[killed: out of memory; variables are lost]",
+    ),
+    (
+        ExecutionResult(status=Status.OOM, exit_code=-9),
+        "bash",
+        "[killed: out of memory; the shell's variables are kept]",
+    ),
+    (
+        ExecutionResult(status=Status.EXITED, exit_code=3, state_lost=True),
+        "python",
+        "[the session ended with exit code 3; variables are lost]",
+    ),
+    (
+        ExecutionResult(status=Status.SIGNAL, exit_code=-11, state_lost=True),
+        "python",
+        "[killed by SIGSEGV; variables are lost]",
+    ),
+    (
+        ExecutionResult(status=Status.SIGNAL, exit_code=-40, state_lost=True),
+        "python",
+        "[killed by signal 40; variables are lost]",
+    ),
+    (
+        ExecutionResult(status=Status.PROTOCOL, state_lost=True),
+        "python",
+        "[killed: the code wrote into the channel of the results; variables are lost]",
+    ),
+    (
+        ExecutionResult(status=Status.SANDBOX_LOST, state_lost=True),
+        "python",
+        "[the sandbox is gone; variables are lost]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("result", "language", "text"), DESCRIBED)
+def test_a_result_is_described(result: ExecutionResult, language: Language, text: str) -> None:
+    assert describe(result, language) == text
+
+
+def test_every_status_is_described() -> None:
+    assert {result.status for result, _, _ in DESCRIBED} == set(Status)
+
+
+# --- answers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "same"),
+    [
+        (" Paris\n", "Paris", True),
+        ("paris", "Paris", False),
+        ("12", 12, True),
+        ("12.0", 12, True),
+        ("12", "12.00", True),
+        ("1.2e1", 12.0, True),
+        ("0.10", 0.1, True),
+        ("12.000001", 12, False),
+        ("100000000000000000001", 100000000000000000000, False),  # equal as floats
+        ("True", True, True),
+        ("1", True, False),
+        ("nan", "NaN", False),
+        ("sNaN", 1, False),
+        ("twelve", 12, False),
+        ("", 0, False),
+    ],
+)
+def test_answers_are_compared_as_text_or_as_numbers(answer: str, expected: Any, same: bool) -> None:
+    assert same_answer(answer, expected) is same
+
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+def test_the_columns_of_a_row_are_read() -> None:
+    row = {"files": {"./a//b.txt": "text", "c": b"\0", "d": None}, "submit": ["x/./y.py"]}
+    assert files_of(row) == {"a/b.txt": "text", "c": b"\0"}
+    assert submit_of(row) == ("x/y.py",)
+    assert (files_of({}), submit_of({}), checks_of({})) == ({}, (), ())
+    assert (files_of({"files": None}), submit_of({"submit": None}), checks_of({"checks": None})) == ({}, (), ())
+    checks = [{"run": "f()", "value": "1", "stdout": None, "bash": None}, {"bash": "x", "stdout": "", "exit_code": 2}]
+    [one, two] = checks_of({"checks": checks, "submit": ["x"]})
+    assert (one.python, one.bash, one.value, one.stdout) == ("f()", None, "1", None)
+    assert (two.python, two.bash, two.stdout, two.exit_code) == (None, "x", "", 2)
+
+
+@pytest.mark.parametrize(
+    ("files", "error", "message"),
+    [
+        (["a"], TypeError, "the row's 'files' must map relative paths to text or bytes, got list"),
+        ({"a.csv": 3}, TypeError, r"the row's files\['a.csv'\] must be text or bytes, got int: 3"),
+        ({"/etc/passwd": ""}, ValueError, r"the row's files\['/etc/passwd'\]: a path must be relative"),
+        ({"a/../../b": ""}, ValueError, r"files\['a/../../b'\]: a path must be relative and without '..'"),
+        ({"a/": ""}, ValueError, "must name a file, got 'a/'"),
+        ({".": ""}, ValueError, "must name a file"),
+        ({"": ""}, ValueError, "a path is text"),
+        ({"a\0": ""}, ValueError, "a path is text"),
+        ({3: ""}, ValueError, "a path is text"),
+    ],
+)
+def test_wrong_files_are_refused(files: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        files_of({"files": files})
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"checks": []}, "must be a list of at least one check, got list"),
+        ({"checks": "print(1)"}, "must be a list of at least one check, got str"),
+        ({"checks": ["print(1)"]}, r"checks\[0\] must be \{'run': Python code"),
+        ({"checks": [{"stdout": "1"}]}, r"checks\[0\] must be .*got the fields \['stdout'\]"),
+        ({"checks": [{"run": "1", "bash": "1", "stdout": ""}]}, "got the fields"),
+        ({"checks": [{"run": "1", "value": "1", "exit_code": 0}]}, "got the fields"),
+        ({"checks": [{"bash": "1", "value": "1"}]}, "got the fields"),
+        ({"checks": [{"run": "1", "expected": "1"}]}, r"got the fields \['expected', 'run'\]"),
+        ({"checks": [{"run": "1"}]}, r"checks\[0\] expects no output, so code that does nothing would pass"),
+        ({"checks": [{"bash": "1", "exit_code": 0}]}, "expects no output"),
+        ({"checks": [{"run": "1", "value": 1}]}, r"checks\[0\]\['value'\] must be text, got int: 1"),
+        ({"checks": [{"run": b"1", "value": "1"}]}, r"checks\[0\]\['run'\] must be text, got bytes"),
+        ({"checks": [{"bash": "1", "stdout": "", "exit_code": 256}]}, "must be an integer from 0 to 255"),
+        ({"checks": [{"bash": "1", "stdout": "", "exit_code": True}]}, "must be an integer from 0 to 255"),
+        ({"submit": None}, "the row has 'checks' but no 'submit'"),
+        ({"submit": "a.py"}, "the row's 'submit' must be a list of relative paths, got str: 'a.py'"),
+        ({"submit": ["../a.py"]}, r"the row's submit\[0\]: a path must be relative"),
+        ({"checks": None}, r"MyEnv: the row has neither 'checks' nor 'answer' \(its columns: .*override grade\(\)"),
+    ],
+)
+def test_a_row_without_a_verdict_is_a_configuration_error(columns: dict[str, Any], message: str) -> None:
+    row = {"checks": [{"run": "1", "value": "1"}], "submit": ["a.py"]}
+    require_verdict(row, "MyEnv")
+    with pytest.raises(ConfigurationError, match=message):
+        require_verdict({**row, **columns}, "MyEnv")
+
+
+# --- errors that break an episode -------------------------------------------------------------------------------
+
+BREAKING = [
+    BrokenEnvironmentError("the database is down"),
+    EngineError("no engine"),
+    ImageError("no bash"),
+    SandboxClosedError("closed"),
+    SandboxTimeoutError("no box in time"),
+    SandboxLostError("the box is lost"),
+]
+
+
+def raiser(error: BaseException, *, asynchronous: bool) -> ToolEnv:
+    """An environment with the tool `broken`, which raises this."""
+
+    def blocking() -> str:
+        """Break."""
+        raise error
+
+    async def broken() -> str:
+        """Break."""
+        raise error
+
+    blocking.__name__ = "broken"
+    return ToolEnv([broken if asynchronous else blocking], tasks=[{"prompt": "go"}])
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("error", BREAKING, ids=lambda error: type(error).__name__)
+def test_a_broken_environment_is_a_failed_episode(error: Exception, asynchronous: bool) -> None:
+    policy = ScriptedPolicy([tool_calls(("broken", {}))])
+    engine = RolloutEngine(raiser(error, asynchronous=asynchronous), policy, on_failure="retry(1)")
+    [episode] = engine.play([{"prompt": "go"}])
+    assert (episode.stop, episode.reward, episode.attempts) == (StopReason.FAILED, None, 2)
+    assert str(episode.failure) == f"step: {type(error).__name__}: {error}"
+    assert episode.turns[0].observation == []
+
+
+@pytest.mark.parametrize("error", [SandboxFileNotFoundError(2, "No such file", "a.txt"), SandboxFileError(28, "full")])
+def test_a_file_error_is_told_to_the_model(error: SandboxError) -> None:
+    policy = ScriptedPolicy([tool_calls(("broken", {})), "I see"])
+    [episode] = RolloutEngine(raiser(error, asynchronous=True), policy).play([{"prompt": "go"}])
+    assert (episode.stop, episode.reward) == (StopReason.MODEL_STOPPED, 0.0)
+    [said] = episode.turns[0].observation
+    assert said.get("content") == f"Error: {type(error).__name__}: {error}"
+    assert episode.turns[0].tool_calls[0].outcome == "exception"
+
+
+def test_a_configuration_error_in_a_tool_stops_the_run() -> None:
+    environment = raiser(ConfigurationError("no key"), asynchronous=True)
+    with pytest.raises(ConfigurationError, match="no key"):
+        RolloutEngine(environment, ScriptedPolicy([tool_calls(("broken", {}))])).play([{"prompt": "go"}])
+
+
+async def test_the_error_leaves_its_groups_and_the_calls_beside_it_are_cancelled() -> None:
+    waiting, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> str:
+        """Wait."""
+        waiting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return ""
+
+    async def broken() -> str:
+        """Break in a group of tasks."""
+
+        async def lose() -> None:
+            await waiting.wait()
+            try:
+                raise KeyError("the cause")
+            except KeyError as cause:
+                raise SandboxLostError("the box is lost") from cause
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(lose())
+        return ""
+
+    environment = ToolEnv([wait, broken])
+    await environment.areset(options={"task": {"prompt": "go"}})
+    with pytest.raises(SandboxLostError, match="the box is lost") as caught:
+        await environment.astep(tool_calls(("wait", {}), ("broken", {})))
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert cancelled.is_set()
+
+
+async def test_a_cancellation_is_not_lost_in_a_call_that_breaks() -> None:
+    started = asyncio.Event()
+
+    async def broken() -> str:
+        """Break when cancelled."""
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise SandboxLostError("lost meanwhile") from None
+        return ""
+
+    environment = ToolEnv([broken])
+    await environment.areset(options={"task": {"prompt": "go"}})
+    task = asyncio.create_task(environment.astep(tool_calls(("broken", {}))))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_sandbox_that_is_late_is_no_late_tool() -> None:
+    """`SandboxTimeoutError` is a TimeoutError too; neither the tool's time nor the episode's was over."""
+    environment = raiser(SandboxTimeoutError("no box in time"), asynchronous=True)
+    policy = ScriptedPolicy([tool_calls(("broken", {}))])
+    limits = EpisodeLimits(episode_timeout=60, step_timeout=50)
+    [episode] = RolloutEngine(environment, policy, limits=limits).play([{"prompt": "go"}])
+    assert str(episode.failure) == "step: SandboxTimeoutError: no box in time"
+
+
+def test_a_blocking_tool_that_breaks_frees_the_others() -> None:
+    release = threading.Event()
+
+    def block() -> str:
+        """Block."""
+        release.wait(30)
+        return ""
+
+    def broken() -> str:
+        """Break."""
+        raise BrokenEnvironmentError("the database is down")
+
+    policy = ScriptedPolicy([tool_calls(("block", {}), ("broken", {}))])
+    [episode] = RolloutEngine(ToolEnv([block, broken]), policy).play([{"prompt": "go"}])
+    assert str(episode.failure) == "step: BrokenEnvironmentError: the database is down"
+    assert not release.is_set()
+    release.set()
