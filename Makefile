@@ -15,14 +15,17 @@ BENCHMARKS = $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train test lint format bench clean distclean
+.PHONY: help train train-code test soak lint format bench bench-sandbox clean distclean
 
 help:
 	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]  train the calculator agent from scratch"
+	@echo "make train-code [SEED=1] [ALGORITHM=grpo|rloo]        train an agent that writes programs; needs a Docker engine"
+	@echo "make soak  [SEED=1] [ARGS=...]                        random faults against a pool of sandboxes for five minutes"
 	@echo "make test  [ARGS=...]                                 run the tests (ARGS go to pytest)"
 	@echo "make lint                                             ruff check, ruff format --check, pyright"
 	@echo "make format                                           let ruff rewrite the files"
 	@echo "make bench [ARGS=...]                                 run benchmarks/*.py, one after the other"
+	@echo "make bench-sandbox [ARGS=...]                         the sandbox beside its peers, which go into .venv-peers"
 	@echo "make clean                                            remove caches and build folders"
 	@echo "make distclean                                        remove .venv as well"
 	@echo "PYTHON=python3.12 (any of 3.11 to 3.13) chooses the interpreter that .venv is made from."
@@ -30,8 +33,15 @@ help:
 train: $(VENV)/.examples
 	@$(BIN)/python examples/calculator.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
 
+train-code: $(VENV)/.examples
+	@$(BIN)/python examples/code_agent.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
+
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest $(ARGS)
+
+# Needs a Docker engine; five minutes, or ARGS="--seconds 60".
+soak: $(VENV)/.examples
+	@$(BIN)/python benchmarks/_soak.py --seed $(SEED) $(ARGS)
 
 # Type checkers do not follow the editable install, so they see the packages through links. All three checks report.
 lint: $(VENV)/.dev
@@ -52,13 +62,17 @@ bench: $(VENV)/.dev
 	@test -n "$(BENCHMARKS)" || echo "make bench: there is no benchmarks/*.py yet"
 	@set -e; for program in $(BENCHMARKS); do echo "== $$program"; $(BIN)/python "$$program" $(ARGS); done
 
+# Needs a Docker engine; about six minutes, or ARGS="--peers none".
+bench-sandbox: $(VENV)/.examples
+	@$(BIN)/python benchmarks/sandbox.py $(ARGS)
+
 clean:
 	@rm -rf .links build dist ./*.egg-info .pytest_cache .ruff_cache .hypothesis
 	@for folder in $(PACKAGES) tests examples benchmarks; do \
 	  test ! -d $$folder || find $$folder -name __pycache__ -prune -exec rm -rf {} +; done
 
 distclean: clean
-	@rm -rf $(VENV)
+	@rm -rf $(VENV) .venv-peers
 
 # One stamp for each need; the development set holds the examples' set.
 $(VENV)/.examples: pyproject.toml constraints.txt | $(BIN)/pip

@@ -1,0 +1,84 @@
+"""Times the peers, each part of each in a process of its own that may take only so long."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from _sandbox_processes import ChildError, left_after_kill, output_of
+
+from .install import IMAGE, PeerError, environment, image, version
+
+PART_SECONDS = 90.0  # then a part counts as hanging, and is killed
+
+Values = dict[str, float | str]
+
+# What a part of `measure.py` tells about.
+FIGURES = {
+    "life": ("cold_start", "reset"),
+    "executions": ("round_trip",),
+    "throughput": ("throughput",),
+    "flood": ("output",),
+    "owner": ("orphans",),
+}
+
+
+def measure_peers(names: Sequence[str], docker: Any, base: str, *, quick: bool) -> dict[str, Values]:
+    """Each peer's values by figure; what could not be measured is a text that says why."""
+    if not names:
+        return {}
+    try:
+        name = image(docker, base)
+    except (PeerError, OSError) as error:
+        return {peer: dict.fromkeys(_all_figures(), f"not measured: {error}") for peer in names}
+    try:
+        return {peer: _measure(peer, name, docker, quick=quick) for peer in names}
+    finally:
+        _remove_containers(docker)  # of a process that was killed while the engine was still at it
+
+
+def _measure(peer: str, name: str, docker: Any, *, quick: bool) -> Values:
+    try:
+        python = environment(peer)
+        values: Values = {"version": version(peer)}
+    except (PeerError, OSError) as error:
+        return dict.fromkeys(_all_figures(), f"not measured: could not be installed: {error}")
+    for part, figures in FIGURES.items():
+        print(f"  {peer}: {part} ...", flush=True)
+        try:
+            values.update(_part(python, peer, part, name, docker, quick=quick))
+        except ChildError as error:
+            values.update(dict.fromkeys(figures, f"not measured: {error}"))
+    return values
+
+
+def _part(python: Path, peer: str, part: str, name: str, docker: Any, *, quick: bool) -> Values:
+    command = [str(python), str(Path(__file__).with_name("measure.py")), peer, part, name]
+    _remove_containers(docker)  # of a run that was killed
+    try:
+        if part == "owner":
+            return {"orphans": left_after_kill(command, PART_SECONDS, lambda _: len(_containers(docker)))}
+        return json.loads(output_of(command + ["--quick"] * quick, PART_SECONDS))
+    finally:
+        _remove_containers(docker)
+
+
+def _containers(docker: Any) -> list[str]:
+    return [found["Id"] for found in docker.containers(all=True, filters={"ancestor": IMAGE})]
+
+
+def _remove_containers(docker: Any) -> None:
+    from docker.errors import APIError
+
+    for container in _containers(docker):
+        try:
+            docker.remove_container(container, force=True, v=True)
+        except APIError as error:
+            if error.status_code not in (404, 409):  # gone, or going
+                raise
+
+
+def _all_figures() -> list[str]:
+    return [figure for figures in FIGURES.values() for figure in figures]

@@ -1,0 +1,211 @@
+"""What the sandbox benchmark times about ourselves; each measurement answers with its figure and what explains it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from _sandbox_processes import left_after_kill, output_of
+
+from gymnast.sandbox import DockerExecutor, Engine, Executor, ExecutorPool
+from gymnast.sandbox.owner import LABEL
+
+Values = dict[str, float | str]
+
+CHILD = [sys.executable, str(Path(__file__).with_name("_sandbox_child.py"))]
+CHILD_SECONDS = 90.0
+COUNT = "counter += 1\ncounter"
+
+
+async def round_trip(quick: bool) -> Values:
+    """One small execution after the other, with its state, in one box."""
+    async with DockerExecutor() as box:
+        await box.python("counter = 0")
+        for _ in range(100):
+            await box.python(COUNT)
+        seconds = []
+        for _ in range(200 if quick else 3000):
+            started = time.perf_counter()
+            result = await box.python(COUNT)
+            seconds.append(time.perf_counter() - started)
+            assert result.value == str(100 + len(seconds)), result
+    return {"round_trip": statistics.median(seconds) * 1e3, "round_trip_p99": _percentile(seconds, 99) * 1e3}
+
+
+async def throughput(quick: bool) -> Values:
+    """Executions in 32 boxes at a time, from one event loop."""
+    count, duration = (4, 1.0) if quick else (32, 5.0)
+    async with _boxes(count) as boxes:
+
+        async def work(box: Executor, duration: float) -> list[float]:
+            await box.python("counter = 0")
+            seconds, ends = [], time.perf_counter() + duration
+            while (started := time.perf_counter()) < ends:
+                result = await box.python(COUNT)
+                seconds.append(time.perf_counter() - started)
+                assert result.value == str(len(seconds)), result
+            return seconds
+
+        await asyncio.gather(*(work(box, 0.5) for box in boxes))
+        started = time.perf_counter()
+        seconds_by_box = await asyncio.gather(*(work(box, duration) for box in boxes))
+        elapsed = time.perf_counter() - started
+    seconds = [each for seconds in seconds_by_box for each in seconds]
+    return {
+        "throughput": len(seconds) / elapsed,
+        "throughput_boxes": count,
+        "throughput_p50": statistics.median(seconds) * 1e3,
+        "throughput_p99": _percentile(seconds, 99) * 1e3,
+    }
+
+
+async def lease(quick: bool) -> Values:
+    """From asking a warm pool to holding a clean box, with a little work in each lease."""
+    seconds = []
+    async with ExecutorPool(DockerExecutor(), max_boxes=4, warm=4) as pool:
+        for _ in range(20 if quick else 300):
+            started = time.perf_counter()
+            async with pool.lease() as box:
+                seconds.append(time.perf_counter() - started)
+                result = await box.python("seen = 'seen' in globals()\nseen")
+                assert result.value == "False", result
+    return {"lease": statistics.median(seconds) * 1e3, "lease_p99": _percentile(seconds, 99) * 1e3}
+
+
+async def reset(quick: bool) -> Values:
+    """From a used box, with a file and a process left behind, to the first answer of a fresh session."""
+    seconds = []
+    async with DockerExecutor() as box:
+        for _ in range(10 if quick else 100):
+            await box.python("import os\nsecret = 1")
+            await box.bash("echo secret > file; sleep 1000 & cd /tmp")
+            started = time.perf_counter()
+            await box.reset()
+            result = await box.python("'secret' in globals(), __import__('os').listdir()")
+            seconds.append(time.perf_counter() - started)
+            assert result.value == "(False, [])", result
+    return {"reset": statistics.median(seconds) * 1e3, "reset_p99": _percentile(seconds, 99) * 1e3}
+
+
+async def cold_start(quick: bool) -> Values:
+    """From nothing to the first answer, with a connection to the engine of its own."""
+    seconds = []
+    for _ in range(3 if quick else 11):
+        started = time.perf_counter()
+        async with DockerExecutor() as box:
+            await box.python("1")
+            seconds.append(time.perf_counter() - started)
+    del seconds[0]  # imports docker-py
+    return {"cold_start": statistics.median(seconds) * 1e3, "cold_start_worst": max(seconds) * 1e3}
+
+
+async def output(quick: bool) -> Values:
+    """What 500 MB of output cost the process that reads it."""
+    return json.loads(await asyncio.to_thread(output_of, [*CHILD, "flood"], CHILD_SECONDS))
+
+
+async def orphans(quick: bool) -> Values:
+    """Containers left 2 s after their owner was killed."""
+    async with Engine() as engine:
+
+        def left(owner: int) -> int:
+            return len(_containers_of(engine, owner))
+
+        return {"orphans": await asyncio.to_thread(left_after_kill, [*CHILD, "owner"], CHILD_SECONDS, left)}
+
+
+async def episodes(quick: bool) -> Values:
+    """Many short episodes over one pool: what goes wrong, and what is left."""
+    side_by_side, count = (8, 50) if quick else (64, 1000)
+    sockets, numbers, errors = _sockets(), iter(range(count)), []
+    pool = ExecutorPool(DockerExecutor(), max_boxes=side_by_side, warm=1)
+    started = time.perf_counter()
+
+    async def player() -> None:
+        for number in numbers:
+            try:
+                async with pool.lease() as box:
+                    await _play(box, number)
+            except Exception as error:
+                errors.append(f"episode {number}: {type(error).__name__}: {error}")
+
+    async with pool:
+        await asyncio.gather(*(player() for _ in range(side_by_side)))
+        elapsed = time.perf_counter() - started
+        made = pool.statistics.created
+    async with Engine() as engine:
+        containers = len(await engine.call(_containers_of, engine, os.getpid()))
+    left = containers + max(0, _sockets() - sockets) + len(asyncio.all_tasks()) - 1
+    return {
+        "episodes": len(errors) + left,
+        "episodes_played": count,
+        "episodes_side_by_side": side_by_side,
+        "episodes_errors": len(errors),
+        "episodes_left": left,  # containers, sockets and tasks
+        "episodes_boxes_made": made,
+        "episodes_seconds": elapsed,
+        **({"episodes_first_error": errors[0]} if errors else {}),
+    }
+
+
+MEASUREMENTS: tuple[Callable[[bool], Awaitable[Values]], ...] = (
+    round_trip,
+    throughput,
+    lease,
+    reset,
+    cold_start,
+    output,
+    orphans,
+    episodes,
+)
+
+
+async def _play(box: Executor, number: int) -> None:
+    """One episode; fails if it meets another one's traces, or gets another one's answers."""
+    fresh = await box.python("'task' in globals(), __import__('os').listdir()")
+    assert fresh.value == "(False, [])", fresh
+    await box.write_file("task.txt", str(number))
+    await box.python("task = int(open('task.txt').read())")
+    shell = await box.bash("cat task.txt")
+    assert shell.stdout == str(number), shell
+    answer = await box.python("task + 1")
+    assert answer.value == str(number + 1), answer
+
+
+@asynccontextmanager
+async def _boxes(count: int) -> AsyncIterator[list[DockerExecutor]]:
+    """Boxes that share an engine, started side by side."""
+    recipe = DockerExecutor()
+    boxes = [recipe.clone() for _ in range(count)]
+    async with AsyncExitStack() as stack:
+        for box in boxes:
+            stack.push_async_callback(box.close)
+        await asyncio.gather(*(box.start() for box in boxes))
+        yield boxes
+
+
+def _containers_of(engine: Engine, owner: int) -> list[dict[str, Any]]:
+    return engine.client.api.containers(all=True, filters={"label": f"{LABEL}.pid={owner}"})
+
+
+def _sockets() -> int:
+    """Open sockets of this process."""
+    found = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            found += os.readlink(descriptor).startswith("socket:")
+        except OSError:
+            continue  # the folder's own descriptor
+    return found
+
+
+def _percentile(values: list[float], percent: int) -> float:
+    return statistics.quantiles(values, n=100)[percent - 1]

@@ -1,0 +1,77 @@
+"""Programs that the sandbox benchmark starts: each has its time, and leaves no process behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import IO
+
+GRACE = 2.0  # seconds that boxes have to go after their owner was killed
+
+
+class ChildError(Exception):
+    """A program failed or hung, and how."""
+
+
+def output_of(command: list[str], seconds: float) -> str:
+    """What the program prints.
+
+    Raises:
+        ChildError: it failed, or was killed because it took longer.
+    """
+    with _started(command) as (process, errors):
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise ChildError(f"no end within {seconds:g} s") from None
+        if process.returncode:
+            raise ChildError(_reason(process, errors))
+    return output
+
+
+def left_after_kill(command: list[str], seconds: float, count: Callable[[int], int]) -> int:
+    """Kill the program as soon as it has printed a line, and `count` what is left of its process id 2 s later.
+
+    Raises:
+        ChildError: it failed, or printed nothing in time.
+    """
+    with _started(command) as (process, errors):
+        assert process.stdout is not None
+        readable, _, _ = select.select([process.stdout], [], [], seconds)
+        if not readable:
+            raise ChildError(f"no box within {seconds:g} s")
+        if not process.stdout.readline():
+            process.wait()
+            raise ChildError(_reason(process, errors))
+        process.kill()
+        process.wait()
+        time.sleep(GRACE)
+        return count(process.pid)
+
+
+@contextlib.contextmanager
+def _started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, stdin=subprocess.DEVNULL
+        )
+        try:
+            yield process, errors
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # and what it has started itself
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def _reason(process: subprocess.Popen[str], errors: IO[str]) -> str:
+    errors.seek(0)
+    lines = [line.strip() for line in errors if line.strip()]
+    return lines[-1][:300] if lines else f"it ended with {process.returncode}"

@@ -1,0 +1,208 @@
+"""The sandbox against its targets, and beside its peers on the same machine.
+
+    python benchmarks/sandbox.py
+    python benchmarks/sandbox.py --peers none          ourselves only
+    python benchmarks/sandbox.py --peers smolagents --quick
+
+prints a table and writes benchmarks/results/sandbox.json. It needs a Docker engine and takes about six minutes on two
+cores. The peers are installed from the package registry into .venv-peers, once; what could not be installed or run is
+reported as such. Times count from nothing to an answer: a peer's reset is a new container, as it has no other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _peers.install import REQUIREMENTS
+from _peers.run import measure_peers
+from _sandbox_ours import MEASUREMENTS, Values
+
+from gymnast.sandbox import Engine, EngineError, ImageError
+from gymnast.sandbox.images import build_if_changed
+
+RESULTS = Path(__file__).parent / "results" / "sandbox.json"
+
+
+@dataclass(kw_only=True, frozen=True)
+class Figure:
+    """One line of the table."""
+
+    key: str  # in what the measurements answer
+    name: str
+    unit: str
+    target: float
+    at_least: bool = False  # instead of at most
+    peers: str | None = None  # the peers' key, where it is another; "" where they have nothing like it
+
+    def met(self, value: float | str) -> bool:
+        return not isinstance(value, str) and (value >= self.target if self.at_least else value <= self.target)
+
+    def ratio(self, value: float | str, peers: dict[str, float | str | None]) -> float | None:
+        """How many times better than the best peer, where that can be said."""
+        numbers = [peer for peer in peers.values() if isinstance(peer, float)]
+        if self.unit not in ("ms", "1/s") or isinstance(value, str) or not numbers:
+            return None
+        return value / max(numbers) if self.at_least else min(numbers) / value
+
+
+FIGURES = (
+    Figure(key="round_trip", name="stateful execution, round trip p50", unit="ms", target=0.5),
+    Figure(key="throughput", name="executions a second, 32 boxes, peers 8", unit="1/s", target=2500, at_least=True),
+    Figure(key="lease", name="lease from a warm pool p50", unit="ms", target=2, peers="cold_start"),
+    Figure(key="reset", name="clean reset p50", unit="ms", target=10),
+    Figure(key="cold_start", name="cold start p50", unit="ms", target=320),
+    Figure(key="output", name="memory for 500 MB of output, peers 50 MB", unit="MB", target=10),
+    Figure(key="orphans", name="containers left 2 s after SIGKILL", unit="", target=0),
+    Figure(key="episodes", name="1,000 episodes, 64 at a time: errors, leaks", unit="", target=0, peers=""),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", default=",".join(REQUIREMENTS), help="names with commas, or none (default: all)")
+    parser.add_argument("--quick", action="store_true", help="small samples, to see that all works; writes no results")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    peers = [] if arguments.peers == "none" else arguments.peers.split(",")
+    if unknown := set(peers) - set(REQUIREMENTS):
+        parser.error(f"--peers: unknown {sorted(unknown)}, choose from {', '.join(REQUIREMENTS)}, or none")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+
+    try:
+        facts, base = asyncio.run(_prepare())
+    except (EngineError, ImageError) as error:
+        sys.exit(f"error: {error}")
+    print(", ".join(f"{name} {value}" for name, value in facts.items()), flush=True)
+    ours = asyncio.run(_measure_ourselves(quick=arguments.quick))
+    theirs = _measure_peers(peers, base, quick=arguments.quick)
+    facts["load_at_end"] = round(os.getloadavg()[0], 2)
+    entries = [_entry(figure, ours, theirs) for figure in FIGURES]
+    _print_table(entries, peers)
+    _print_details(ours, theirs)
+    if not arguments.quick:
+        results = {"machine": facts, "figures": entries, "details": {"gymnast": _rounded(ours), **theirs}}
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        arguments.output.write_text(json.dumps(results, indent=2) + "\n")
+    if any(isinstance(ours[figure.key], str) for figure in FIGURES):
+        sys.exit(1)
+
+
+async def _prepare() -> tuple[dict[str, Any], str]:
+    """What the numbers depend on, and the id of our image, which is made if it has to be."""
+    load = os.getloadavg()[0]  # before we make it
+    async with Engine() as engine:
+        image = await build_if_changed(engine)
+        about = await engine.call(engine.client.api.version)
+    facts = {
+        "cores": os.cpu_count(),
+        "load": round(load, 2),
+        "engine": about["Version"],
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "image_mb": round(image.size / 1e6, 1),
+    }
+    return facts, image.id
+
+
+async def _measure_ourselves(*, quick: bool) -> Values:
+    values: Values = {}
+    for measurement in MEASUREMENTS:
+        print(f"  gymnast: {measurement.__name__} ...", flush=True)
+        try:
+            values.update(await measurement(quick))
+        except Exception as error:  # one failure does not cost the other figures; `main` ends with 1
+            values[measurement.__name__] = f"failed: {type(error).__name__}: {error}"
+    return values
+
+
+def _measure_peers(peers: list[str], base: str, *, quick: bool) -> dict[str, Values]:
+    with _docker() as docker:
+        return {peer: _rounded(values) for peer, values in measure_peers(peers, docker, base, quick=quick).items()}
+
+
+@contextlib.contextmanager
+def _docker() -> Iterator[Any]:
+    from docker import APIClient
+    from docker.utils import kwargs_from_env
+
+    client = APIClient(version="auto", timeout=300, **kwargs_from_env())
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def _entry(figure: Figure, ours: Values, theirs: dict[str, Values]) -> dict[str, Any]:
+    value = ours[figure.key]
+    key = figure.key if figure.peers is None else figure.peers
+    peers = {peer: values[key] if key else None for peer, values in theirs.items()}
+    ratio = figure.ratio(value, peers)
+    return {
+        "name": figure.name,
+        "value": value if isinstance(value, str) else round(value, 3),
+        "unit": figure.unit,
+        "target": figure.target,
+        "target_is": "at least" if figure.at_least else "at most",
+        "met": figure.met(value),
+        "peers": peers,
+        "times_the_best_peer": None if ratio is None else round(ratio, 1),
+    }
+
+
+def _rounded(values: Values) -> Values:
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()}
+
+
+def _print_table(entries: list[dict[str, Any]], peers: list[str]) -> None:
+    print(f"\n{'':<49}{'here':>9} {'target':>9} met" + "".join(f"{peer:>13}" for peer in peers) + "  best peer")
+    notes: list[str] = []
+    for entry in entries:
+        name = f"{entry['name']}{', ' + entry['unit'] if entry['unit'] else ''}"
+        cells = "".join(f"{_cell(entry['peers'][peer], f'{name}, {peer}', notes):>13}" for peer in peers)
+        ratio = entry["times_the_best_peer"]
+        here = _cell(entry["value"], name, notes)
+        shown = "" if ratio is None else f"{ratio:>9,.{0 if ratio >= 10 else 1}f} x"
+        target = f"{'>=' if entry['target_is'] == 'at least' else '<='} {entry['target']:g}"
+        print(f"{name:<49}{here:>9} {target:>9} {'yes' if entry['met'] else 'NO':>3}{cells}{shown}")
+    print("".join(f"{note}\n" for note in notes), end="")
+    print(f"{sum(entry['met'] for entry in entries)} of {len(entries)} targets met")
+
+
+def _print_details(ours: Values, theirs: dict[str, Values]) -> None:
+    """What explains the last lines of the table."""
+    for name, values in {"here": ours, **theirs}.items():
+        if "output_mb" in values:
+            print(
+                f"output, {name}: {values['output_returned_mb']:.2f} of {values['output_mb']} MB came back "
+                f"in {values['output_seconds']:.1f} s"
+            )
+    if "episodes_played" in ours:
+        print(
+            f"episodes: {ours['episodes_played']} in {ours['episodes_seconds']:.1f} s "
+            f"in {ours['episodes_boxes_made']} boxes; {ours['episodes_errors']} errors; "
+            f"{ours['episodes_left']} containers, sockets and tasks left"
+        )
+
+
+def _cell(value: float | str | None, name: str, notes: list[str]) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        notes.append(f"({len(notes) + 1}) {name}: {value}")
+        return f"({len(notes)})"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2f}"
+
+
+if __name__ == "__main__":
+    main()

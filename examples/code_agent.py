@@ -1,0 +1,190 @@
+"""Train a model to answer questions by writing Python that runs in a Docker sandbox.
+
+    python examples/code_agent.py --seed 1
+
+makes a tiny Qwen3 model (0.5 M parameters), shows it some demonstrations, and trains it by reinforcement learning. Each
+question is about a file of numbers that exists only in the sandbox, so the model has to write a program, run it and
+report what it printed. At the end it solves at least 80 % of questions that it has not seen, from less than half: about
+five minutes on two cores. With `--model Qwen/Qwen3-0.6B` the same file trains a model from the Hub.
+
+It needs a Docker engine, and makes the sandbox's image from this machine's Python if it is not there yet. The run is
+left in `runs/code-agent-<algorithm>-seed<seed>/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from gymnast.envs import CodeEnv, Episode, tool_call
+from gymnast.sandbox import DockerExecutor, Engine, ExecutorPool, Limits, SandboxError
+from gymnast.sandbox.images import build_if_changed
+from gymnast.trainer import AgentTrainer, GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder
+from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+
+ALGORITHMS = {"grpo": (GRPOTrainer, GRPOConfig), "rloo": (RLOOTrainer, RLOOConfig)}
+FUNCTIONS = {"largest": max, "smallest": min, "sum": sum}
+FILES = ["ages.txt", "prices.txt", "scores.txt", "sizes.txt", "weights.txt", "years.txt"]
+COUNTS = range(3, 10)
+HELD_OUT = 256
+
+
+def random_task(rng: random.Random, *, held_out: bool) -> dict[str, Any]:
+    """A row for `CodeEnv`. One question in four is asked only when it is held out."""
+    while True:
+        word, count, file = rng.choice(list(FUNCTIONS)), rng.choice(COUNTS), rng.choice(FILES)
+        if ((list(FUNCTIONS).index(word) + count + FILES.index(file)) % 4 == 0) is held_out:
+            break
+    numbers = [rng.randint(1, 99) for _ in range(10)]
+    return {
+        "prompt": f"What is the {word} of the first {count} numbers in {file}?",
+        "files": {file: "\n".join(map(str, numbers))},
+        "answer": str(FUNCTIONS[word](numbers[:count])),
+        "word": word,
+        "count": count,
+        "file": file,
+        "numbers": numbers,
+    }
+
+
+def demonstration(task: dict[str, Any], rng: random.Random) -> list[Any]:
+    """A conversation that shows how programs are written, but mostly not which: that is left to learn from rewards."""
+    function = FUNCTIONS[task["word"]] if rng.random() < 0.1 else rng.choice(list(FUNCTIONS.values()))
+    code = (
+        f"numbers = [int(line) for line in open('{task['file']}')]\n"
+        f"print({function.__name__}(numbers[:{task['count']}]))"
+    )
+    printed = str(function(task["numbers"][: task["count"]]))
+    result = {"role": "tool", "name": "python", "content": printed}
+    question = {"role": "user", "content": task["prompt"]}
+    return [question, tool_call("python", code=code), result, tool_call("final_answer", answer=printed)]
+
+
+def tiny_model(environment: CodeEnv, seed: int, console: Console) -> tuple[Any, Any]:
+    """A model that has seen a few demonstrations, and its tokenizer."""
+    rng = random.Random(seed)
+    tools = environment.tool_schemas()
+    demonstrations = [(demonstration(random_task(rng, held_out=False), rng), tools) for _ in range(2048)]
+    tokenizer = tokenizer_for(demonstrations)
+    model = make_tiny_model(tokenizer, seed=seed)
+    with console.status("warming up on demonstrations"):
+        warm_up(model, tokenizer, demonstrations, steps=300, seed=seed)
+    return model, tokenizer
+
+
+def make_trainer(
+    arguments: argparse.Namespace, environment: CodeEnv, folder: Path, callbacks: list[Any], console: Console
+) -> AgentTrainer:
+    trainer_class, config_class = ALGORITHMS[arguments.algorithm]
+    if arguments.model is None:
+        model, tokenizer = tiny_model(environment, arguments.seed, console)
+        recipe = {"learning_rate": 1e-3, "max_completion_length": 160, "use_cpu": True}
+        recipe |= {"per_device_train_batch_size": 128}  # 16 tasks x 8 episodes
+    else:
+        model, tokenizer = arguments.model, None
+        recipe = {"learning_rate": 1e-6, "max_completion_length": 1024, "bf16": torch.cuda.is_available()}
+        recipe |= {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 16}
+    rng = random.Random(1000 + arguments.seed)
+    config = config_class(
+        output_dir=str(folder),
+        seed=arguments.seed,
+        max_steps=arguments.steps,
+        num_generations=8,
+        beta=0.0,
+        max_turns=4,
+        lr_scheduler_type="linear",
+        logging_steps=1,
+        log_episodes_steps=20,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        **recipe,
+    )
+    return trainer_class(
+        model=model,
+        environment=environment,
+        args=config,
+        train_dataset=[random_task(rng, held_out=False) for _ in range(2048)],
+        processing_class=tokenizer,
+        callbacks=callbacks,
+    )
+
+
+def success(episodes: list[Episode]) -> float:
+    """The share of right answers; an episode that failed has none, and is not counted."""
+    played = [episode for episode in episodes if not episode.stop.is_failure]
+    return sum(episode.metrics["success"] for episode in played) / len(played)
+
+
+async def make_image() -> None:
+    async with Engine() as engine:
+        await build_if_changed(engine)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> None:
+    started = time.perf_counter()
+    asyncio.run(make_image())
+    folder = arguments.output_dir / f"code-agent-{arguments.algorithm}-seed{arguments.seed}"
+    records = RunFolder(folder)
+    limits = Limits(memory="128m", workspace="16m", tmp="16m", pids=32)
+    pool = ExecutorPool(DockerExecutor(limits=limits), max_boxes=arguments.boxes)
+    try:
+        environment = CodeEnv(code_executor=pool, code_timeout=5.0)
+        trainer = make_trainer(arguments, environment, folder, [records, RichProgress(console)], console)
+        rng = random.Random(2000 + arguments.seed)
+        tasks = [random_task(rng, held_out=True) for _ in range(HELD_OUT)]
+        before = success(trainer.rollout(tasks))
+        console.print(f"before: {before:.1%} of {HELD_OUT} held-out tasks")
+        trainer.train()
+        trainer.save_model(str(folder / "model"))
+        after = success(trainer.rollout(tasks))
+        console.print(f"after:  {after:.1%} of {HELD_OUT} held-out tasks")
+        statistics = pool.statistics
+    finally:
+        asyncio.run(pool.close())
+    summary = {
+        "algorithm": arguments.algorithm,
+        "seed": arguments.seed,
+        "success_before": before,
+        "success_after": after,
+        "seconds": round(time.perf_counter() - started, 1),
+        "steps": trainer.state.global_step,
+        "interrupted": trainer.was_interrupted,
+        "episodes": int(records.totals["episodes/played"]),
+        "drift_tokens": int(records.totals["tokens/drift"]),
+        "boxes": statistics.created,
+        "leases": statistics.leases,
+    }
+    records.write_summary(summary)
+    console.print(f"{statistics.leases} episodes had a clean sandbox each, from {statistics.created} containers")
+    console.print(f"run folder: {folder}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algorithm", choices=sorted(ALGORITHMS), default="grpo")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=80, help="optimiser steps (default: %(default)s)")
+    parser.add_argument("--boxes", type=int, default=64, help="containers at a time (default: %(default)s)")
+    parser.add_argument("--model", help="a model of the Hugging Face Hub; by default a tiny one is made")
+    parser.add_argument("--output-dir", type=Path, default=Path("runs"))
+    arguments = parser.parse_args()
+    if arguments.steps < 1:
+        parser.error(f"--steps must be at least 1, got {arguments.steps}")
+    try:
+        run(arguments, Console())
+    except SandboxError as error:  # no engine, for one; its message says how to install it
+        raise SystemExit(f"error: {error}") from None
+    except KeyboardInterrupt:  # during training, Ctrl-C keeps what there is; before it, there is nothing to keep
+        raise SystemExit("interrupted outside training") from None
+
+
+if __name__ == "__main__":
+    main()
