@@ -86,6 +86,7 @@ class Capture:
     def __init__(self, loop: Loop, limit: int) -> None:
         self.half = limit // 2
         self.head, self.tail, self.seen = bytearray(), bytearray(), 0
+        self.more = False  # the last look may not have seen all that was there
         self.loop = loop
         self.fd, self.write_end = os.pipe()
         os.fchmod(self.write_end, 0o622)  # lets the code open /dev/stdout and /dev/stderr
@@ -96,7 +97,9 @@ class Capture:
         try:
             data = os.read(self.fd, _CHUNK)
         except BlockingIOError:
+            self.more = False
             return 0
+        self.more = len(data) == _CHUNK
         self.seen += len(data)
         room = self.half - len(self.head)
         if room > 0:
@@ -107,10 +110,14 @@ class Capture:
             del self.tail[: -self.half]
         return len(data) + max(room, 0)
 
-    def take(self) -> tuple[bytes, bytes, int]:
-        """Head, tail, and the number of bytes dropped between them; what is in the pipe now is part of it."""
+    def take(self, *, drain: bool) -> tuple[bytes, bytes, int]:
+        """Head, tail, and the number of bytes dropped between them.
+
+        What is in the pipe now is part of it. With `drain` it is looked for; otherwise the wait that has just ended saw
+        it already, as whatever was written before the end of that wait was told of by the same call of the kernel.
+        """
         stop = self.seen + _LARGEST_PIPE
-        while self.seen < stop and self.read():
+        while (drain or self.more) and self.seen < stop and self.read():
             pass
         head, tail = bytes(self.head), bytes(self.tail[-self.half :])
         dropped = self.seen - len(head) - len(tail)

@@ -68,6 +68,7 @@ class Session:
         os.set_blocking(self.commands, False)
         os.set_blocking(self.replies, False)
         self.fault, self.nonce, self.reply, self.outgoing = "", "", None, memoryview(b"")
+        self.waits_to_send = False
         self.loop.watch(self.replies, self._on_reply)
         streams = {0: self.box.null, 1: self.out.write_end, 2: self.err.write_end}
         fds = {**streams, self.COMMANDS: commands, self.REPLIES: replies}
@@ -137,7 +138,7 @@ class Session:
     ) -> tuple[dict[str, Any], list[bytes]]:
         """Kill what must not go on, take the output, and say whether the state is lost."""
         died = self.reply is None
-        out, err = self.out.take(), self.err.take()
+        out, err = (stream.take(drain=died or interrupted) for stream in (self.out, self.err))
         if died:
             self.kill()
         if interrupted:
@@ -176,12 +177,15 @@ class Session:
             while self.outgoing:
                 self.outgoing = self.outgoing[os.write(self.commands, self.outgoing) :]
         except BlockingIOError:
-            if self.commands not in self.loop.selector.get_map():
+            if not self.waits_to_send:
+                self.waits_to_send = True
                 self.loop.watch(self.commands, self._send, selectors.EVENT_WRITE)
             return
         except BrokenPipeError:
             self.fault = "it closed its channel"
-        self.loop.unwatch(self.commands)
+        if self.waits_to_send:
+            self.waits_to_send = False
+            self.loop.unwatch(self.commands)
 
     def _on_reply(self) -> None:
         try:
