@@ -1,0 +1,135 @@
+"""DockerExecutor: what is its own beside the contract and the faults: options, limits, reset, life."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gymnast.sandbox import DockerExecutor, Engine, Limits, SandboxLostError, Status
+
+from .boxes import LIMITS, eventually, usable
+
+
+@pytest.fixture(scope="module")
+async def shared_box(image: str) -> AsyncIterator[DockerExecutor]:
+    async with DockerExecutor(limits=LIMITS) as box:
+        yield box
+
+
+@pytest.fixture
+async def box(shared_box: DockerExecutor) -> DockerExecutor:
+    """A clean box."""
+    await shared_box.reset()
+    return shared_box
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_traceback_is_of_the_code_alone(box: DockerExecutor) -> None:
+    await box.python("def f():\n    return 1 / 0")
+    result = await box.python("f()")
+    assert (result.status, result.exit_code, result.state_lost) == (Status.ERROR, 1, False)
+    assert [line for line in result.stderr.splitlines() if "File" in line] == [
+        '  File "<cell 2>", line 1, in <module>',
+        '  File "<cell 1>", line 2, in f',
+    ]
+    assert "inside_worker" not in result.stderr
+
+
+async def test_bash_takes_aliases_and_here_documents(box: DockerExecutor) -> None:
+    await box.bash("alias say=echo")
+    result = await box.bash('say hi; cat <<E\nhere "doc"\nE\npwd; umask; echo $-')
+    assert result.stdout == 'hi\nhere "doc"\n/workspace\n0022\nhBc\n'
+
+
+async def test_jobs_of_earlier_calls_survive_a_timeout_and_those_of_the_call_do_not(box: DockerExecutor) -> None:
+    await box.bash("sleep 301 & true")
+    await box.bash("true")  # a tick of the kernel's clock lies between
+    await box.python("import time; time.sleep(0.03)")
+    await box.python("import subprocess, time; subprocess.Popen(['sleep', '302'])\nwhile True: pass", timeout=0.3)
+    assert (await box.bash("pgrep -r S -a sleep | cut -d' ' -f2-")).stdout == "sleep 301\n"
+
+
+async def test_files_go_in_and_come_out_as_the_codes_user(box: DockerExecutor) -> None:
+    data = bytes(range(256)) * 40_000
+    await box.write_file("a/b/data.bin", data)
+    assert await box.read_file("/workspace/a/b/data.bin") == data
+    await box.write_file("text.txt", "héllo")
+    assert (await box.bash("stat -c '%s %u %g %a' text.txt")).stdout == "6 1000 1000 644\n"
+
+
+# --- options ----------------------------------------------------------------------------------------------------
+
+
+async def test_files_and_environment_are_there_again_after_a_reset(image: str) -> None:
+    async with DockerExecutor(limits=LIMITS, files={"data/x.csv": "1,2\n"}, env={"KEY": "value"}) as box:
+        assert await box.read_file("data/x.csv") == b"1,2\n"
+        await box.bash("rm -r data; export KEY=changed")
+        await box.reset()
+        assert await box.read_file("data/x.csv") == b"1,2\n"
+        assert (await box.bash("echo $KEY")).stdout == "value\n"
+        assert (await box.python("import os; os.environ['KEY']")).value == "'value'"
+
+
+async def test_a_reset_is_in_place_but_where_the_root_can_be_written(image: str) -> None:
+    for read_only in (True, False):
+        async with DockerExecutor(limits=LIMITS, read_only=read_only) as box:
+            old = box._launched
+            await box.reset()
+            assert (box._launched is old) is read_only
+            assert await usable(box)
+
+
+async def test_modules_can_be_there_from_the_start(image: str) -> None:
+    async with DockerExecutor(limits=LIMITS, preload=["decimal"]) as box:
+        for _ in range(2):
+            assert (await box.python("import sys; 'decimal' in sys.modules")).value == "True"
+            await box.reset()
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"memory": "1x"}, "a size is a number of bytes"),
+        ({"memory": "32m"}, "at least 64m"),
+        ({"pids": 3}, "at least 16"),
+        ({"cpus": 0}, "Limits.cpus must be positive"),
+        ({"lifetime": float("inf")}, "Limits.lifetime must be positive and finite"),
+        ({"workspace": "500m"}, "at most half of memory='512m'"),
+        ({"max_output": 10}, "from 1k to 16m"),
+        ({"max_file": "65m"}, "at most 64m"),
+    ],
+)
+def test_limits_are_checked(limits: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Limits(**limits)  # type: ignore[arg-type]
+
+
+# --- life -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", ["idle", "lifetime"])
+@pytest.mark.usefixtures("nothing_left")
+async def test_a_box_ends_itself_when_its_time_is_over(image: str, limit: str) -> None:
+    limits = dataclasses.replace(LIMITS, **{limit: 0.3})
+    async with DockerExecutor(limits=limits) as box:
+        assert await eventually(lambda: box._connection is None or box._connection.lost is not None, 5)
+        with pytest.raises(SandboxLostError, match="lifetime or idle time is over"):
+            await box.ping()
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_eight_boxes_at_once(image: str, engine: Engine) -> None:
+    async def use(number: int) -> str | None:
+        async with DockerExecutor(limits=LIMITS, engine=engine) as box:
+            await box.python(f"x = {number}")
+            for _ in range(20):
+                assert (await box.python("x")).value == str(number)
+            await box.reset()
+            return (await box.python("'x' in globals()")).value
+
+    assert await asyncio.gather(*(use(number) for number in range(8))) == ["False"] * 8

@@ -1,0 +1,121 @@
+"""Every fault has a test: a mark on one of ours, a check of the conformance suite, or a test of the pool or CodeEnv.
+
+The faults are numbered, and each has a result that must come of it; the marks `@pytest.mark.fault(number)` say which
+tests show that it does.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from gymnast.sandbox.conformance import CHECKS
+
+FAULTS = {
+    1: "an endless loop", 2: "a loop that ignores SIGINT", 3: "SIGSTOP to itself", 4: "a block in C", 5: "os._exit",
+    6: "a segmentation fault", 7: "sys.exit", 8: "all descriptors closed", 9: "stdout closed", 10: "a memory bomb",
+    11: "children over the memory limit", 12: "a fork bomb", 13: "a fork that both continue", 14: "a daemon",
+    15: "a thread that prints later", 16: "500 MB of output", 17: "odd bytes", 18: "100 MB in one line",
+    19: "garbage on the channel", 20: "a forged reply", 21: "a length of 4 GB", 22: "a full disk",
+    23: "no inodes", 24: "names and folders that resist", 25: "a link to read", 26: "a pipe or a device to read",
+    27: "a file too large to read", 28: "a link to write through", 29: "a malicious tree", 30: "kill(-1), kill(1)",
+    31: "the environment of others", 32: "the network and odd sockets", 33: "setuid, mount, unshare, ptrace",
+    34: "System V objects", 35: "a container removed", 36: "a container paused, an engine stalled",
+    37: "SIGKILL of the owner", 38: "cancellation anywhere", 39: "an image missing or unfit", 40: "no engine",
+    41: "an exhausted pool", 42: "64 leases at once", 43: "input()", 44: "no code at all", 45: "a shell that ends",
+    46: "a background job", 47: "a changed clock", 48: "two episodes in one box", 49: "a planted reward",
+    50: "no reward for a broken sandbox",
+}  # fmt: skip
+
+# Tested for every executor, others' included.
+IN_CONFORMANCE = {
+    1: ["python_is_interrupted_at_its_timeout", "bash_is_interrupted_at_its_timeout"],
+    2: ["python_is_killed_where_it_ignores_interruption", "bash_is_killed_where_it_ignores_interruption"],
+    5: ["python_that_exits_is_begun_afresh"],
+    6: ["python_that_crashes_is_begun_afresh"],
+    7: ["python_exit_ends_the_call_only"],
+    10: ["python_out_of_memory"],
+    13: ["only_the_parent_answers_after_a_fork"],
+    14: ["reset_ends_processes"],
+    15: ["a_late_thread_speaks_in_the_next_result"],
+    17: ["python_replaces_odd_bytes", "bash_replaces_odd_bytes"],
+    19: ["garbage_on_the_channel_is_noticed", "bash_cannot_forge_its_status"],
+    38: ["a_cancelled_call_is_interrupted", "a_cancelled_start_leaves_a_closed_box"],
+    45: ["bash_that_exits_is_begun_afresh"],
+    46: ["bash_leaves_background_jobs"],
+}
+
+# Beside what they are about: the pool, and the environment that grades.
+ELSEWHERE = {
+    12: ["test_sandbox_local.py::test_many_processes_are_cleared"],
+    21: ["test_sandbox_protocol.py::test_a_huge_length_is_refused_at_once_and_nothing_is_allocated"],
+    33: ["test_seccomp.py::test_a_call_is_denied"],
+    38: [
+        "test_pool.py::test_a_lease_cancelled_while_its_box_is_made_loses_nothing",
+        "test_pool.py::test_a_lease_cancelled_anywhere_else_loses_nothing",
+        "test_code_env.py::test_a_cancelled_episode_gives_its_box_back",
+    ],
+    41: [
+        "test_pool_rules.py::test_leases_are_served_in_the_order_in_which_they_came",
+        "test_pool_rules.py::test_a_lease_that_gets_no_box_in_time_says_who_has_them",
+    ],
+    42: ["test_pool.py::test_of_64_leases_at_once_few_boxes_are_made_at_a_time"],
+    48: ["test_pool.py::test_nothing_crosses_from_lease_to_lease"],
+    49: [
+        "test_code_checks.py::test_what_the_agent_planted_does_not_count",
+        "test_code_checks.py::test_a_wrong_submission_gets_nothing",
+    ],
+    50: [
+        "test_code_env.py::test_a_box_that_is_lost_is_a_failed_episode",
+        "test_code_env.py::test_a_box_that_is_lost_while_grading_is_a_failed_episode",
+        "test_code_env.py::test_no_engine_is_a_failed_episode",
+        "test_code_env.py::test_no_free_box_is_a_failed_episode",
+        "test_code_checks.py::test_no_verdict_is_no_zero",
+    ],
+}
+
+TESTS = Path(__file__).parent
+
+
+def marks_in(path: Path) -> dict[int, int]:
+    """How often a file marks each fault, in decorators and in `pytest.param(marks=...)`."""
+    found: dict[int, int] = {}
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="fault"), args=arguments):
+                for argument in arguments:
+                    number = ast.literal_eval(argument)
+                    found[number] = found.get(number, 0) + 1
+    return found
+
+
+def marked() -> set[int]:
+    return {number for path in TESTS.glob("test_*.py") for number in marks_in(path)}
+
+
+def test_every_fault_has_a_test_and_every_mark_a_fault() -> None:
+    assert list(FAULTS) == list(range(1, 51))
+    assert marked() | set(IN_CONFORMANCE) | set(ELSEWHERE) == set(FAULTS)
+
+
+@pytest.mark.parametrize("name", sorted({name for names in IN_CONFORMANCE.values() for name in names}))
+def test_the_check_is_part_of_the_conformance_suite(name: str) -> None:
+    assert name in {check.name for check in CHECKS}
+
+
+@pytest.mark.parametrize("test", sorted({test for tests in ELSEWHERE.values() for test in tests}))
+def test_the_test_is_there(test: str) -> None:
+    file, _, name = test.partition("::")
+    tree = ast.parse((TESTS / file).read_text())
+    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_marks_are_found_wherever_they_stand(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").write_text(
+        "import pytest\n@pytest.mark.fault(3)\n@pytest.mark.fault(4)\ndef test_a(): ...\n"
+        "A = [pytest.param(1, marks=pytest.mark.fault(51))]\n"
+        "B = [pytest.param(x, marks=pytest.mark.fault(3)) for x in 'ab']\n"
+    )
+    assert marks_in(tmp_path / "test_x.py") == {3: 2, 4: 1, 51: 1}

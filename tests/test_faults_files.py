@@ -1,0 +1,211 @@
+"""Files that the code has laid as traps: reading, writing and listing them end at once, and harm neither side."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gymnast.sandbox import (
+    SandboxFileError,
+    SandboxFileNotFoundError,
+    SandboxFileTooLargeError,
+    SandboxPermissionError,
+)
+
+from . import faults
+from .boxes import usable
+from .faults import Box, docker_only
+
+kind, shared_box, box = faults.kind, faults.shared_box, faults.box
+
+Error = type[SandboxFileError]
+
+
+async def refuses_to_read(box: Box, prepare: str, path: str, error: Error) -> SandboxFileError:
+    await box.bash(prepare)
+    with pytest.raises(error) as caught:
+        await asyncio.wait_for(box.read_file(path), 10)
+    assert caught.value.filename == path
+    assert await usable(box)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("prepare", "path", "error"),
+    [
+        ("", "missing", SandboxFileNotFoundError),
+        ("", "", SandboxFileError),
+        pytest.param("ln -s /etc/shadow f", "f", SandboxPermissionError, marks=pytest.mark.fault(25)),
+        pytest.param("ln -s /etc/passwd f", "f", SandboxPermissionError, marks=pytest.mark.fault(25)),
+        pytest.param("ln -s f f", "f", SandboxPermissionError, marks=pytest.mark.fault(25)),
+        pytest.param("mkfifo f", "f", SandboxFileError, marks=pytest.mark.fault(26)),
+        pytest.param("mkdir f", "f", SandboxFileError, marks=pytest.mark.fault(26)),
+        pytest.param("", "/dev/zero", SandboxFileError, marks=pytest.mark.fault(26)),
+        pytest.param("", "/dev/stdin", SandboxFileError, marks=pytest.mark.fault(26)),
+        pytest.param("", "x\0y", SandboxFileError, marks=pytest.mark.fault(24)),
+        pytest.param("", "x" * 4096, SandboxFileError, marks=pytest.mark.fault(24), id="4096 bytes"),
+        pytest.param("", "x/" * 2048 + "x", SandboxFileError, marks=pytest.mark.fault(24), id="4097 bytes"),
+    ],
+)
+async def test_reading_what_is_no_readable_file(box: Box, prepare: str, path: str, error: Error) -> None:
+    await refuses_to_read(box, prepare, path, error)
+
+
+@docker_only
+@pytest.mark.parametrize(
+    ("prepare", "path", "error"),
+    [
+        pytest.param("", "/etc/shadow", SandboxFileError, marks=pytest.mark.fault(25)),
+        pytest.param("ln -s /proc/1 d", "d/environ", SandboxPermissionError, marks=pytest.mark.fault(25)),
+        pytest.param("", "/proc/1/environ", SandboxPermissionError, marks=pytest.mark.fault(31)),
+        pytest.param("", "/proc/1/mem", SandboxPermissionError, marks=pytest.mark.fault(31)),
+        pytest.param("", "/proc/kmsg", SandboxPermissionError, marks=pytest.mark.fault(26)),
+        pytest.param("chmod 000 .", "f", SandboxPermissionError, marks=pytest.mark.fault(24)),
+    ],
+)
+async def test_reading_what_only_others_may_read(box: Box, prepare: str, path: str, error: Error) -> None:
+    await refuses_to_read(box, prepare, path, error)
+
+
+GROWTH = """
+def peak():
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return [int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM")][0]
+async with make() as box:
+    await box.python("with open('f', 'wb') as file: file.truncate(40 << 20)")
+    before, said = peak(), ""
+    try: await box.read_file("f")
+    except OSError as error: said = f"{type(error).__name__}: {error}"
+    print(json.dumps([said, peak() - before]))
+"""
+
+
+@pytest.mark.fault(27)
+async def test_a_file_over_the_limit_is_not_read(kind: str) -> None:
+    said, growth = await faults.run_alone(kind, GROWTH)
+    assert said.startswith(f"{SandboxFileTooLargeError.__name__}: ")
+    assert "41943040 bytes" in said
+    assert "33554432" in said
+    assert growth < 4 << 20  # nothing of it was buffered
+
+
+@pytest.mark.fault(27)
+async def test_a_file_over_the_limit_is_not_sent(box: Box) -> None:
+    with pytest.raises(SandboxFileTooLargeError, match=r"Limits\.max_file is 33554432"):
+        await box.write_file("f", bytes(33 << 20))
+    assert await box.list_files() == []
+
+
+@pytest.mark.parametrize(
+    ("prepare", "path", "error"),
+    [
+        pytest.param("ln -s /tmp/elsewhere f", "f", SandboxPermissionError, marks=pytest.mark.fault(28)),
+        pytest.param("ln -s /dev/null f", "f", SandboxPermissionError, marks=pytest.mark.fault(28)),
+        pytest.param("mkfifo f", "f", SandboxFileError, marks=pytest.mark.fault(26)),
+        pytest.param("mkdir f", "f", SandboxFileError, marks=pytest.mark.fault(26)),
+    ],
+)
+async def test_writing_what_is_no_plain_file(box: Box, prepare: str, path: str, error: Error) -> None:
+    await box.bash(prepare)
+    with pytest.raises(error):
+        await asyncio.wait_for(box.write_file(path, bytes(9 << 20)), 10)
+    assert await usable(box)
+
+
+@docker_only
+@pytest.mark.fault(28)
+@pytest.mark.parametrize(
+    ("prepare", "path", "error"),
+    [
+        ("", "/etc/x", SandboxPermissionError),
+        ("ln -s /etc d", "d/x", SandboxPermissionError),
+        ("ln -s / d", "d/x", SandboxPermissionError),
+        ("ln -s /proc/self d", "d/mem", SandboxPermissionError),
+        ("ln -s /proc/1 d", "d/oom_score_adj", SandboxPermissionError),
+        ("head -c 60M /dev/zero > full", "big", SandboxFileError),
+    ],
+)
+async def test_writing_where_the_code_may_not(box: Box, prepare: str, path: str, error: Error) -> None:
+    await box.bash(prepare)
+    with pytest.raises(error):
+        await box.write_file(path, bytes(9 << 20))
+    assert await usable(box)
+
+
+@docker_only
+@pytest.mark.fault(28)
+async def test_a_folder_elsewhere_is_written_as_the_codes_user(box: Box) -> None:
+    """Through a link to a folder, wherever the code itself may write, and with its rights alone."""
+    await box.bash("ln -s /tmp d")
+    await box.write_file("d/x", "text")
+    assert (await box.bash("stat -c '%u %g %a' /tmp/x; cat /tmp/x")).stdout == "1000 1000 644\ntext"
+
+
+# --- hostile trees ----------------------------------------------------------------------------------------------
+
+HOSTILE = """
+import io, os, tarfile
+with tarfile.open("evil.tar", "w") as tar:
+    for name in ("../../escaped", "/tmp/escaped", "link/escaped"):
+        member = tarfile.TarInfo(name); member.size = 1; tar.addfile(member, io.BytesIO(b"x"))
+    for name, kind, target in (("link", tarfile.SYMTYPE, "/etc"), ("hard", tarfile.LNKTYPE, "/etc/passwd"),
+                               ("device", tarfile.CHRTYPE, "")):
+        member = tarfile.TarInfo(name); member.type = kind; member.linkname = target; tar.addfile(member)
+for name in ("...", "..\\\\..\\\\escaped", "%2e%2e%2fescaped", "~", "$(touch escaped)", "-rf", "a\\nb", "C:escaped"):
+    with open(name, "w") as file: file.write(name)
+os.makedirs("deep/..../x"); os.mkfifo("pipe")
+os.symlink("/etc", "link"); os.symlink("../../../../etc/passwd", "deep/link"); os.symlink("..", "up")
+"""
+
+SERVED = """
+CHANGES = ("os.mkdir", "os.link", "os.symlink", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.chown",
+           "os.utime", "os.truncate", "os.system", "os.exec", "os.posix_spawn", "os.fork", "shutil.", "subprocess.",
+           "pickle.")
+watching, seen = False, []
+def watch(event, arguments):
+    writes = event == "open" and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    if watching and (writes or event.startswith(CHANGES)): seen.append([event, str(arguments)])
+sys.addaudithook(watch)
+async with make() as box:
+    result = await box.python({hostile!r})
+    assert result.ok, result
+    watching = True
+    entries = await box.list_files(recursive=True)
+    data, refused = {{}}, []
+    for entry in entries:
+        try: data[entry.path] = (await box.read_file(entry.path)).hex()
+        except OSError as error: refused.append([entry.path, entry.kind, type(error).__name__])
+    watching = False
+print(json.dumps([[entry.path for entry in entries], data, refused, seen]))
+"""
+
+
+@pytest.mark.fault(29)
+async def test_a_hostile_tree_is_data_and_nothing_is_done_with_it(kind: str) -> None:
+    """No archive of a box is ever unpacked: each file is served on its own, and nothing on the host is written."""
+    paths, data, refused, seen = await faults.run_alone(kind, SERVED.format(hostile=HOSTILE))
+    assert seen == []
+    files = ["$(touch escaped)", "%2e%2e%2fescaped", "-rf", "...", "..\\..\\escaped", "C:escaped", "a\nb", "~"]
+    folders = ["deep", "deep/....", "deep/..../x"]
+    assert paths == sorted([*files, *folders, "deep/link", "evil.tar", "link", "pipe", "up"])
+    assert {path: bytes.fromhex(data[path]).decode() for path in files} == {path: path for path in files}
+    assert b"../../escaped" in bytes.fromhex(data["evil.tar"])
+    assert {path: error for path, kind, error in refused if kind == "link"} == {
+        "deep/link": "SandboxPermissionError",
+        "link": "SandboxPermissionError",
+        "up": "SandboxPermissionError",
+    }
+    assert {path for path, _, _ in refused} == {*folders, "deep/link", "link", "pipe", "up"}
+
+
+@pytest.mark.fault(24)
+async def test_names_and_depths_that_resist_are_wiped(box: Box) -> None:
+    await box.bash("mkdir -p d/e; touch d/e/f $'new\\nline' ./-rf; chmod 000 d/e d; ln -s / link; mkfifo pipe")
+    deep = "import os\nfor _ in range(600):\n    os.mkdir('n' * 200); os.chdir('n' * 200)\nopen('f', 'w').close()"
+    assert (await box.python("open(b'\\xff', 'w').close(); open('x' * 255, 'w').close()\n" + deep)).ok
+    await box.bash("chmod 000 .")
+    await box.reset()
+    assert await box.list_files(recursive=True) == []
+    assert box.retire_reason is None
+    assert (await box.bash("touch f && ls")).stdout == "f\n"

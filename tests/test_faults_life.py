@@ -1,0 +1,222 @@
+"""Boxes that die, freeze, are abandoned by their owner or by a cancelled call: clear errors, no hang, nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from gymnast.sandbox import DockerExecutor, ExecutionResult, ExecutorPool, SandboxLostError, Status
+
+from . import faults
+from .boxes import containers_of, eventually, usable
+from .faults import Box
+
+kind, shared_box, box = faults.kind, faults.shared_box, faults.box
+
+
+@pytest.fixture
+async def own_box(kind: str) -> AsyncIterator[Box]:
+    """A box for a test that kills it."""
+    async with faults.recipe(kind) as box:
+        yield box
+
+
+def kill(box: Box) -> None:
+    """Kill what a box lives in."""
+    if isinstance(box, DockerExecutor):
+        assert box._launched is not None
+        subprocess.run(["docker", "rm", "-f", box._launched.container], check=True, capture_output=True)
+    else:
+        assert box._process is not None
+        box._process.popen.kill()
+
+
+@contextlib.contextmanager
+def frozen(box: Box) -> Iterator[None]:
+    """Freeze what a box lives in; it may be gone at the end."""
+    if isinstance(box, DockerExecutor):
+        assert box._launched is not None
+        container = box._launched.container
+        subprocess.run(["docker", "pause", container], check=True, capture_output=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["docker", "unpause", container], check=False, capture_output=True)
+    else:
+        assert box._process is not None
+        process = box._process.popen
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)  # does nothing to one that is gone
+
+
+def is_busy(box: Box) -> bool:
+    """A call holds the box's turn, and its request is on the way."""
+    return box._connection is not None and bool(box._connection._waiting)
+
+
+# --- loss -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(35)
+async def test_a_box_that_is_killed_under_a_call(own_box: Box) -> None:
+    running = asyncio.ensure_future(own_box.python("while True: pass", timeout=60))
+    assert await eventually(lambda: is_busy(own_box), 5)
+    await asyncio.to_thread(kill, own_box)
+    with pytest.raises(SandboxLostError) as caught:
+        await asyncio.wait_for(running, 10)
+    assert isinstance(caught.value.result, ExecutionResult)
+    assert (caught.value.result.status, caught.value.result.state_lost) == (Status.SANDBOX_LOST, True)
+    for call in (own_box.ping(), own_box.bash("true"), own_box.read_file("f")):
+        with pytest.raises(SandboxLostError, match="reset"):
+            await call
+    assert "lost" in str(own_box.retire_reason)
+    await own_box.reset()
+    assert await usable(own_box)
+    assert own_box.retire_reason is None
+
+
+@pytest.mark.fault(35)
+async def test_a_pool_replaces_a_box_that_was_killed(kind: str) -> None:
+    async with ExecutorPool(faults.recipe(kind), max_boxes=1) as pool:
+        async with pool.lease() as box:
+            assert await usable(box)
+            await asyncio.to_thread(kill, box._box)  # type: ignore[attr-defined]
+            with pytest.raises(SandboxLostError):
+                await asyncio.wait_for(box.python("1", timeout=5), 15)
+        async with pool.lease(timeout=60) as box:
+            assert await usable(box)
+        assert pool.statistics.retired == {"lost": 1}
+
+
+@pytest.mark.fault(36)
+async def test_a_frozen_box_is_given_up(own_box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymnast.sandbox.supervised.MARGIN", 0.5)
+    with frozen(own_box):
+        with pytest.raises(SandboxLostError, match=r"did not answer within 1 s"):
+            await asyncio.wait_for(own_box.python("1", timeout=0.2), 15)
+        await asyncio.wait_for(own_box.reset(), 60)
+        assert await usable(own_box)
+
+
+@pytest.mark.fault(36)
+async def test_a_cancelled_call_on_a_frozen_box_ends(own_box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymnast.sandbox.supervised.MARGIN", 0.5)
+    with frozen(own_box):
+        running = asyncio.ensure_future(own_box.python("1", timeout=60))
+        assert await eventually(lambda: is_busy(own_box), 5)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(running, 15)
+        with pytest.raises(SandboxLostError, match="did not end a cancelled call"):
+            await own_box.ping()
+
+
+# --- death of the owner -----------------------------------------------------------------------------------------
+
+OWNER = """
+async with make() as box:
+    await box.python("1")
+    print("ready", flush=True)
+    await box.python("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\\nwhile True: pass", timeout=600)
+"""
+
+
+def processes_below(folder: Path) -> list[str]:
+    """The processes of local boxes whose workspaces are in a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"GYMNAST_SANDBOX={folder}/".encode() in process.read_bytes():
+                found.append(process.parent.name)
+    return found
+
+
+@pytest.mark.fault(37)
+async def test_the_death_of_the_owner_ends_the_box(kind: str, tmp_path: Path) -> None:
+    owner = await asyncio.create_subprocess_exec(
+        *faults.owner_program(kind, OWNER), stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+
+    def left() -> list[str]:
+        return containers_of(owner.pid) if kind == "docker" else processes_below(tmp_path)
+
+    try:
+        assert owner.stdout is not None
+        assert await asyncio.wait_for(owner.stdout.readline(), 60) == b"ready\n"
+        assert left()
+    finally:
+        owner.kill()
+        await owner.wait()
+    assert await eventually(lambda: left() == [], 10)  # within 2 s on a machine that does nothing else
+    assert await eventually(lambda: os.listdir(tmp_path) == [], 10)
+
+
+# --- cancellation -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(38)
+async def test_a_cancelled_call_leaves_the_box_at_rest(box: Box) -> None:
+    await box.python("kept = 1")
+    running = asyncio.ensure_future(box.python("while True: pass", timeout=60))
+    assert await eventually(lambda: is_busy(box), 5)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (await box.python("6 * 7", timeout=5)).value == "42"
+
+
+@pytest.mark.fault(38)
+async def test_a_cancelled_call_that_ignores_its_interruption(box: Box) -> None:
+    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await box.python(code, timeout=60)
+    assert await usable(box)
+
+
+@pytest.mark.fault(38)
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("milliseconds", [0, 5, 15, 40, 80, 120, 160, 220, 300, 400])
+async def test_a_start_cancelled_at_any_point_leaves_nothing(
+    kind: str, milliseconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    box = faults.recipe(kind)
+    starting = asyncio.ensure_future(box.start())
+    await asyncio.sleep(milliseconds / 1000)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    await box.close()
+    assert processes_below(tmp_path) == []
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.fault(38)
+async def test_a_lease_cancelled_anywhere_is_returned(kind: str) -> None:
+    """While it waits for a box, in a call, and while the box is cleaned."""
+
+    async def episode() -> None:
+        async with pool.lease(timeout=60) as box:
+            await box.python("import time; time.sleep(0.02)")
+
+    async with ExecutorPool(faults.recipe(kind), max_boxes=2, warm=0) as pool:
+        for milliseconds in (0, 1, 50, 3, 200, 10, 20, 25, 30):
+            episodes = [asyncio.ensure_future(episode()) for _ in range(4)]
+            await asyncio.sleep(milliseconds / 1000)
+            for running in episodes:
+                running.cancel()
+            await asyncio.gather(*episodes, return_exceptions=True)
+            assert (pool.statistics.leased, pool.statistics.waiting) == (0, 0)
+        async with pool.lease(timeout=60) as first, pool.lease(timeout=60) as second:
+            assert await usable(first)
+            assert await usable(second)

@@ -1,0 +1,201 @@
+"""Code that uses up memory, processes, disk or the caller's patience: limits hold, and the box is usable after them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gymnast.sandbox import Status
+
+from . import faults
+from .boxes import usable
+from .faults import Box, docker_only
+
+kind, shared_box, box = faults.kind, faults.shared_box, faults.box
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+
+@docker_only
+@pytest.mark.fault(10)
+async def test_a_memory_bomb_is_told_from_a_crash(box: Box) -> None:
+    result = await box.python("print('partial')\nx = bytearray(1 << 30)", timeout=60)
+    assert (result.status, result.exit_code, result.state_lost) == (Status.OOM, -9, True)
+    assert result.stdout == "partial\n"
+    assert box.retire_reason == "oom"
+    assert await usable(box)
+
+
+@docker_only
+@pytest.mark.fault(10)
+async def test_a_memory_bomb_in_the_shell_leaves_the_shell(box: Box) -> None:
+    await box.bash("kept=1")
+    result = await box.bash("python3 -c 'x = bytearray(1 << 30)'", timeout=60)
+    assert (result.status, result.exit_code, result.state_lost) == (Status.OOM, 137, False)
+    assert (await box.bash("echo $kept")).stdout == "1\n"
+
+
+@docker_only
+@pytest.mark.fault(11)
+async def test_children_die_of_memory_before_the_session(box: Box) -> None:
+    code = """
+import subprocess, sys
+kept = 1
+children = [subprocess.Popen([sys.executable, '-c', 'import time; x = bytearray(40 << 20); time.sleep(3)'])
+            for _ in range(20)]
+codes = [child.wait() for child in children]
+-9 in codes"""
+    result = await box.python(code, timeout=100)
+    assert (result.status, result.value, result.state_lost) == (Status.OK, "True", False)
+    assert (await box.python("kept")).value == "1"
+
+
+# --- processes --------------------------------------------------------------------------------------------------
+
+LIVING = """
+import os
+def state(pid):
+    try: return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0]
+    except OSError: return "X"
+len([pid for pid in os.listdir("/proc") if pid.isdigit() and state(pid) not in "XZ"])"""
+
+
+@docker_only
+@pytest.mark.fault(12)
+@pytest.mark.parametrize("prelude", ["", "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"])
+async def test_a_fork_bomb_is_killed(box: Box, prelude: str) -> None:
+    bomb = f"{prelude}import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+    result = await box.python(bomb, timeout=1)
+    assert result.status is Status.TIMEOUT
+    assert result.duration < 15
+    assert (await box.python(LIVING, timeout=10)).value == "3"  # init, the supervisor, the session
+    assert (await box.bash("echo $((6 * 7))")).stdout == "42\n"
+    assert await usable(box)
+    await box.reset()
+    count = await box.python("import os; len([pid for pid in os.listdir('/proc') if pid.isdigit()])")
+    assert count.value == "3"  # nor any dead one that nobody has waited for
+
+
+@docker_only
+@pytest.mark.fault(12)
+async def test_a_fork_bomb_in_the_shell_is_killed(box: Box) -> None:
+    result = await box.bash(":(){ :|:& };:; sleep 60", timeout=1)
+    assert result.status in (Status.TIMEOUT, Status.ERROR)  # it may be the shell itself that cannot fork any more
+    if result.status is Status.ERROR:
+        await box.reset()
+    assert (await box.python(LIVING, timeout=10)).value in ("3", "4")  # and the shell
+    assert await usable(box)
+
+
+@pytest.mark.fault(14)
+async def test_a_daemon_dies_at_a_reset(box: Box) -> None:
+    result = await box.python("""
+import os, signal, time
+read_end, write_end = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)
+        os.write(write_end, str(os.getpid()).encode())
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+daemon = int(os.read(read_end, 20))
+daemon, os.path.exists(f"/proc/{daemon}")""")
+    assert result.value is not None, result
+    daemon, alive = result.value.strip("()").split(", ")
+    assert alive == "True"
+    await box.reset()
+    assert (await box.python(f"import os; os.path.exists('/proc/{daemon}')")).value == "False"
+
+
+# --- output -----------------------------------------------------------------------------------------------------
+
+FLOODS = [
+    pytest.param(
+        "import sys\nfor _ in range(500): n = sys.stdout.write(('x' * 99 + '\\n') * 10_000)",
+        500_000_000,
+        marks=pytest.mark.fault(16),
+        id="500 MB",
+    ),
+    pytest.param(
+        "import sys\nfor _ in range(100): n = sys.stdout.write('x' * 1_000_000)",
+        100_000_000,
+        marks=pytest.mark.fault(18),
+        id="one line",
+    ),
+]
+
+FLOODED = """
+def memory(field):
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return [int(line.split()[1]) << 10 for line in lines if line.startswith(field)][0]
+async with make() as box:
+    await box.python("print(1)")
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = memory("VmRSS")
+    result = await box.python({code!r}, timeout=100)
+    growth = memory("VmHWM") - before
+    usable = (await box.python("6 * 7")).value
+    print(json.dumps([growth, result.status, len(result.stdout), result.dropped_bytes, result.stdout[:5], usable]))
+"""
+
+
+@pytest.mark.parametrize(("code", "size"), FLOODS)
+async def test_a_flood_of_output_is_capped_and_counted_and_costs_no_memory(kind: str, code: str, size: int) -> None:
+    growth, status, kept, dropped, head, usable = await faults.run_alone(kind, FLOODED.format(code=code))
+    assert (status, head, usable) == ("ok", "xxxxx", "42")
+    assert dropped == size - (1 << 20)
+    assert 1 << 20 < kept < (1 << 20) + 100
+    assert growth < 10 << 20
+
+
+@pytest.mark.fault(16)
+async def test_a_flood_in_the_shell_keeps_head_and_tail(box: Box) -> None:
+    result = await box.bash("echo first; head -c 50000000 /dev/zero | tr '\\0' 'x'; echo; echo last", timeout=60)
+    assert result.status is Status.OK
+    assert result.stdout.startswith("first\n")
+    assert result.stdout.endswith("\nlast\n")
+    assert result.dropped_bytes == 50_000_012 - (1 << 20)
+    assert f"\n[... {result.dropped_bytes} bytes dropped ...]\n" in result.stdout
+
+
+async def test_a_huge_value_is_capped(box: Box) -> None:
+    result = await box.python("'a' * 3_000_000")
+    assert result.value is not None
+    assert result.value.startswith("'aaa")
+    assert result.dropped_bytes == 3_000_002 - (1 << 20)
+
+
+# --- disk -------------------------------------------------------------------------------------------------------
+
+
+@docker_only
+@pytest.mark.fault(22)
+async def test_a_full_disk_is_an_error_of_the_code_and_a_reset_cures_it(box: Box) -> None:
+    code = "kept = 1; open('big', 'wb').write(bytes(63 << 20)); open('more', 'wb').write(bytes(9 << 20))"
+    result = await box.python(code)
+    assert (result.status, result.state_lost) == (Status.ERROR, False)
+    assert "OSError: [Errno 28] No space left on device" in result.stderr
+    assert (await box.python("kept")).value == "1"  # all else works
+    assert (await box.bash("echo $((6 * 7))")).stdout == "42\n"
+    await box.reset()
+    assert (await box.python("open('big', 'wb').write(bytes(60 << 20))")).status is Status.OK
+
+
+@docker_only
+@pytest.mark.fault(23)
+@pytest.mark.parametrize("folder", ["/workspace", "/tmp"])
+async def test_inodes_run_out_and_a_reset_cures_it(box: Box, folder: str) -> None:
+    code = f"for i in range(100_000): open(f'{folder}/{{i}}', 'w').close()"
+    result = await box.python(code, timeout=100)
+    assert result.status is Status.ERROR
+    assert "OSError: [Errno 28] No space left on device" in result.stderr
+    assert await usable(box)
+    started = time.monotonic()
+    await box.reset()
+    assert time.monotonic() - started < 8  # a second on a machine that does nothing else
+    assert await box.list_files(folder) == []
+    assert (await box.bash(f"touch {folder}/x && ls {folder}")).stdout == "x\n"
