@@ -11,7 +11,7 @@ ARGS ?=
 
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGES = sandbox envs trainer
-BENCHMARKS = $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
+BENCHMARKS = $(filter-out benchmarks/_% benchmarks/sandbox.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -20,11 +20,11 @@ BENCHMARKS = $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 help:
 	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]  train the calculator agent from scratch"
 	@echo "make train-code [SEED=1] [ALGORITHM=grpo|rloo]        train an agent that writes programs; needs a Docker engine"
-	@echo "make soak  [SEED=1] [ARGS=...]                        random faults against a pool of sandboxes for five minutes"
+	@echo "make soak  [SEED=1] [ARGS=...]                        five minutes of faults; stops this machine's engine, too"
 	@echo "make test  [ARGS=...]                                 run the tests (ARGS go to pytest)"
 	@echo "make lint                                             ruff check, ruff format --check, pyright"
 	@echo "make format                                           let ruff rewrite the files"
-	@echo "make bench [ARGS=...]                                 run benchmarks/*.py, one after the other"
+	@echo "make bench [ARGS=...]                                 run benchmarks/*.py, but for the sandbox's"
 	@echo "make bench-sandbox [ARGS=...]                         the sandbox beside its peers, which go into .venv-peers"
 	@echo "make clean                                            remove caches and build folders"
 	@echo "make distclean                                        remove .venv as well"
@@ -39,9 +39,10 @@ train-code: $(VENV)/.examples
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest $(ARGS)
 
-# Needs a Docker engine; five minutes, or ARGS="--seconds 60".
+# Five minutes, or ARGS="--seconds 60". Needs a Docker engine on this machine, and root, as it stops the engine for
+# moments, for everybody who uses it; `python benchmarks/_soak.py` leaves it alone.
 soak: $(VENV)/.examples
-	@$(BIN)/python benchmarks/_soak.py --seed $(SEED) $(ARGS)
+	@$(BIN)/python benchmarks/_soak.py --stop-engine --seed $(SEED) $(ARGS)
 
 # Type checkers do not follow the editable install, so they see the packages through links. All three checks report.
 lint: $(VENV)/.dev
@@ -57,7 +58,7 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-# A benchmark compares with peers, hence the development tools.
+# A benchmark compares with peers, hence the development tools. The sandbox's has a target of its own.
 bench: $(VENV)/.dev
 	@test -n "$(BENCHMARKS)" || echo "make bench: there is no benchmarks/*.py yet"
 	@set -e; for program in $(BENCHMARKS); do echo "== $$program"; $(BIN)/python "$$program" $(ARGS); done

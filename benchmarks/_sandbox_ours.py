@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import statistics
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
+from _left_behind import LeftBehind, containers_of, own_containers
+from _sandbox_child import BOXES
+from _sandbox_echo import echo_seconds
 from _sandbox_processes import left_after_kill, output_of
 
 from gymnast.sandbox import DockerExecutor, Engine, Executor, ExecutorPool
-from gymnast.sandbox.owner import LABEL
 
 Values = dict[str, float | str]
 
@@ -38,6 +38,12 @@ async def round_trip(quick: bool) -> Values:
             seconds.append(time.perf_counter() - started)
             assert result.value == str(100 + len(seconds)), result
     return {"round_trip": statistics.median(seconds) * 1e3, "round_trip_p99": _percentile(seconds, 99) * 1e3}
+
+
+async def echo(quick: bool) -> Values:
+    """The engine's part of a round trip: `cat` in a container like a box, through the same kind of socket."""
+    seconds = await echo_seconds(200 if quick else 3000)
+    return {"echo": statistics.median(seconds) * 1e3, "echo_p99": _percentile(seconds, 99) * 1e3}
 
 
 async def throughput(quick: bool) -> Values:
@@ -117,15 +123,16 @@ async def orphans(quick: bool) -> Values:
     async with Engine() as engine:
 
         def left(owner: int) -> int:
-            return len(_containers_of(engine, owner))
+            return len(containers_of(engine, owner))
 
-        return {"orphans": await asyncio.to_thread(left_after_kill, [*CHILD, "owner"], CHILD_SECONDS, left)}
+        return {"orphans": await asyncio.to_thread(left_after_kill, [*CHILD, "owner"], CHILD_SECONDS, BOXES, left)}
 
 
 async def episodes(quick: bool) -> Values:
     """Many short episodes over one pool: what goes wrong, and what is left."""
     side_by_side, count = (8, 50) if quick else (64, 1000)
-    sockets, numbers, errors = _sockets(), iter(range(count)), []
+    numbers, errors = iter(range(count)), []
+    left_behind = LeftBehind()
     pool = ExecutorPool(DockerExecutor(), max_boxes=side_by_side, warm=1)
     started = time.perf_counter()
 
@@ -141,23 +148,27 @@ async def episodes(quick: bool) -> Values:
         await asyncio.gather(*(player() for _ in range(side_by_side)))
         elapsed = time.perf_counter() - started
         made = pool.statistics.created
+        async with Engine() as engine:
+            assert await own_containers(engine), "the engine lists no container of a pool that has some"
     async with Engine() as engine:
-        containers = len(await engine.call(_containers_of, engine, os.getpid()))
-    left = containers + max(0, _sockets() - sockets) + len(asyncio.all_tasks()) - 1
+        left = await own_containers(engine)
+    left += await left_behind.after(5.0)
     return {
-        "episodes": len(errors) + left,
+        "episodes": len(errors) + len(left),
         "episodes_played": count,
         "episodes_side_by_side": side_by_side,
         "episodes_errors": len(errors),
-        "episodes_left": left,  # containers, sockets and tasks
+        "episodes_left": len(left),
         "episodes_boxes_made": made,
         "episodes_seconds": elapsed,
         **({"episodes_first_error": errors[0]} if errors else {}),
+        **({"episodes_left_are": "; ".join(left)[:1000]} if left else {}),
     }
 
 
 MEASUREMENTS: tuple[Callable[[bool], Awaitable[Values]], ...] = (
     round_trip,
+    echo,
     throughput,
     lease,
     reset,
@@ -190,21 +201,6 @@ async def _boxes(count: int) -> AsyncIterator[list[DockerExecutor]]:
             stack.push_async_callback(box.close)
         await asyncio.gather(*(box.start() for box in boxes))
         yield boxes
-
-
-def _containers_of(engine: Engine, owner: int) -> list[dict[str, Any]]:
-    return engine.client.api.containers(all=True, filters={"label": f"{LABEL}.pid={owner}"})
-
-
-def _sockets() -> int:
-    """Open sockets of this process."""
-    found = 0
-    for descriptor in Path("/proc/self/fd").iterdir():
-        try:
-            found += os.readlink(descriptor).startswith("socket:")
-        except OSError:
-            continue  # the folder's own descriptor
-    return found
 
 
 def _percentile(values: list[float], percent: int) -> float:

@@ -35,11 +35,11 @@ def output_of(command: list[str], seconds: float) -> str:
     return output
 
 
-def left_after_kill(command: list[str], seconds: float, count: Callable[[int], int]) -> int:
+def left_after_kill(command: list[str], seconds: float, boxes: int, count: Callable[[int], int]) -> int:
     """Kill the program as soon as it has printed a line, and `count` what is left of its process id 2 s later.
 
     Raises:
-        ChildError: it failed, or printed nothing in time.
+        ChildError: it failed, or printed nothing in time; or `count` did not see its `boxes` while it lived.
     """
     with _started(command) as (process, errors):
         assert process.stdout is not None
@@ -49,6 +49,8 @@ def left_after_kill(command: list[str], seconds: float, count: Callable[[int], i
         if not process.stdout.readline():
             process.wait()
             raise ChildError(_reason(process, errors))
+        if (seen := count(process.pid)) != boxes:  # a count that sees nothing would find nothing left, too
+            raise ChildError(f"{seen} containers were seen while its owner lived, not {boxes}")
         process.kill()
         process.wait()
         time.sleep(GRACE)

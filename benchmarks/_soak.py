@@ -1,11 +1,13 @@
 """Random faults against a pool of sandboxes, for minutes: nothing may hang, and nothing may be left.
 
     python benchmarks/_soak.py --seconds 300 --seed 1
+    python benchmarks/_soak.py --seconds 300 --seed 1 --stop-engine
 
 Episodes lease boxes from one pool and run code that loops, crashes, floods, forks, fills memory and disks, tampers with
-its channel, and is cancelled; meanwhile containers are killed and paused, and the engine itself is stopped for moments.
-Every call has to be answered before its deadline, and at the end no container, thread, socket or task may be left. It
-prints what happened, and ends with exit code 1 if anything went wrong; the same seed makes the same choices.
+its channel, and is cancelled; meanwhile containers are killed, removed and paused. With --stop-engine this machine's
+engine itself is stopped for moments, all that it does for others included. Every call has to be answered before its
+deadline, and at the end no container, thread, socket, task or child process may be left. It prints what happened, and
+ends with exit code 1 if anything went wrong; the same seed makes the same choices.
 """
 
 from __future__ import annotations
@@ -14,71 +16,51 @@ import argparse
 import asyncio
 import collections
 import contextlib
-import os
+import faulthandler
 import random
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
-from gymnast.sandbox import DockerExecutor, Engine, Executor, ExecutorPool, Limits, SandboxError
-from gymnast.sandbox.images import build_if_changed
-from gymnast.sandbox.owner import LABEL
+from _left_behind import LeftBehind, own_containers
+from _soak_engine import StoppableEngine
+from _soak_faults import BASH, PYTHON, TRACES
+
+from gymnast.sandbox import (
+    DockerExecutor,
+    Engine,
+    EngineError,
+    Executor,
+    ExecutorPool,
+    Limits,
+    SandboxError,
+    build_image,
+)
 
 LIMITS = Limits(memory="96m", workspace="16m", tmp="8m", shm="4m", pids=48, grace=0.3, max_output="64k")
 SLACK = 12.0  # seconds that a call may take beyond its timeout: the grace, the host's patience, a stopped engine
-
-PYTHON = {
-    "value": "6 * 7",
-    "state": "x = [0] * 1000; len(x)",
-    "exception": "1 / 0",
-    "exit": "import sys; sys.exit(4)",
-    "loop": "while True: pass",
-    "stubborn": "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
-    "stopped": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
-    "big power": "(10**8)**(10**7)",
-    "os._exit": "import os; os._exit(3)",
-    "crash": "import ctypes; ctypes.string_at(0)",
-    "closed": "import os; os.closerange(0, 300)",
-    "memory": "x = bytearray(1 << 30)",
-    "children": "import subprocess; [subprocess.Popen(['sleep', '100']) for _ in range(20)]",
-    "fork bomb": "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
-    "fork": "import os; os.fork(); 1",
-    "daemon": "import subprocess; subprocess.Popen(['sleep', '1000'], start_new_session=True)",
-    "flood": "import os\nfor _ in range(2000): os.write(1, b'x' * 65536)",
-    "garbage": "import os\nfor fd in range(3, 100):\n    try: os.write(fd, b'\\xff' * 5000)\n    except OSError: pass",
-    "disk": "open('full', 'wb').write(bytes(1 << 26))",
-    "files": "for n in range(20000): open(f'f{n}', 'w')",
-    "thread": "import threading, time; threading.Thread(target=lambda: (time.sleep(1), print('late'))).start()",
-    "kill all": "import os, signal; os.kill(-1, signal.SIGKILL)",
-    "surrogates": "print('\\udcff\\x00\\x1b[31m')",
-}
-BASH = {
-    "echo": "echo hello",
-    "exit": "exit 3",
-    "kill": "kill -9 $$",
-    "errexit": "set -e; false",
-    "loop": "while :; do :; done",
-    "sleep": "sleep 100",
-    "background": "sleep 100 &",
-    "quote": "echo 'unclosed",
-    "yes": "yes | head -c 20000000",
-    "fork bomb": ":(){ :|:& };:",
-}
+HANGING = 180.0  # seconds after its end at which the whole run counts as hanging; it says where, and ends
+EXPECTED = {"hard kill", "lost", "oom", "protocol", "call in flight", "pool closed"}  # reasons to replace a box here
+UNEXPECTED = 0.1  # of the leases may end in a box that is replaced for another reason
+EXPECTED_AFTER = 20.0  # seconds in which at least one container must have been disturbed, or the run has shown nothing
 
 
 class Soak:
     """One run: its random choices, its pool, and what it saw."""
 
-    def __init__(self, seed: int, seconds: float, pool: ExecutorPool) -> None:
+    def __init__(
+        self, seed: int, seconds: float, pool: ExecutorPool, engine: Engine, stoppable: StoppableEngine | None
+    ) -> None:
         self.random = random.Random(seed)
+        self.seconds = seconds
         self.ends = time.monotonic() + seconds
         self.pool = pool
+        self.engine = engine
+        self.stoppable = stoppable
         self.counts: collections.Counter[str] = collections.Counter()
+        self.errors: dict[str, str] = {}  # the first of each type that ended an episode
         self.problems: list[str] = []
         self.longest = 0.0
 
@@ -97,11 +79,15 @@ class Soak:
         while not self.over:
             try:
                 async with self.pool.lease(timeout=60) as box:
+                    fresh = await box.python(TRACES, timeout=5)
+                    if fresh.ok and fresh.value != "(False, [])":
+                        self.problems.append(f"a leased box was not clean: {fresh.value}")
                     for _ in range(choice.randint(1, 4)):
                         await self.act(box, choice)
                 self.counts["episodes"] += 1
             except SandboxError as error:
                 self.counts[f"episodes ended by {type(error).__name__}"] += 1
+                self.errors.setdefault(type(error).__name__, str(error))
             except Exception as error:
                 self.problems.append(f"an episode raised {error!r}")
 
@@ -124,19 +110,10 @@ class Soak:
             }
             call = calls[kind]()
         task = asyncio.ensure_future(call)
-        if choice.random() < 0.1:
-            await asyncio.wait([task], timeout=choice.random() * 0.3)
+        try:
+            await self.answer(task, f"{kind} {name}", timeout + SLACK if name else 60.0, choice)
+        finally:
             task.cancel()
-            self.counts["cancelled calls"] += 1
-        started = time.monotonic()
-        deadline = timeout + SLACK if kind in ("python", "bash") else 60.0
-        await asyncio.wait([task], timeout=deadline)
-        self.longest = max(self.longest, time.monotonic() - started)
-        self.counts["calls"] += 1
-        if not task.done():
-            self.problems.append(f"{kind} {name} was not answered within {deadline:g} s")
-            task.cancel()
-            await asyncio.wait([task])
         if task.cancelled():
             return
         error = task.exception()
@@ -147,86 +124,86 @@ class Soak:
         elif kind in ("python", "bash"):
             self.counts[f"status {task.result().status}"] += 1
 
+    async def answer(self, task: asyncio.Future[Any], what: str, deadline: float, choice: random.Random) -> None:
+        """Wait until a call is over; some are cancelled, and any that is late is a problem."""
+        if choice.random() < 0.1:
+            await asyncio.wait([task], timeout=choice.random() * 0.3)
+            task.cancel()
+            self.counts["cancelled calls"] += 1
+        started = time.monotonic()
+        await asyncio.wait([task], timeout=deadline)
+        self.longest = max(self.longest, time.monotonic() - started)
+        self.counts["calls"] += 1
+        if not task.done():
+            self.problems.append(f"{what} was not answered within {deadline:g} s")
+            task.cancel()
+            await asyncio.wait([task])  # or the run counts as hanging
+
     async def disturb(self, choice: random.Random) -> None:
-        """Kill and pause containers of ours, and stop the engine, from outside."""
+        """Kill, remove and pause containers of ours, and stop the engine, from outside."""
         while not self.over:
             await asyncio.sleep(choice.uniform(0.2, 1.5))
-            mine = await asyncio.to_thread(containers)
-            what = choice.choice(["kill", "kill", "rm", "pause", "engine"])
-            if what == "engine":
-                await self.stop_engine(choice.uniform(0.1, 1.5))
-            elif mine:
-                victim = choice.choice(mine)
-                arguments = ["rm", "-f", victim] if what == "rm" else [what, victim]
-                await asyncio.to_thread(docker, *arguments)
-                self.counts[f"containers: {what}"] += 1
-                if what == "pause" and choice.random() < 0.5:
-                    await asyncio.sleep(choice.random())
-                    await asyncio.to_thread(docker, "unpause", victim)
+            what = choice.choice(["kill", "kill", "remove", "pause", "engine"])
+            seconds = choice.uniform(0.1, 1.5)
+            try:
+                if what != "engine":
+                    await self.disturb_container(what, choice)
+                elif self.stoppable is not None:
+                    await self.stoppable.stop(seconds)
+                    self.counts["the engine was stopped"] += 1
+            except Exception as error:
+                self.problems.append(f"the program could not {what}: {error!r}")
+        if self.seconds >= EXPECTED_AFTER and not any(name.startswith("containers: ") for name in self.counts):
+            self.problems.append("no container was disturbed")
 
-    async def stop_engine(self, seconds: float) -> None:
-        pid = engine_process()
-        if pid is None:
-            self.counts["engine not stopped: not ours to signal"] += 1
+    async def disturb_container(self, what: str, choice: random.Random) -> None:
+        mine = await own_containers(self.engine)
+        if not mine:
+            self.counts["no container to disturb"] += 1
             return
-        os.kill(pid, signal.SIGSTOP)
+        victim = choice.choice(mine)
+        api = self.engine.client.api
+        actions: dict[str, Callable[[], Any]] = {
+            "kill": lambda: api.kill(victim),
+            "remove": lambda: api.remove_container(victim, force=True),
+            "pause": lambda: api.pause(victim),
+        }
         try:
-            await asyncio.sleep(seconds)
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        self.counts["engine stopped"] += 1
+            await self.engine.call(actions[what])
+        except EngineError:  # the pool was faster; that it goes on like this is a problem in `disturb`
+            self.counts["container gone before it was disturbed"] += 1
+            return
+        self.counts[f"containers: {what}"] += 1
+        if what == "pause" and choice.random() < 0.5:
+            await asyncio.sleep(choice.random())
+            with contextlib.suppress(EngineError):  # given up and removed meanwhile
+                await self.engine.call(api.unpause, victim)
 
 
-def docker(*arguments: str) -> str:
-    return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False).stdout
-
-
-def containers() -> list[str]:
-    """The containers, in any state, that this process owns."""
-    return docker("ps", "-aq", "--filter", f"label={LABEL}.pid={os.getpid()}").split()
-
-
-def engine_process() -> int | None:
-    """The engine's process, if it runs on this machine and may be signalled."""
-    for folder in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            if (folder / "comm").read_text().strip() == "dockerd":
-                pid = int(folder.name)
-                os.kill(pid, 0)
-                return pid
-    return None
-
-
-def sockets() -> int:
-    count = 0
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            count += os.readlink(descriptor).startswith("socket:")
-    return count
-
-
-async def soak(seed: int, seconds: float, episodes: int, boxes: int) -> Soak:
+async def soak(arguments: argparse.Namespace, stoppable: StoppableEngine | None) -> Soak:
+    loop, this = asyncio.get_running_loop(), asyncio.current_task()
+    assert this is not None
+    loop.add_signal_handler(signal.SIGTERM, this.cancel)  # so that what was started is ended
+    await build_image()
+    before = LeftBehind()
+    pool = ExecutorPool(DockerExecutor(limits=LIMITS), max_boxes=arguments.boxes, warm=2, idle=20.0)
     async with Engine() as engine:
-        await build_if_changed(engine)
-    sockets_before, tasks_before = sockets(), len(asyncio.all_tasks())
-    pool = ExecutorPool(DockerExecutor(limits=LIMITS), max_boxes=boxes, warm=2, idle=20.0)
-    run = Soak(seed, seconds, pool)
-    try:
-        await run.run(episodes)
-    finally:
-        await pool.close()
-    left: dict[str, Callable[[], int]] = {
-        "containers": lambda: len(containers()),
-        "sockets": lambda: sockets() - sockets_before,
-        "tasks": lambda: len(asyncio.all_tasks()) - tasks_before,
-        "threads of the engine": lambda: sum("gymnast-engine" in thread.name for thread in threading.enumerate()),
-    }
-    deadline = time.monotonic() + 5.0
-    while any(count() > 0 for count in left.values()) and time.monotonic() < deadline:  # noqa: ASYNC110
-        await asyncio.sleep(0.1)
-    run.problems += [f"{count()} {what} are left" for what, count in left.items() if count() > 0]
-    if pool.statistics.boxes or pool.statistics.leased:
-        run.problems.append(f"the closed pool still counts {pool.statistics}")
+        run = Soak(arguments.seed, arguments.seconds, pool, engine, stoppable)
+        try:
+            await run.run(arguments.episodes)
+        finally:
+            await pool.close()
+        deadline = time.monotonic() + 5.0
+        while (left := await own_containers(engine)) and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    left = [f"container {name}" for name in left] + await before.after(5.0)
+    run.problems += [f"left behind: {what}" for what in left]
+    statistics = pool.statistics
+    if statistics.boxes or statistics.leased:
+        run.problems.append(f"the closed pool still counts {statistics}")
+    unexpected = {reason: count for reason, count in statistics.retired.items() if reason not in EXPECTED}
+    if sum(unexpected.values()) > UNEXPECTED * statistics.leases:
+        run.problems.append(f"of {statistics.leases} leases too many ended with the box replaced: {unexpected}")
     return run
 
 
@@ -236,17 +213,35 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--episodes", type=int, default=24, help="episodes at a time (default: %(default)s)")
     parser.add_argument("--boxes", type=int, default=10, help="containers at a time (default: %(default)s)")
+    parser.add_argument(
+        "--stop-engine", action="store_true", help="stop this machine's engine for moments, for everybody who uses it"
+    )
     arguments = parser.parse_args()
+    faulthandler.dump_traceback_later(arguments.seconds + HANGING, exit=True)
     try:
-        run = asyncio.run(soak(arguments.seed, arguments.seconds, arguments.episodes, arguments.boxes))
-    except SandboxError as error:
+        stoppable = StoppableEngine() if arguments.stop_engine else None
+        print(
+            f"seed {arguments.seed}, {arguments.seconds:g} s; the engine "
+            + (
+                f"(process {stoppable.pid}) is stopped for moments, for all who use it"
+                if stoppable
+                else "is left alone"
+            ),
+            flush=True,
+        )
+        run = asyncio.run(soak(arguments, stoppable))
+    except asyncio.CancelledError:
+        sys.exit(143)  # SIGTERM
+    except (SandboxError, ValueError) as error:
         sys.exit(f"error: {error}")
     for name, count in sorted(run.counts.items()):
         print(f"{count:8} {name}")
     print(f"{run.longest:8.1f} seconds: the longest call")
+    for name, error in run.errors.items():
+        print(f"the first {name}: {error}")
     print(run.pool.statistics)
     if run.problems or not run.counts["episodes"]:
-        sys.exit("\n".join(["FAILED with seed " + str(arguments.seed), *run.problems]))
+        sys.exit("\n".join([f"FAILED with seed {arguments.seed}", *run.problems]))
     print("no call was late, and nothing is left")
 
 

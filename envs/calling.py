@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import inspect
 import math
 import time
 from collections.abc import Coroutine, Mapping, Sequence
@@ -19,7 +18,7 @@ from ..sandbox.cancellation import finish
 from ..sandbox.errors import SandboxError, SandboxFileError
 from .core import BrokenEnvironmentError, ConfigurationError, MalformedCall, Message, ToolCall
 from .episode import Outcome, ToolCallRecord, plain
-from .threads import being_cancelled, run_in_thread
+from .threads import being_cancelled, call_function
 from .tools import ArgumentError, Tool
 
 PART_TYPES = frozenset({"text", "image", "image_url", "audio", "input_audio", "video", "file"})
@@ -68,18 +67,21 @@ def _split_at_final(calls: Sequence[ToolCall], tools: Mapping[str, Tool]) -> lis
 async def _side_by_side(calls: Sequence[Coroutine[Any, Any, Item]]) -> list[Item]:
     """Await calls concurrently; what one of them raises cancels the others and is raised as it is.
 
+    Of several errors a `ConfigurationError` goes first, and none that a call raised because it was cancelled.
     No TaskGroup: in Python 3.11 it leaves a mark of cancellation on the task in which a child of it has failed.
     """
     tasks = [asyncio.ensure_future(call) for call in calls]
+    ended: set[asyncio.Task[Item]] = set()  # by themselves
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         for task in tasks:
             task.cancel()
         await finish(_ended(tasks))
-    errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+    causes = [task for task in tasks if task in ended and not task.cancelled()]
+    errors = [error for task in causes if (error := task.exception()) is not None]
     if errors:
-        raise errors[0]
+        raise min(errors, key=lambda error: not isinstance(error, ConfigurationError))
     return [task.result() for task in tasks]
 
 
@@ -101,7 +103,7 @@ async def _call(
     try:
         arguments = tool.check_arguments(call["function"]["arguments"])
         async with deadline:
-            value = await _run(tool, arguments)
+            value = await call_function(tool.function, **arguments)
         content = render(value)
     except ArgumentError as error:
         outcome, content = "bad_arguments", f"Error: {error}"
@@ -137,13 +139,6 @@ def breaking(error: BaseException) -> BaseException | None:
 def refuse(call: ToolCall, reason: str, *, known: bool) -> tuple[Message, ToolCallRecord]:
     """The result message and the record of a call that is not run; `known`: there is a tool of that name."""
     return _result(call, "not_run" if known else "unknown", f"Error: not run, {reason}.")
-
-
-async def _run(tool: Tool, arguments: dict[str, Any]) -> Any:
-    if inspect.iscoroutinefunction(tool.function):
-        return await tool.function(**arguments)
-    value = await run_in_thread(tool.function, **arguments)
-    return await value if inspect.isawaitable(value) else value
 
 
 def _unknown(name: str, tools: Mapping[str, Tool]) -> str:

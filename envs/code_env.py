@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from ..sandbox.base import ExecutionResult, Executor, check_timeout
-from ..sandbox.cancellation import finish
-from ..sandbox.errors import SandboxFileError
+from ..sandbox.base import ExecutionResult, Executor, check_timeout, size_of
+from ..sandbox.errors import PoolLoopError, SandboxClosedError, SandboxFileError
 from ..sandbox.pool import ExecutorPool, pool_of
+from ..sandbox.supervised import SupervisedExecutor
 from .calling import breaking
 from .code_files import files_of, submit_of
-from .code_grading import checks_of, require_verdict, same_answer
+from .code_grading import Check, require_verdict, same_answer
 from .code_results import Language, describe
-from .core import BrokenEnvironmentError, Message, StepResult
-from .tool_env import ToolEnv, call_hook
+from .core import BrokenEnvironmentError, ConfigurationError, Message, StepResult
+from .threads import being_cancelled, call_function
+from .tool_env import ToolEnv
 from .tools import Tool, tool
 
 
@@ -30,7 +32,7 @@ class CodeEnv(ToolEnv):
     A row may have, besides what a `ToolEnv` reads:
 
     - `files`: what the workspace holds before the first turn: text or bytes by relative path.
-    - `answer`: the right final answer; numbers are compared as numbers.
+    - `answer`: the right final answer; a number is compared as a number, exactly.
     - `submit` and `checks`: files that the agent hands in, by relative path, and hidden checks of them (see `grade`).
 
     Each episode has a box of its own, leased from the pool until the episode ends. Add tools as in any `ToolEnv`; an
@@ -65,7 +67,7 @@ class CodeEnv(ToolEnv):
             options: The other options of `ToolEnv`; `tool_timeout` is for the tools that you add.
 
         Raises:
-            TypeError: `code_executor` is neither, or an option of `ToolEnv` is wrong.
+            TypeError: `code_executor` is neither, `code_timeout` is no number, or an option of `ToolEnv` is wrong.
             ValueError: the executor is started already, or an option is out of its range.
         """
         super().__init__(tools, **options)
@@ -74,19 +76,19 @@ class CodeEnv(ToolEnv):
                 f"code_executor must be an executor such as DockerExecutor(), or an ExecutorPool, got {code_executor!r}"
             )
         self._pool = code_executor if isinstance(code_executor, ExecutorPool) else pool_of(code_executor)
-        self.code_timeout = check_timeout(code_timeout)
+        self.code_timeout = self.min_step_seconds = check_timeout(code_timeout, "code_timeout")
 
     @property
     def box(self) -> Executor:
         """This episode's box; for tools, `reset_task` and `grade`.
 
         Raises:
-            RuntimeError: there is none now: the episode has not begun or is over, or `fresh_box` took its place.
+            SandboxClosedError: there is none now: the episode has not begun or is over, or `fresh_box` took its place.
         """
         if self._box is None:
-            raise RuntimeError(
+            raise SandboxClosedError(
                 f"{type(self).__name__} has no box now: it has one from reset until the episode ends, or until "
-                f"fresh_box() is entered"
+                f"fresh_box() is entered, which belongs into grade() or a final tool"
             )
         return self._box
 
@@ -146,10 +148,13 @@ class CodeEnv(ToolEnv):
             {"bash": "python solution.py 2 3", "stdout": "5\\n", "exit_code": 0}
 
         Only the code enters the box; what is expected is compared outside. Without `checks` the answer is compared
-        with the row's `answer`. An override may be synchronous; it runs in a thread then. What it raises makes the
+        with the row's `answer`. An override may be synchronous; it runs in a thread then. Whatever it raises makes the
         episode fail.
+
+        Raises:
+            ConfigurationError: the row says nothing of what is right, or its checks are wrong.
         """
-        checks = checks_of(task)
+        checks = self._verdict(task)
         if not checks:
             return float(same_answer(answer, task["answer"]))
         passed = 0
@@ -164,33 +169,47 @@ class CodeEnv(ToolEnv):
 
     @contextlib.asynccontextmanager
     async def fresh_box(self, task: Mapping[str, Any]) -> AsyncIterator[Executor]:
-        """A box that the agent never touched, for `grade`: it holds the row's files, and those that the row's `submit`
-        names as the agent left them. One that is missing, or that is a link or no regular file, is not there.
+        """A box that no agent ever touched, for `grade` or a final tool: it holds the row's files, and those that the
+        row's `submit` names, with what the agent left in them. One that is missing, or is a link or no regular file,
+        is not there. All are handed in as data, without their mode.
 
-        The agent's own box is given back first: were it kept, episodes that hold all boxes of a pool would wait for
-        one another for ever. So read what you need of `self.box` before.
+        The agent's own box is given back first, for good: were it kept, episodes that hold all boxes of a pool would
+        wait for one another for ever. So read what you need of `self.box` before. An episode that goes on to use it
+        fails.
         """
         if self._handed_in is None:
-            self._handed_in = await self._hand_in(task)
+            self._handed_in = await self._hand_in(task, self.box)
+        started = time.perf_counter()
         await self._give_back()
-        async with self._pool.lease() as box:
+        async with contextlib.AsyncExitStack() as lease:
+            box = await self._borrow(lease, unused=True, ahead=True)  # ahead: others wait for this episode to end
+            waited = time.perf_counter() - started
+            self.metrics["grading_lease_seconds"] = self.metrics.get("grading_lease_seconds", 0.0) + waited
             await self._fill(box, task)
             yield box
 
+    def _verdict(self, task: Mapping[str, Any]) -> tuple[Check, ...]:
+        """The row's checks, or none if there is an answer; anything else is refused."""
+        recipe = self._pool.recipe
+        kept = size_of(recipe.limits.max_output) if isinstance(recipe, SupervisedExecutor) else None
+        return require_verdict(task, type(self).__name__, max_output=kept)
+
     async def _graded(self, answer: str) -> float:
         try:
-            return float(await call_hook(self.grade, self._task, answer))
-        except Exception as error:
-            if breaking(error):
+            return float(await call_function(self.grade, self._task, answer))
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # SystemExit of a grader is no verdict either
+            if breaking(error) is not None or (isinstance(error, asyncio.CancelledError) and being_cancelled()):
                 raise
             problem = f"{type(self).__name__}.grade() raised {type(error).__name__}: {error}"
             raise BrokenEnvironmentError(problem) from error
 
-    async def _hand_in(self, task: Mapping[str, Any]) -> dict[str, bytes]:
+    async def _hand_in(self, task: Mapping[str, Any], box: Executor) -> dict[str, bytes]:
         handed_in: dict[str, bytes] = {}
         for path in submit_of(task):
             with contextlib.suppress(SandboxFileError):  # missing, or a trap such as a link: then it is not handed in
-                handed_in[path] = await self.box.read_file(path)
+                handed_in[path] = await box.read_file(path)
         return handed_in
 
     async def _fill(self, box: Executor, task: Mapping[str, Any]) -> None:
@@ -226,12 +245,13 @@ class CodeEnv(ToolEnv):
         return result
 
     async def aclose(self) -> None:
+        self._over = True
         await self._give_back()
         await super().aclose()
 
     async def _prepare(self, task: Mapping[str, Any]) -> None:
         if type(self).grade is CodeEnv.grade:
-            require_verdict(task, type(self).__name__)
+            self._verdict(task)
         submit_of(task)  # for its errors: a mistake in a row is met before any box or turn is spent on it
         files = files_of(task)
         self._task, self._handed_in = task, None
@@ -245,15 +265,28 @@ class CodeEnv(ToolEnv):
     async def _take_box(self) -> None:
         started = time.perf_counter()
         lease = contextlib.AsyncExitStack()
-        self._box = await lease.enter_async_context(self._pool.lease())
+        self._box = await self._borrow(lease)
         self._lease = lease
         self._lease_seconds = time.perf_counter() - started
 
     async def _give_back(self) -> None:
-        """End the lease, if there is one: exactly once, on cancellation too."""
+        """End the lease, if there is one: exactly once.
+
+        A pool waits for nothing when a lease ends, so no cancellation can come in between, and neither can another
+        lease between this and the one that `fresh_box` asks for.
+        """
         lease, self._lease, self._box = self._lease, None, None
         if lease is not None:
-            await finish(lease.aclose())
+            await lease.aclose()
+
+    async def _borrow(self, lease: contextlib.AsyncExitStack, *, unused: bool = False, ahead: bool = False) -> Executor:
+        try:
+            return await lease.enter_async_context(self._pool.lease(unused=unused, ahead=ahead))
+        except PoolLoopError as error:
+            raise ConfigurationError(
+                "the pool is open in another event loop than that in which the episodes are played: do not open it "
+                "yourself before play() or train(), the first episode does; or close it with `await pool.close()`"
+            ) from error
 
 
 DefaultEnv = CodeEnv

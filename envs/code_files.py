@@ -19,22 +19,25 @@ def files_of(row: Row) -> dict[str, str | bytes]:
     """The row's `files`: what the workspace holds before the first turn, by relative path.
 
     Raises:
-        TypeError: they are no mapping, or one of them is neither text nor bytes.
-        ValueError: a path is not a relative one within the workspace.
+        ConfigurationError: they are no mapping of relative paths within the workspace to text or bytes, or two of the
+            paths are the same.
     """
     files = row.get("files")
     if files is None:
         return {}
     if not isinstance(files, Mapping):
-        raise TypeError(f"the row's 'files' must map relative paths to text or bytes, got {shorten(files)}")
+        raise ConfigurationError(f"the row's 'files' must map relative paths to text or bytes, got {shorten(files)}")
     checked: dict[str, str | bytes] = {}
     for path, data in files.items():
         place = f"the row's files[{path!r}]"
         if data is None:
             continue
         if not isinstance(data, str | bytes):
-            raise TypeError(f"{place} must be text or bytes, got {shorten(data)}")
-        checked[_relative(path, place)] = data
+            raise ConfigurationError(f"{place} must be text or bytes, got {shorten(data)}")
+        shortest = _relative(path, place)
+        if shortest in checked:
+            raise ConfigurationError(f"{place}: another entry of 'files' is this file too: {shortest!r}")
+        checked[shortest] = data
     return checked
 
 
@@ -42,28 +45,34 @@ def submit_of(row: Row) -> tuple[str, ...]:
     """The row's `submit`: the relative paths of the files that the agent hands in.
 
     Raises:
-        ConfigurationError: it is no list of relative paths.
+        ConfigurationError: it is no list of relative paths within the workspace, or two of them are the same.
     """
     paths = row.get("submit")
     if paths is None:
         return ()
     if isinstance(paths, str | bytes) or not isinstance(paths, Sequence):
         raise ConfigurationError(f"the row's 'submit' must be a list of relative paths, got {shorten(paths)}")
-    try:
-        return tuple(_relative(path, f"the row's submit[{place}]") for place, path in enumerate(paths))
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
+    checked: list[str] = []
+    for index, path in enumerate(paths):
+        place = f"the row's submit[{index}]"
+        shortest = _relative(path, place)
+        if shortest in checked:
+            raise ConfigurationError(f"{place}: another entry of 'submit' is this file too: {shortest!r}")
+        checked.append(shortest)
+    return tuple(checked)
 
 
 def _relative(path: Any, place: str) -> str:
     """A path within the workspace, in its shortest form."""
     if not isinstance(path, str) or not path or "\0" in path:
-        raise ValueError(f"{place}: a path is text such as 'data/train.csv', got {shorten(path)}")
+        raise ConfigurationError(f"{place}: a path is text such as 'data/train.csv', got {shorten(path)}")
     if posixpath.isabs(path) or ".." in path.split("/"):
-        raise ValueError(f"{place}: a path must be relative and without '..', since files belong into the workspace")
+        raise ConfigurationError(
+            f"{place}: a path must be relative and without '..', since files belong into the workspace"
+        )
     shortest = posixpath.normpath(path)
     if shortest == "." or path.endswith("/"):
-        raise ValueError(f"{place}: a path must name a file, got {path!r}")
+        raise ConfigurationError(f"{place}: a path must name a file, got {path!r}")
     return shortest
 
 

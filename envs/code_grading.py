@@ -6,6 +6,7 @@ an early exit, a patched `assert` or a file with a reward in it is just a wrong 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -14,6 +15,8 @@ from typing import Any
 from ..sandbox.base import ExecutionResult, Executor, Status
 from .code_files import Row, shorten, submit_of
 from .core import ConfigurationError
+
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # as one writes it, in ASCII
 
 FORMS = "{'run': Python code, 'stdout' and/or 'value': text} or {'bash': command, 'stdout': text, 'exit_code': int}"
 
@@ -45,11 +48,16 @@ class Check:
         return printed and (self.value is None or result.value == self.value)
 
 
-def checks_of(row: Row) -> tuple[Check, ...]:
+def checks_of(row: Row, *, max_output: int | None = None) -> tuple[Check, ...]:
     """The row's hidden `checks`.
 
+    Args:
+        row: the row.
+        max_output: bytes that a box keeps of an output, if that is known.
+
     Raises:
-        ConfigurationError: they are none, or nothing is handed in that they could check.
+        ConfigurationError: they are none, nothing is handed in that they could check, no right submission could pass
+            one of them, or an empty one would.
     """
     checks = row.get("checks")
     if checks is None:
@@ -61,23 +69,26 @@ def checks_of(row: Row) -> tuple[Check, ...]:
             "the row has 'checks' but no 'submit': the checks run in a fresh box, so 'submit' must list the files "
             "that the agent hands in"
         )
-    return tuple(_check(check, f"the row's checks[{place}]") for place, check in enumerate(checks))
+    places = [f"the row's checks[{index}]" for index in range(len(checks))]
+    return tuple(_check(check, place, max_output) for check, place in zip(checks, places, strict=True))
 
 
-def require_verdict(row: Row, name: str) -> None:
-    """Make sure that an answer can be graded.
+def require_verdict(row: Row, name: str, *, max_output: int | None = None) -> tuple[Check, ...]:
+    """The row's checks, none if it has an answer instead.
 
     Raises:
         ConfigurationError: the row says nothing of what is right, or its checks are wrong.
     """
-    if not checks_of(row) and row.get("answer") is None:
+    checks = checks_of(row, max_output=max_output)
+    if not checks and row.get("answer") is None:
         raise ConfigurationError(
             f"{name}: the row has neither 'checks' nor 'answer' (its columns: {sorted(map(str, row))}), so nothing "
             f"says which answers are right; add one of these columns, or override grade()"
         )
+    return checks
 
 
-def _check(check: Any, place: str) -> Check:
+def _check(check: Any, place: str, max_output: int | None) -> Check:
     if not isinstance(check, Mapping):
         raise ConfigurationError(f"{place} must be {FORMS}, got {shorten(check)}")
     given = {name: value for name, value in check.items() if value is not None}
@@ -92,8 +103,7 @@ def _check(check: Any, place: str) -> Check:
     code = given.get("exit_code", 0)
     if not isinstance(code, int) or isinstance(code, bool) or not 0 <= code <= 255:
         raise ConfigurationError(f"{place}['exit_code'] must be an integer from 0 to 255, got {shorten(code)}")
-    if "stdout" not in given and "value" not in given:
-        raise ConfigurationError(f"{place} expects no output, so code that does nothing would pass: add 'stdout'")
+    _check_expectation(given, place, max_output)
     return Check(
         python=given.get("run"),
         bash=given.get("bash"),
@@ -103,12 +113,39 @@ def _check(check: Any, place: str) -> Check:
     )
 
 
+def _check_expectation(given: Mapping[str, Any], place: str, max_output: int | None) -> None:
+    """Refuse what no right submission can give, and what an empty one gives too."""
+    stdout, value = given.get("stdout"), given.get("value")
+    if stdout is None and value is None:
+        raise ConfigurationError(f"{place} expects no output, so code that does nothing would pass: add 'stdout'")
+    if value is None and not (stdout or "").strip() and not given.get("exit_code"):
+        raise ConfigurationError(
+            f"{place} expects an empty output, so a submission that does nothing would pass: let the check print "
+            f"something, such as the number of lines"
+        )
+    if value is not None and value.strip() == "None":
+        raise ConfigurationError(
+            f"{place}['value'] is 'None', but as in a notebook None is not shown: write the check as `... is None`, "
+            f"and expect 'True'"
+        )
+    for name, text in (("stdout", stdout), ("value", value)):
+        if text is not None and max_output is not None and len(text.rstrip().encode()) >= max_output:
+            raise ConfigurationError(
+                f"{place}[{name!r}] is as long as the {max_output} bytes that a box keeps of an output, or longer, so "
+                f"no submission could pass: raise Limits.max_output, or let the check print less, such as a hash"
+            )
+
+
 def same_answer(answer: str, expected: Any) -> bool:
-    """Whether an answer is the expected one: equal as text, white space around it apart, or equal as numbers."""
+    """Whether an answer is the expected one, white space around it apart.
+
+    Where a number is expected, an answer that is written as one is compared as a number: exactly, without tolerance.
+    """
     wanted, given = str(expected).strip(), answer.strip()
-    if wanted == given:
-        return True
+    number = isinstance(expected, int | float | Decimal) and not isinstance(expected, bool)
+    if not number or NUMBER.fullmatch(given) is None:
+        return wanted == given
     try:
         return Decimal(wanted) == Decimal(given)
-    except InvalidOperation:
+    except InvalidOperation:  # an exponent beyond all measure
         return False

@@ -161,6 +161,7 @@ class Environment(gymnasium.Env[list[Message], Message]):
 
     tasks: Sequence[Mapping[str, Any]] | None = None
     render_mode: str | None = None
+    min_step_seconds: float | None = None  # what one call may take by right; a `step_timeout` must be longer
 
     _constructor: tuple[tuple[Any, ...], dict[str, Any]]
 

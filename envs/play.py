@@ -30,7 +30,7 @@ class EpisodeLimits:
 
     max_turns: int | None = None  # answers of the model
     max_tool_calls: int | None = None  # calls that are run; a final call is never refused
-    episode_timeout: float | None = None  # seconds; then the episode is truncated
+    episode_timeout: float | None = None  # seconds; then the episode is truncated; in its final answer's step it fails
     step_timeout: float | None = None  # seconds for one reset or step; then the episode has failed
 
     def __post_init__(self) -> None:
@@ -54,6 +54,7 @@ async def play_episode(
     episode = Episode(spec=spec)
     started = time.perf_counter()
     environment: gymnasium.Env[Any, Any] | None = None
+    player: _Player | None = None
     preparing: Stage | None = "create"
     try:
         async with asyncio.timeout(limits.episode_timeout):
@@ -65,11 +66,13 @@ async def play_episode(
             preparing = None
             episode.stop = await player.play(conversation)
     except TimeoutError:
-        if preparing is None:
+        over = f"episode_timeout={limits.episode_timeout:g} s was over"
+        if preparing is not None:  # no turn was possible, so a reward of zero would be a lie
+            episode.failure = Failure.of(preparing, TimeoutError(f"{over} before the first turn"))
+        elif player is not None and player.grading:  # the model was in time, and nobody knows its reward
+            episode.failure = Failure.of("step", TimeoutError(f"{over} while the final answer was graded"))
+        else:
             episode.stop = StopReason.TIMEOUT
-        else:  # no turn was possible, so a reward of zero would be a lie
-            late = TimeoutError(f"episode_timeout={limits.episode_timeout:g} s was over before the first turn")
-            episode.failure = Failure.of(preparing, late)
     except Broken as broken:
         if isinstance(broken.error, ConfigurationError):
             raise broken.error from None
@@ -100,10 +103,12 @@ class _Player:
         self.policy = policy
         self.limits = limits
         self.calls_left = limits.max_tool_calls
+        self.grading = False  # the environment is answering a turn with a final call
 
     async def begin(self) -> Conversation:
         spec, episode = self.episode.spec, self.episode
         with at_stage("reset"):
+            self._check_step_timeout()
             reset = self._call("reset", seed=spec.task.seed, options={"task": spec.task.row})
             episode.prompt, episode.metrics = checked_reset(await self._timed("reset", reset), self.name)
             episode.tools = self.core.tool_schemas() if isinstance(self.core, Environment) else []
@@ -142,8 +147,10 @@ class _Player:
             allowed = [call for index, call in enumerate(calls) if index not in refused]
             action = {**action, "tool_calls": allowed}
         started = time.perf_counter()
+        self.grading = any(map(self._is_final, calls))
         try:
             result = checked_step(await self._timed("step", self._call("step", action)), self.name)
+            self.grading = False
         finally:
             turn.environment_seconds = time.perf_counter() - started
         stop = ending(result, self.name)
@@ -164,6 +171,17 @@ class _Player:
         if self.limits.max_turns is not None and len(self.episode.turns) >= self.limits.max_turns:
             return StopReason.MAX_TURNS
         return None
+
+    def _check_step_timeout(self) -> None:
+        limit, least = self.limits.step_timeout, None
+        if isinstance(self.core, Environment):
+            least = self.core.min_step_seconds
+        if limit is not None and least is not None and limit <= least:
+            raise ConfigurationError(
+                f"step_timeout={limit:g} s must be longer than the {least:g} s that one call in {self.name} may take "
+                f"(its min_step_seconds; in a CodeEnv that is code_timeout), or slow code of the model's would make "
+                f"the episode fail instead of being stopped"
+            )
 
     def _is_final(self, call: ToolCall) -> bool:
         return isinstance(self.core, Environment) and self.core.is_final(call)

@@ -12,7 +12,7 @@ from jmespath.exceptions import JMESPathError
 
 from .core import Message
 from .episode import Episode
-from .threads import run_in_thread
+from .threads import call_function
 
 RewardFunction = Callable[..., Sequence[float | None] | Awaitable[Sequence[float | None]]]
 """Takes lists by keyword, one entry for each episode, and returns one reward for each: None = not applicable.
@@ -126,10 +126,7 @@ async def _call(function: RewardFunction, arguments: Mapping[str, list[Any]]) ->
     parameters = inspect.signature(function).parameters
     if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         arguments = {name: value for name, value in arguments.items() if name in parameters}
-    if inspect.iscoroutinefunction(function):
-        return await function(**arguments)
-    result = await run_in_thread(function, **arguments)
-    return await result if inspect.isawaitable(result) else result
+    return await call_function(function, **arguments)
 
 
 def _checked(name: str, rewards: Any, count: int) -> list[float | None]:

@@ -1,6 +1,7 @@
 """Threads between the synchronous and the asynchronous world.
 
-`run_in_thread` awaits a blocking function; `run_in_loop` runs a coroutine for a caller that is not asynchronous.
+`run_in_thread` awaits a blocking function, `call_function` any function that a user wrote, and `run_in_loop` runs a
+coroutine for a caller that is not asynchronous.
 The standard library's thread pool has neither property that untrusted, blocking functions need: its size is bounded
 (six threads on two cores: one hung tool in six would stall every other), and the interpreter waits for its threads at
 exit (one hung tool would keep the program alive for ever). The threads here are unbounded, reused and daemonic.
@@ -12,6 +13,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
+import inspect
 import os
 import queue
 import threading
@@ -104,6 +106,17 @@ async def run_in_thread(function: Callable[..., Result], /, *args: Any, **kwargs
 
     _pool.submit(job)
     return await future
+
+
+async def call_function(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call what a user wrote: awaited when it is a coroutine function, in a thread when it is not, since it may block.
+
+    What a blocking one returns is awaited where it can be: it may be a lambda around a coroutine function.
+    """
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    result = await run_in_thread(function, *args, **kwargs)
+    return await result if inspect.isawaitable(result) else result
 
 
 def being_cancelled() -> bool:

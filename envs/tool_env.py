@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -11,7 +10,7 @@ from .calling import call_tools, cut, with_text_of
 from .core import Environment, MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
 from .score import PerStep, one_step
 from .spaces import check_messages
-from .threads import run_in_thread
+from .threads import call_function
 from .tools import Tool, collect_tools, is_tool, tool
 
 OnMalformed = Literal["feedback", "end", "text"]
@@ -191,12 +190,13 @@ class ToolEnv(Environment):
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
+        self._over = True  # until all of this has gone well
         await super().areset(seed=seed)
         self.reward, self.terminated, self.metrics, self._malformed_turns = 0.0, False, {}, 0
         task = self.task_of(options)
         await self._prepare(task)
         self.tools = self._all_tools()
-        messages = await call_hook(self.reset_task, task)
+        messages = await call_function(self.reset_task, task)
         self._narrow(task.get("tools"))  # afterwards, since reset_task may have chosen tools too
         check_messages(messages, f"{type(self).__name__}.reset_task()")
         self._transcript = list(messages)
@@ -235,7 +235,7 @@ class ToolEnv(Environment):
             if too_many and not result.terminated:
                 return self._end(StopReason.MALFORMED, result.messages, tool_calls=result.info["tool_calls"])
             return result
-        answer = await call_hook(self.reply, action)
+        answer = await call_function(self.reply, action)
         if answer is None:
             return self._end(StopReason.MODEL_STOPPED)
         check_messages(answer, f"{type(self).__name__}.reply()")
@@ -273,13 +273,6 @@ def final_answer(answer: str) -> str:
         answer: The final answer.
     """
     return answer
-
-
-async def call_hook(hook: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a user's hook: awaited when it is a coroutine function, in a thread when it is not, since it may block."""
-    if inspect.iscoroutinefunction(hook):
-        return await hook(*arguments)
-    return await run_in_thread(hook, *arguments)
 
 
 def _tool_methods(cls: type) -> tuple[str, ...]:

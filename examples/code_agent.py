@@ -23,9 +23,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from gymnast.envs import CodeEnv, Episode, tool_call
-from gymnast.sandbox import DockerExecutor, Engine, ExecutorPool, Limits, SandboxError
-from gymnast.sandbox.images import build_if_changed
+from gymnast.envs import CodeEnv, tool_call
+from gymnast.sandbox import DockerExecutor, ExecutorPool, Limits, SandboxError, build_image
 from gymnast.trainer import AgentTrainer, GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder
 from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
 
@@ -56,7 +55,7 @@ def random_task(rng: random.Random, *, held_out: bool) -> dict[str, Any]:
 
 def demonstration(task: dict[str, Any], rng: random.Random) -> list[Any]:
     """A conversation that shows how programs are written, but mostly not which: that is left to learn from rewards."""
-    function = FUNCTIONS[task["word"]] if rng.random() < 0.1 else rng.choice(list(FUNCTIONS.values()))
+    function = FUNCTIONS[task["word"]] if rng.random() < 0.15 else rng.choice(list(FUNCTIONS.values()))
     code = (
         f"numbers = [int(line) for line in open('{task['file']}')]\n"
         f"print({function.__name__}(numbers[:{task['count']}]))"
@@ -85,7 +84,7 @@ def make_trainer(
     trainer_class, config_class = ALGORITHMS[arguments.algorithm]
     if arguments.model is None:
         model, tokenizer = tiny_model(environment, arguments.seed, console)
-        recipe = {"learning_rate": 1e-3, "max_completion_length": 160, "use_cpu": True}
+        recipe = {"learning_rate": 7e-4, "max_completion_length": 160, "use_cpu": True}
         recipe |= {"per_device_train_batch_size": 128}  # 16 tasks x 8 episodes
     else:
         model, tokenizer = arguments.model, None
@@ -97,6 +96,7 @@ def make_trainer(
         seed=arguments.seed,
         max_steps=arguments.steps,
         num_generations=8,
+        num_iterations=2,  # programs that run cost more than updates: learn twice from each
         beta=0.0,
         max_turns=4,
         lr_scheduler_type="linear",
@@ -117,20 +117,19 @@ def make_trainer(
     )
 
 
-def success(episodes: list[Episode]) -> float:
-    """The share of right answers; an episode that failed has none, and is not counted."""
-    played = [episode for episode in episodes if not episode.stop.is_failure]
-    return sum(episode.metrics["success"] for episode in played) / len(played)
-
-
-async def make_image() -> None:
-    async with Engine() as engine:
-        await build_if_changed(engine)
+def evaluate(trainer: AgentTrainer, tasks: list[dict[str, Any]]) -> tuple[float, int]:
+    """The share of right answers among the episodes that were played, and how many failed: those have no answer."""
+    episodes = trainer.rollout(tasks)
+    failures = [episode.failure for episode in episodes if episode.failure is not None]
+    if len(failures) == len(episodes):
+        raise SystemExit(f"error: all {len(failures)} evaluation episodes failed, the first in {failures[0]}")
+    right = sum(episode.metrics["success"] for episode in episodes if episode.failure is None)
+    return right / (len(episodes) - len(failures)), len(failures)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> None:
     started = time.perf_counter()
-    asyncio.run(make_image())
+    asyncio.run(build_image())
     folder = arguments.output_dir / f"code-agent-{arguments.algorithm}-seed{arguments.seed}"
     records = RunFolder(folder)
     limits = Limits(memory="128m", workspace="16m", tmp="16m", pids=32)
@@ -140,12 +139,12 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
         trainer = make_trainer(arguments, environment, folder, [records, RichProgress(console)], console)
         rng = random.Random(2000 + arguments.seed)
         tasks = [random_task(rng, held_out=True) for _ in range(HELD_OUT)]
-        before = success(trainer.rollout(tasks))
-        console.print(f"before: {before:.1%} of {HELD_OUT} held-out tasks")
+        before, failed_before = evaluate(trainer, tasks)
+        console.print(f"before: {before:.1%} of {HELD_OUT - failed_before} held-out tasks; {failed_before} failed")
         trainer.train()
         trainer.save_model(str(folder / "model"))
-        after = success(trainer.rollout(tasks))
-        console.print(f"after:  {after:.1%} of {HELD_OUT} held-out tasks")
+        after, failed_after = evaluate(trainer, tasks)
+        console.print(f"after:  {after:.1%} of {HELD_OUT - failed_after} held-out tasks; {failed_after} failed")
         statistics = pool.statistics
     finally:
         asyncio.run(pool.close())
@@ -153,7 +152,9 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
         "algorithm": arguments.algorithm,
         "seed": arguments.seed,
         "success_before": before,
+        "failed_before": failed_before,
         "success_after": after,
+        "failed_after": failed_after,
         "seconds": round(time.perf_counter() - started, 1),
         "steps": trainer.state.global_step,
         "interrupted": trainer.was_interrupted,
@@ -171,7 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithm", choices=sorted(ALGORITHMS), default="grpo")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=80, help="optimiser steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=70, help="optimiser steps (default: %(default)s)")
     parser.add_argument("--boxes", type=int, default=64, help="containers at a time (default: %(default)s)")
     parser.add_argument("--model", help="a model of the Hugging Face Hub; by default a tiny one is made")
     parser.add_argument("--output-dir", type=Path, default=Path("runs"))

@@ -6,6 +6,7 @@ from .engine import Engine
 from .errors import (
     EngineError,
     ImageError,
+    PoolLoopError,
     SandboxClosedError,
     SandboxError,
     SandboxFileError,
@@ -15,7 +16,7 @@ from .errors import (
     SandboxPermissionError,
     SandboxTimeoutError,
 )
-from .images import DEFAULT_IMAGE
+from .images import DEFAULT_IMAGE, build_image
 from .local import LocalExecutor
 from .pool import ExecutorPool, pool_of
 from .pool_statistics import PoolStatistics
@@ -36,6 +37,7 @@ __all__ = [
     "ImageError",
     "Limits",
     "LocalExecutor",
+    "PoolLoopError",
     "PoolStatistics",
     "Recorder",
     "Recording",
@@ -50,6 +52,7 @@ __all__ = [
     "ScriptError",
     "ScriptedExecutor",
     "Status",
+    "build_image",
     "pool_of",
     "reap",
 ]

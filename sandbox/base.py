@@ -14,11 +14,12 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from numbers import Real
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 DEFAULT_TIMEOUT = 30.0  # seconds for one call of `python` or `bash`
 
@@ -132,6 +133,11 @@ class Limits:
                 f"memory={self.memory!r}: these files live in memory; raise memory or lower them"
             )
 
+    def changed(self, names: Iterable[str]) -> list[str]:
+        """Those of the named limits that differ from the default."""
+        standard = Limits()
+        return [name for name in names if getattr(self, name) != getattr(standard, name)]
+
 
 State = Literal["new", "open", "closed"]  # before `start`, up to `close`, and after that
 
@@ -148,13 +154,15 @@ class Executor(ABC):
     `SandboxLostError` when the box dies or does not answer; a lost box stays lost until `reset`.
     """
 
+    _pool: Any = None  # the pool that belongs to this recipe, see `pool_of`
+
     @abstractmethod
     async def start(self) -> None:
         """Make the box ready. On failure or cancellation nothing is left behind.
 
         Raises:
-            EngineError: there is no engine, or it refused.
-            ImageError: the image is missing or unfit.
+            EngineError: there is no engine, or it refused; or the box ended before it was ready.
+            ImageError: the image, or what else the box is made of, is missing or unfit.
             SandboxTimeoutError: the box was not ready in time.
             SandboxClosedError: the executor was started before.
         """
@@ -239,7 +247,15 @@ class Executor(ABC):
     @property
     @abstractmethod
     def retire_reason(self) -> str | None:
-        """Why the box should be replaced rather than reused, or None; asked by pools between leases."""
+        """Why the box should be replaced rather than reused, or None; asked by pools between leases.
+
+        Up to its first colon the text is a category, by which pools count: "memory: 40 MiB are still in use".
+        """
+
+    @property
+    def lifetime(self) -> float:
+        """Seconds from its start after which the box ends itself; pools replace it well before."""
+        return math.inf
 
     @property
     @abstractmethod
@@ -252,7 +268,7 @@ class Executor(ABC):
         """Equal for executors of the same configuration, whose boxes are interchangeable."""
 
     @abstractmethod
-    def clone(self) -> Self:
+    def clone(self) -> Executor:
         """A new executor of the same configuration, not started."""
 
     async def __aenter__(self) -> Self:
@@ -265,12 +281,15 @@ class Executor(ABC):
         await self.close()
 
 
-def check_timeout(timeout: float) -> float:
-    """The timeout of a call, if it is one.
+def check_timeout(seconds: float, name: str = "timeout") -> float:
+    """The argument `name`, if it is a time that one can wait.
 
     Raises:
+        TypeError: it is no number.
         ValueError: it is not positive and finite.
     """
-    if not (timeout > 0 and math.isfinite(timeout)):
-        raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
-    return float(timeout)
+    if not isinstance(seconds, Real) or isinstance(seconds, bool):
+        raise TypeError(f"{name} must be a number of seconds, got {type(seconds).__name__}: {seconds!r}")
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise ValueError(f"{name} must be a positive number of seconds, got {seconds!r}")
+    return float(seconds)

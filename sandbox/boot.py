@@ -12,10 +12,14 @@ _MODULES = (  # each after those that it imports
     "protocol",
     "inside_processes",
     "inside_files",
-    "inside_territory",
+    "inside_landlock",
+    "inside_container",
+    "inside_descendants",
     "inside_worker",
     "inside_loop",
     "inside_sessions",
+    "inside_python",
+    "inside_bash",
     "supervisor",
 )
 

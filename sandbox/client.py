@@ -59,7 +59,12 @@ class Client:
     """
 
     def __init__(self, threads: int) -> None:
-        self.api = _connect(threads)
+        self.api, self.address = _connect(threads)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the engine is on this machine, as far as its address says."""
+        return self.address.startswith("unix:")
 
     # Images.
 
@@ -151,7 +156,7 @@ def translate(function: Callable[..., Result], *args: Any) -> Result:
         raise EngineError(f"the engine does not answer: {error}") from error
 
 
-def _connect(threads: int) -> APIClient:
+def _connect(threads: int) -> tuple[APIClient, str]:
     from docker import APIClient  # loading it takes longer than the rest of the package
     from docker.constants import DEFAULT_UNIX_SOCKET
     from docker.utils import kwargs_from_env
@@ -160,7 +165,7 @@ def _connect(threads: int) -> APIClient:
     address = settings.get("base_url") or DEFAULT_UNIX_SOCKET.replace("http+unix", "unix")
     _probe(address, tls="tls" in settings)
     # The default of ten connections would make the other threads open a new one for each call.
-    return APIClient(version="auto", timeout=int(CALL_SECONDS), max_pool_size=threads, **settings)
+    return APIClient(version="auto", timeout=int(CALL_SECONDS), max_pool_size=threads, **settings), address
 
 
 def _probe(address: str, *, tls: bool) -> None:

@@ -149,11 +149,17 @@ async def a_timeout_ends_the_processes_of_the_call(box: Executor) -> None:
 
 @box_check(CODE)
 async def bash_cannot_forge_its_status(box: Executor) -> None:
-    """What a command writes to descriptors other than its streams cannot pass for a result."""
-    writes = "for fd in 3 4 5 6 7 8 9 10 11; do { printf 'x 0 /\\0' >&$fd; } 2>/dev/null; done; false"
-    result = await box.bash(writes)
-    require(result.status in (Status.ERROR, Status.PROTOCOL), f"a forged status 0 was taken: {result}")
-    await require_usable(box)
+    """What a command writes to its shell's descriptors, with whatever that knows, cannot pass for a result."""
+    answers = "for value in x $(compgen -v | grep -i -e nonce -e token -e id); do"
+    answers += ' { printf \'%s 0 /\\0\' "$value" "${!value}" >&$fd; } 2>/dev/null; done'
+    await box.bash("true")  # now its variables hold what they hold after a command
+    for ending, wanted in (("false", Status.ERROR), ("sleep 60", Status.TIMEOUT)):
+        command = f"for fd in /proc/$$/fd/*; do fd=${{fd##*/}}; [ $fd -gt 2 ] && {answers}; done; {ending}"
+        result = await box.bash(command, timeout=SHORT)
+        require(result.status in (wanted, Status.PROTOCOL), f"a forged status 0 was taken: {result}")
+        tampered = result.status is Status.PROTOCOL
+        require(not tampered or box.retire_reason is not None, "a box that was tampered with must give a retire_reason")
+        await require_usable(box)
 
 
 @box_check(CODE)

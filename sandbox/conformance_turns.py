@@ -84,15 +84,16 @@ async def a_cancelled_command_is_interrupted(box: Executor) -> None:
 
 @box_check(CODE)
 async def a_cancelled_call_that_ignores_interruption_is_killed(box: Executor) -> None:
-    """Code that does not give way to a cancellation is killed; the box is usable, and Python's state is gone."""
+    """Code that does not give way to a cancellation is killed; the next call says that the state is lost."""
 
     async def has_begun() -> bool:
         return bool(await box.list_files())
 
     code = IGNORE + "open('begun', 'w').close()\nwhile True: pass"
     await _cancel(lambda: box.python(code), has_begun)
-    expect(await box.python("'signal' in globals()"), status=Status.OK, value="False")
-    expect(await box.bash("echo $((6 * 7))", timeout=PROMPT), stdout="42\n")
+    expect(await box.python("'signal' in globals()"), status=Status.OK, value="False", state_lost=True)
+    expect(await box.bash("echo $((6 * 7))", timeout=PROMPT), stdout="42\n", state_lost=False)
+    expect(await box.python("1"), status=Status.OK, state_lost=False)
 
 
 @box_check(CODE)

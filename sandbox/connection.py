@@ -60,22 +60,26 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self.lost is not None:
             reply.set_exception(SandboxLostError(f"the box is gone: {self.lost}"))
         elif number not in self._waiting:  # it has come, and nobody has seen what it says of the box
-            reply.set_result(({"retire": "an answer was missed"}, []))
+            reply.set_result(({"retire": "interrupt: the answer to a cancelled call was missed"}, []))
         else:
             self._waiting[number] = reply
             self._transport.write(encode({"op": "interrupt", "id": number}))
         return reply
 
     def abort(self, reason: str) -> None:
-        """End the connection, and fail whoever waits for a reply."""
-        self._fail(reason)
-        if self._transport is None:
+        """End the connection, and fail whoever waits for a reply; from any event loop."""
+        if self._loop is _running_loop():
+            self._fail(reason)
+            if self._transport is not None:
+                self._transport.abort()
             return
-        if self._loop.is_closed():  # it was forgotten there, and the box must end all the same
+        self.lost = self.lost or reason
+        if self._transport is not None:
+            # Its own loop may have ended, and the box must end all the same, and now.
             with contextlib.suppress(OSError):
                 self._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
-        else:
-            self._transport.abort()
+        with contextlib.suppress(RuntimeError):  # it is closed, and nobody waits there any more
+            self._loop.call_soon_threadsafe(self.abort, reason)
 
     def _send(self, number: int, header: dict[str, Any], payload: bytes) -> asyncio.Future[Reply]:
         reply: asyncio.Future[Reply] = self._loop.create_future()
@@ -108,8 +112,12 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self.abort(str(error))
 
+    def eof_received(self) -> None:
+        assert self._transport is not None
+        self._transport.abort()  # else a request that cannot be written any more would keep the end from being seen
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(self.stderr or (str(exc) if exc else "it has ended"))
+        self._fail(self.stderr or (str(exc) or repr(exc) if exc else "it has ended"))
 
     def _receive(self, data: bytes) -> None:
         for header, payload in self._decoder.feed(data):
@@ -129,8 +137,7 @@ class Connection(asyncio.Protocol):
             reply.set_result((header, parts))
 
     def _fail(self, reason: str) -> None:
-        if self.lost is None:
-            self.lost = reason
+        self.lost = self.lost or reason
         for reply in self._waiting.values():
             if not reply.done():
                 reply.set_exception(SandboxLostError(f"the box is gone: {self.lost}"))
@@ -168,6 +175,13 @@ class AttachedConnection(Connection):
         else:
             raise ProtocolError(f"the engine sent stream {self._stream}")
         return view[len(piece) :]
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 @cache

@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from . import owner
-from .base import Limits, size_of
+from .arguments import checked_environment, checked_modules
+from .base import Limits
 from .client import Image, Launched
 from .connection import AttachedConnection, Connection
 from .container import BoxOptions, box_settings, container_config
-from .engine import CLOSE_SECONDS, Engine, Pull
+from .engine import CLOSE_SECONDS, Engine, Pull, Session
 from .errors import EngineError, ImageError
 from .images import DEFAULT_IMAGE, default_image, dockerfile_image
 from .reaper import reap_once
-from .supervised import START_TIMEOUT, SupervisedExecutor
+from .supervised import SupervisedExecutor
+from .supervised_life import START_TIMEOUT
 
 logger = logging.getLogger("gymnast.sandbox")
 
@@ -41,15 +43,17 @@ class DockerExecutor(SupervisedExecutor):
         runtime: a container runtime that protects more than the shared kernel does, such as "runsc" (gVisor).
         env: environment variables for the code; nothing of the host's environment is passed on.
         files: what `/workspace` holds after `start` and each `reset`, by relative path; text is encoded as UTF-8.
-        pull: when to fetch the image from its registry; the default image is never fetched.
+        pull: when to fetch the image from its registry, once for each `Engine` if "always"; the default image is never
+            fetched.
         preload: modules to import before the first session, which then begins with them in no time.
         read_only: whether the root file system is; a box that can write it is replaced at `reset`.
         seccomp: None for our filter of system calls; a profile as JSON, or "unconfined".
         engine: an `Engine` to share; without one the executor and its clones share their own.
-        start_timeout: seconds until the box must be ready, the fetching or building of its image apart.
+        start_timeout: seconds until the box must be ready. The fetching or building of its image is not among them; in
+            that, an engine that says nothing for 30 s is given up.
 
     Raises:
-        ValueError: an argument is out of range.
+        TypeError, ValueError: an argument is of the wrong type or out of range, or two contradict one another.
     """
 
     def __init__(
@@ -72,29 +76,34 @@ class DockerExecutor(SupervisedExecutor):
             raise ValueError(f"network={network!r} would put untrusted code into another network namespace")
         if pull not in ("never", "missing", "always"):
             raise ValueError(f"pull must be 'never', 'missing' or 'always', got {pull!r}")
+        if pull == "always" and (isinstance(image, Path) or image == DEFAULT_IMAGE):
+            raise ValueError(
+                f"pull='always' fetches an image from its registry, and {str(image)!r} is made on this machine: "
+                "leave out pull="
+            )
         limits = limits or Limits()
         super().__init__(limits=limits, files=files, start_timeout=start_timeout)
+        self.dockerfile = image.resolve() if isinstance(image, Path) else None
         self.options = BoxOptions(
-            image=str(image),
+            image=str(self.dockerfile or image),
             limits=limits,
             network=network,
             runtime=runtime,
             read_only=read_only,
             seccomp=seccomp,
-            environment=tuple(sorted((env or {}).items())),
-            preload=tuple(preload),
+            environment=tuple(sorted(checked_environment(env).items())),
+            preload=checked_modules(preload),
         )
-        self.dockerfile = image if isinstance(image, Path) else None
         self.pull: Pull = pull
         self.engine = engine or Engine()
         self.what = f"the image {str(image)!r}"
-        self._has_engine = False
+        self._session: Session | None = None  # of the engine, while this executor has it open
         self._image: Image | None = None
         self._launched: Launched | None = None
 
     @property
     def key(self) -> Hashable:
-        return (type(self), self.options, self.pull, self.file_key)
+        return (type(self), self.options, self.dockerfile, self.pull, self._file_key)
 
     def clone(self) -> Self:
         options = self.options
@@ -116,9 +125,9 @@ class DockerExecutor(SupervisedExecutor):
     # How.
 
     async def _prepare(self) -> None:
-        if not self._has_engine:
+        if self._session is None:
             await self.engine.open()
-            self._has_engine = True
+            self._session = self.engine.session
         if self.dockerfile is not None:
             self._image = await dockerfile_image(self.engine, self.dockerfile)
         elif self.options.image == DEFAULT_IMAGE:  # never from a registry, where the name may be anybody's
@@ -134,10 +143,9 @@ class DockerExecutor(SupervisedExecutor):
         reap_once(self.engine)
         for warning in self._launched.warnings:
             logger.warning("the engine refused a limit: %s", warning)
-        max_payload = max(size_of(self.limits.max_file), 8 * size_of(self.limits.max_output)) + (1 << 20)
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: AttachedConnection(max_payload), sock=self._launched.socket
+            lambda: AttachedConnection(self._max_payload), sock=self._launched.socket
         )
         return connection
 
@@ -161,9 +169,9 @@ class DockerExecutor(SupervisedExecutor):
                     await self.engine.remove(launched.container)
             except (EngineError, TimeoutError) as error:
                 logger.warning("container %.12s was not removed; it ends by itself: %s", launched.container, error)
-        if self._has_engine:
-            self._has_engine = False
-            await self.engine.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await self.engine.close(session)
 
     @property
     def _reusable(self) -> bool:

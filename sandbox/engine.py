@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from .cancellation import finish
 from .client import Client, Image, Launched, translate
-from .errors import EngineError, ImageError
+from .errors import EngineError, ImageError, SandboxError
 
 Result = TypeVar("Result")
 Pull = Literal["never", "missing", "always"]
@@ -27,10 +26,53 @@ _OTHERS = 8  # threads beside those that start containers
 CLOSE_SECONDS = 10.0  # for what is still being removed when the engine is closed
 
 
+class Session:
+    """One connection to the container engine, for as long as it has users in one event loop.
+
+    Args:
+        creators: containers that are started at a time.
+    """
+
+    def __init__(self, creators: int) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.users = 0
+        self.turns = asyncio.Semaphore(creators)
+        self.locks: dict[str, asyncio.Lock] = {}
+        self._jobs: set[concurrent.futures.Future[Any]] = set()
+        threads = creators + _OTHERS
+        self._threads = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="gymnast-engine")
+        self.connecting: concurrent.futures.Future[Client] = self.submit(Client, threads)
+
+    @property
+    def client(self) -> Client:
+        if not self.connecting.done():
+            raise EngineError("the engine is still being connected to: wait for its open()")
+        return self.connecting.result()
+
+    def submit(self, function: Callable[..., Result], *args: Any) -> concurrent.futures.Future[Result]:
+        """Start a blocking function in a thread, its errors as ours."""
+        job = self._threads.submit(translate, function, *args)
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+        return job
+
+    async def end(self) -> None:
+        """Wait for what is still being removed, and let the threads end; from any event loop."""
+        jobs = [asyncio.wrap_future(job) for job in list(self._jobs)]
+        if jobs:
+            done, _ = await asyncio.wait(jobs, timeout=CLOSE_SECONDS)
+            for job in done:
+                if not job.cancelled():
+                    job.exception()  # whoever waits for it is told by himself
+        self._threads.shutdown(wait=False)
+        self.connecting.add_done_callback(_hang_up)
+
+
 class Engine:
     """A connection to the container engine; open it, share it, close it.
 
-    Opening is counted: whoever opens it closes it, and the last one out ends the connection.
+    Opening is counted: whoever opens it closes it, and the last one out ends the connection. It serves one event loop
+    at a time; users that an earlier loop has left behind, closed or stopped, do not stand in the way of the next.
 
     Args:
         creators: containers that are started at a time; more than two for each core only wait for one another.
@@ -39,13 +81,8 @@ class Engine:
     def __init__(self, *, creators: int | None = None) -> None:
         self.creators = creators or 2 * (os.cpu_count() or 1)
         self.reaped = False  # somebody has looked for what dead owners left
-        self._users = 0
-        self._connecting: asyncio.Task[None] | None = None
-        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
-        self._turns = asyncio.Semaphore(self.creators)
-        self._jobs: set[concurrent.futures.Future[Any]] = set()
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._client: Client | None = None
+        self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}  # those with users, the last one at the end
+        self._pulled: set[str] = set()  # images that were fetched because of pull="always"
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -58,69 +95,81 @@ class Engine:
 
         Raises:
             EngineError: no engine answers, or it may not be used; the message says what to do.
+            SandboxError: the engine is in use in another event loop, which is running.
         """
-        self._users += 1
-        if self._users == 1:
-            self._connecting = asyncio.ensure_future(self._connect())
-        assert self._connecting is not None
+        session = self._session_here()
+        session.users += 1
         try:
-            await asyncio.shield(self._connecting)
+            # Others may be waiting for it, who are not cancelled when this task is.
+            await asyncio.shield(asyncio.wrap_future(session.connecting))
         except BaseException:
-            await finish(self.close())
+            await finish(self.close(session))
             raise
         return self
 
-    async def _connect(self) -> None:
-        # Made anew each time: they belong to the event loop in which they are waited for.
-        self._turns, self._locks = asyncio.Semaphore(self.creators), {}
-        self._threads = concurrent.futures.ThreadPoolExecutor(
-            self.creators + _OTHERS, thread_name_prefix="gymnast-engine"
-        )
-        self._client = await self.call(Client, self.creators + _OTHERS)
+    async def close(self, session: Session | None = None) -> None:
+        """Undo one `open`; the last one waits for what is still being removed, and lets the threads end.
 
-    async def close(self) -> None:
-        """Undo one `open`; the last one waits for what is still being removed, and lets the threads end."""
-        assert self._users > 0, "an engine is closed as often as it was opened"
-        self._users -= 1
-        if self._users:
-            return
-        if self._connecting is not None and not self._connecting.done():
-            with contextlib.suppress(EngineError):
-                await self._connecting
-        # Somebody may open it again while this waits.
-        jobs, threads, client = self._jobs, self._threads, self._client
-        self._jobs, self._threads, self._client = set(), None, None
-        if jobs:
-            await asyncio.wait([asyncio.wrap_future(job) for job in jobs], timeout=CLOSE_SECONDS)
-        if threads is not None:
-            threads.shutdown(wait=False)
-        if client is not None:
-            client.api.close()
+        Args:
+            session: what was `session` after that `open`, if this may be another event loop.
+        """
+        session = session or self.session
+        assert session.users > 0, "an engine is closed as often as it was opened"
+        session.users -= 1
+        if not session.users:
+            del self._sessions[session.loop]  # at once: somebody may open the engine anew while this waits
+            await finish(session.end())
+
+    def _session_here(self) -> Session:
+        """The session of the running event loop; it is made where there is none."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._sessions:
+            if any(other.is_running() for other in self._sessions):
+                raise SandboxError(
+                    "this Engine is in use in another event loop, which is still running: make an Engine for each "
+                    "loop (clones share that of their executor), or close what uses it there"
+                )
+            self._sessions[loop] = Session(self.creators)
+        return self._sessions[loop]
+
+    @property
+    def session(self) -> Session:
+        """That of the running event loop; elsewhere, as in a thread or in a later loop, the last one."""
+        if not self._sessions:
+            raise EngineError("the engine is not open: use `async with Engine() as engine`")
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        last = next(reversed(self._sessions.values()))
+        return self._sessions.get(loop, last) if loop else last
 
     @property
     def client(self) -> Client:
         """The blocking calls, to be made by `call`."""
-        if self._client is None:
-            raise EngineError("the engine is not open: use `async with Engine() as engine`")
-        return self._client
+        return self.session.client
 
     # Images.
 
     def lock(self, name: str) -> asyncio.Lock:
         """Held while an image of this name is fetched or built."""
-        return self._locks.setdefault(name, asyncio.Lock())
+        return self.session.locks.setdefault(name, asyncio.Lock())
 
     async def image(self, name: str, pull: Pull) -> Image:
         """Find an image, fetching it from its registry if `pull` says so; one fetch of an image at a time.
+
+        "always" fetches it once for this engine, however many boxes are made.
 
         Raises:
             ImageError: it is not there, and may not or could not be fetched.
             EngineError: the engine does not answer.
         """
         async with self.lock(name):
-            found = None if pull == "always" else await self.call(self.client.inspect, name)
+            outdated = pull == "always" and name not in self._pulled
+            found = None if outdated else await self.call(self.client.inspect, name)
             if found is None and pull != "never":
                 await self.call(self.client.pull, name)
+                self._pulled.add(name)
                 found = await self.call(self.client.inspect, name)
         if found is None:
             raise ImageError(f"the engine has no image {name!r}, and pull='never' forbids fetching it")
@@ -134,14 +183,14 @@ class Engine:
         Raises:
             EngineError: the engine refused, with its reason.
         """
-        async with self._turns:
-            client = self.client
-            job = self.submit(client.launch, name, config)
+        session = self.session
+        async with session.turns:
+            job = session.submit(session.client.launch, name, config)
             try:
                 return await asyncio.wrap_future(job)
             except asyncio.CancelledError:
                 if not job.cancelled():
-                    self.submit(_discard, client, job)
+                    session.submit(_discard, session.client, job)
                 raise
 
     async def remove(self, container: str) -> None:
@@ -160,12 +209,7 @@ class Engine:
 
     def submit(self, function: Callable[..., Result], *args: Any) -> concurrent.futures.Future[Result]:
         """Start a blocking function in a thread, its errors as ours; `close` waits for it."""
-        if self._threads is None:
-            raise EngineError("the engine is not open: use `async with Engine() as engine`")
-        jobs, job = self._jobs, self._threads.submit(translate, function, *args)
-        jobs.add(job)
-        job.add_done_callback(jobs.discard)
-        return job
+        return self.session.submit(function, *args)
 
     async def call(self, function: Callable[..., Result], *args: Any) -> Result:
         """Await a blocking function that uses `api`, its errors as ours."""
@@ -176,3 +220,8 @@ def _discard(client: Client, launch: concurrent.futures.Future[Launched]) -> Non
     if launch.exception() is None:
         launch.result().socket.close()
         client.remove(launch.result().container)
+
+
+def _hang_up(connecting: concurrent.futures.Future[Client]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().api.close()

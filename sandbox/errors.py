@@ -18,15 +18,19 @@ class SandboxError(Exception):
 
 
 class EngineError(SandboxError, ConnectionError):
-    """The container engine is absent, out of reach, or refused a request."""
+    """The container engine is absent, out of reach, or refused a request; or a box ended while it was started."""
 
 
 class ImageError(SandboxError, LookupError):
-    """The image is missing, or lacks what a box needs; the message names it."""
+    """The image, or what else a box is made of, is missing or lacks what a box needs; the message names it."""
 
 
 class SandboxClosedError(SandboxError, RuntimeError):
     """The executor has not been started, or is closed already."""
+
+
+class PoolLoopError(SandboxError, RuntimeError):
+    """The pool is open in another event loop than the one that wants a box of it."""
 
 
 class SandboxTimeoutError(SandboxError, TimeoutError):

@@ -103,6 +103,17 @@ async def build_if_changed(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
     return found if found.labels.get("gymnast.recipe") == recipe() else await build(engine, name)
 
 
+async def build_image(name: str = DEFAULT_IMAGE) -> Image:
+    """Make the image unless it is there, with a connection to the engine of its own; takes seconds the first time.
+
+    Raises:
+        ImageError: this machine is no Linux with glibc.
+        EngineError: no engine answers, or it may not be used; the message says what to do.
+    """
+    async with Engine() as engine:
+        return await build_if_changed(engine, name)
+
+
 async def build_dockerfile(engine: Engine, folder: str | Path, name: str) -> Image:
     """Build an image from the folder of a Dockerfile, as `docker build -t NAME FOLDER` does.
 

@@ -26,7 +26,7 @@ class Loop:
         self.unburied = False  # a child may have ended since the last look
         self._expected: set[int] = set()
         self.current = 0  # the id of the running request
-        self.unwanted = 0  # the id of the request that the host last asked to end
+        self.unwanted = -1  # the id of the request that the host last asked to end
         wakeup, write_end = os.pipe()
         for fd in (wakeup, write_end):
             os.set_blocking(fd, False)

@@ -116,8 +116,38 @@ def _stat(pid: int) -> list[bytes]:
         return []
 
 
-def send(pids: Iterable[int], number: int) -> None:
-    """Signal processes, the dead among them excepted."""
+def send(pids: Iterable[int], number: int, *, under: int = 0) -> None:
+    """Signal processes, the dead among them excepted, and those that became another user's (as `sudo` does).
+
+    Args:
+        pids: the processes.
+        number: the signal.
+        under: a process from which they must descend at this moment: a number may have come to be a stranger's.
+    """
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if under:
+                _send_to_descendant(pid, number, under)
+            else:
+                os.kill(pid, number)
+
+
+def _send_to_descendant(pid: int, number: int, root: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)  # whoever has the number now; who gets it later is not signalled by this
+    except (AttributeError, OSError):  # Python 3.8, or an old kernel
+        if _descends(pid, root):
             os.kill(pid, number)
+        return
+    try:
+        if _descends(pid, root):
+            signal.pidfd_send_signal(handle, number)
+    finally:
+        os.close(handle)
+
+
+def _descends(pid: int, root: int) -> bool:
+    while pid > 1 and pid != root:
+        fields = _stat(pid)
+        pid = int(fields[1]) if fields else 0
+    return pid == root

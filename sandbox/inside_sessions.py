@@ -1,4 +1,4 @@
-"""Sessions inside the box: a Python worker and a shell, their channels, their output, and the ladder at a timeout.
+"""What both sessions inside the box have: a process, its channel, its output, and the ladder at a timeout.
 
 Everything that comes from a session is untrusted: its output is capped, its channel is read without waiting, a reply
 must carry the request's nonce, and anything else is a fault after which the session is replaced.
@@ -16,10 +16,10 @@ from typing import Any
 
 from . import inside_processes as processes
 from .inside_loop import Capture, Loop
-from .inside_worker import serve
-from .protocol import Decoder, ProtocolError, encode, split
+from .protocol import ProtocolError
 
 _CHUNK = 1 << 16
+_TAKING_SECONDS = 5.0  # within which a shell that is alive and waits reads something
 _ORPHANED_SECONDS = 0.2  # between the end of a channel and the end of the process that held it
 
 
@@ -47,6 +47,10 @@ class Session:
 
     def feed(self, data: bytes) -> None:
         raise NotImplementedError
+
+    def untaken(self) -> int:
+        """Bytes of the request that a session at rest would have read at once; 0 where that cannot be said."""
+        return 0
 
     def interrupt(self) -> None:
         raise NotImplementedError
@@ -85,7 +89,7 @@ class Session:
         """End the process and its group; the state is lost."""
         if self.pid not in self.loop.exits:
             for kill in (os.killpg, os.kill):
-                with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have become another user's
                     kill(self.pid, signal.SIGKILL)
             self.loop.await_exit(self.pid)
         self.forget()
@@ -152,6 +156,7 @@ class Session:
     def _await_reply(self, timeout: float) -> bool:
         """Wait for the reply or the end; interrupt at the deadline, and give up after the grace."""
         interrupted, deadline = False, time.monotonic() + timeout
+        look, left = time.monotonic() + _TAKING_SECONDS, self.untaken()
         while self.reply is None and not self.fault and self.pid not in self.loop.exits:
             late = time.monotonic() >= deadline
             if interrupted and late:
@@ -159,7 +164,11 @@ class Session:
             if not interrupted and (late or self.loop.interrupted):
                 interrupted, deadline = True, time.monotonic() + self.box.settings["grace"]
                 self.interrupt()
-            self.loop.pump(deadline)
+            if time.monotonic() >= look:
+                look, before, left = time.monotonic() + _TAKING_SECONDS, left, self.untaken()
+                if left >= before > 0:
+                    self._tampered("it takes no request")
+            self.loop.pump(min(deadline, look))
         return interrupted
 
     def _end_of_process(self) -> int | None:
@@ -192,100 +201,23 @@ class Session:
             data = os.read(self.replies, _CHUNK)
         except BlockingIOError:
             return
+        if not data:
+            self._fail("it closed its channel")
+            return
         try:
-            if not data:
-                raise ProtocolError("it closed its channel")
             if not self.nonce:
                 raise ProtocolError("it spoke without being asked")
             self.feed(data)
-        except ProtocolError as error:
-            self.fault = str(error)
-            self.loop.unwatch(self.replies)
+        except Exception as error:  # whatever it was that our code did not expect of these bytes
+            self._tampered(f"{type(error).__name__}: {error}")
         if self.reply is not None:
             self.nonce = ""
 
+    def _fail(self, fault: str) -> None:
+        self.fault = fault
+        self.loop.unwatch(self.replies)
 
-class PythonSession(Session):
-    """The worker of `inside_worker.py`, forked from the supervisor."""
-
-    COMMANDS, REPLIES = 62, 63  # out of the way of code that closes or reuses the first few
-
-    def start(self, fds: dict[int, int]) -> int:
-        limit = self.box.settings["max_output"]
-        self.decoder = Decoder(max_payload=3 * limit + (1 << 20))
-        run = lambda: serve(self.COMMANDS, self.REPLIES, limit)  # noqa: E731
-        return self.box.spawn(run, fds)
-
-    def request(self, source: bytes) -> bytes:
-        return encode({"nonce": self.nonce}, source)
-
-    def feed(self, data: bytes) -> None:
-        for header, payload in self.decoder.feed(data):
-            if self.reply is not None or header.get("nonce") != self.nonce:
-                raise ProtocolError("it answered what was not asked")
-            self.reply = _checked(header, payload, self.box.settings["max_output"])
-
-    def interrupt(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGINT)  # the group: os.system() waits for its child whatever comes
-
-
-def _checked(header: dict[str, Any], payload: bytes, limit: int) -> dict[str, Any]:
-    """A worker's reply, every field of the type that it must have."""
-    status, code, value, dropped = (header.get(name) for name in ("status", "code", "value", "dropped"))
-    lengths = header.get("lengths")
-    if status not in ("ok", "error") or type(code) is not int or type(value) is not bool:
-        raise ProtocolError(f"a reply has status {status!r:.40}, code {code!r:.40}, value {value!r:.40}")
-    if type(dropped) is not int or not 0 <= dropped < 1 << 53 or type(lengths) is not list or len(lengths) != 3:
-        raise ProtocolError(f"a reply has dropped {dropped!r:.40} and lengths {lengths!r:.40}")
-    parts = split(payload, lengths)
-    error, half = parts[2], limit // 2
-    if len(error) > limit:
-        parts[2], dropped = error[:half] + b"\n...\n" + error[-half:], dropped + len(error) - 2 * half
-    return {"status": status, "code": code & 0xFF, "value": value, "dropped": dropped, "parts": parts}
-
-
-# Reads a nonce and a command, runs it without the channel's descriptors, reports its status and the directory. The
-# status comes on a descriptor of its own, so nothing that a command prints can be taken for it.
-_SHELL = r"""
-while IFS= read -r -d '' __gymnast_nonce <&8 && IFS= read -r -d '' __gymnast_command <&8; do
-  eval "$__gymnast_command" </dev/null 8<&- 9>&-
-  builtin printf '%s %s %s\0' "$__gymnast_nonce" "$?" "$PWD" >&9
-done
-"""
-
-
-class BashSession(Session):
-    """A shell that stays, with its directory, variables and functions."""
-
-    def __init__(self, box: Any) -> None:
-        super().__init__(box)
-        self.cwd = box.workspace
-
-    def start(self, fds: dict[int, int]) -> int:
-        self.buffer = bytearray()
-        arguments = ["bash", "--norc", "--noprofile", "-O", "expand_aliases", "-c", _SHELL]
-        return self.box.spawn(lambda: processes.replace(self.box.bash, arguments), fds, self.cwd)
-
-    def request(self, source: bytes) -> bytes:
-        return b"%s\0%s\0" % (self.nonce.encode(), source)
-
-    def feed(self, data: bytes) -> None:
-        self.buffer += data
-        text, end, rest = self.buffer.partition(b"\0")
-        if not end and len(text) < 1 << 14:
-            return
-        fields = bytes(text).split(b" ", 2)
-        if not end or rest or len(fields) != 3 or fields[0] != self.nonce.encode() or not fields[1].isdigit():
-            raise ProtocolError(f"the shell answered {bytes(text[:80])!r}")
-        self.buffer.clear()
-        code, self.cwd = int(fields[1]) & 0xFF, os.fsdecode(fields[2])
-        parts = [b"", b"", b""]
-        self.reply = {"status": "error" if code else "ok", "code": code, "value": False, "dropped": 0, "parts": parts}
-
-    def interrupt(self) -> None:
-        """Interrupt what the shell waits for; the shell itself would ignore it, as background jobs do."""
-        processes.send(processes.descendants(self.pid), signal.SIGINT)
-
-    def reset(self) -> None:
-        self.cwd, self.lost = self.box.workspace, False
+    def _tampered(self, fault: str) -> None:
+        """The end of a session that imitates itself; who does that may have prepared for what comes after it, too."""
+        self._fail(fault)
+        self.box.distrust("protocol")

@@ -7,31 +7,25 @@ import concurrent.futures
 import contextlib
 import os
 import platform
-import shutil
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
-import uuid
+import threading
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
+from .arguments import checked_environment, checked_modules
 from .base import Limits, size_of
-from .boot import BOOT
 from .connection import Connection
-from .errors import EngineError, SandboxClosedError
+from .errors import ImageError, SandboxClosedError
+from .local_process import LocalProcess, has_proc, start_process
 from .settings import supervisor_settings
-from .supervised import START_TIMEOUT, SupervisedExecutor
+from .supervised import SupervisedExecutor
+from .supervised_life import START_TIMEOUT
 
-MARK = "GYMNAST_SANDBOX"  # the variable that tells a box's processes, even where the supervisor was killed
-
-_PASSED_ON = ("LD_LIBRARY_PATH", "TZ")  # of the host's environment, beside PATH: without them programs do not start
-_NOT_HELD = ("cpus", "pids", "workspace", "tmp", "shm", "max_inodes")  # limits that a subprocess cannot be given
-_END_SECONDS = 10.0  # for a supervisor to end its descendants, remove its folder and go
+_NOT_HELD = ("cpus", "pids", "shm", "max_inodes")  # limits that a subprocess cannot be given
 
 
 class LocalExecutor(SupervisedExecutor):
@@ -46,9 +40,9 @@ class LocalExecutor(SupervisedExecutor):
     `DockerExecutor` is the one for code that a model wrote. Linux only.
 
     Of the limits, `memory` bounds the data of each process on its own, so too large an allocation is a `MemoryError`
-    of the code (and no `Status.OOM`); the larger of `workspace` and `tmp` bounds each file; `open_files` and all that
-    the supervisor itself holds are as elsewhere. The others cannot be held: setting one of them is answered with a
-    warning.
+    of the code (and no `Status.OOM`); the larger of `workspace` and `tmp` bounds each file, and nothing bounds a
+    folder; `open_files` and all that the supervisor itself holds are as elsewhere. `cpus`, `pids`, `shm` and
+    `max_inodes` cannot be held: setting one of them is answered with a warning.
 
     Args:
         python: the interpreter that runs the code, with the packages that it has.
@@ -59,7 +53,7 @@ class LocalExecutor(SupervisedExecutor):
         start_timeout: seconds until the box must be ready.
 
     Raises:
-        ValueError: an argument is out of range.
+        TypeError, ValueError: an argument is of the wrong type or out of range.
     """
 
     what = "this machine"
@@ -75,10 +69,8 @@ class LocalExecutor(SupervisedExecutor):
         start_timeout: float = START_TIMEOUT,
     ) -> None:
         limits = limits or Limits()
-        self._set_up(str(python), limits, dict(env or {}), files, tuple(preload), start_timeout)
-        standard = Limits()
-        ignored = [name for name in _NOT_HELD if getattr(limits, name) != getattr(standard, name)]
-        if ignored:
+        self._set_up(str(python), limits, checked_environment(env), files, checked_modules(preload), start_timeout)
+        if ignored := limits.changed(_NOT_HELD):
             warnings.warn(
                 f"LocalExecutor cannot hold these limits, and nothing does: {', '.join(ignored)}; "
                 "DockerExecutor holds them",
@@ -98,13 +90,13 @@ class LocalExecutor(SupervisedExecutor):
         self.python_path = python
         self.env = env
         self.preload = preload
-        self._process: _Process | None = None
+        self._process: LocalProcess | None = None
         self._endings: set[concurrent.futures.Future[None]] = set()
 
     @property
     def key(self) -> Hashable:
         environment = tuple(sorted(self.env.items()))
-        return (type(self), self.python_path, self.limits, environment, self.preload, self.file_key)
+        return (type(self), self.python_path, self.limits, environment, self.preload, self._file_key)
 
     def clone(self) -> Self:
         twin = object.__new__(type(self))  # without a second warning
@@ -125,25 +117,25 @@ class LocalExecutor(SupervisedExecutor):
     # How.
 
     async def _prepare(self) -> None:
-        if not _has_proc():
-            raise EngineError(
+        if not has_proc():
+            raise ImageError(
                 f"LocalExecutor needs Linux with /proc, to find the processes of a box, and this is "
                 f"{platform.system()}: use DockerExecutor, whose engine brings its own Linux"
             )
 
     async def _launch(self) -> Connection:
-        max_payload = max(size_of(self.limits.max_file), 8 * size_of(self.limits.max_output)) + (1 << 20)
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         with tempfile.TemporaryFile() as said, theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
-            make = lambda: _LocalConnection(max_payload, os.dup(said.fileno()))  # noqa: E731
-            _, connection = await loop.create_connection(make, sock=ours)
+            _, connection = await loop.create_connection(
+                lambda: _LocalConnection(self._max_payload, os.dup(said.fileno())), sock=ours
+            )
             undo.callback(connection.abort, "it could not be started")
             try:
-                self._process = _start(self.python_path, theirs, said)
+                self._process = start_process(self.python_path, theirs, said)
             except OSError as error:
-                raise EngineError(f"python={self.python_path!r} could not be started: {error}") from error
+                raise ImageError(f"python={self.python_path!r} could not be started: {error}") from error
             undo.pop_all()
         return connection
 
@@ -168,16 +160,17 @@ class LocalExecutor(SupervisedExecutor):
     async def _hello(self, connection: Connection) -> None:
         await super()._hello(connection)
         assert self._process is not None
-        self._process.ready = True
+        self._process.make_ready()
 
     def _remove_soon(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="gymnast-local")
-            ending = thread.submit(process.end)
-            thread.shutdown(wait=False)
+            ending: concurrent.futures.Future[None] = concurrent.futures.Future()
+            ending.set_running_or_notify_cancel()  # from here on it cannot be cancelled
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
+            # Not a daemon: this program may end meanwhile, and the box must be gone before.
+            threading.Thread(target=_end, args=(process, ending), name="gymnast-local", daemon=False).start()
 
     async def _remove(self) -> None:
         self._remove_soon()
@@ -201,58 +194,10 @@ class _LocalConnection(Connection):
         super().connection_lost(exc)
 
 
-@dataclass(kw_only=True)
-class _Process:
-    """A supervisor, and the folder that it makes and removes; its end is to be waited for in a thread."""
-
-    popen: subprocess.Popen[bytes]
-    root: Path
-    ready: bool = False  # it listens to its connection; before, it may be importing something that takes for ever
-
-    def end(self) -> None:
-        """Wait until the supervisor is gone, whose connection has been closed, and see that nothing is left."""
-        try:
-            self.popen.wait(_END_SECONDS if self.ready else 0)
-        except subprocess.TimeoutExpired:
-            self.popen.kill()
-            self.popen.wait()
-        if self.popen.returncode != 0:
-            _kill_marked(str(self.root))
-        shutil.rmtree(self.root, ignore_errors=True)
-
-
-def _has_proc() -> bool:
-    return platform.system() == "Linux" and os.path.exists("/proc/self/stat")
-
-
-def _start(python: str, connection: socket.socket, said: IO[bytes]) -> _Process:
-    root = Path(tempfile.gettempdir()) / f"gymnast-{uuid.uuid4().hex[:12]}"
-    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    folders = [os.path.dirname(os.path.abspath(python))] if os.sep in python else []
-    environment["PATH"] = os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)])
-    popen = subprocess.Popen(
-        [python, "-u", "-c", BOOT],
-        stdin=connection.fileno(),
-        stdout=connection.fileno(),
-        stderr=said,
-        env={**environment, MARK: str(root)},
-        cwd="/",
-        start_new_session=True,  # the terminal's signals are for this process
-    )
-    return _Process(popen=popen, root=root)
-
-
-def _kill_marked(root: str) -> None:
-    """Kill the processes of a supervisor that was killed itself, by what is in their environment."""
-    mark = f"{MARK}={root}".encode()
-    for _ in range(100):  # rounds in which there were new ones
-        found = False
-        for name in os.listdir("/proc"):
-            try:
-                if name.isdigit() and mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
-                    os.kill(int(name), signal.SIGKILL)
-                    found = True
-            except OSError:
-                pass  # gone, or another user's
-        if not found:
-            return
+def _end(process: LocalProcess, ending: concurrent.futures.Future[None]) -> None:
+    try:
+        process.end()
+    except BaseException as error:
+        ending.set_exception(error)
+    else:
+        ending.set_result(None)

@@ -28,11 +28,15 @@ def labels(lifetime: float) -> dict[str, str]:
     }
 
 
-def is_abandoned(found: dict[str, str]) -> bool:
+def is_abandoned(found: dict[str, str], *, local: bool) -> bool:
     """Whether the owner in these labels is certainly dead, or the container's lifetime is over.
 
     A process number means something only on its own machine, between two boots, in one namespace; an owner elsewhere
     is left to the lifetime.
+
+    Args:
+        found: a container's labels.
+        local: the engine is on this machine. One elsewhere may also serve another machine of the same name.
     """
     label = {key.removeprefix(f"{LABEL}."): value for key, value in found.items()}
     try:
@@ -45,7 +49,7 @@ def is_abandoned(found: dict[str, str]) -> bool:
     if label.get("host") != platform.node() or not _boot_id():
         return False
     if label.get("boot") != _boot_id():
-        return True  # this machine was started anew since
+        return local  # this machine was started anew since
     if label.get("namespace") != _pid_namespace():
         return False
     return _started(pid) != label.get("pid-started")

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from .base import Executor, check_timeout
 from .cancellation import finish
-from .errors import SandboxClosedError
+from .errors import PoolLoopError, SandboxClosedError
 from .pool_boxes import StockOptions
 from .pool_statistics import PoolStatistics, Tally
 from .pool_stock import Stock
@@ -47,7 +47,7 @@ class ExecutorPool:
 
     Raises:
         ValueError: a number is out of range, or `executor` was started.
-        TypeError: `executor` is no executor.
+        TypeError: `executor` is no executor, or a time is no number.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class ExecutorPool:
         lease_timeout: float = 300.0,
         idle: float = 300.0,
     ) -> None:
-        self._recipe = check_recipe(executor)
+        self.recipe = check_recipe(executor)
         if max_boxes < 1:
             raise ValueError(f"max_boxes must be at least 1, got {max_boxes}")
         if not 0 <= warm <= max_boxes:
             raise ValueError(f"warm must be from 0 to max_boxes={max_boxes}, got {warm}")
         if max_uses < 1:
             raise ValueError(f"max_uses must be at least 1, got {max_uses}")
-        self.lease_timeout = check_timeout(lease_timeout)
+        self.lease_timeout = check_timeout(lease_timeout, "lease_timeout")
         self._options = StockOptions(
-            max_boxes=max_boxes, warm=warm, max_uses=max_uses, reuse=reuse, idle=check_timeout(idle)
+            max_boxes=max_boxes, warm=warm, max_uses=max_uses, reuse=reuse, idle=check_timeout(idle, "idle")
         )
         self._tally = Tally()
         self._stock: Stock | None = None
@@ -95,7 +95,7 @@ class ExecutorPool:
 
         Raises:
             EngineError, ImageError, SandboxTimeoutError: a box could not be made.
-            RuntimeError: the pool is open in another event loop.
+            PoolLoopError: the pool is open in another event loop.
         """
         opened = self._stock is None
         stock = self._stock_here()
@@ -108,7 +108,14 @@ class ExecutorPool:
         return self
 
     @contextlib.asynccontextmanager
-    async def lease(self, executor: Executor | None = None, *, timeout: float | None = None) -> AsyncIterator[Executor]:
+    async def lease(
+        self,
+        executor: Executor | None = None,
+        *,
+        timeout: float | None = None,
+        unused: bool = False,
+        ahead: bool = False,
+    ) -> AsyncIterator[Executor]:
         """Borrow a clean box for the length of an `async with`; the pool starts and closes it.
 
         Calls after that raise `SandboxClosedError`. A box that still runs a call then is closed.
@@ -116,17 +123,20 @@ class ExecutorPool:
         Args:
             executor: another recipe than the pool's own.
             timeout: seconds to wait for a box, instead of `lease_timeout`.
+            unused: True for a box that no lease has had before, for code that must not meet what other code may have
+                done to a box. It is made for this lease, so it takes as long as a new box.
+            ahead: True to be served before the leases that do not say so, for whoever finishes what others wait for.
 
         Raises:
             SandboxTimeoutError: there was no box in time; the message says who has them.
             EngineError, ImageError: the box could not be made.
             SandboxClosedError: the pool was closed meanwhile.
-            RuntimeError: the pool is open in another event loop.
+            PoolLoopError: the pool is open in another event loop.
         """
-        recipe = self._recipe if executor is None else check_recipe(executor)
+        recipe = self.recipe if executor is None else check_recipe(executor)
         patience = self.lease_timeout if timeout is None else check_timeout(timeout)
         stock = self._stock_here()
-        box, leased = await stock.acquire(recipe, patience)
+        box, leased = await stock.acquire(recipe, patience, unused=unused, ahead=ahead)
         try:
             yield leased
         finally:
@@ -136,9 +146,9 @@ class ExecutorPool:
         """The stock of the running event loop; this opens the pool."""
         loop = asyncio.get_running_loop()
         if self._stock is None:
-            self._stock, self._loop = Stock(self._recipe, self._options, self._tally), loop
+            self._stock, self._loop = Stock(self.recipe, self._options, self._tally), loop
         elif self._loop is not loop:
-            raise RuntimeError(
+            raise PoolLoopError(
                 "an ExecutorPool belongs to the event loop that it was opened in, and this is another: "
                 "use one pool for each loop, or `await pool.close()` before the next loop begins"
             )

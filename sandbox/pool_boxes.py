@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import math
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from typing import Any
 from .base import Executor
 from .pool_lease import LeasedExecutor
 from .pool_statistics import Tally
-from .supervised import SupervisedExecutor
 
 logger = logging.getLogger("gymnast.sandbox")
 
@@ -44,6 +42,7 @@ class Kind:
     """The boxes of one key, which are interchangeable."""
 
     recipe: Executor
+    reused: Kind | None = None  # of boxes for leases of unused ones: the kind that they may become after that
     failures: int = 0  # boxes that could not be made, in a row
 
 
@@ -155,12 +154,12 @@ class Boxes:
             return _category(box.executor.retire_reason)
         if box.uses and not self.options.reuse:
             return "reuse=False"
+        if box.uses and box.kind.reused is not None:
+            return "unused=True"
         if box.uses >= self.options.max_uses:
             return "max_uses"
         # A lease may then last for the other half.
-        executor = box.executor
-        lifetime = executor.limits.lifetime if isinstance(executor, SupervisedExecutor) else math.inf
-        return "age" if self._loop.time() - box.born > lifetime / 2 else None
+        return "age" if self._loop.time() - box.born > box.executor.lifetime / 2 else None
 
     def close_if_worn(self, box: Box) -> bool:
         """Close an idle box that is too old, or known to be dead."""

@@ -29,6 +29,7 @@ PAUSES = (1.0, 60.0)  # seconds, the shortest and the longest, between attempts 
 class Waiter:
     kind: Kind
     turn: asyncio.Future[Box]
+    ahead: bool
 
 
 class Stock:
@@ -64,8 +65,10 @@ class Stock:
 
     # What leases do.
 
-    async def acquire(self, recipe: Executor, timeout: float) -> tuple[Box, LeasedExecutor]:
-        """Wait for a box, first come, first served.
+    async def acquire(
+        self, recipe: Executor, timeout: float, *, unused: bool, ahead: bool
+    ) -> tuple[Box, LeasedExecutor]:
+        """Wait for a box, first come, first served, but whoever is `ahead` before all others.
 
         Raises:
             SandboxTimeoutError: none was free in time.
@@ -73,8 +76,10 @@ class Stock:
             EngineError, ImageError: the box for this lease could not be made.
         """
         started = self._used = self._loop.time()
-        waiter = Waiter(self._kind(recipe), self._loop.create_future())
-        self.waiters.append(waiter)
+        kind = self._unused_kind(recipe) if unused and self.options.reuse else self._kind(recipe)
+        waiter = Waiter(kind, self._loop.create_future(), ahead)
+        place = sum(other.ahead for other in self.waiters) if ahead else len(self.waiters)
+        self.waiters.insert(place, waiter)
         try:
             self.serve()
             await asyncio.wait([waiter.turn], timeout=timeout)
@@ -96,6 +101,9 @@ class Stock:
         """Take a box back; what is left to do goes on in the background."""
         if box.state is State.LEASED:  # otherwise the pool was closed under the lease
             self._used = self._loop.time()
+            later = box.kind.reused
+            if later is not None and any(waiter.kind is later for waiter in self.waiters):
+                box.kind = later  # rather than to close it and to make another for them
             self.boxes.take_back(box)
 
     def _leave(self, waiter: Waiter) -> None:
@@ -189,7 +197,11 @@ class Stock:
         return recently or bool(self.waiters) or self.boxes.count(State.LEASED) > 0
 
     def _kind(self, recipe: Executor) -> Kind:
-        return self._kinds.setdefault(recipe.key, Kind(recipe))
+        return self._kinds.setdefault((recipe.key, "any"), Kind(recipe))
+
+    def _unused_kind(self, recipe: Executor) -> Kind:
+        """The kind of the boxes that are made for one lease, so that none had them before."""
+        return self._kinds.setdefault((recipe.key, "unused"), Kind(recipe, reused=self._kind(recipe)))
 
     def _not_made(self, box: Box, error: Exception) -> None:
         """Tell the waiter that this box would have been for; if there is none, try again later."""

@@ -17,6 +17,7 @@ MAX_HEADER = 256 << 10  # bytes
 MAX_PAYLOAD = 72 << 20  # the largest file, and room for what goes with it
 
 _LENGTHS = struct.Struct(">II")
+_MAX_DIGITS = 64  # of a number in a header; Python takes quadratic time for long ones, or refuses to show them
 
 
 class ProtocolError(ValueError):
@@ -46,11 +47,6 @@ class Decoder:
         self.max_payload = max_payload
         self._buffer = bytearray()
         self._expected: tuple[int, int] | None = None
-
-    @property
-    def pending(self) -> int:
-        """Bytes of an unfinished frame."""
-        return len(self._buffer) + (_LENGTHS.size if self._expected else 0)
 
     def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
         """The frames that these bytes complete.
@@ -87,12 +83,21 @@ class Decoder:
 
 def _parse(text: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(text)
+        header = _JSON.decode(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a frame's header is no JSON: {text[:80]!r}") from error
     if not isinstance(header, dict):
         raise ProtocolError(f"a frame's header is no JSON object: {text[:80]!r}")
     return header
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a number has {len(digits)} digits")
+    return int(digits)
+
+
+_JSON = json.JSONDecoder(parse_int=_whole_number)
 
 
 def split(payload: bytes, lengths: list[int]) -> list[bytes]:
@@ -102,7 +107,7 @@ def split(payload: bytes, lengths: list[int]) -> list[bytes]:
         ProtocolError: the lengths are not whole numbers that add up to the payload.
     """
     if not all(type(length) is int and length >= 0 for length in lengths) or sum(lengths) != len(payload):
-        raise ProtocolError(f"parts of {lengths!r:.80} bytes do not make a payload of {len(payload)}")
+        raise ProtocolError(f"the lengths of the parts do not add up to a payload of {len(payload)} bytes")
     parts, start = [], 0
     for length in lengths:
         parts.append(payload[start : start + length])

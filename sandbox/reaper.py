@@ -34,7 +34,7 @@ def reap_once(engine: Engine) -> None:
 def _reap(client: Client) -> list[str]:
     removed = []
     for found in client.containers():
-        if is_abandoned(found.get("Labels") or {}):
+        if is_abandoned(found.get("Labels") or {}, local=client.is_local):
             client.remove(found["Id"])
             removed.append(found["Names"][0].lstrip("/"))
     return removed

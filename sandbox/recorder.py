@@ -62,6 +62,10 @@ class Recorder(Executor):
         return self.executor.retire_reason
 
     @property
+    def lifetime(self) -> float:
+        return self.executor.lifetime
+
+    @property
     def state(self) -> State:
         return self.executor.state
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Self, TypeAlias
 
+from .arguments import checked_files, content_of
 from .base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, Limits, State, check_timeout, size_of
 from .errors import SandboxClosedError, SandboxError, SandboxLostError
 from .memory_files import MemoryFiles
@@ -15,6 +18,9 @@ Script: TypeAlias = Sequence[ExecutionResult | SandboxError]
 
 _SHOWN = 300  # characters of a call in an error
 
+_HELD = ("max_file", "max_code")  # the second is never reached, but may not exceed the first
+_NOT_HELD = tuple(field.name for field in fields(Limits) if field.name not in _HELD)
+
 
 class ScriptedExecutor(Executor):
     """Replays a script: results by hand, or what a `Recorder` has recorded.
@@ -22,9 +28,9 @@ class ScriptedExecutor(Executor):
         async with ScriptedExecutor([ExecutionResult(status=Status.OK, stdout="42\\n")]) as box:
             print((await box.python("print(6 * 7)")).stdout)
 
-    Results by hand answer the calls of `python` and `bash`, whatever these say, in order; an error is raised. Files
-    live in memory. `reset` and `clone` begin the script anew, so every episode of a pool meets the same one; after a
-    `SandboxLostError` the box stays lost until then.
+    Results by hand answer the calls of `python` and `bash`, whatever these say, in order; an error is raised, as a new
+    one of the nearest kind of ours. Files live in memory. `reset` and `clone` begin the script anew, so every episode
+    of a pool meets the same one; after a `SandboxLostError` the box stays lost until then.
 
     A recording answers every call, files and resets too, in the order in which the calls were made, and each must be
     the recorded one; timeouts are not compared, as they often come from a clock. A call that was cancelled waits to
@@ -33,12 +39,13 @@ class ScriptedExecutor(Executor):
 
     Args:
         script: results and errors, or a recording.
-        files: what the workspace holds after `start` and `reset`, by path; for results by hand only.
-        limits: of these, `max_file` counts, for results by hand only.
+        files: what the workspace holds after `start` and `reset`, by relative path; for results by hand only.
+        limits: of these, `max_file` counts, for results by hand only; setting another is answered with a warning.
 
     Raises:
-        TypeError: the script holds something that is neither result nor error.
-        ValueError: `files` is given with a recording, or a recorded call is still running.
+        TypeError: the script holds something that is neither result nor error, or a file is none.
+        ValueError: `files` or `limits` is given with a recording, a recorded call is still running, or a file is too
+            large or not in the workspace.
         ScriptError: by a call to which the script has no answer; it ends an episode, no model gets to see it.
     """
 
@@ -52,12 +59,23 @@ class ScriptedExecutor(Executor):
         if isinstance(script, Recording):
             if files:
                 raise ValueError("a recording answers for the files too: leave out files=")
+            if limits is not None:
+                raise ValueError("a recording holds what the recorded box's limits have done: leave out limits=")
+        self._set_up(script, files, limits or Limits())
+        if limits is not None and (ignored := limits.changed(_NOT_HELD)):
+            warnings.warn(
+                f"ScriptedExecutor runs nothing that these limits could hold, and ignores them: {', '.join(ignored)}",
+                stacklevel=2,
+            )
+
+    def _set_up(self, script: Script | Recording, files: Mapping[str, bytes | str] | None, limits: Limits) -> None:
+        self._script, self.files, self.limits = script, checked_files(files, limits), limits
+        if isinstance(script, Recording):
             self._source: _Answers | _Replay = _Replay(script)
             self._key: Hashable = script.to_json()
         else:
-            self._source = _Answers(script, dict(files or {}), limits or Limits())
+            self._source = _Answers(script, self.files, limits)
             self._key = self._source.key
-        self._script, self.files, self.limits = script, dict(files or {}), limits or Limits()
         self._state: State = "new"
         self._turn = asyncio.Lock()
         self._clones = 0
@@ -86,7 +104,7 @@ class ScriptedExecutor(Executor):
         return await self._ask("bash", command=command)
 
     async def write_file(self, path: str, data: bytes | str) -> None:
-        await self._ask("write_file", path=path, data=data.encode() if isinstance(data, str) else bytes(data))
+        await self._ask("write_file", path=path, data=content_of(data))
 
     async def read_file(self, path: str) -> bytes:
         return await self._ask("read_file", path=path)
@@ -117,16 +135,16 @@ class ScriptedExecutor(Executor):
         return (type(self), self._key)
 
     def clone(self) -> Self:
-        if not isinstance(self._script, Recording):
-            return type(self)(self._script, files=self.files, limits=self.limits)
-        if not self._script.clones:
-            return type(self)(self._script)
+        twin = object.__new__(type(self))  # without a second warning
+        if not isinstance(self._script, Recording) or not self._script.clones:
+            twin._set_up(self._script, self.files, self.limits)
+            return twin
         if self._clones == len(self._script.clones):
             raise ScriptError(f"the recording has {self._clones} clones, and now another one is asked for")
-        other = type(self)(self._script.clones[self._clones])
-        other._key = self._key
+        twin._set_up(self._script.clones[self._clones], None, self.limits)
+        twin._key = self._key
         self._clones += 1
-        return other
+        return twin
 
     async def _ask(self, operation: Operation, **arguments: Any) -> Any:
         if self._state != "open":
@@ -137,14 +155,14 @@ class ScriptedExecutor(Executor):
                 await asyncio.Event().wait()
             self._source.retire = step.retire
         if isinstance(step.outcome, SandboxError):
-            raise portable(step.outcome) if isinstance(self._script, Recording) else step.outcome.with_traceback(None)
+            raise portable(step.outcome)  # a new one: clones raise it side by side, each with its own traceback
         return None if isinstance(step.outcome, Ending) else step.outcome
 
 
 class _Answers:
     """Results by hand, and files in memory."""
 
-    def __init__(self, script: Script, files: Mapping[str, bytes | str], limits: Limits) -> None:
+    def __init__(self, script: Script, files: Mapping[str, bytes], limits: Limits) -> None:
         for answer in script:
             if not isinstance(answer, ExecutionResult | SandboxError):
                 raise TypeError(f"a script holds ExecutionResult and SandboxError, got {answer!r:.{_SHOWN}}")
@@ -159,14 +177,13 @@ class _Answers:
 
     @property
     def key(self) -> Hashable:
-        files = tuple(sorted((path, _bytes(data)) for path, data in self.base_files.items()))
-        return (tuple(map(repr, self.script)), files, self.max_file)
+        return (tuple(map(repr, self.script)), tuple(sorted(self.base_files.items())), self.max_file)
 
     def _begin(self) -> None:
         self.position = 0
         self.files = MemoryFiles(self.max_file)
         for path, data in self.base_files.items():
-            self.files.write(path, _bytes(data))
+            self.files.write(path, data)
 
     def take(self, operation: Operation, arguments: dict[str, Any]) -> Step:
         if operation == "reset":
@@ -230,10 +247,6 @@ class _Replay:
             raise ScriptError(f"call {number}, {got}, was still running when the recording was taken")
         self.position += 1
         return step
-
-
-def _bytes(data: bytes | str) -> bytes:
-    return data.encode() if isinstance(data, str) else bytes(data)
 
 
 def _call(operation: str, arguments: dict[str, Any]) -> str:

@@ -2,9 +2,9 @@
 
 It comes over standard input (`program`), so an image needs nothing but Python >= 3.8. In a container it runs as root
 with three capabilities: to become another user, and to signal it; what it may do to other processes and files is a
-matter of its `inside_territory.py`. What runs code is forked from it, which has imported everything already: that makes
-a clean start a matter of milliseconds. It ends when standard input ends, that is when its owner dies, and leaves
-nothing behind.
+matter of `inside_container.py`, or of `inside_descendants.py`. What runs code is forked from it, which has imported
+everything already: that makes a clean start a matter of milliseconds. It ends when standard input ends, that is when
+its owner dies, and leaves nothing behind.
 
 Frames on standard input and output (`protocol.py`); the host sends one request at a time, and `interrupt` meanwhile.
 Runs inside the box: standard library only, Python >= 3.8.
@@ -26,13 +26,16 @@ from typing import Any
 
 from . import inside_files, protocol
 from . import inside_processes as processes
+from .inside_bash import BashSession
+from .inside_container import Container
+from .inside_descendants import Descendants
 from .inside_loop import Loop
-from .inside_sessions import BashSession, PythonSession
-from .inside_territory import territory
+from .inside_python import PythonSession
 from .protocol import Decoder, encode
 
 _OPERATION_SECONDS = 20.0  # for reading, writing and listing; memory is fast
 _WIPE_SECONDS = 5.0
+_DETAIL = 1000  # characters of what a child says of an error
 _LEAK_BYTES = 32 << 20  # more memory than this after a reset speaks against reuse
 
 
@@ -45,7 +48,7 @@ class Supervisor:
         self.environment = {**os.environ, **settings["environment"]}
         self.bash = shutil.which("bash") or ""
         self.null = os.open(os.devnull, os.O_RDONLY)
-        self.territory = territory(settings)
+        self.territory = Descendants(settings) if settings["local"] else Container(settings)
         self.loop = Loop()
         self.frames = frames
         self.decoder = decoder
@@ -53,23 +56,32 @@ class Supervisor:
         self.python = PythonSession(self)
         self.shell = BashSession(self)
         self.born = time.monotonic()
+        self.retire = ""  # why the box should not be used again; whatever is found stays true
 
     # The host's requests.
 
     def serve(self) -> None:
+        self._wipe_in_child()  # so that a box begins as it is after a reset, the modes of its folders included
         for name in self.settings["preload"]:
-            importlib.import_module(name)
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if not f"{name}.".startswith(f"{error.name}."):
+                    raise  # it is there, and what it needs is not
+                self._reply({"id": 0, "unfit": f"the module {name}, named in preload"}, [])
+                self.leave(f"there is no module {name}")
         gc.collect()
         gc.freeze()  # forked workers share what is here already
         self.python.ensure()
-        self.baseline = self.territory.memory()
+        self.memory, self.oom_kills = self.territory.memory(), self.territory.oom_kills()
         self._reply(
             {"hello": protocol.VERSION, "python": platform.python_version(), "bash": bool(self.bash), "id": 0}, []
         )
         while True:
             header, payload = self._next()
             answer, parts = self._perform(header, payload)
-            answer["id"] = header["id"]
+            answer["id"], answer["op"] = header["id"], header["op"]
+            self.retire = answer["retire"] = self.retire or answer.get("retire", "")
             self._reply(answer, parts)
             self.python.ensure()  # in the pause between two requests rather than within the next one
 
@@ -135,7 +147,7 @@ class Supervisor:
                 if young - killed or time.monotonic() > deadline:
                     break
                 time.sleep(0.001)
-            processes.send(young, signal.SIGKILL)
+            self.territory.send(young, signal.SIGKILL)
             killed |= young
         self.kill_everything()
         return False
@@ -157,21 +169,26 @@ class Supervisor:
 
     def _reset(self) -> dict[str, Any]:
         self.kill_everything()
-        wiped, _ = self._in_child(self._wipe, _WIPE_SECONDS)
+        self._wipe_in_child()
         self.shell.reset()
         self.python.ensure()
         self.python.lost = False
-        grown = self.territory.memory() - self.baseline
+        grown = self.territory.memory() - self.memory
         retire = self.territory.leftovers()
-        if wiped:
-            retire = "the files could not be removed: " + wiped["detail"]
-        elif grown > _LEAK_BYTES:
+        if grown > _LEAK_BYTES:
             retire = f"{grown >> 20} MiB of memory are still in use after a reset"
+        elif self.territory.oom_kills() > self.oom_kills:
+            retire = "oom"
         return {"retire": retire}
 
-    def _wipe(self) -> bytes:
-        self.territory.wipe()
-        return b""
+    def _wipe_in_child(self) -> None:
+        def wipe() -> bytes:
+            self.territory.wipe()
+            return b""
+
+        problem, _ = self._in_child(wipe, _WIPE_SECONDS)
+        if problem:
+            self.retire = self.retire or "the files could not be removed: " + problem["detail"]
 
     def _in_child(self, work: Callable[[], bytes], seconds: float = _OPERATION_SECONDS) -> tuple[dict[str, Any], bytes]:
         """Have one of the code's processes work on files, and pass on what it says."""
@@ -206,10 +223,19 @@ class Supervisor:
         finally:
             self.loop.unwatch(read_end)
             os.close(read_end)
-            processes.send([pid], signal.SIGKILL)
-            self.loop.await_exit(pid)
+            if pid not in self.loop.exits:
+                processes.send([pid], signal.SIGKILL)
+                self.loop.await_exit(pid)
             self.loop.exits.pop(pid, None)
-        return frames[0] if frames else ({"errno": 110, "detail": "the operation took too long"}, b"")
+        header, data = frames[0] if frames else ({"errno": 110, "detail": "the operation took too long"}, b"")
+        if not header:
+            return {}, data
+        number, detail = header.get("errno"), str(header.get("detail"))[:_DETAIL]
+        return {"errno": number if type(number) is int else 5, "detail": detail}, b""
+
+    def distrust(self, reason: str) -> None:
+        """Have the box replaced: what a session sent was made up."""
+        self.retire = self.retire or reason
 
     def leave(self, reason: str) -> None:
         """End the box."""

@@ -8,16 +8,10 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from gymnast.sandbox import Engine, Executor, Limits
+from gymnast.sandbox import Executor, Limits
 from gymnast.sandbox import owner as owner_module
-from gymnast.sandbox.images import build_if_changed
 
 LIMITS = Limits(memory="256m", workspace="64m", tmp="32m", pids=64, grace=0.3)
-
-
-async def build_image() -> None:
-    async with Engine() as engine:
-        await build_if_changed(engine)
 
 
 async def eventually(condition: Callable[[], bool], seconds: float) -> bool:

@@ -39,9 +39,7 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def image() -> str:
     """The default image, made once; the tests that need it are skipped where no engine answers."""
-    from gymnast.sandbox import DEFAULT_IMAGE, EngineError
-
-    from .boxes import build_image
+    from gymnast.sandbox import DEFAULT_IMAGE, EngineError, build_image
 
     try:
         asyncio.run(build_image())

@@ -46,7 +46,7 @@ async def play(environment: CodeEnv, *commands: str, row: Mapping[str, Any] = RO
 
 
 async def hand_in(pool: ExecutorPool, source: str, *, row: Mapping[str, Any] = ROW) -> Episode:
-    episode = await play(CodeEnv(pool, code_timeout=1.0), f"cat > solution.py <<'END'\n{source}\nEND", row=row)
+    episode = await play(CodeEnv(pool, code_timeout=3.0), f"cat > solution.py <<'END'\n{source}\nEND", row=row)
     assert episode.failure is None, episode.failure.traceback
     return episode
 
@@ -111,7 +111,7 @@ async def test_what_the_agent_planted_does_not_count(pool: ExecutorPool) -> None
     ],
 )
 async def test_a_submission_that_is_no_plain_file_is_not_handed_in(pool: ExecutorPool, trap: str) -> None:
-    look = {"bash": "ls -A", "stdout": ""}
+    look = {"bash": "ls -A | wc -l", "stdout": "0"}
     episode = await play(CodeEnv(pool), trap, row={**ROW, "checks": [look]})
     assert (episode.failure, episode.reward) == (None, 1.0)
 

@@ -28,7 +28,7 @@ from gymnast.envs import (
     tool_calls,
 )
 from gymnast.envs.threads import run_in_loop
-from gymnast.sandbox import DockerExecutor, ExecutorPool, SandboxLostError, pool_of
+from gymnast.sandbox import DockerExecutor, ExecutorPool, SandboxClosedError, SandboxLostError, pool_of
 
 from .boxes import LIMITS, eventually, own_containers
 
@@ -184,7 +184,7 @@ async def test_32_episodes_on_four_boxes(pool: ExecutorPool) -> None:
 
 async def test_a_lease_lasts_from_reset_to_the_end(pool: ExecutorPool) -> None:
     environment = CodeEnv(pool)
-    with pytest.raises(RuntimeError, match="CodeEnv has no box now"):
+    with pytest.raises(SandboxClosedError, match="CodeEnv has no box now"):
         _ = environment.box
     for _ in range(2):  # the second reset gives the first box back
         await environment.areset(options={"task": ROW})
@@ -203,8 +203,8 @@ async def test_a_reset_that_fails_keeps_no_box(pool: ExecutorPool) -> None:
     environment = CodeEnv(pool)
     for row, error in [
         ({"answer": 1}, ValueError),  # no prompt
-        ({**ROW, "files": {"/etc/x": ""}}, ValueError),
-        ({**ROW, "files": {"x": 1}}, TypeError),
+        ({**ROW, "files": {"/etc/x": ""}}, ConfigurationError),
+        ({**ROW, "files": {"x": 1}}, ConfigurationError),
         ({**ROW, "files": {"x" * 300: ""}}, OSError),  # the name is too long
         ({"prompt": "no verdict"}, ConfigurationError),
     ]:
@@ -299,7 +299,7 @@ async def test_no_free_box_for_grading_is_a_failed_episode(image: str) -> None:
 
     class Taken(CodeEnv):
         async def fresh(self) -> None:
-            async with pool.lease(timeout=30):
+            async with pool.lease(timeout=30, ahead=True):
                 await release.wait()
 
         async def grade(self, task: Mapping[str, Any], answer: str) -> float:
@@ -328,8 +328,11 @@ async def test_wrong_arguments_are_refused(pool: ExecutorPool) -> None:
     with pytest.raises(TypeError, match="code_executor must be an executor such as DockerExecutor"):
         CodeEnv("docker")  # type: ignore[arg-type]
     for timeout in (0, -1, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match="timeout must be a positive number"):
+        with pytest.raises(ValueError, match="code_timeout must be a positive number"):
             CodeEnv(pool, code_timeout=timeout)
+    for wrong in ("30", True, None):
+        with pytest.raises(TypeError, match="code_timeout must be a number of seconds, got "):
+            CodeEnv(pool, code_timeout=wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="tool_timout"):
         CodeEnv(pool, tool_timout=3)
     async with pool.lease() as box:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -112,7 +113,20 @@ def test_every_status_is_described() -> None:
         ("paris", "Paris", False),
         ("12", 12, True),
         ("12.0", 12, True),
-        ("12", "12.00", True),
+        ("12", "12.00", False),
+        ("1.10", "1.1", False),
+        ("1.10", 1.1, True),
+        ("007", "7", False),
+        ("007", 7, True),
+        ("1_000", 1000, False),
+        ("\u0661\u0662", 12, False),
+        ("\uff11\uff12", 12, False),
+        ("Infinity", float("inf"), False),
+        ("inf", float("inf"), True),
+        ("+.5", 0.5, True),
+        ("-5.e-1", Decimal("-0.50"), True),
+        ("1e9999999999999999999", 1, False),
+        ("12 000", 12000, False),
         ("1.2e1", 12.0, True),
         ("0.10", 0.1, True),
         ("12.000001", 12, False),
@@ -145,21 +159,22 @@ def test_the_columns_of_a_row_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "error", "message"),
+    ("files", "message"),
     [
-        (["a"], TypeError, "the row's 'files' must map relative paths to text or bytes, got list"),
-        ({"a.csv": 3}, TypeError, r"the row's files\['a.csv'\] must be text or bytes, got int: 3"),
-        ({"/etc/passwd": ""}, ValueError, r"the row's files\['/etc/passwd'\]: a path must be relative"),
-        ({"a/../../b": ""}, ValueError, r"files\['a/../../b'\]: a path must be relative and without '..'"),
-        ({"a/": ""}, ValueError, "must name a file, got 'a/'"),
-        ({".": ""}, ValueError, "must name a file"),
-        ({"": ""}, ValueError, "a path is text"),
-        ({"a\0": ""}, ValueError, "a path is text"),
-        ({3: ""}, ValueError, "a path is text"),
+        (["a"], "the row's 'files' must map relative paths to text or bytes, got list"),
+        ({"a.csv": 3}, r"the row's files\['a.csv'\] must be text or bytes, got int: 3"),
+        ({"/etc/passwd": ""}, r"the row's files\['/etc/passwd'\]: a path must be relative"),
+        ({"a/../../b": ""}, r"files\['a/../../b'\]: a path must be relative and without '..'"),
+        ({"a/": ""}, "must name a file, got 'a/'"),
+        ({".": ""}, "must name a file"),
+        ({"": ""}, "a path is text"),
+        ({"a\0": ""}, "a path is text"),
+        ({3: ""}, "a path is text"),
+        ({"a/b": "", "a/./b": ""}, r"files\['a/./b'\]: another entry of 'files' is this file too: 'a/b'"),
     ],
 )
-def test_wrong_files_are_refused(files: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_wrong_files_are_a_configuration_error(files: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         files_of({"files": files})
 
 
@@ -183,14 +198,29 @@ def test_wrong_files_are_refused(files: Any, error: type[Exception], message: st
         ({"submit": None}, "the row has 'checks' but no 'submit'"),
         ({"submit": "a.py"}, "the row's 'submit' must be a list of relative paths, got str: 'a.py'"),
         ({"submit": ["../a.py"]}, r"the row's submit\[0\]: a path must be relative"),
+        ({"submit": ["a.py", "./a.py"]}, r"submit\[1\]: another entry of 'submit' is this file too: 'a.py'"),
+        ({"checks": [{"run": "f()", "value": "None"}]}, r"checks\[0\]\['value'\] is 'None', but .* expect 'True'"),
+        ({"checks": [{"run": "f()", "stdout": " \n"}]}, "expects an empty output, so a submission that does nothing"),
+        ({"checks": [{"bash": "x", "stdout": "", "exit_code": 0}]}, "expects an empty output"),
+        ({"checks": [{"run": "f()", "stdout": "é" * 512}]}, r"checks\[0\]\['stdout'\] is as long as the 1024 bytes"),
+        ({"checks": [{"run": "f()", "value": "1" * 1024}]}, r"checks\[0\]\['value'\] is as long as the 1024 bytes"),
         ({"checks": None}, r"MyEnv: the row has neither 'checks' nor 'answer' \(its columns: .*override grade\(\)"),
     ],
 )
 def test_a_row_without_a_verdict_is_a_configuration_error(columns: dict[str, Any], message: str) -> None:
     row = {"checks": [{"run": "1", "value": "1"}], "submit": ["a.py"]}
-    require_verdict(row, "MyEnv")
+    require_verdict(row, "MyEnv", max_output=1024)
     with pytest.raises(ConfigurationError, match=message):
-        require_verdict({**row, **columns}, "MyEnv")
+        require_verdict({**row, **columns}, "MyEnv", max_output=1024)
+
+
+def test_what_an_empty_submission_does_not_give_may_be_expected() -> None:
+    checks = [
+        {"run": "f()", "value": "1", "stdout": ""},
+        {"bash": "x", "stdout": "", "exit_code": 3},
+        {"run": "f()", "stdout": "x" * 1023 + "\n"},
+    ]
+    assert len(require_verdict({"checks": checks, "submit": ["a.py"]}, "MyEnv", max_output=1024)) == 3
 
 
 # --- errors that break an episode -------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gymnast.envs import Episode
 
+from .boxes import containers_of
+
 ROOT = Path(__file__).resolve().parents[1]
 SUMMARY = {
     "algorithm",
@@ -31,6 +33,23 @@ SUMMARY = {
     "success_before_greedy",
     "tool_calls",
     "versions",
+}
+
+
+CODE_SUMMARY = {
+    "algorithm",
+    "boxes",
+    "drift_tokens",
+    "episodes",
+    "failed_after",
+    "failed_before",
+    "interrupted",
+    "leases",
+    "seconds",
+    "seed",
+    "steps",
+    "success_after",
+    "success_before",
 }
 
 
@@ -147,6 +166,75 @@ def test_the_custom_environment_learns(tmp_path: Path) -> None:
     before, after = map(int, found.groups())
     assert before < 50
     assert after > 80
+
+
+def check_code_folder(folder: Path) -> dict[str, Any]:
+    """Check that a run of the code agent has left all that it promises, and return its summary."""
+    summary = read_summary(folder)
+    assert summary.keys() == CODE_SUMMARY
+    assert summary["drift_tokens"] == 0
+    assert summary["episodes"] == 128 * summary["steps"]
+    assert (summary["failed_before"], summary["failed_after"]) == (0, 0)
+    assert summary["leases"] >= summary["episodes"] + 2 * 256
+    assert 1 <= summary["boxes"] <= summary["leases"]
+    logged = [line for line in read_lines(folder / "metrics.jsonl") if "reward" in line]
+    assert [line["step"] for line in logged] == list(range(1, summary["steps"] + 1))
+    assert (folder / "reward.png").read_bytes().startswith(b"\x89PNG\r\n")
+    episodes = [Episode.from_json(json.dumps(line["episode"])) for line in read_lines(folder / "episodes.jsonl")]
+    assert len(episodes) % 128 == 0
+    calls = [call.name for episode in episodes for turn in episode.turns for call in turn.tool_calls]
+    assert {"python", "final_answer"} <= set(calls)
+    assert AutoModelForCausalLM.from_pretrained(folder / "model").num_parameters() < 1_000_000
+    assert AutoTokenizer.from_pretrained(folder / "model").chat_template
+    return summary
+
+
+@pytest.mark.timeout(600)
+def test_the_code_agent_leaves_a_whole_run_folder_and_no_container(image: str, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command("code_agent.py", "--seed", "3", "--steps", "1", "--boxes", "8"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with process:
+        try:
+            printed, _ = process.communicate(timeout=580)
+        except BaseException:
+            process.kill()
+            raise
+    assert process.returncode == 0, printed
+    assert containers_of(process.pid) == []
+    summary = check_code_folder(tmp_path / "runs" / "code-agent-grpo-seed3")
+    assert (summary["algorithm"], summary["seed"], summary["steps"]) == ("grpo", 3, 1)
+    assert summary["success_before"] < 0.5
+    assert summary["interrupted"] is False
+
+
+@pytest.mark.timeout(900)
+def test_the_code_agent_learns(image: str, tmp_path: Path) -> None:
+    run("code_agent.py", "--seed", "1", cwd=tmp_path, timeout=880)
+    summary = check_code_folder(tmp_path / "runs" / "code-agent-grpo-seed1")
+    assert summary["success_before"] < 0.5
+    assert summary["success_after"] >= 0.8
+
+
+def test_the_code_agent_needs_an_engine_and_says_so_at_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("code_agent.py"),
+        cwd=tmp_path,
+        env={**os.environ, "DOCKER_HOST": "unix:///nowhere"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    [said] = done.stderr.splitlines()
+    assert said.startswith("error: no container engine answers at unix:///nowhere")
+    assert "apt-get install docker.io" in said
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("example", sorted(path.name for path in (ROOT / "examples").glob("*.py")))

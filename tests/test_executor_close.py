@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 import pytest
 
-from gymnast.sandbox import DockerExecutor, Executor, LocalExecutor, SandboxClosedError, SandboxError
+from gymnast.sandbox import DockerExecutor, Executor, LocalExecutor, SandboxClosedError, SandboxError, SandboxLostError
+from gymnast.sandbox.cancellation import finish
+from gymnast.sandbox.connection import Connection
 
-from .boxes import LIMITS, eventually, own_containers
+from .boxes import LIMITS, eventually, own_containers, usable
 
 MAKERS: dict[str, Callable[[], Executor]] = {"docker": lambda: DockerExecutor(limits=LIMITS), "local": LocalExecutor}
 
@@ -42,6 +45,68 @@ async def test_closed_while_it_is_reset(executor: Executor, milliseconds: int) -
         [outcome] = await asyncio.gather(resetting, return_exceptions=True)
     assert outcome is None or isinstance(outcome, SandboxError)
     await check_closed(executor)
+
+
+def test_closed_from_another_event_loop_while_its_own_stands_still() -> None:
+    loop, boxes = asyncio.new_event_loop(), [LocalExecutor() for _ in range(3)]
+
+    async def start() -> None:
+        await asyncio.gather(*(box.start() for box in boxes))
+
+    async def close() -> None:
+        await asyncio.gather(*(box.close() for box in boxes))
+
+    loop.run_until_complete(start())
+    processes = [box._process for box in boxes]
+    asyncio.run(close())
+    # They have ended by themselves, as their connections did, and were not killed after ten seconds of waiting.
+    assert [process.popen.returncode for process in processes if process is not None] == [0, 0, 0]
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+
+async def test_the_end_of_a_box_is_seen_while_a_request_to_it_is_still_being_written() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(1000), sock=ours)
+        connection.send_raw(bytes(16 << 20))
+        _, reply = connection.request({"op": "ping"})
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(SandboxLostError, match="it has ended"):
+            await asyncio.wait_for(reply, 10)
+        assert connection.lost == "it has ended"
+
+
+async def test_a_box_that_has_died_says_so_before_anything_is_asked_of_it() -> None:
+    async with LocalExecutor() as box:
+        assert box._process is not None
+        assert box.retire_reason is None
+        box._process.popen.kill()
+        assert await eventually(lambda: box.retire_reason is not None, 10)
+        assert str(box.retire_reason).startswith("the box is lost: ")
+        await box.reset()
+        assert box.retire_reason is None
+        assert await usable(box)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_cancellation_goes_on_when_what_had_to_be_finished_has_ended(fails: bool) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await may_end.wait()
+        if fails:
+            raise OSError("the disk is full")
+
+    task = asyncio.create_task(finish(work()))
+    await begun.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert isinstance(caught.value.__cause__, OSError) is fails
 
 
 async def check_closed(executor: Executor) -> None:

@@ -125,4 +125,81 @@ async def test_a_second_answer_is_not_taken_for_that_of_the_next_call(box: Box) 
     await box.python(f"{FIND_NONCE}os.write(63, answer() + answer(code=7, status='error'))", timeout=50)
     after = await box.python("6 * 7", timeout=50)
     assert (after.status, after.value, after.state_lost) == (Status.OK, "42", True)
+    assert box.retire_reason == "protocol"
     assert await usable(box)
+    header, _ = await box._exchange({"op": "reset"}, b"", 30)
+    assert header["retire"] == "protocol"  # whoever asks, and however often
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize("text", ["'[' * 990 + ']' * 990", "'1' * 5000", "'-' + '9' * 300", "'1e999'", "'NaN'", "'{}'"])
+@pytest.mark.parametrize("field", ["code", "lengths", "status", "nonce"])
+async def test_no_value_of_a_field_breaks_the_supervisor(box: Box, field: str, text: str) -> None:
+    spoilt = f"""
+header = dict(nonce=nonce, status="ok", code=0, value=False, dropped=0, lengths=[0, 0, 0])
+header.pop("{field}")
+text = (json.dumps(header)[:-1] + ', "{field}": ' + {text} + "}}").encode()
+os.write(63, len(text).to_bytes(4, "big") + bytes(4) + text)
+time.sleep(60)"""
+    result = await box.python(FIND_NONCE + spoilt, timeout=50)
+    assert (result.status, result.state_lost) == (Status.PROTOCOL, True)
+    assert box.retire_reason == "protocol"
+    assert await usable(box)
+
+
+# --- the shell's ------------------------------------------------------------------------------------------------
+
+# The copies that `eval` keeps of the two ends of the channel, found by what they are: pipes from descriptor 10 on.
+FIND_CHANNEL = """
+for fd in /proc/$$/fd/*; do
+  fd=${fd##*/}
+  if [ $fd -ge 10 ] && [ -p /proc/$$/fd/$fd ]; then
+    if { : >&$fd; } 2>/dev/null && [ "$(stat -c %A /proc/$$/fd/$fd)" = l-wx------ ]; then out=$fd; else in=$fd; fi
+  fi
+done
+IFS= read -r -d '' nonce <&$in
+"""
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "printf -v digits '9%.0s' {1..5000}; printf '%s %s /\\0' $nonce $digits",
+        "printf '%s 1_0 /\\0' $nonce",
+        "printf '%s  /\\0' $nonce",
+        "printf '%s 0\\0' $nonce",
+        "printf '\\0'",
+        "printf '%s \\xd9\\xa1 /\\0' $nonce",
+        "printf '%s 0 /%0200000d\\0' $nonce 1",
+        "printf '%s 0 /\\0%s 0 /\\0' $nonce $nonce",
+    ],
+)
+async def test_no_answer_of_a_shell_breaks_the_supervisor(box: Box, answer: str) -> None:
+    result = await box.bash(f"{FIND_CHANNEL}{{ {answer}; }} >&$out; sleep 60", timeout=50)
+    assert (result.status, result.state_lost) == (Status.PROTOCOL, True)
+    assert box.retire_reason == "protocol"
+    assert (await box.bash("echo next")).stdout == "next\n"
+    assert await usable(box)
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize("timeout", [2, 50])
+async def test_a_shell_that_imitates_its_loop_has_only_lied_about_itself(box: Box, timeout: float) -> None:
+    """It is believed for the call in which it does; the next one finds it out, in its own time."""
+    imitated = await box.bash(f"{FIND_CHANNEL}printf '%s 0 /tmp\\0' $nonce >&$out; sleep 1000", timeout=50)
+    assert imitated.status is Status.OK
+    result = await box.bash("echo next", timeout=timeout)
+    assert (result.status, result.state_lost) == (Status.TIMEOUT if timeout == 2 else Status.PROTOCOL, True)
+    assert result.duration < 20
+    assert box.retire_reason == "protocol"
+    assert (await box.bash("echo next")).stdout == "next\n"
+    assert await usable(box)
+
+
+@pytest.mark.fault(19)
+async def test_a_shell_with_a_long_command_is_not_taken_for_an_imitation(box: Box) -> None:
+    command = f"sleep 6 # {'x' * 3_000_000}\necho done"
+    result = await box.bash(command, timeout=50)
+    assert (result.status, result.stdout, result.state_lost) == (Status.OK, "done\n", False)
+    assert box.retire_reason is None

@@ -18,6 +18,7 @@ from gymnast.sandbox import (
     ExecutorPool,
     Limits,
     LocalExecutor,
+    PoolLoopError,
     SandboxClosedError,
     SandboxError,
     SandboxTimeoutError,
@@ -101,6 +102,21 @@ async def test_a_lease_that_is_cancelled_loses_no_other_its_place() -> None:
     assert served == [1, 2, 4, 5]
 
 
+async def test_a_lease_that_is_ahead_is_served_before_the_others_and_in_order() -> None:
+    served: list[str] = []
+
+    async def episode(name: str) -> None:
+        async with pool.lease(ahead=name.isupper(), unused=name == "B"):
+            served.append(name)
+
+    async with ExecutorPool(LocalExecutor(), max_boxes=1) as pool:
+        async with pool.lease():
+            episodes = [asyncio.ensure_future(episode(name)) for name in "aAbBcC"]
+            assert await eventually(lambda: pool.statistics.waiting == 6, 5)
+        await asyncio.gather(*episodes)
+    assert "".join(served) == "ABCabc"
+
+
 async def test_two_recipes_share_the_boxes_and_the_longest_idle_one_makes_room() -> None:
     async with ExecutorPool(LocalExecutor(env={"NAME": "a"}), max_boxes=2, warm=0) as pool:
         for name in "abc":
@@ -147,6 +163,53 @@ async def test_a_box_that_still_runs_a_call_is_not_lent_again(call: str) -> None
         with pytest.raises(SandboxError):
             await asyncio.wait_for(running, 10)
         assert pool.statistics.retired == {"call in flight": 1}
+
+
+@pytest.mark.parametrize("max_boxes", [1, 4])
+async def test_an_unused_box_was_in_no_lease_before(max_boxes: int) -> None:
+    seen: list[Executor] = []
+
+    async def episode() -> None:
+        async with pool.lease() as box:
+            seen.append(inner(box))
+        async with pool.lease(unused=True, ahead=True) as box:
+            assert inner(box) not in seen
+            seen.append(inner(box))
+            assert await usable(box)
+
+    async with ExecutorPool(LocalExecutor(), max_boxes=max_boxes) as pool:
+        await asyncio.gather(*(episode() for _ in range(8)))
+        assert await eventually(lambda: pool.statistics.boxes == pool.statistics.idle <= max_boxes, 15)
+        assert pool.statistics.timeouts == 0
+
+
+async def test_a_box_that_was_lent_as_unused_is_kept_only_for_those_who_wait() -> None:
+    async with ExecutorPool(LocalExecutor(), max_boxes=1, warm=0) as pool:
+        async with pool.lease(unused=True) as box:
+            waiting = asyncio.ensure_future(pool.lease().__aenter__())
+            assert await eventually(lambda: pool.statistics.waiting == 1, 5)
+        assert inner(await waiting) is inner(box)
+        assert pool.statistics.retired == {}
+    async with ExecutorPool(LocalExecutor(), max_boxes=1, warm=0) as pool:
+        async with pool.lease(unused=True):
+            pass
+        assert await at_rest(pool, 0)
+        assert pool.statistics.retired == {"unused=True": 1}
+
+
+async def test_an_unused_box_whose_lease_was_cancelled_goes_to_the_next() -> None:
+    async with ExecutorPool(LocalExecutor(), max_boxes=1, warm=0) as pool:
+        entering = asyncio.ensure_future(pool.lease(unused=True).__aenter__())
+        assert await eventually(lambda: pool.statistics.creating == 1, 5)
+        entering.cancel()
+        assert await at_rest(pool, 1)
+        async with pool.lease(unused=True):
+            assert pool.statistics.created == 1
+
+
+async def test_without_reuse_every_box_is_unused() -> None:
+    async with ExecutorPool(LocalExecutor(), max_boxes=1, reuse=False) as pool, pool.lease(unused=True):
+        assert pool.statistics.created == 1  # the warm one
 
 
 @pytest.mark.parametrize(
@@ -237,7 +300,7 @@ def test_a_pool_is_closed_from_another_loop_and_opened_there() -> None:
         asyncio.run_coroutine_threadsafe(pool.open(), loop).result(30)
 
         async def here() -> None:
-            with pytest.raises(RuntimeError, match="event loop that it was opened in"):
+            with pytest.raises(PoolLoopError, match="event loop that it was opened in"):
                 async with pool.lease():
                     pass
             await pool.close()
@@ -299,13 +362,19 @@ async def test_the_numbers_add_up() -> None:
         ({"max_boxes": 0}, "max_boxes must be at least 1"),
         ({"max_boxes": 2, "warm": 3}, "warm must be from 0 to max_boxes=2"),
         ({"max_uses": 0}, "max_uses must be at least 1"),
-        ({"lease_timeout": 0}, "timeout must be a positive"),
-        ({"idle": float("inf")}, "timeout must be a positive"),
+        ({"lease_timeout": 0}, "lease_timeout must be a positive"),
+        ({"idle": float("inf")}, "^idle must be a positive"),
     ],
 )
 def test_arguments_are_checked(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ExecutorPool(LocalExecutor(), **arguments)
+
+
+def test_a_time_is_a_number() -> None:
+    for arguments in ({"lease_timeout": "3"}, {"idle": None}):
+        with pytest.raises(TypeError, match=f"{next(iter(arguments))} must be a number of seconds, got "):
+            ExecutorPool(LocalExecutor(), **arguments)  # type: ignore[arg-type]
 
 
 async def test_a_recipe_is_an_executor_that_was_not_started() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +99,26 @@ async def test_a_clone_begins_the_script_anew() -> None:
     assert box.key != ScriptedExecutor([SAID_42]).key
     assert box.key != ScriptedExecutor([SAID_42, FAILED]).key
     assert box.key == ScriptedExecutor([SAID_42, FAILED], files={"f": b"x"}).key
+
+
+async def test_clones_raise_errors_of_their_own() -> None:
+    error = SandboxLostError("the power failed", result=LOST.result)
+    recipe = ScriptedExecutor([error])
+    caught = []
+    for box in (recipe.clone(), recipe.clone()):
+        async with box:
+            with pytest.raises(SandboxLostError, match="the power failed") as one:
+                await box.python("1")
+        caught.append(one.value)
+    assert len({id(error), *map(id, caught)}) == 3
+    assert [one.result for one in caught] == [LOST.result] * 2
+    assert error.__traceback__ is None
+
+
+def test_the_lifetime_is_that_of_the_box() -> None:
+    assert ScriptedExecutor([]).lifetime == math.inf
+    assert Recorder(ScriptedExecutor([])).lifetime == math.inf
+    assert Recorder(LocalExecutor(limits=Limits(lifetime=60.0))).lifetime == 60.0
 
 
 async def test_files_are_there_and_have_the_limits_of_a_box() -> None:
@@ -316,7 +337,11 @@ async def test_an_error_of_the_users_own_is_recorded_as_the_nearest_of_ours() ->
     class Quota(SandboxTimeoutError):
         """An error that a recording does not know."""
 
-    recorder = Recorder(ScriptedExecutor([Quota("wait")]))
+    class Restricted(ScriptedExecutor):
+        async def python(self, code: str, *, timeout: float = 30.0) -> ExecutionResult:
+            raise Quota("wait")
+
+    recorder = Recorder(Restricted([]))
     async with recorder as box:
         with pytest.raises(Quota):
             await box.python("1")

@@ -29,8 +29,9 @@ COPY libraries /opt/libraries
 COPY swerex-remote /usr/local/bin/
 ENV PYTHONPATH=/opt/packages LD_LIBRARY_PATH=/opt/libraries
 EXPOSE 8888
-CMD ["python3", "-m", "kernel_gateway", "--KernelGatewayApp.ip=0.0.0.0", "--KernelGatewayApp.port=8888"]
-"""
+CMD ["python3", "-m", "kernel_gateway", "--KernelGatewayApp.ip=0.0.0.0", "--KernelGatewayApp.port=8888", \
+     "--ZMQChannelsWebsocketConnection.limit_rate=False"]
+"""  # the gateway holds back all output of a cell that prints more than 1 MB a second
 
 
 class PeerError(Exception):

@@ -9,6 +9,7 @@ from typing import Any
 
 from _sandbox_processes import ChildError, left_after_kill, output_of
 
+from .drivers import POOLS
 from .install import IMAGE, PeerError, environment, image, version
 
 PART_SECONDS = 90.0  # then a part counts as hanging, and is killed
@@ -18,6 +19,7 @@ Values = dict[str, float | str]
 # What a part of `measure.py` tells about.
 FIGURES = {
     "life": ("cold_start", "reset"),
+    "lease": ("lease",),
     "executions": ("round_trip",),
     "throughput": ("throughput",),
     "flood": ("output",),
@@ -46,6 +48,9 @@ def _measure(peer: str, name: str, docker: Any, *, quick: bool) -> Values:
     except (PeerError, OSError) as error:
         return dict.fromkeys(_all_figures(), f"not measured: could not be installed: {error}")
     for part, figures in FIGURES.items():
+        if part == "lease" and peer not in POOLS:
+            values["lease"] = _without_pool(values["cold_start"])
+            continue
         print(f"  {peer}: {part} ...", flush=True)
         try:
             values.update(_part(python, peer, part, name, docker, quick=quick))
@@ -59,10 +64,14 @@ def _part(python: Path, peer: str, part: str, name: str, docker: Any, *, quick: 
     _remove_containers(docker)  # of a run that was killed
     try:
         if part == "owner":
-            return {"orphans": left_after_kill(command, PART_SECONDS, lambda _: len(_containers(docker)))}
+            return {"orphans": left_after_kill(command, PART_SECONDS, 1, lambda _: len(_containers(docker)))}
         return json.loads(output_of(command + ["--quick"] * quick, PART_SECONDS))
     finally:
         _remove_containers(docker)
+
+
+def _without_pool(cold_start: float | str) -> str:
+    return "no pool: a cold start" + ("" if isinstance(cold_start, str) else f", {cold_start:,.0f} ms")
 
 
 def _containers(docker: Any) -> list[str]:

@@ -1,0 +1,82 @@
+"""Checks of what users pass to executors, so that a mistake is named where it is made."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+
+from .base import Limits, size_of
+
+
+def checked_environment(env: Mapping[str, str] | None) -> dict[str, str]:
+    """Environment variables, if they are any.
+
+    Raises:
+        TypeError: a name or a value is no text.
+        ValueError: a name is empty or holds "=", or either holds a NUL character.
+    """
+    for name, value in (env or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"env maps names to values, both of them str, got {name!r}: {value!r}")
+        if not name or "=" in name or "\0" in name:
+            raise ValueError(f"a name in env is not empty and holds neither '=' nor NUL, got {name!r}")
+        if "\0" in value:
+            raise ValueError(f"env[{name!r}] holds a NUL character, which no variable can: {value!r:.100}")
+    return dict(env or {})
+
+
+def checked_modules(preload: Sequence[str]) -> tuple[str, ...]:
+    """Names of modules, if they are any.
+
+    Raises:
+        TypeError: it is one text rather than a sequence of them, or a name is none.
+        ValueError: a name is no module's.
+    """
+    if isinstance(preload, str) or not all(isinstance(name, str) for name in preload):
+        raise TypeError(f"preload is a list of modules' names, such as ['numpy'], got {preload!r}")
+    for name in preload:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(f"preload names modules, such as 'numpy' or 'os.path', got {name!r}")
+    return tuple(preload)
+
+
+def checked_files(files: Mapping[str, bytes | str] | None, limits: Limits) -> dict[str, bytes]:
+    """What a workspace is to hold, as bytes.
+
+    Raises:
+        TypeError: a path is no text, or its data neither text nor bytes.
+        ValueError: a path is absolute, or leads out of the workspace; or its data is larger than `Limits.max_file`.
+    """
+    limit = size_of(limits.max_file)
+    checked = {}
+    for path, data in (files or {}).items():
+        if not isinstance(path, str):
+            raise TypeError(f"files maps paths, which are str, to data, got the path {path!r}")
+        place = posixpath.normpath(path)
+        if (
+            not path
+            or "\0" in path
+            or path.endswith("/")
+            or place.startswith("/")
+            or place.split("/")[0] in (".", "..")
+        ):
+            raise ValueError(f"a path in files is that of a file in the workspace, relative to it, got {path!r}")
+        content = content_of(data, f"files[{path!r}]")
+        if len(content) > limit:
+            raise ValueError(f"files[{path!r}] has {len(content)} bytes, Limits.max_file is {limit}")
+        checked[path] = content
+    return checked
+
+
+def content_of(data: bytes | str, what: str = "data") -> bytes:
+    """A file's content; text is encoded as UTF-8.
+
+    Raises:
+        TypeError: it is neither text nor bytes.
+        UnicodeEncodeError: it is text that UTF-8 has no bytes for.
+    """
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise TypeError(f"{what} must be bytes or str, got {type(data).__name__}: {data!r:.100}")

@@ -1,0 +1,277 @@
+"""What makes an episode of a `CodeEnv` fail, or stops the run, rather than give it a reward that is not true."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gymnast.envs import (
+    BrokenEnvironmentError,
+    CodeEnv,
+    ConfigurationError,
+    EpisodeLimits,
+    RolloutEngine,
+    ScriptedPolicy,
+    StopReason,
+    ToolEnv,
+    episode_specs,
+    tool,
+    tool_call,
+    tool_calls,
+)
+from gymnast.envs.threads import run_in_loop
+from gymnast.sandbox import ExecutorPool, Limits, LocalExecutor, SandboxClosedError, SandboxLostError
+
+ROW = {"prompt": "go", "answer": 42}
+ANSWER = tool_call("final_answer", answer="42")
+
+
+@pytest.fixture(scope="module")
+async def pool() -> Any:
+    async with ExecutorPool(LocalExecutor(), max_boxes=2) as pool:
+        yield pool
+
+
+async def play(environment: Any, script: Any, row: Mapping[str, Any] = ROW, **limits: Any) -> Any:
+    engine = RolloutEngine(environment, ScriptedPolicy(script), limits=EpisodeLimits(**limits))
+    [episode] = await engine.run(episode_specs([row], group_size=1, seed=0))
+    return episode
+
+
+# --- time -------------------------------------------------------------------------------------------------------
+
+
+class Undecided(CodeEnv):
+    """Never comes to a verdict."""
+
+    async def grade(self, task: Mapping[str, Any], answer: str) -> float:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_an_episode_whose_time_is_over_while_it_is_graded_has_no_reward(pool: ExecutorPool) -> None:
+    episode = await play(Undecided(pool), [ANSWER], episode_timeout=1.0)
+    assert (episode.stop, episode.reward) == (StopReason.FAILED, None)
+    message = "step: TimeoutError: episode_timeout=1 s was over while the final answer was graded"
+    assert str(episode.failure) == message
+    assert len(episode.turns) == 1
+
+
+async def test_an_episode_that_waits_for_its_grading_box_in_vain_has_no_reward() -> None:
+    row = {"prompt": "go", "submit": ["a.py"], "checks": [{"run": "1", "value": "1"}]}
+    async with ExecutorPool(LocalExecutor(), max_boxes=1) as pool:
+
+        class Hungry(CodeEnv):
+            async def grade(self, task: Mapping[str, Any], answer: str) -> float:
+                taking = asyncio.create_task(taken.enter_async_context(pool.lease(ahead=True)))
+                await asyncio.sleep(0)  # it waits for the agent's box now
+                try:
+                    return await super().grade(task, answer)
+                finally:
+                    await taking
+
+        async with contextlib.AsyncExitStack() as taken:
+            episode = await play(Hungry(pool), [ANSWER], row, episode_timeout=2.0)
+    assert "while the final answer was graded" in str(episode.failure)
+    assert episode.reward is None
+
+
+async def test_time_that_is_over_in_any_other_step_truncates(pool: ExecutorPool) -> None:
+    class Slow(CodeEnv):
+        @tool
+        async def wait(self) -> str:
+            """Wait for ever."""
+            return str(await asyncio.Event().wait())
+
+    episode = await play(Slow(pool), [tool_call("wait"), ANSWER], episode_timeout=1.0)
+    assert (episode.stop, episode.reward) == (StopReason.TIMEOUT, 0.0)
+    wrong = tool_call("final_answer", reply="42")  # no final answer, so the next step is an ordinary one
+    episode = await play(Slow(pool), [wrong, tool_call("wait")], episode_timeout=1.0)
+    assert (episode.stop, episode.reward) == (StopReason.TIMEOUT, 0.0)
+
+
+@pytest.mark.parametrize("step_timeout", [1.0, 2.0])
+async def test_a_step_must_have_time_for_the_code_that_is_to_be_stopped(
+    pool: ExecutorPool, step_timeout: float
+) -> None:
+    message = rf"step_timeout={step_timeout:g} s must be longer than the 2 s that one call in CodeEnv may take"
+    with pytest.raises(ConfigurationError, match=message):
+        await play(CodeEnv(pool, code_timeout=2.0), [ANSWER], step_timeout=step_timeout)
+    endless = [tool_call("python", code="while True: pass"), ANSWER]
+    episode = await play(CodeEnv(pool, code_timeout=0.5), endless, step_timeout=60.0)
+    assert (episode.failure, episode.reward) == (None, 1.0)
+
+
+# --- what grade raises ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit(0), asyncio.CancelledError(), KeyboardInterrupt(), ExceptionGroup("g", [KeyError("a")])],
+    ids=repr,
+)
+async def test_whatever_grade_raises_is_no_verdict(
+    pool: ExecutorPool, error: BaseException, asynchronous: bool
+) -> None:
+    def verdict() -> float:
+        raise error
+
+    class Blocking(CodeEnv):
+        def grade(self, task: Mapping[str, Any], answer: str) -> float:  # type: ignore[override]
+            return verdict()
+
+    class Awaited(CodeEnv):
+        async def grade(self, task: Mapping[str, Any], answer: str) -> float:
+            return verdict()
+
+    episode = await play((Awaited if asynchronous else Blocking)(pool), [ANSWER, "I go on."])
+    assert (episode.stop, episode.reward) == (StopReason.FAILED, None)
+    assert episode.failure.type == "BrokenEnvironmentError"
+    assert f".grade() raised {type(error).__name__}" in episode.failure.message
+
+
+async def test_a_grader_that_is_cancelled_is_cancelled(pool: ExecutorPool) -> None:
+    environment = Undecided(pool)
+    await environment.areset(options={"task": ROW})
+    grading = asyncio.ensure_future(environment.astep(ANSWER))
+    await asyncio.sleep(0.1)
+    grading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await grading
+    await environment.aclose()
+
+
+@pytest.mark.parametrize("columns", [{"answer": None}, {}], ids=["None", "absent"])
+async def test_an_override_that_asks_for_the_rows_verdict_needs_one(
+    pool: ExecutorPool, columns: dict[str, Any]
+) -> None:
+    class Milder(CodeEnv):
+        async def grade(self, task: Mapping[str, Any], answer: str) -> float:
+            return 0.5 + 0.5 * await super().grade(task, answer)
+
+    with pytest.raises(ConfigurationError, match="Milder: the row has neither 'checks' nor 'answer'"):
+        await play(Milder(pool), [tool_call("final_answer", answer="None")], {"prompt": "go", **columns})
+
+
+async def test_a_lambda_around_a_coroutine_function_is_awaited() -> None:
+    class Hooked(ToolEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reset_task = lambda task: self.begin(task)  # type: ignore[method-assign]
+
+        async def begin(self, task: Mapping[str, Any]) -> list[dict[str, str]]:
+            return [{"role": "user", "content": f"{task['prompt']}!"}]
+
+    messages, _ = await Hooked().areset(options={"task": ROW})
+    assert messages[0].get("content") == "go!"
+
+
+# --- no box -----------------------------------------------------------------------------------------------------
+
+
+async def test_an_episode_that_gave_its_box_away_fails(pool: ExecutorPool) -> None:
+    class Early(CodeEnv):
+        @tool
+        async def peek(self) -> str:
+            """Look into a fresh box."""
+            async with self.fresh_box(self._task) as box:
+                return str((await box.python("6 * 7")).value)
+
+    episode = await play(Early(pool), [tool_call("peek"), tool_call("python", code="1"), ANSWER])
+    assert episode.turns[0].observation[0]["content"] == "42"
+    assert episode.reward is None
+    assert str(episode.failure).startswith("step: SandboxClosedError: Early has no box now")
+    assert "grade() or a final tool" in str(episode.failure)
+
+
+async def test_a_fresh_box_of_no_episode_is_refused(pool: ExecutorPool) -> None:
+    environment = CodeEnv(pool)
+    with pytest.raises(SandboxClosedError, match="has no box now"):
+        async with environment.fresh_box(ROW):
+            pass
+
+
+async def test_a_step_outside_of_an_episode_says_to_reset_first(pool: ExecutorPool) -> None:
+    environment = CodeEnv(pool)
+    await environment.areset(options={"task": ROW})
+    await environment.aclose()
+    with pytest.raises(RuntimeError, match=r"call reset\(\) first"):
+        await environment.astep(tool_call("python", code="1"))
+    await environment.areset(options={"task": ROW})
+    with pytest.raises(ConfigurationError):
+        await environment.areset(options={"task": {"prompt": "no verdict"}})
+    with pytest.raises(RuntimeError, match=r"call reset\(\) first"):
+        await environment.astep(tool_call("python", code="1"))
+
+
+# --- which error ------------------------------------------------------------------------------------------------
+
+
+async def test_the_cause_is_raised_and_not_what_followed_from_it() -> None:
+    waiting = asyncio.Event()
+
+    async def consequence() -> str:
+        """Break when cancelled."""
+        try:
+            waiting.set()
+            return str(await asyncio.Event().wait())
+        except asyncio.CancelledError:
+            raise SandboxClosedError("closed because I was cancelled") from None
+
+    async def cause() -> str:
+        """Break."""
+        await waiting.wait()
+        raise SandboxLostError("the box is lost")
+
+    environment = ToolEnv([consequence, cause])
+    await environment.areset(options={"task": ROW})
+    with pytest.raises(SandboxLostError, match="the box is lost"):
+        await environment.astep(tool_calls(("consequence", {}), ("cause", {})))
+
+
+async def test_a_configuration_error_goes_first() -> None:
+    async def broken() -> str:
+        """Break."""
+        raise BrokenEnvironmentError("the database is down")
+
+    async def wrong() -> str:
+        """Be wrong."""
+        raise ConfigurationError("no key")
+
+    environment = ToolEnv([broken, wrong])
+    await environment.areset(options={"task": ROW})
+    with pytest.raises(ConfigurationError, match="no key"):
+        await environment.astep(tool_calls(("broken", {}), ("wrong", {})))
+
+
+# --- mistakes that stop the run ---------------------------------------------------------------------------------
+
+
+async def test_a_pool_that_was_opened_elsewhere_stops_the_run(pool: ExecutorPool) -> None:
+    engine = RolloutEngine(CodeEnv(pool), ScriptedPolicy([ANSWER]))
+    with pytest.raises(ConfigurationError, match=r"do not open it yourself before play\(\) or train\(\)"):
+        await asyncio.to_thread(engine.play, [ROW])
+
+
+def test_a_pool_that_was_closed_elsewhere_is_opened_again() -> None:
+    async def use() -> None:
+        async with pool, pool.lease() as box:
+            assert (await box.python("1")).ok
+
+    pool = ExecutorPool(LocalExecutor(), max_boxes=1)
+    asyncio.run(use())
+    [episode] = RolloutEngine(CodeEnv(pool), ScriptedPolicy([ANSWER])).play([ROW])
+    assert episode.reward == 1.0
+    run_in_loop(pool.close())
+
+
+async def test_what_a_box_would_cut_cannot_be_expected() -> None:
+    row = {"prompt": "go", "submit": ["a.py"], "checks": [{"run": "import a", "stdout": "x" * 2048}]}
+    environment = CodeEnv(LocalExecutor(limits=Limits(max_output="2k")))
+    with pytest.raises(ConfigurationError, match=r"2048 bytes .* raise Limits\.max_output"):
+        await environment.areset(options={"task": row})
