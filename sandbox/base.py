@@ -12,6 +12,7 @@ A failed command is a result; a broken sandbox is an exception (`errors.py`).
 from __future__ import annotations
 
 import math
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable
@@ -256,6 +257,11 @@ class Executor(ABC):
     def lifetime(self) -> float:
         """Seconds from its start after which the box ends itself; pools replace it well before."""
         return math.inf
+
+    @property
+    def creators(self) -> int:
+        """How many boxes of this kind are best started at a time; more would only wait for one another."""
+        return 2 * (os.cpu_count() or 1)
 
     @property
     @abstractmethod

@@ -105,6 +105,10 @@ class DockerExecutor(SupervisedExecutor):
     def key(self) -> Hashable:
         return (type(self), self.options, self.dockerfile, self.pull, self._file_key)
 
+    @property
+    def creators(self) -> int:
+        return self.engine.creators
+
     def clone(self) -> Self:
         options = self.options
         return type(self)(

@@ -188,8 +188,9 @@ class ExecutorPool:
 
 def pool_of(executor: Executor) -> ExecutorPool:
     """The pool that belongs to a recipe: made with default arguments when it is first asked for, and kept on it."""
-    pool = vars(executor).get("_pool")
-    return pool if pool is not None else vars(executor).setdefault("_pool", ExecutorPool(executor))
+    if executor._pool is None:
+        executor._pool = ExecutorPool(executor)
+    return executor._pool
 
 
 def check_recipe(executor: Executor) -> Executor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -78,6 +77,7 @@ class Boxes:
     Args:
         options: when a box is used up.
         tally: where to count.
+        creators: boxes that are made at a time.
         changed: called when a box is ready, or gone.
         failed: called with a box that could not be made, which does not count any more.
     """
@@ -86,6 +86,7 @@ class Boxes:
         self,
         options: StockOptions,
         tally: Tally,
+        creators: int,
         *,
         changed: Callable[[], None],
         failed: Callable[[Box, Exception], None],
@@ -97,7 +98,7 @@ class Boxes:
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._creators = asyncio.Semaphore(2 * (os.cpu_count() or 1))  # more would only wait for one another
+        self._creators = asyncio.Semaphore(creators)
 
     def __len__(self) -> int:
         return len(self.all)

@@ -106,5 +106,5 @@ class LeasedExecutor(Executor):
     def key(self) -> Hashable:
         return self._box.key
 
-    def clone(self) -> Executor:  # type: ignore[override]  # of the box: a clone is no lease
+    def clone(self) -> Executor:  # of the box: a clone is no lease
         return self._box.clone()

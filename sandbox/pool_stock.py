@@ -44,7 +44,7 @@ class Stock:
     def __init__(self, recipe: Executor, options: StockOptions, tally: Tally) -> None:
         self.options = options
         self.tally = tally
-        self.boxes = Boxes(options, tally, changed=self.serve, failed=self._not_made)
+        self.boxes = Boxes(options, tally, recipe.creators, changed=self.serve, failed=self._not_made)
         self.waiters: deque[Waiter] = deque()
         self.closing = False
         self._loop = asyncio.get_running_loop()
@@ -92,6 +92,8 @@ class Stock:
             self.tally.timeouts += 1
             raise SandboxTimeoutError(message)
         box = waiter.turn.result()
+        if box.state is not State.LEASED:
+            raise SandboxClosedError("the pool was closed while a lease waited")
         self.tally.granted(self._loop.time() - started, again=box.uses > 0)
         box.uses += 1
         box.lease = LeasedExecutor(box.executor)
