@@ -4,8 +4,8 @@
 
 makes a tiny Qwen3 model (0.5 M parameters), shows it some demonstrations, and trains it by reinforcement learning. Each
 question is about a file of numbers that exists only in the sandbox, so the model has to write a program, run it and
-report what it printed. At the end it solves at least 80 % of questions that it has not seen, from less than half: about
-five minutes on two cores. With `--model Qwen/Qwen3-0.6B` the same file trains a model from the Hub.
+report what it printed. At the end it solves at least 80 % of questions that it has not seen, from less than half: some
+minutes on two cores. With `--model Qwen/Qwen3-0.6B` the same file trains a model from the Hub.
 
 It needs a Docker engine, and makes the sandbox's image from this machine's Python if it is not there yet. The run is
 left in `runs/code-agent-<algorithm>-seed<seed>/`.
