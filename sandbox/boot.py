@@ -10,6 +10,7 @@ from pathlib import Path
 
 _MODULES = (  # each after those that it imports
     "protocol",
+    "inside_channel",
     "inside_processes",
     "inside_files",
     "inside_landlock",

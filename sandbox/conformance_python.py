@@ -162,6 +162,17 @@ async def python_caps_its_value(box: Executor) -> None:
     _require_capped(value, result.dropped_bytes, OUTPUT + 2)
 
 
+@box_check(CODE)
+async def python_caps_its_traceback(box: Executor) -> None:
+    """A huge message of an exception is cut, too, and the state stays."""
+    result = await box.python(f"kept = 1\nraise ValueError('x' * {OUTPUT})")
+    expect(result, status=Status.ERROR, state_lost=False)
+    require("ValueError: xxx" in result.stderr[:2000], f"the head is kept, got {result.stderr[:200]!r}")
+    require(result.stderr.endswith("xxx\n"), f"the tail is kept, got {result.stderr[-80:]!r}")
+    require(0 < result.dropped_bytes < OUTPUT, f"dropped_bytes counts what was cut, got {result.dropped_bytes}")
+    expect(await box.python("kept"), value="1")
+
+
 def _require_capped(text: str, dropped: int, total: int) -> None:
     require(dropped > 0, f"dropped_bytes should count what was cut, of {total} bytes {len(text)} were kept")
     excess = len(text) + dropped - total

@@ -48,7 +48,7 @@ class BashSession(Session):
         return self.box.spawn(lambda: processes.replace(self.box.bash, arguments), fds, self.cwd)
 
     def request(self, source: bytes) -> bytes:
-        return b"%s\0%s\0" % (source, self.nonce.encode())
+        return b"%s\0%s\0" % (source, self.nonce)
 
     def untaken(self) -> int:
         last = len(self.nonce) + 1  # is read when the command has ended
@@ -66,7 +66,7 @@ class BashSession(Session):
         if not end:
             return
         fields = bytes(text).split(b" ", 2)
-        if rest or len(fields) != 3 or fields[0] != self.nonce.encode():
+        if rest or len(fields) != 3 or fields[0] != self.nonce:
             raise ProtocolError(f"the shell answered {bytes(text[:80])!r}")
         status, directory = fields[1:]
         if not status.isdigit() or len(status) > 3:  # a longer number may be one that int() refuses

@@ -65,11 +65,17 @@ def _arrange(fds: dict[int, int]) -> None:
     os.closerange(start, limit)
 
 
-def replace(program: str, arguments: list[str]) -> None:
+def program(name: str) -> str:
+    """The path of a program, or "" if there is none."""
+    candidates = (os.path.join(folder, name) for folder in os.get_exec_path())
+    return next((path for path in candidates if os.path.isfile(path) and os.access(path, os.X_OK)), "")
+
+
+def replace(path: str, arguments: list[str]) -> None:
     """Become another program, for which signals mean what they mean everywhere: Python ignores two of them."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    os.execv(program, arguments)
+    os.execv(path, arguments)
 
 
 def everyone() -> set[int]:

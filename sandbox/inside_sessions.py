@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
+import select
 import signal
 import time
 from typing import Any
 
 from . import inside_processes as processes
+from .inside_channel import NONCE
 from .inside_loop import Capture, Loop
 from .protocol import ProtocolError
 
@@ -35,7 +36,7 @@ class Session:
         self.lost = False  # the state was lost since the last answer
         self.fault = ""  # what is wrong with the channel
         self.reply: dict[str, Any] | None = None
-        self.nonce = ""
+        self.nonce = b""
 
     # What the two kinds of sessions differ in.
 
@@ -71,7 +72,7 @@ class Session:
         self.replies, replies = os.pipe()
         os.set_blocking(self.commands, False)
         os.set_blocking(self.replies, False)
-        self.fault, self.nonce, self.reply, self.outgoing = "", "", None, memoryview(b"")
+        self.fault, self.nonce, self.reply, self.outgoing = "", b"", None, memoryview(b"")
         self.waits_to_send = False
         self.loop.watch(self.replies, self._on_reply)
         streams = {0: self.box.null, 1: self.out.write_end, 2: self.err.write_end}
@@ -113,8 +114,8 @@ class Session:
     def run(self, source: bytes, timeout: float) -> tuple[dict[str, Any], list[bytes]]:
         """Run a piece of code to its end, whatever that is, and return the answer's header and parts."""
         self.ensure()
-        began, kills = processes.now(), self.box.territory.oom_kills()
-        self.reply, self.nonce = None, os.urandom(8).hex()
+        began, kills = processes.now(), self.box.oom_kills_at_rest
+        self.reply, self.nonce = None, os.urandom(NONCE // 2).hex().encode()
         self.outgoing = memoryview(self.request(source))
         self._send()
         interrupted = self._await_reply(timeout)
@@ -188,7 +189,7 @@ class Session:
         except BlockingIOError:
             if not self.waits_to_send:
                 self.waits_to_send = True
-                self.loop.watch(self.commands, self._send, selectors.EVENT_WRITE)
+                self.loop.watch(self.commands, self._send, select.EPOLLOUT)
             return
         except BrokenPipeError:
             self.fault = "it closed its channel"
@@ -211,7 +212,7 @@ class Session:
         except Exception as error:  # whatever it was that our code did not expect of these bytes
             self._tampered(f"{type(error).__name__}: {error}")
         if self.reply is not None:
-            self.nonce = ""
+            self.nonce = b""
 
     def _fail(self, fault: str) -> None:
         self.fault = fault

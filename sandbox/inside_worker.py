@@ -7,7 +7,6 @@ process alone: the supervisor bounds, checks and replaces it. Runs inside the bo
 from __future__ import annotations
 
 import ast
-import contextlib
 import linecache
 import os
 import signal
@@ -15,11 +14,16 @@ import site
 import sys
 import traceback
 import types
+from collections.abc import Callable
 from typing import Any
 
-from .protocol import Decoder, encode
+from .inside_channel import encode_reply, read_request
 
 CELL = "<cell "  # file names of cells begin so
+
+# The function that the standard library wraps to make enumerations of handlers: that takes longer than a small cell.
+_SIGINT = int(signal.SIGINT)
+_set_handler: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
 
 
 def serve(requests: int, replies: int, limit: int) -> None:
@@ -27,23 +31,20 @@ def serve(requests: int, replies: int, limit: int) -> None:
     read, write, getpid, leave = os.read, os.write, os.getpid, os._exit  # before the code can replace them
     me = getpid()
     namespace = _prepare_interpreter()
-    decoder = Decoder()
     count = 0
     while True:
-        data = read(requests, 1 << 16)
-        if not data:
+        request = read_request(lambda size: read(requests, size))
+        if request is None:
             leave(0)
-        for header, source in decoder.feed(data):
-            count += 1
-            outcome = _Cell(namespace, f"{CELL}{count}>", limit).run(source)
-            if getpid() != me:
-                leave(0)  # the code forked, and this is the child: only the parent answers
-            outcome["nonce"] = header["nonce"]
-            parts = outcome.pop("parts")
-            outcome["lengths"] = [len(part) for part in parts]
-            reply = encode(outcome, b"".join(parts))
-            while reply:
-                reply = reply[write(replies, reply) :]
+        nonce, source = request
+        count += 1
+        cell = _Cell(namespace, f"{CELL}{count}>")
+        cell.run(source)
+        if getpid() != me:
+            leave(0)  # the code forked, and this is the child: only the parent answers
+        reply = encode_reply(nonce, cell.exit_code, cell.value, cell.error, limit)
+        while reply:
+            reply = reply[write(replies, reply) :]
 
 
 def _prepare_interpreter() -> dict[str, Any]:
@@ -69,7 +70,7 @@ def _prepare_interpreter() -> dict[str, Any]:
 def _ignore_interrupts() -> None:
     while True:
         try:
-            signal.signal(signal.SIGINT, _nothing)
+            _set_handler(_SIGINT, _nothing)
             return
         except KeyboardInterrupt:
             pass  # it arrived just before; once is enough
@@ -80,36 +81,24 @@ def _nothing(number: int, frame: Any) -> None:
 
 
 class _Cell:
-    """One piece of code: runs it, and describes what came of it."""
+    """One piece of code: runs it, and holds what came of it."""
 
-    def __init__(self, namespace: dict[str, Any], name: str, limit: int) -> None:
+    def __init__(self, namespace: dict[str, Any], name: str) -> None:
         self.namespace = namespace
         self.name = name
-        self.limit = limit
-        self.status = "ok"
         self.exit_code = 0
-        self.value: str | None = None
-        self.error = ""
+        self.value: bytes | None = None
+        self.error: bytes | None = None
 
-    def run(self, source: bytes) -> dict[str, Any]:
+    def run(self, source: bytes) -> None:
         try:
             try:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
+                _set_handler(_SIGINT, signal.default_int_handler)
                 self._run_and_describe(source)
             finally:
                 _ignore_interrupts()
         except BaseException as error:  # an interruption while the error of another was being described
             self._fail(1, type(error).__name__ + "\n")
-        value = None if self.value is None else self.value.encode("utf-8", "backslashreplace")
-        parts, dropped = _cut(value or b"", self.limit)
-        parts.append(self.error.encode("utf-8", "backslashreplace"))
-        return {
-            "status": self.status,
-            "code": self.exit_code,
-            "value": value is not None,
-            "dropped": dropped,
-            "parts": parts,
-        }
 
     def _run_and_describe(self, source: bytes) -> None:
         try:
@@ -133,7 +122,7 @@ class _Cell:
             code = compile(ast.Expression(last.value), self.name, "eval", dont_inherit=True)
             value = eval(code, self.namespace)
             if value is not None:
-                self.value = str(repr(value))
+                self.value = str(repr(value)).encode("utf-8", "backslashreplace")
 
     def _exit(self, code: Any) -> None:
         """sys.exit() ends the cell, not the session; without an argument it is no error."""
@@ -143,10 +132,9 @@ class _Cell:
         self._fail(number, f"SystemExit: {code}\n")
 
     def _fail(self, exit_code: int, text: str) -> None:
-        self.status = "error"
         self.exit_code = exit_code
         self.value = None
-        self.error = text
+        self.error = text.encode("utf-8", "backslashreplace")
 
     def _describe(self, error: BaseException) -> str:
         trace = error.__traceback__
@@ -157,13 +145,7 @@ class _Cell:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # the code closed or replaced it
+        try:  # noqa: SIM105 - this runs in every cell, and a context manager takes longer than the flush
             stream.flush()  # type: ignore[union-attr]
-
-
-def _cut(data: bytes, limit: int) -> tuple[list[bytes], int]:
-    """Head and tail of data that is larger than the limit, and how much is missing between them."""
-    if len(data) <= limit:
-        return [data, b""], 0
-    half = limit // 2
-    return [data[:half], data[-half:]], len(data) - 2 * half
+        except (AttributeError, OSError, ValueError):
+            pass  # the code closed or replaced it

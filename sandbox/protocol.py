@@ -17,7 +17,6 @@ MAX_HEADER = 256 << 10  # bytes
 MAX_PAYLOAD = 72 << 20  # the largest file, and room for what goes with it
 
 _LENGTHS = struct.Struct(">II")
-_MAX_DIGITS = 64  # of a number in a header; Python takes quadratic time for long ones, or refuses to show them
 
 
 class ProtocolError(ValueError):
@@ -83,21 +82,12 @@ class Decoder:
 
 def _parse(text: bytes) -> dict[str, Any]:
     try:
-        header = _JSON.decode(text.decode("utf-8"))
+        header = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a frame's header is no JSON: {text[:80]!r}") from error
     if not isinstance(header, dict):
         raise ProtocolError(f"a frame's header is no JSON object: {text[:80]!r}")
     return header
-
-
-def _whole_number(digits: str) -> int:
-    if len(digits) > _MAX_DIGITS:
-        raise ValueError(f"a number has {len(digits)} digits")
-    return int(digits)
-
-
-_JSON = json.JSONDecoder(parse_int=_whole_number)
 
 
 def split(payload: bytes, lengths: list[int]) -> list[bytes]:

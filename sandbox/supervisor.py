@@ -16,8 +16,6 @@ import collections
 import gc
 import importlib
 import os
-import platform
-import shutil
 import signal
 import sys
 import time
@@ -36,6 +34,7 @@ from .protocol import Decoder, encode
 _OPERATION_SECONDS = 20.0  # for reading, writing and listing; memory is fast
 _WIPE_SECONDS = 5.0
 _DETAIL = 1000  # characters of what a child says of an error
+_MAX_REPORT = 16 << 10  # bytes of it; a number of so many digits is still read in no time
 _LEAK_BYTES = 32 << 20  # more memory than this after a reset speaks against reuse
 
 
@@ -46,7 +45,7 @@ class Supervisor:
         self.settings = settings
         self.workspace: str = settings["workspace"]
         self.environment = {**os.environ, **settings["environment"]}
-        self.bash = shutil.which("bash") or ""
+        self.bash = processes.program("bash")
         self.null = os.open(os.devnull, os.O_RDONLY)
         self.territory = Descendants(settings) if settings["local"] else Container(settings)
         self.loop = Loop()
@@ -72,18 +71,21 @@ class Supervisor:
                 self.leave(f"there is no module {name}")
         gc.collect()
         gc.freeze()  # forked workers share what is here already
-        self.python.ensure()
-        self.memory, self.oom_kills = self.territory.memory(), self.territory.oom_kills()
-        self._reply(
-            {"hello": protocol.VERSION, "python": platform.python_version(), "bash": bool(self.bash), "id": 0}, []
-        )
+        self._rest()
+        self.memory, self.oom_kills = self.territory.memory(), self.oom_kills_at_rest
+        self._reply({"hello": protocol.VERSION, "python": sys.version.split()[0], "bash": bool(self.bash), "id": 0}, [])
         while True:
             header, payload = self._next()
             answer, parts = self._perform(header, payload)
             answer["id"], answer["op"] = header["id"], header["op"]
             self.retire = answer["retire"] = self.retire or answer.get("retire", "")
             self._reply(answer, parts)
-            self.python.ensure()  # in the pause between two requests rather than within the next one
+            self._rest()
+
+    def _rest(self) -> None:
+        """What is done in the pause between two requests rather than within the next one."""
+        self.python.ensure()
+        self.oom_kills_at_rest = self.territory.oom_kills()
 
     def _next(self) -> tuple[dict[str, Any], bytes]:
         """The next request; ends the box when its time is over."""
@@ -193,7 +195,7 @@ class Supervisor:
     def _in_child(self, work: Callable[[], bytes], seconds: float = _OPERATION_SECONDS) -> tuple[dict[str, Any], bytes]:
         """Have one of the code's processes work on files, and pass on what it says."""
         frames: list[Any] = []
-        decoder = Decoder(max_payload=self.settings["max_file"] + 1024)
+        decoder = Decoder(max_header=_MAX_REPORT, max_payload=self.settings["max_file"] + 1024)
         read_end, write_end = os.pipe()
 
         def run() -> None:
@@ -231,7 +233,8 @@ class Supervisor:
         if not header:
             return {}, data
         number, detail = header.get("errno"), str(header.get("detail"))[:_DETAIL]
-        return {"errno": number if type(number) is int else 5, "detail": detail}, b""
+        known = type(number) is int and 0 < number < 4096
+        return {"errno": number if known else 5, "detail": detail}, b""
 
     def distrust(self, reason: str) -> None:
         """Have the box replaced: what a session sent was made up."""
