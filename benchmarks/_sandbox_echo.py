@@ -1,6 +1,6 @@
-"""A reference for the round trip: `cat` in a container like a box, and nothing of ours on either side of the socket.
+"""What the engine and the machine take alone: `cat` in containers like boxes, and nothing of ours but the socket.
 
-What this takes is the engine's and the machine's; only what a box takes beyond it is ours.
+What a box takes beyond it is ours.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from gymnast.sandbox import Engine, Limits
 from gymnast.sandbox.container import BoxOptions, container_config
@@ -21,19 +23,52 @@ WARM_UP = 100
 
 async def echo_seconds(count: int) -> list[float]:
     """How long each of so many lines took to come back, one after the other."""
-    async with Engine() as engine:
-        image = await default_image(engine)
-        options = BoxOptions(image=image.id, limits=Limits())
-        config = container_config(options, image.id, labels(lifetime=600), image.volumes)
-        launched = await engine.launch(f"gymnast-echo-{uuid.uuid4().hex[:12]}", {**config, "Entrypoint": ["cat"]})
+    async with Engine() as engine, _cat(engine) as echo:
+        return [await echo.once() for _ in range(WARM_UP + count)][WARM_UP:]
+
+
+async def echo_rate(containers: int, seconds: float) -> float:
+    """Lines a second that come back from so many containers, one at a time from each."""
+    async with Engine() as engine, AsyncExitStack() as stack:
+        starts = [stack.enter_async_context(_cat(engine)) for _ in range(containers)]
+        echoes = await asyncio.gather(*starts)
+        end = time.perf_counter() + seconds
+
+        async def count(echo: _Echo) -> int:
+            lines = 0
+            while time.perf_counter() < end:
+                await echo.once()
+                lines += 1
+            return lines
+
+        return sum(await asyncio.gather(*map(count, echoes))) / seconds
+
+
+async def start_seconds(count: int) -> list[float]:
+    """How long each of so many containers took from nothing to the first line that came back."""
+    seconds = []
+    for _ in range(count):
+        started = time.perf_counter()
+        async with Engine() as engine, _cat(engine) as echo:
+            await echo.once()
+            seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+@asynccontextmanager
+async def _cat(engine: Engine) -> AsyncIterator[_Echo]:
+    image = await default_image(engine)
+    options = BoxOptions(image=image.id, limits=Limits())
+    config = container_config(options, image.id, labels(lifetime=600), image.volumes)
+    launched = await engine.launch(f"gymnast-echo-{uuid.uuid4().hex[:12]}", {**config, "Entrypoint": ["cat"]})
+    try:
+        _, echo = await asyncio.get_running_loop().create_connection(_Echo, sock=launched.socket)
         try:
-            _, echo = await asyncio.get_running_loop().create_connection(_Echo, sock=launched.socket)
-            try:
-                return [await echo.once() for _ in range(WARM_UP + count)][WARM_UP:]
-            finally:
-                echo.transport.abort()
+            yield echo
         finally:
-            await engine.remove(launched.container)
+            echo.transport.abort()
+    finally:
+        await engine.remove(launched.container)
 
 
 class _Echo(asyncio.Protocol):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from _left_behind import LeftBehind, containers_of, own_containers
 from _sandbox_child import BOXES
-from _sandbox_echo import echo_seconds
+from _sandbox_echo import echo_rate, echo_seconds, start_seconds
 from _sandbox_processes import left_after_kill, output_of
 
 from gymnast.sandbox import DockerExecutor, Engine, Executor, ExecutorPool
@@ -44,6 +44,17 @@ async def echo(quick: bool) -> Values:
     """The engine's part of a round trip: `cat` in a container like a box, through the same kind of socket."""
     seconds = await echo_seconds(200 if quick else 3000)
     return {"echo": statistics.median(seconds) * 1e3, "echo_p99": _percentile(seconds, 99) * 1e3}
+
+
+async def echoes(quick: bool) -> Values:
+    """The engine's part of the throughput."""
+    return {"echoes": await echo_rate(4, 1.0) if quick else await echo_rate(32, 5.0)}
+
+
+async def bare_start(quick: bool) -> Values:
+    """The engine's part of a cold start."""
+    seconds = await start_seconds(3 if quick else 11)
+    return {"bare_start": statistics.median(seconds[1:]) * 1e3}  # the first imports docker-py
 
 
 async def throughput(quick: bool) -> Values:
@@ -170,9 +181,11 @@ MEASUREMENTS: tuple[Callable[[bool], Awaitable[Values]], ...] = (
     round_trip,
     echo,
     throughput,
+    echoes,
     lease,
     reset,
     cold_start,
+    bare_start,
     output,
     orphans,
     episodes,

@@ -7,8 +7,8 @@
 prints a table and writes benchmarks/results/sandbox.json. It needs a Docker engine and takes about six minutes on two
 cores. The peers are installed from the package registry into .venv-peers, once; what could not be installed or run is
 reported as such. Times count from nothing to an answer. A peer's reset is a new container, as it has no other; its
-lease is that of its own pool, or a cold start where it has none, which is told in a note and not compared. The echo is
-no target but a yardstick: what the engine and the machine alone take of a round trip, without our code in the box.
+lease is that of its own pool, or a cold start where it has none, which is told in a note and not compared. Lines with
+`cat` have no target but are yardsticks: what the engine and this machine, at this moment, take of the line above.
 """
 
 from __future__ import annotations
@@ -63,11 +63,13 @@ class Figure:
 
 FIGURES = (
     Figure(key="round_trip", name="stateful execution, round trip p50", unit="ms", target=0.5),
-    Figure(key="echo", name="an echo through the engine's socket p50", unit="ms", target=None, peers=False),
+    Figure(key="echo", name="  the engine alone: an echo by `cat`", unit="ms", target=None, peers=False),
     Figure(key="throughput", name="executions a second, 32 boxes, peers 8", unit="1/s", target=2500, at_least=True),
+    Figure(key="echoes", name="  the engine alone: echoes by 32 `cat`", unit="1/s", target=None, peers=False),
     Figure(key="lease", name="lease from a warm pool p50", unit="ms", target=2),
     Figure(key="reset", name="clean reset p50", unit="ms", target=10),
     Figure(key="cold_start", name="cold start p50", unit="ms", target=320),
+    Figure(key="bare_start", name="  the engine alone: `cat` to its first echo", unit="ms", target=None, peers=False),
     Figure(key="output", name="memory for 500 MB of output, peers 50 MB", unit="MB", target=10),
     Figure(key="orphans", name="containers left 2 s after SIGKILL", unit="", target=0),
     Figure(key="episodes", name="1,000 episodes, 64 at a time: errors, leaks", unit="", target=0, peers=False),

@@ -173,7 +173,7 @@ def check_code_folder(folder: Path) -> dict[str, Any]:
     summary = read_summary(folder)
     assert summary.keys() == CODE_SUMMARY
     assert summary["drift_tokens"] == 0
-    assert summary["episodes"] == 128 * summary["steps"]
+    assert summary["episodes"] == 64 * summary["steps"]
     assert (summary["failed_before"], summary["failed_after"]) == (0, 0)
     assert summary["leases"] >= summary["episodes"] + 2 * 256
     assert 1 <= summary["boxes"] <= summary["leases"]
