@@ -14,7 +14,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from .base import Executor
-from .errors import SandboxClosedError, SandboxTimeoutError
+from .errors import EngineError, SandboxClosedError, SandboxTimeoutError
 from .pool_boxes import ON_THE_WAY, Box, Boxes, Kind, State, StockOptions
 from .pool_lease import LeasedExecutor
 from .pool_statistics import PoolStatistics, Tally
@@ -30,6 +30,7 @@ class Waiter:
     kind: Kind
     turn: asyncio.Future[Box]
     ahead: bool
+    tried_again: bool = False
 
 
 class Stock:
@@ -206,15 +207,23 @@ class Stock:
         return self._kinds.setdefault((recipe.key, "unused"), Kind(recipe, reused=self._kind(recipe)))
 
     def _not_made(self, box: Box, error: Exception) -> None:
-        """Tell the waiter that this box would have been for; if there is none, try again later."""
+        """Tell the waiter that this box would have been for; if there is none, try again later.
+
+        The engine gets a second chance for each waiter: a container that is killed while it starts costs no episode.
+        """
         if box.kind is self._main:
             pause = min(PAUSES[0] * 2.0 ** min(box.kind.failures - 1, 30), PAUSES[1])
             self._next_try = self._loop.time() + pause
         waiting = [waiter for waiter in self.waiters if waiter.kind is box.kind]
         others = self.boxes.count(State.IDLE, *ON_THE_WAY, kind=box.kind)
         if len(waiting) > others:
-            self.waiters.remove(waiting[others])
-            waiting[others].turn.set_exception(error)
+            waiter = waiting[others]
+            if isinstance(error, EngineError) and not waiter.tried_again:
+                waiter.tried_again = True
+                logger.warning("a box could not be made, and another one is tried: %s", error)
+            else:
+                self.waiters.remove(waiter)
+                waiter.turn.set_exception(error)
         elif not self.closing:
             logger.warning("a box for later could not be made: %s", error)
         self.serve()

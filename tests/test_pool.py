@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import time
+from typing import Any
 
 import pytest
 
 from gymnast.sandbox import (
     DockerExecutor,
     Engine,
+    EngineError,
     Executor,
     ExecutorPool,
     ImageError,
@@ -18,6 +20,7 @@ from gymnast.sandbox import (
     SandboxLostError,
     Status,
 )
+from gymnast.sandbox.client import Launched
 from gymnast.sandbox.pool_lease import LeasedExecutor
 
 from .boxes import eventually, own_containers, usable
@@ -102,6 +105,31 @@ async def test_a_box_that_ran_out_of_memory_is_replaced() -> None:
         async with pool.lease() as box:
             assert container_of(box) != first
         assert pool.statistics.retired == {"oom": 1}
+
+
+async def test_a_container_that_is_killed_while_it_starts_costs_no_lease() -> None:
+    class Unlucky(Engine):
+        killed = 0
+
+        async def launch(self, name: str, config: dict[str, Any]) -> Launched:
+            launched = await super().launch(name, config)
+            if self.killed < 1:
+                self.killed += 1
+                await self.remove(launched.container)
+            return launched
+
+    engine = Unlucky()
+    async with ExecutorPool(recipe(engine=engine), max_boxes=1, warm=0) as pool, pool.lease(timeout=60) as box:
+        assert await usable(box)
+        assert pool.statistics.failed_creations == engine.killed == 1
+
+
+async def test_an_engine_that_makes_no_box_is_asked_twice_for_a_lease() -> None:
+    async with ExecutorPool(recipe(network="nonsense"), max_boxes=1, warm=0) as pool:
+        with pytest.raises(EngineError, match="nonsense"):
+            async with pool.lease(timeout=60):
+                pass
+        assert pool.statistics.failed_creations == 2
 
 
 async def test_an_image_that_is_missing_fails_its_own_lease_at_once_and_holds_nobody() -> None:
