@@ -229,7 +229,10 @@ class Supervisor:
                 processes.send([pid], signal.SIGKILL)
                 self.loop.await_exit(pid)
             self.loop.exits.pop(pid, None)
-        header, data = frames[0] if frames else ({"errno": 110, "detail": "the operation took too long"}, b"")
+        if not frames:
+            said = "the operation was interrupted" if self.loop.interrupted else "the operation took too long"
+            frames.append(({"errno": 110, "detail": said}, b""))
+        header, data = frames[0]
         if not header:
             return {}, data
         number, detail = header.get("errno"), str(header.get("detail"))[:_DETAIL]

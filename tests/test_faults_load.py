@@ -10,7 +10,7 @@ import pytest
 from gymnast.sandbox import Status
 
 from . import faults
-from .boxes import usable
+from .boxes import daemon_of, usable
 from .faults import Box, docker_only
 
 kind, shared_box, box = faults.kind, faults.shared_box, faults.box
@@ -143,24 +143,10 @@ async def test_a_fork_bomb_in_the_shell_is_killed(box: Box) -> None:
 
 @pytest.mark.fault(14)
 async def test_a_daemon_dies_at_a_reset(box: Box) -> None:
-    result = await box.python("""
-import os, signal, time
-read_end, write_end = os.pipe()
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)
-        os.write(write_end, str(os.getpid()).encode())
-        time.sleep(600)
-    os._exit(0)
-os.wait()
-daemon = int(os.read(read_end, 20))
-daemon, os.path.exists(f"/proc/{daemon}")""")
-    assert result.value is not None, result
-    daemon, alive = result.value.strip("()").split(", ")
-    assert alive == "True"
+    exists = f"import os; os.path.exists('/proc/{await daemon_of(box)}')"
+    assert (await box.python(exists)).value == "True"
     await box.reset()
-    assert (await box.python(f"import os; os.path.exists('/proc/{daemon}')")).value == "False"
+    assert (await box.python(exists)).value == "False"
 
 
 # --- output -----------------------------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ from gymnast.sandbox import (
     Status,
 )
 
+from .boxes import daemon_of
+
 FORK_AND_WAIT = "import os, time\nfor _ in range({count}):\n    if os.fork() == 0: time.sleep(600)\n"
 
 
@@ -82,24 +84,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-async def daemon_of(box: LocalExecutor) -> int:
-    """Have the code start a process that belongs to nobody and ignores what can be ignored; returns its number."""
-    result = await box.python("""
-import os, signal, time
-read_end, write_end = os.pipe()
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)
-        os.write(write_end, str(os.getpid()).encode())
-        time.sleep(600)
-    os._exit(0)
-os.wait()
-int(os.read(read_end, 20))""")
-    assert result.value is not None, result
-    return int(result.value)
 
 
 # --- where the code is ------------------------------------------------------------------------------------------
@@ -202,13 +186,6 @@ async def test_a_broken_pipe_is_an_error_of_the_code_and_not_its_death(box: Loca
 
 
 # --- processes --------------------------------------------------------------------------------------------------
-
-
-async def test_a_daemon_dies_at_a_reset(box: LocalExecutor) -> None:
-    pid = await daemon_of(box)
-    assert alive(pid)
-    await box.reset()
-    assert not alive(pid)
 
 
 @pytest.mark.usefixtures("nothing_left")
