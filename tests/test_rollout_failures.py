@@ -1,0 +1,374 @@
+"""What breaks is a typed failure of its own episode, and every environment is closed exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gymnast.envs import (
+    Act,
+    Calculator,
+    ConfigurationError,
+    Environment,
+    EpisodeFailedError,
+    EpisodeLimits,
+    EpisodeSpec,
+    Message,
+    RolloutEngine,
+    ScriptedPolicy,
+    StepResult,
+    StopReason,
+    play_episode,
+)
+
+from .episodes import ADD, WAIT, Log, Probe, play_one, say, specs
+
+# --- failures ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("in it"), SystemExit(2), KeyboardInterrupt("k"), asyncio.CancelledError("c")]
+)
+@pytest.mark.parametrize("stage", ["create", "reset", "step"])
+async def test_an_environment_that_breaks_is_a_typed_failure(stage: str, error: BaseException) -> None:
+    log = Log()
+    episode = await play_one(lambda: Probe(log, breaks=stage, error=error), ["x"])
+    assert episode.stop is StopReason.FAILED
+    assert episode.failure is not None
+    assert (episode.failure.stage, episode.failure.type) == (stage, type(error).__name__)
+    assert episode.failure.message == str(error)
+    assert "maybe_break" in episode.failure.traceback
+    assert (episode.reward, episode.reward_parts) == (None, {})
+    assert log.closed == [0 if stage == "create" else 1]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("in it"), SystemExit(2), asyncio.CancelledError("c")])
+async def test_an_environment_that_does_not_close_keeps_its_episode(error: BaseException) -> None:
+    log = Log()
+    episode = await play_one(lambda: Probe(log, breaks="close", error=error), ["x"])
+    assert (episode.stop, episode.reward, episode.failure) == (StopReason.ENV_TERMINATED, 1.0, None)
+    assert episode.close_failure is not None
+    assert (episode.close_failure.stage, episode.close_failure.type) == ("close", type(error).__name__)
+    assert log.closed == [1]
+
+
+class BrokenPolicy:
+    """Breaks where it is told to."""
+
+    trace = None
+
+    def __init__(self, breaks: str) -> None:
+        self.breaks = breaks
+
+    def begin(self, spec: EpisodeSpec, messages: Any, tools: Any) -> BrokenPolicy:
+        self.maybe_break("begin")
+        return self
+
+    async def act(self) -> Act:
+        self.maybe_break("act")
+        return Act(message={"role": "robot"} if self.breaks == "message" else say("x"))
+
+    def observe(self, messages: Any, *, last: bool) -> None:
+        self.maybe_break("observe")
+
+    def maybe_break(self, place: str) -> None:
+        if place == self.breaks:
+            raise ZeroDivisionError(f"in {place}")
+
+
+@pytest.mark.parametrize("place", ["begin", "act", "observe", "message"])
+async def test_a_policy_that_breaks_is_a_failure_of_the_policy(place: str) -> None:
+    log = Log()
+    [episode] = await RolloutEngine(lambda: Probe(log), BrokenPolicy(place)).run(specs(1))
+    assert episode.failure is not None
+    assert episode.failure.stage == "policy"
+    assert episode.failure.message.startswith("the policy gave a wrong message" if place == "message" else "in ")
+    assert log.closed == [1]
+
+
+async def test_a_script_that_is_too_short_says_so() -> None:
+    episode = await play_one(Calculator(), [ADD])
+    assert episode.failure is not None
+    assert (episode.failure.stage, episode.failure.type) == ("policy", "IndexError")
+    assert "the script has 1 answers" in episode.failure.message
+
+
+OK = {"messages": [], "reward": 0.0, "terminated": True, "truncated": False, "info": {}}
+
+
+@pytest.mark.parametrize(
+    ("reset", "step", "message"),
+    [
+        ("text", OK, r"Custom\.reset\(\) must return \(messages, info\), got 'text'"),
+        (([{"role": "robot"}], {}), OK, r"Custom\.reset\(\) gave a wrong message at place 0: 'role' must be one of"),
+        ((np.zeros(3), {}), OK, r"Custom\.reset\(\) must give a list of messages, got ndarray"),
+        (None, "text", r"Custom\.step\(\) must return \(messages, reward, terminated, truncated, info\), got 'text'"),
+        (None, {**OK, "messages": None}, r"Custom\.step\(\) must give a list of messages, got NoneType"),
+        (
+            None,
+            {**OK, "messages": [{"role": "user", "content": 3}]},
+            r"Custom\.step\(\) gave a wrong message .*'content'",
+        ),
+        (None, {**OK, "reward": None}, r"Custom\.step\(\) must give a number as reward, got None"),
+        (None, {**OK, "reward": float("nan")}, r"Custom\.step\(\) must give a finite reward, got nan"),
+        (None, {**OK, "info": None}, r"Custom\.step\(\) must give a dict as info, got NoneType"),
+        (None, {**OK, "info": {"tool_calls": 3}}, r"info\['tool_calls'\] is a list of ToolCallRecord, got 3"),
+        (None, {**OK, "info": {"stop_reason": "bored"}}, r"info\['stop_reason'\] must be one of .*got 'bored'"),
+        (
+            None,
+            {**OK, "info": {"stop_reason": "timeout"}},
+            "'timeout', which contradicts terminated=True and truncated=F",
+        ),
+        (None, {**OK, "info": {"stop_reason": "failed"}}, "'failed', which contradicts terminated=True"),
+        (None, {**OK, "terminated": False, "info": {"stop_reason": "final_answer"}}, "contradicts terminated=False"),
+    ],
+)
+async def test_what_an_environment_gives_back_is_checked(reset: Any, step: Any, message: str) -> None:
+    class Custom(Environment):
+        async def areset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return ([], {}) if reset is None else reset
+
+        async def astep(self, action: Message) -> Any:
+            return step if isinstance(step, str) else tuple(step.values())
+
+    episode = await play_one(Custom, ["x"])
+    assert episode.failure is not None
+    assert episode.failure.stage == ("reset" if reset is not None else "step")
+    with pytest.raises(ValueError, match=message):
+        raise ValueError(episode.failure.message)
+
+
+@pytest.mark.parametrize("stage", ["reset", "step"])
+async def test_step_timeout_is_a_failure(stage: str) -> None:
+    class Slow(Probe):
+        async def areset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Message], dict]:
+            if stage == "reset":
+                await asyncio.Event().wait()
+            return await super().areset(seed=seed)
+
+        async def astep(self, action: Message) -> StepResult:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    log = Log()
+    episode = await play_one(lambda: Slow(log), ["x"], step_timeout=0.05)
+    assert episode.failure is not None
+    assert (episode.stop, episode.failure.stage, episode.failure.type) == (StopReason.FAILED, stage, "TimeoutError")
+    assert episode.failure.message == f"Slow.{stage}() did not finish within step_timeout=0.05 s"
+    assert log.closed == [1]
+
+
+async def test_failures_stay_their_own() -> None:
+    log = Log()
+
+    def make() -> Probe:
+        return Probe(log, breaks="step" if len(log.made) % 2 else "")
+
+    episodes = await RolloutEngine(make, ScriptedPolicy(["x"]), max_concurrency=1).run(specs(6))
+    assert [episode.stop.is_failure for episode in episodes] == [False, True] * 3
+    assert [episode.reward for episode in episodes] == [1.0, None] * 3
+    assert log.closed == [1] * 6
+
+
+# --- on_failure -------------------------------------------------------------------------------------------------
+
+
+def failing_first(log: Log, failures: int) -> Callable[[], Probe]:
+    return lambda: Probe(log, breaks="step" if len(log.made) < failures else "")
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "failures", "attempts", "reward", "failed"),
+    [
+        ("drop", 1, 1, None, True),
+        ("retry(1)", 1, 2, 1.0, False),
+        ("retry( 3 )", 2, 3, 1.0, False),
+        ("retry(2)", 9, 3, None, True),
+        ("zero", 1, 1, 0.0, True),
+        ("raise", 0, 1, 1.0, False),
+    ],
+)
+async def test_on_failure(on_failure: str, failures: int, attempts: int, reward: float | None, failed: bool) -> None:
+    log = Log()
+    episode = await play_one(failing_first(log, failures), ["x"], on_failure=on_failure)
+    assert (episode.attempts, episode.reward, episode.stop.is_failure) == (attempts, reward, failed)
+    assert (episode.failure is not None) == failed
+    assert log.closed == [1] * attempts
+
+
+@pytest.mark.parametrize("on_failure", ["ignore", "retry", "retry(0)", "retry(-1)", "retry(x)", ""])
+def test_a_bad_on_failure_is_refused(on_failure: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"on_failure must be 'drop', 'retry\(n\)' with n >= 1, 'zero' or 'raise', got"
+    ):
+        RolloutEngine(Calculator(), ScriptedPolicy([]), on_failure=on_failure)
+
+
+class Waiting(Probe):
+    """Waits in its step, and closes only when it is allowed to."""
+
+    def __init__(self, log: Log, started: asyncio.Semaphore, may_close: asyncio.Event) -> None:
+        super().__init__(log)
+        self.started = started
+        self.may_close = may_close
+
+    async def astep(self, action: Message) -> StepResult:
+        self.started.release()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def aclose(self) -> None:
+        await asyncio.wait_for(self.may_close.wait(), WAIT)
+        self.closed += 1
+
+
+async def test_cancellation_closes_every_environment_exactly_once() -> None:
+    log, started, may_close = Log(), asyncio.Semaphore(0), asyncio.Event()
+    running = asyncio.create_task(
+        RolloutEngine(lambda: Waiting(log, started, may_close), ScriptedPolicy(["x"])).run(specs(5))
+    )
+    for _ in range(5):
+        await asyncio.wait_for(started.acquire(), WAIT)
+    running.cancel()
+    await asyncio.sleep(0)
+    running.cancel()  # an impatient user: closing goes on all the same
+    await asyncio.sleep(0)
+    assert not running.done()
+    may_close.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert log.closed == [1] * 5
+
+
+async def test_cancellation_closes_what_is_still_being_made() -> None:
+    making, may_make, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class SlowlyMade(Probe):
+        def __init__(self, log: Log) -> None:
+            making.set()
+            assert may_make.wait(WAIT)
+            super().__init__(log)
+
+        async def aclose(self) -> None:
+            await super().aclose()
+            closed.set()
+
+    log = Log()
+    running = asyncio.create_task(RolloutEngine(lambda: SlowlyMade(log), ScriptedPolicy(["x"])).run(specs(1)))
+    assert await asyncio.to_thread(making.wait, WAIT)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    may_make.set()
+    assert await asyncio.to_thread(closed.wait, WAIT)
+    assert log.closed == [1]
+
+
+async def test_cancellation_while_an_environment_closes_waits_for_it() -> None:
+    closing, may_close = asyncio.Event(), asyncio.Event()
+
+    class SlowlyClosed(Probe):
+        async def aclose(self) -> None:
+            closing.set()
+            await asyncio.wait_for(may_close.wait(), WAIT)
+            self.closed += 1
+
+    log = Log()
+    playing = asyncio.create_task(
+        play_episode(specs(1)[0], lambda _: SlowlyClosed(log), ScriptedPolicy(["x"]), EpisodeLimits())
+    )
+    await asyncio.wait_for(closing.wait(), WAIT)
+    for _ in range(3):
+        playing.cancel()
+        await asyncio.sleep(0)
+    assert not playing.done()
+    may_close.set()
+    with pytest.raises(asyncio.CancelledError):
+        await playing
+    assert log.closed == [1]
+
+
+async def test_cancellation_closes_what_was_made_but_not_yet_handed_over() -> None:
+    made, closed = threading.Event(), threading.Event()
+
+    class Made(Probe):
+        def __init__(self, log: Log) -> None:
+            super().__init__(log)
+            made.set()
+
+        async def aclose(self) -> None:
+            await super().aclose()
+            closed.set()
+
+    log = Log()
+    playing = asyncio.create_task(
+        play_episode(specs(1)[0], lambda _: Made(log), ScriptedPolicy(["x"]), EpisodeLimits())
+    )
+    await asyncio.sleep(0)
+    assert made.wait(WAIT)  # blocks the loop, so the environment exists before the engine knows of it
+    playing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await playing
+    assert await asyncio.to_thread(closed.wait, WAIT)
+    assert log.closed == [1]
+
+
+async def test_raise_stops_the_run_and_closes_the_others() -> None:
+    log, started, may_close = Log(), asyncio.Semaphore(0), asyncio.Event()
+    may_close.set()
+
+    class LastBreaks(Waiting):
+        async def astep(self, action: Message) -> StepResult:
+            if len(log.made) < 4:
+                return await super().astep(action)
+            for _ in range(3):
+                await asyncio.wait_for(self.started.acquire(), WAIT)
+            raise ZeroDivisionError("in the last one")
+
+    async def answer(messages: list[Message]) -> str:
+        return "x"
+
+    def stream() -> Iterator[EpisodeSpec]:
+        yield from specs(4)
+
+    makers = iter([Waiting, Waiting, Waiting, LastBreaks])
+    engine = RolloutEngine(
+        lambda: next(makers)(log, started, may_close), ScriptedPolicy(answer), on_failure="raise", max_concurrency=4
+    )
+    with pytest.raises(EpisodeFailedError, match="failed: step: ZeroDivisionError: in the last one") as caught:
+        await engine.run(stream())
+    assert caught.value.episode.failure is not None
+    assert "Traceback" in str(caught.value)
+    assert log.closed == [1] * 4
+
+
+async def test_a_configuration_error_stops_the_run() -> None:
+    log = Log()
+    wrong = ConfigurationError("the template has no tools")
+    engine = RolloutEngine(
+        lambda: Probe(log, breaks="reset", error=wrong), ScriptedPolicy(["x"]), on_failure="retry(5)"
+    )
+    with pytest.raises(ConfigurationError, match="the template has no tools"):
+        await engine.run(specs(3))
+    assert set(log.closed) == {1}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_turns": 0}, "max_turns must be positive or None, got 0"),
+        ({"max_tool_calls": -1}, "max_tool_calls must be positive"),
+        ({"episode_timeout": 0.0}, "episode_timeout must be positive"),
+        ({"step_timeout": -2.0}, "step_timeout must be positive"),
+    ],
+)
+def test_a_limit_out_of_its_range_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EpisodeLimits(**options)
+    with pytest.raises(ValueError, match="max_concurrency must be at least 1, got 0"):
+        RolloutEngine(Calculator(), ScriptedPolicy([]), max_concurrency=0)

@@ -1,0 +1,204 @@
+"""Calls: what a tool raises, how long it may take, and several in one turn."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from gymnast.envs import Message, StopReason, final_answer, tool, tool_calls
+
+from .toolkit import WAIT, call, environment_of, step
+
+# --- exceptions and time-outs -----------------------------------------------------------------------------------
+
+
+ERRORS = [
+    ValueError("no"),
+    SystemExit(3),
+    KeyboardInterrupt(),
+    asyncio.CancelledError(),
+    StopIteration(),
+    TimeoutError("own"),
+]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+async def test_whatever_a_tool_raises_becomes_a_message(error: BaseException, asynchronous: bool) -> None:
+    def fail() -> str:
+        """Fail."""
+        raise error
+
+    async def afail() -> str:
+        """Fail."""
+        raise error
+
+    content, record = await call(afail if asynchronous else fail, {})
+    name = "RuntimeError" if isinstance(error, StopIteration) else type(error).__name__  # PEP 479
+    assert content.startswith(f"Error: {name}")
+    assert (record.outcome, record.failed) == ("exception", True)
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_tool_that_overruns_is_abandoned(own: bool) -> None:
+    never, ended = threading.Event(), threading.Event()
+
+    def hang() -> str:
+        """Hang."""
+        never.wait(WAIT)
+        ended.set()
+        return ""
+
+    async def ahang() -> str:
+        """Hang."""
+        await asyncio.Event().wait()
+        return ""
+
+    function, options = (tool(timeout=0.05), {}) if own else (lambda each: each, {"tool_timeout": 0.05})
+    environment = environment_of(function(hang), function(ahang), **options)
+    result, records = await step(environment, ("hang", {}), ("ahang", {}))
+    assert not ended.is_set()
+    assert [message.get("content") for message in result.messages] == [
+        "Error: hang did not finish within 0.05 s.",
+        "Error: ahang did not finish within 0.05 s.",
+    ]
+    assert [record.outcome for record in records] == ["timeout", "timeout"]
+    assert all(0.04 < record.seconds < WAIT for record in records)
+    never.set()
+    assert await asyncio.to_thread(ended.wait, WAIT)
+
+
+def test_the_interpreter_ends_although_a_tool_hangs() -> None:
+    program = """
+import threading
+from gymnast.envs import ToolEnv, tool_call
+def hang() -> str:
+    '''Hang.'''
+    threading.Event().wait()
+environment = ToolEnv([hang], tool_timeout=0.05)
+environment.reset(seed=0, options={"task": {"prompt": "go"}})
+print(environment.step(tool_call("hang")).messages[0]["content"])
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "Error: hang did not finish within 0.05 s.\n", "")
+
+
+# --- several calls in one turn ----------------------------------------------------------------------------------
+
+
+async def test_calls_run_side_by_side_and_answer_in_order() -> None:
+    together = threading.Barrier(8)
+    last_first = [asyncio.Event() for _ in range(5)]
+    loop = asyncio.get_running_loop()
+    finished: list[int] = []
+
+    def blocking(index: int) -> int:
+        """Wait for all others.
+
+        Args:
+            index: Which.
+        """
+        together.wait(WAIT)
+        return index
+
+    async def later(index: int) -> int:
+        """Wait for the next one.
+
+        Args:
+            index: Which.
+        """
+        await asyncio.wait_for(last_first[index + 1].wait(), WAIT)
+        finished.append(index)
+        last_first[index].set()
+        return index
+
+    last_first[-1].set()
+    environment = environment_of(blocking, later)
+    calls = [("blocking", {"index": index}) for index in range(8)] + [("later", {"index": index}) for index in range(4)]
+    result, records = await step(environment, *calls)
+    assert asyncio.get_running_loop() is loop
+    assert finished == [3, 2, 1, 0]
+    assert [message.get("content") for message in result.messages] == [*map(str, range(8)), *map(str, range(4))]
+    assert [message.get("tool_call_id") for message in result.messages] == [f"call_{index}" for index in range(12)]
+    assert [message.get("name") for message in result.messages] == ["blocking"] * 8 + ["later"] * 4
+    assert [message["role"] for message in result.messages] == ["tool"] * 12
+    assert [record.call_id for record in records] == [f"call_{index}" for index in range(12)]
+
+
+async def test_a_call_without_an_id_gets_a_result_without_one() -> None:
+    message: Message = {
+        "role": "assistant",
+        "tool_calls": [{"function": {"name": "final_answer", "arguments": '{"answer": 5}'}}],
+    }
+    result = await environment_of(final_answer).astep(message)
+    assert result.messages == [{"role": "tool", "name": "final_answer", "content": "5"}]
+
+
+async def test_the_final_call_comes_after_the_others_and_ends_the_turn() -> None:
+    order: list[str] = []
+
+    def note(text: str) -> str:
+        """Note.
+
+        Args:
+            text: What.
+        """
+        order.append(text)
+        return text
+
+    @tool(final=True)
+    def finish(succeed: bool) -> str:
+        """Finish.
+
+        Args:
+            succeed: Whether this works.
+        """
+        order.append(f"finish {succeed}")
+        if not succeed:
+            raise ValueError("not yet")
+        return "done"
+
+    environment = environment_of(note, finish)
+    result, records = await step(environment, ("finish", {"succeed": False}), ("note", {"text": "a"}))
+    assert [record.outcome for record in records] == ["exception", "ok"]
+    assert not result.terminated  # a final call that fails does not end the episode
+    result, records = await step(
+        environment,
+        ("note", {"text": "b"}),
+        ("finish", {"succeed": True}),
+        ("note", {"text": "never"}),
+        ("nothing", {}),
+        ("finish", {"succeed": True}),
+    )
+    assert order == ["finish False", "a", "b", "finish True"]
+    assert [record.outcome for record in records] == ["ok", "ok", "not_run", "unknown", "not_run"]
+    assert [record.failed for record in records] == [False, False, False, True, False]
+    assert result.messages[2].get("content") == "Error: not run, the episode ended before this call."
+    assert len(result.messages) == 5
+    assert result.terminated
+    assert result.info["stop_reason"] is StopReason.FINAL_ANSWER
+
+
+async def test_cancelling_a_turn_cancels_its_calls() -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> str:
+        """Wait."""
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return ""
+
+    task = asyncio.create_task(environment_of(wait).astep(tool_calls(("wait", {}))))
+    await asyncio.wait_for(started.wait(), WAIT)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cancelled.is_set()

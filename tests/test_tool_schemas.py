@@ -1,0 +1,205 @@
+"""Tools: schemas from signatures, and what is wrong with a tool is an error when the environment is made."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Literal
+
+import pytest
+
+from gymnast.envs import Tool, ToolEnv, tool
+
+from .toolkit import Colour, Person, Point, call, paint
+
+# --- schemas ----------------------------------------------------------------------------------------------------
+
+
+def test_schema_from_signature_and_docstring() -> None:
+    def search(
+        query: str,
+        limit: int = 10,
+        ratio: float = 0.5,
+        exact: bool = False,
+        ids: list[int] | None = None,
+        where: dict[str, int] | None = None,
+        order: Literal["up", "down"] = "up",
+    ) -> str:
+        """Search the archive.
+
+        Finds what the query describes,
+        newest first.
+
+        Args:
+            query: What to look for,
+                in plain words.
+            limit (int, optional): How many. Defaults to 10.
+            ratio: How near.
+            exact: Whether words must match.
+            ids: Where to look.
+            where: Filters.
+            order: Which first.
+
+        Returns:
+            The findings.
+        """
+        return query
+
+    schema = Tool.of(search).schema
+    assert schema["type"] == "function"
+    assert schema["function"]["name"] == "search"
+    assert schema["function"]["description"] == "Search the archive.\n\nFinds what the query describes,\nnewest first."
+    parameters = schema["function"]["parameters"]
+    assert parameters["type"] == "object"
+    assert parameters["required"] == ["query"]
+    expected = {
+        "query": {"type": "string", "description": "What to look for,\nin plain words."},
+        "limit": {"type": "integer", "description": "How many. Defaults to 10.", "default": 10},
+        "ratio": {"type": "number", "description": "How near.", "default": 0.5},
+        "exact": {"type": "boolean", "description": "Whether words must match.", "default": False},
+        "ids": {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}]},
+        "where": {"anyOf": [{"type": "object", "additionalProperties": {"type": "integer"}}, {"type": "null"}]},
+        "order": {"enum": ["up", "down"], "type": "string", "description": "Which first.", "default": "up"},
+    }
+    expected["ids"]["description"] = "Where to look."
+    expected["where"]["description"] = "Filters."
+    assert parameters["properties"] == expected
+
+
+async def test_structured_parameters() -> None:
+    schema = Tool.of(paint).parameters
+    assert schema["required"] == ["colour", "point", "person", "options"]
+    assert schema["$defs"]["Colour"] == {"enum": ["red", "blue"], "type": "string"}
+    assert schema["$defs"]["Point"]["required"] == ["x"]
+    assert schema["$defs"]["Person"]["properties"] == {"name": {"type": "string"}, "age": {"type": "integer"}}
+    assert schema["$defs"]["Options"]["properties"] == {"deep": {"type": "boolean"}}
+    assert schema["properties"]["title"]["type"] == "string"
+    arguments = {"colour": "red", "point": {"x": "1"}, "person": {"name": "A", "age": 3}, "options": {"deep": True}}
+    content, record = await call(paint, arguments)
+    assert content == f"{Colour.RED!r} {Point(1)!r} {Person(name='A', age=3)!r} {{'deep': True}} x"
+    assert record.outcome == "ok"
+
+
+def test_no_parameters() -> None:
+    def look() -> str:
+        """Look."""
+        return ""
+
+    assert Tool.of(look).parameters == {"properties": {}, "type": "object"}
+
+
+# --- what is wrong with a tool is an error when the environment is made -----------------------------------------
+
+
+def no_hint(a) -> str:  # type: ignore[no-untyped-def]
+    """Do.
+
+    Args:
+        a: It.
+    """
+    return a
+
+
+def no_entry(a: int) -> int:
+    """Do."""
+    return a
+
+
+def no_docstring(a: int) -> int:
+    return a
+
+
+def stars(*args: int) -> int:
+    """Do.
+
+    Args:
+        args: All.
+    """
+    return 0
+
+
+def keywords(**kwargs: int) -> int:
+    """Do.
+
+    Args:
+        kwargs: All.
+    """
+    return 0
+
+
+def positional(a: int, /) -> int:
+    """Do.
+
+    Args:
+        a: It.
+    """
+    return a
+
+
+def no_schema(a: threading.Lock) -> int:  # type: ignore[valid-type]
+    """Do.
+
+    Args:
+        a: It.
+    """
+    return 0
+
+
+def unresolved(a: Nowhere) -> int:  # type: ignore[name-defined]  # noqa: F821
+    """Do.
+
+    Args:
+        a: It.
+    """
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        (no_hint, TypeError, "tool 'no_hint': parameter 'a' has no type hint"),
+        (no_entry, ValueError, "tool 'no_entry': parameter 'a' has no entry in the docstring"),
+        (no_docstring, ValueError, "tool 'no_docstring' has no docstring"),
+        (stars, TypeError, r"tool 'stars': parameter '\*args: .*int.*' must be an ordinary named parameter"),
+        (keywords, TypeError, r"tool 'keywords': parameter '\*\*kwargs: .*int.*' must be an ordinary"),
+        (positional, TypeError, "tool 'positional': parameter 'a: .*int.*' must be an ordinary"),
+        (no_schema, TypeError, "tool 'no_schema': a parameter's type has no JSON schema"),
+        (unresolved, TypeError, "tool 'unresolved': its type hints cannot be resolved: name 'Nowhere'"),
+        (lambda: "", ValueError, "'<lambda>' is no name for a tool"),
+        ("add", TypeError, "a tool is a function, got str: 'add'"),
+    ],
+)
+def test_a_wrong_tool_is_refused(function: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ToolEnv([function])
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    class Noted(ToolEnv):
+        @tool
+        def note(self) -> str:
+            """Note."""
+            return ""
+
+    @tool(name="note")
+    def other() -> str:
+        """Note too."""
+        return ""
+
+    with pytest.raises(ValueError, match=r"Noted has two tools named 'note': rename one with @tool\(name="):
+        Noted([other])
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0])
+def test_a_timeout_must_be_positive(timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout must be positive"):
+        tool(timeout=timeout)
+
+
+def test_a_name_must_suit_model_servers() -> None:
+    @tool(name="my tool")
+    def mine() -> str:
+        """Mine."""
+        return ""
+
+    with pytest.raises(ValueError, match="'my tool' is no name for a tool"):
+        ToolEnv([mine])
