@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import warnings
+import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -186,11 +187,12 @@ class _LocalConnection(Connection):
     def __init__(self, max_payload: int, said: int) -> None:
         super().__init__(max_payload)
         self._said = said
+        self._close_said = weakref.finalize(self, os.close, said)  # nobody calls connection_lost() in a loop that ended
 
     def connection_lost(self, exc: Exception | None) -> None:
         size = os.fstat(self._said).st_size
         self._complain(os.pread(self._said, 4096, max(0, size - 4096)))
-        os.close(self._said)
+        self._close_said()
         super().connection_lost(exc)
 
 

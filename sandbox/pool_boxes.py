@@ -22,6 +22,7 @@ logger = logging.getLogger("gymnast.sandbox")
 
 PING_SECONDS = 2.0  # for the sign of life of an idle box
 RESET_SECONDS = 10.0  # after which a box is closed rather than waited for
+CANCELLED_SECONDS = 0.05  # after which a loop that cancels everything still runs, or has ended
 
 
 class State(Enum):
@@ -208,8 +209,9 @@ class Boxes:
             self._failed(box, error)
         elif box.state is State.CLOSING:  # it was asked to go meanwhile
             self._dispose(box)
-        elif task.cancelled():  # by somebody who cancels everything
-            self.close(box, "cancelled")
+        elif task.cancelled():
+            # By somebody who cancels everything, mostly a loop that ends: no task of it would come to its end.
+            self._loop.call_later(CANCELLED_SECONDS, self._close_cancelled, box)
         elif error is not None:
             logger.error("a box of the pool failed and is replaced", exc_info=error)
             self.close(box, "error")
@@ -217,6 +219,10 @@ class Boxes:
             self.close(box, reason)
         else:
             self._ready(box)
+
+    def _close_cancelled(self, box: Box) -> None:
+        if box.state is not State.CLOSING:
+            self.close(box, "cancelled")
 
     def _ready(self, box: Box) -> None:
         box.state, box.since = State.IDLE, self._loop.time()
@@ -256,9 +262,11 @@ class Boxes:
         task.add_done_callback(functools.partial(self._gone, box))
 
     async def _remove(self, box: Box) -> None:
-        if box.lease is not None:
-            await box.lease.settle()
-        await box.executor.close()
+        try:
+            if box.lease is not None:
+                await box.lease.settle()
+        finally:
+            await box.executor.close()
 
     def _gone(self, box: Box, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -29,6 +29,7 @@ class SupervisedLife(Executor):
         self._connection: Connection | None = None
         self._has_bash = False
         self._state: State = "new"
+        self._gone = False  # nothing is left to be released
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
         self._lost: str | None = None
@@ -85,7 +86,7 @@ class SupervisedLife(Executor):
             raise
 
     async def close(self) -> None:
-        if self._state == "closed":
+        if self._gone:  # a close() whose event loop ended in the middle of it is done again
             return
         self._state = "closed"
         if self._connection is not None:
@@ -98,6 +99,7 @@ class SupervisedLife(Executor):
             async with self._opening:
                 pass  # a box that was being made has found that it is not wanted any more
         await self._remove()
+        self._gone = True
 
     @property
     def state(self) -> State:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gymnast.sandbox import (
+    DockerExecutor,
     Executor,
     ExecutorPool,
     Limits,
@@ -314,6 +317,31 @@ def test_a_pool_is_closed_from_another_loop_and_opened_there() -> None:
         thread.join()
         loop.close()
     assert pool.statistics.leases == 1
+
+
+# A transport can only be closed in its own loop; one whose loop has ended is closed when it is collected, with a warning.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.parametrize("executor", [LocalExecutor, DockerExecutor])
+def test_a_pool_whose_loop_ends_before_it_is_closed_leaves_nothing(
+    executor: Callable[[], Executor], caplog: pytest.LogCaptureFixture
+) -> None:
+    def held() -> tuple[int, set[int | None]]:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), {thread.ident for thread in threading.enumerate()}
+
+    async def use() -> None:
+        async with pool.lease() as box:
+            assert await usable(box)  # the loop ends while the box is being reset, and the spare one is made
+
+    pool, before = ExecutorPool(executor(), max_boxes=2, warm=1), held()
+    for _ in range(2):
+        asyncio.run(use())
+        asyncio.run(pool.close())
+    deadline = time.monotonic() + 10
+    while held() != before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert held() == before
+    assert "destroyed" not in caplog.text
 
 
 async def test_closing_ends_leases_and_waiting_and_may_be_repeated() -> None:
