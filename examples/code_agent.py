@@ -117,12 +117,14 @@ def make_trainer(
     )
 
 
-def evaluate(trainer: AgentTrainer, tasks: list[dict[str, Any]]) -> tuple[float, int]:
+def evaluate(trainer: AgentTrainer, tasks: list[dict[str, Any]], console: Console) -> tuple[float, int]:
     """The share of right answers among the episodes that were played, and how many failed: those have no answer."""
     episodes = trainer.rollout(tasks)
     failures = [episode.failure for episode in episodes if episode.failure is not None]
     if len(failures) == len(episodes):
         raise SystemExit(f"error: all {len(failures)} evaluation episodes failed, the first in {failures[0]}")
+    if failures:
+        console.print(f"{len(failures)} evaluation episodes failed, the first in {failures[0]}", markup=False)
     right = sum(episode.metrics["success"] for episode in episodes if episode.failure is None)
     return right / (len(episodes) - len(failures)), len(failures)
 
@@ -139,11 +141,11 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
         trainer = make_trainer(arguments, environment, folder, [records, RichProgress(console)], console)
         rng = random.Random(2000 + arguments.seed)
         tasks = [random_task(rng, held_out=True) for _ in range(HELD_OUT)]
-        before, failed_before = evaluate(trainer, tasks)
+        before, failed_before = evaluate(trainer, tasks, console)
         console.print(f"before: {before:.1%} of {HELD_OUT - failed_before} held-out tasks; {failed_before} failed")
         trainer.train()
         trainer.save_model(str(folder / "model"))
-        after, failed_after = evaluate(trainer, tasks)
+        after, failed_after = evaluate(trainer, tasks, console)
         console.print(f"after:  {after:.1%} of {HELD_OUT - failed_after} held-out tasks; {failed_after} failed")
         statistics = pool.statistics
     finally:
@@ -177,8 +179,9 @@ def main() -> None:
     parser.add_argument("--model", help="a model of the Hugging Face Hub; by default a tiny one is made")
     parser.add_argument("--output-dir", type=Path, default=Path("runs"))
     arguments = parser.parse_args()
-    if arguments.steps < 1:
-        parser.error(f"--steps must be at least 1, got {arguments.steps}")
+    for option in ("steps", "boxes"):
+        if getattr(arguments, option) < 1:
+            parser.error(f"--{option} must be at least 1, got {getattr(arguments, option)}")
     try:
         run(arguments, Console())
     except SandboxError as error:  # no engine, for one; its message says how to install it

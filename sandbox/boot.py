@@ -28,7 +28,7 @@ _MODULES = (  # each after those that it imports
 BOOT = """
 import os, sys
 def unfit(what):
-    header = ('{"id": 0, "hello": 0, "lengths": [], "unfit": "%s"}' % what).encode()
+    header = ('{"id": 0, "lengths": [], "unfit": "%s"}' % what).encode()
     os.write(1, len(header).to_bytes(4, "big") + bytes(4) + header)
     os._exit(0)
 def read(size):

@@ -86,8 +86,9 @@ class Connection(asyncio.Protocol):
         if self.lost is not None or self._transport is None:
             reply.set_exception(SandboxLostError(f"the box is gone: {self.lost}"))
             return reply
+        frame = encode({**header, "id": number}, payload)
         self._waiting[number] = reply
-        self._transport.write(encode({**header, "id": number}, payload))
+        self._transport.write(frame)
         return reply
 
     def let_go(self) -> None:

@@ -100,12 +100,15 @@ def _list(path: str, limit: int, recursive: bool) -> bytes:
                 name = os.path.join(folder, entry.name)
                 kind, size = _describe(entry)
                 total += len(name) + _LISTED_BYTES
-                if total > limit // 4:  # JSON may write six bytes for one
+                if total > limit:
                     raise OSError(errno.EFBIG, f"the listing is too long, with {len(found)} files so far")
                 found.append((os.fsdecode(name), kind, size))
                 if recursive and kind == "directory":
                     folders.append(name)
-    return json.dumps(sorted(found)).encode("ascii")
+    listing = json.dumps(sorted(found)).encode("ascii")
+    if len(listing) > limit:  # JSON writes up to six bytes for one
+        raise OSError(errno.EFBIG, f"the listing of {len(found)} files has {len(listing)} bytes, the limit is {limit}")
+    return listing
 
 
 def _describe(entry: Any) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 _CHUNK = 1 << 16
 _EVENTS = 16  # taken from the kernel at a time
+_LONGEST_WAIT = 86400.0  # seconds; the kernel refuses to wait for more than 24 days
 _LARGEST_PIPE = 1 << 20  # what a pipe can hold at most, hence what was written before a reply
 _DEATH_SECONDS = 2.0  # a killed process is gone long before
 
@@ -53,8 +54,9 @@ class Loop:
             self._epoll.unregister(fd)
 
     def pump(self, deadline: float) -> None:
-        """Handle what is there, or wait for it until a moment of time.monotonic()."""
-        for fd, _ in self._epoll.poll(max(0.0, deadline - time.monotonic()), _EVENTS):
+        """Handle what is there, or wait for it until a moment of time.monotonic(), or for some time at least."""
+        seconds = min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT)
+        for fd, _ in self._epoll.poll(seconds, _EVENTS):
             call = self._calls.get(fd)
             if call is not None:  # else the one before has ended the watch
                 call()

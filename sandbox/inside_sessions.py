@@ -8,6 +8,7 @@ Runs inside the box: standard library only, Python >= 3.8.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -107,6 +108,7 @@ class Session:
         self.out.close()
         self.err.close()
         self.pid = 0
+        self.reply, self.outgoing = None, memoryview(b"")
         self.lost = True
 
     # One request.
@@ -114,7 +116,7 @@ class Session:
     def run(self, source: bytes, timeout: float) -> tuple[dict[str, Any], list[bytes]]:
         """Run a piece of code to its end, whatever that is, and return the answer's header and parts."""
         self.ensure()
-        began, kills = processes.now(), self.box.oom_kills_at_rest
+        began, kills = processes.now(), self.box.territory.oom_kills()
         self.reply, self.nonce = None, os.urandom(NONCE // 2).hex().encode()
         self.outgoing = memoryview(self.request(source))
         self._send()
@@ -135,14 +137,15 @@ class Session:
             answer["status"] = "protocol"
         answer["retire"] = answer["status"] if answer["status"] in ("oom", "protocol") else ""
         if interrupted:
-            answer.update(status="timeout", code=None)
-        return self._close_request(answer, parts, began, interrupted)
+            answer.update(status="timeout", code=None, value=False)
+            parts[:2] = b"", b""
+        self.reply, self.outgoing = None, memoryview(b"")  # nothing of it is in a worker that is forked later
+        return self._close_request(answer, parts, began, interrupted, died=reply is None)
 
     def _close_request(
-        self, answer: dict[str, Any], parts: list[bytes], began: int, interrupted: bool
+        self, answer: dict[str, Any], parts: list[bytes], began: int, interrupted: bool, *, died: bool
     ) -> tuple[dict[str, Any], list[bytes]]:
         """Kill what must not go on, take the output, and say whether the state is lost."""
-        died = self.reply is None
         out, err = (stream.take(drain=died or interrupted) for stream in (self.out, self.err))
         if died:
             self.kill()
@@ -155,8 +158,11 @@ class Session:
         return answer, [out[0], out[1], err[0], err[1], *parts]
 
     def _await_reply(self, timeout: float) -> bool:
-        """Wait for the reply or the end; interrupt at the deadline, and give up after the grace."""
-        interrupted, deadline = False, time.monotonic() + timeout
+        """Wait for the reply or the end; interrupt at the deadline, and give up after the grace.
+
+        In the middle of the grace it is interrupted once more: the first time it may not have begun yet.
+        """
+        interrupted, deadline, again = False, time.monotonic() + timeout, math.inf
         look, left = time.monotonic() + _TAKING_SECONDS, self.untaken()
         while self.reply is None and not self.fault and self.pid not in self.loop.exits:
             late = time.monotonic() >= deadline
@@ -164,12 +170,16 @@ class Session:
                 break
             if not interrupted and (late or self.loop.interrupted):
                 interrupted, deadline = True, time.monotonic() + self.box.settings["grace"]
+                again = deadline - self.box.settings["grace"] / 2
+                self.interrupt()
+            elif time.monotonic() >= again:
+                again = math.inf
                 self.interrupt()
             if time.monotonic() >= look:
                 look, before, left = time.monotonic() + _TAKING_SECONDS, left, self.untaken()
                 if left >= before > 0:
                     self._tampered("it takes no request")
-            self.loop.pump(min(deadline, look))
+            self.loop.pump(min(deadline, look, again))
         return interrupted
 
     def _end_of_process(self) -> int | None:

@@ -6,6 +6,7 @@ process alone: the supervisor bounds, checks and replaces it. Runs inside the bo
 
 from __future__ import annotations
 
+import _signal  # a module of CPython, in every version
 import ast
 import linecache
 import os
@@ -14,16 +15,14 @@ import site
 import sys
 import traceback
 import types
-from collections.abc import Callable
 from typing import Any
 
 from .inside_channel import encode_reply, read_request
 
 CELL = "<cell "  # file names of cells begin so
 
-# The function that the standard library wraps to make enumerations of handlers: that takes longer than a small cell.
 _SIGINT = int(signal.SIGINT)
-_set_handler: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
+_set_handler = _signal.signal  # what `signal.signal` wraps to make enumerations of handlers, twenty times slower
 
 
 def serve(requests: int, replies: int, limit: int) -> None:
@@ -126,10 +125,9 @@ class _Cell:
 
     def _exit(self, code: Any) -> None:
         """sys.exit() ends the cell, not the session; without an argument it is no error."""
-        if code is None or (isinstance(code, int) and code == 0):
-            return
-        number = code & 0xFF if isinstance(code, int) else 1
-        self._fail(number, f"SystemExit: {code}\n")
+        number = 0 if code is None else int.__and__(code, 0xFF) if isinstance(code, int) else 1
+        if number:  # as a process's: 256 is 0
+            self._fail(number, f"SystemExit: {code}\n")
 
     def _fail(self, exit_code: int, text: str) -> None:
         self.exit_code = exit_code

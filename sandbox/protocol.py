@@ -1,4 +1,4 @@
-"""Frames: how the host and a box, and inside the box the supervisor and its workers, speak.
+"""Frames: how the host and a box, and inside the box the supervisor and the processes that work on files for it, speak.
 
 A frame is a u32 header length, a u32 payload length (big-endian), a JSON object, and raw bytes. Nothing but JSON is
 ever parsed, and no name that a box sends is looked up. This file also runs inside the box: standard library only,
@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import struct
 from typing import Any
-
-VERSION = 1
 
 MAX_HEADER = 256 << 10  # bytes
 MAX_PAYLOAD = 72 << 20  # the largest file, and room for what goes with it

@@ -7,6 +7,7 @@ one connection.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import time
@@ -25,6 +26,7 @@ logger = logging.getLogger("gymnast.sandbox")
 
 MARGIN = 5.0  # seconds beyond a call's own time after which a silent box is given up
 OPERATION_SECONDS = 30.0  # for one file operation or reset
+_LONGEST_PATH = 4096  # bytes, as the kernel has it
 
 
 class SupervisedExecutor(SupervisedLife):
@@ -59,7 +61,7 @@ class SupervisedExecutor(SupervisedLife):
         content = content_of(data)
         limit = size_of(self.limits.max_file)
         if len(content) > limit:
-            raise file_error(27, path, f"the data has {len(content)} bytes, Limits.max_file is {limit}")
+            raise file_error(errno.EFBIG, path, f"the data has {len(content)} bytes, Limits.max_file is {limit}")
         async with self._turn:
             await self._file_operation("write", path, content)
 
@@ -82,18 +84,14 @@ class SupervisedExecutor(SupervisedLife):
             self._require_open()
             if self._lost is None and self._retire is None and self._reusable:
                 try:
-                    header, _ = await self._exchange({"op": "reset"}, b"", OPERATION_SECONDS)
-                    self._retire = header["retire"] or None
-                    self._unreported.clear()
+                    await self._reset_in_place()
                 except SandboxLostError as error:
                     self._require_open()
                     logger.info("a box was lost at its reset and is replaced: %s", error)
-            if self._lost is None and self._retire is None and self._reusable:
-                await self._put_files()
-            else:
+            if self._lost is not None or self._retire is not None or not self._reusable:
                 self._discard(self._lost or "it is being replaced")
                 await self._open_box()
-                self._unreported.clear()
+            self._unreported.clear()
 
     @property
     def retire_reason(self) -> str | None:
@@ -101,6 +99,16 @@ class SupervisedExecutor(SupervisedLife):
         return f"the box is lost: {lost}" if lost else self._retire
 
     # How.
+
+    async def _reset_in_place(self) -> None:
+        try:
+            await self._exchange({"op": "reset"}, b"", OPERATION_SECONDS)
+            if self._retire is None:
+                await self._put_files()
+        except BaseException:
+            self._retire = self._retire or "reset: it did not come to its end"
+            self._unreported.update(("python", "bash"))
+            raise
 
     async def _put_files(self) -> None:
         for path, data in self.files.items():
@@ -122,7 +130,6 @@ class SupervisedExecutor(SupervisedLife):
                 duration = time.perf_counter() - started
                 error.result = ExecutionResult(status=Status.SANDBOX_LOST, duration=duration, state_lost=True)
                 raise
-            self._retire = self._retire or header["retire"] or None
             header["lost"] |= operation in self._unreported
             self._unreported.discard(operation)
         return result_of(header, parts, time.perf_counter() - started)
@@ -136,6 +143,8 @@ class SupervisedExecutor(SupervisedLife):
         return ""
 
     async def _file_operation(self, operation: str, path: str, data: bytes = b"", *, recursive: bool = False) -> bytes:
+        if len(path.encode("utf-8", "surrogatepass")) >= _LONGEST_PATH:
+            raise file_error(errno.ENAMETOOLONG, path[:100] + "...", f"a path has less than {_LONGEST_PATH} bytes")
         header = {"op": operation, "path": path, "recursive": recursive}
         answer, parts = await self._exchange(header, data, OPERATION_SECONDS)
         if "errno" in answer:
@@ -151,7 +160,7 @@ class SupervisedExecutor(SupervisedLife):
         # asyncio.timeout() and shield() would do as well, and cost noticeably more in every round trip.
         alarm = asyncio.get_running_loop().call_later(patience, _expire, reply)
         try:
-            return await reply
+            answer = await reply
         except TimeoutError:
             reason = f"it did not answer within {patience:g} s"
             self._discard(reason)
@@ -164,6 +173,8 @@ class SupervisedExecutor(SupervisedLife):
             raise
         finally:
             alarm.cancel()
+        self._retire = self._retire or answer[0].get("retire") or None
+        return answer
 
     async def _interrupt(self, number: int, reply: asyncio.Future[Reply]) -> None:
         """End a request whose caller has gone, so that the next finds the box at rest."""

@@ -71,21 +71,19 @@ class Supervisor:
                 self.leave(f"there is no module {name}")
         gc.collect()
         gc.freeze()  # forked workers share what is here already
-        self._rest()
-        self.memory, self.oom_kills = self.territory.memory(), self.oom_kills_at_rest
-        self._reply({"hello": protocol.VERSION, "python": sys.version.split()[0], "bash": bool(self.bash), "id": 0}, [])
-        while True:
-            header, payload = self._next()
-            answer, parts = self._perform(header, payload)
-            answer["id"], answer["op"] = header["id"], header["op"]
-            self.retire = answer["retire"] = self.retire or answer.get("retire", "")
-            self._reply(answer, parts)
-            self._rest()
-
-    def _rest(self) -> None:
-        """What is done in the pause between two requests rather than within the next one."""
         self.python.ensure()
-        self.oom_kills_at_rest = self.territory.oom_kills()
+        self.memory, self.oom_kills = self.territory.memory(), self.territory.oom_kills()
+        self._reply({"id": 0, "bash": bool(self.bash)}, [])
+        while True:
+            self._answer(*self._next())
+            self.python.ensure()  # in the pause between two requests rather than within the next one
+
+    def _answer(self, header: dict[str, Any], payload: bytes) -> None:
+        """Perform one request. What it was and what came of it is gone after that: workers are forked of this."""
+        answer, parts = self._perform(header, payload)
+        answer["id"], answer["op"] = header["id"], header["op"]
+        self.retire = answer["retire"] = self.retire or answer.get("retire", "")
+        self._reply(answer, parts)
 
     def _next(self) -> tuple[dict[str, Any], bytes]:
         """The next request; ends the box when its time is over."""
@@ -98,10 +96,10 @@ class Supervisor:
 
     def _perform(self, header: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], list[bytes]]:
         operation, self.loop.current = header["op"], header["id"]
-        if operation == "python":
-            return self.python.run(payload, header["timeout"])
-        if operation == "bash":
-            return self.shell.run(payload, header["timeout"])
+        if operation in ("python", "bash"):
+            session = self.python if operation == "python" else self.shell
+            left = self.born + self.settings["lifetime"] - time.monotonic()
+            return session.run(payload, min(header["timeout"], max(left, 0.0)))
         if operation == "reset":
             return self._reset(), []
         if operation == "ping":

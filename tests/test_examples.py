@@ -207,6 +207,7 @@ def test_the_code_agent_leaves_a_whole_run_folder_and_no_container(image: str, t
             raise
     assert process.returncode == 0, printed
     assert containers_of(process.pid) == []
+    assert "failed, the first in" not in printed
     summary = check_code_folder(tmp_path / "runs" / "code-agent-grpo-seed3")
     assert (summary["algorithm"], summary["seed"], summary["steps"]) == ("grpo", 3, 1)
     assert summary["success_before"] < 0.5
@@ -215,7 +216,8 @@ def test_the_code_agent_leaves_a_whole_run_folder_and_no_container(image: str, t
 
 @pytest.mark.timeout(900)
 def test_the_code_agent_learns(image: str, tmp_path: Path) -> None:
-    run("code_agent.py", "--seed", "1", cwd=tmp_path, timeout=880)
+    printed = run("code_agent.py", "--seed", "1", cwd=tmp_path, timeout=880)
+    assert "failed, the first in" not in printed
     summary = check_code_folder(tmp_path / "runs" / "code-agent-grpo-seed1")
     assert summary["success_before"] < 0.5
     assert summary["success_after"] >= 0.8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from gymnast.sandbox import Status
@@ -80,6 +82,17 @@ async def test_an_answer_without_a_question_is_tampering(box: Box) -> None:
     assert result.stdout == "slept\n"
     after = await box.python("'late' in globals()", timeout=20)
     assert (after.status, after.value, after.state_lost) == (Status.OK, "False", True)
+
+
+@pytest.mark.fault(20)
+async def test_whatever_call_comes_next_tells_of_tampering(box: Box) -> None:
+    """So the pool's sign of life finds out what was sent while nothing ran."""
+    code = "import os, time\nif os.fork() == 0:\n    time.sleep(0.3); os.write(63, b'x' * 100); os._exit(0)"
+    assert (await box.python(code)).ok
+    await asyncio.sleep(0.8)
+    await box.ping()
+    await box.ping()
+    assert box.retire_reason == "protocol"
 
 
 FIND_NONCE = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gymnast.sandbox import DockerExecutor, ExecutionResult, ExecutorPool, SandboxLostError, Status
+from gymnast.sandbox import DockerExecutor, ExecutionResult, ExecutorPool, LocalExecutor, SandboxLostError, Status
 
 from . import faults
 from .boxes import containers_of, eventually, usable
@@ -176,6 +177,43 @@ async def test_a_cancelled_call_leaves_the_box_at_rest(box: Box) -> None:
 
 
 @pytest.mark.fault(38)
+@pytest.mark.parametrize("call", ["python", "bash"])
+async def test_a_call_cancelled_before_its_code_has_begun_keeps_the_state(box: Box, call: str) -> None:
+    """An interruption that comes too early is repeated."""
+    await box.python("kept = 1")
+    await box.bash("kept=1")
+    for _ in range(5):
+        code = "import time; time.sleep(60)" if call == "python" else "sleep 60"
+        running = asyncio.ensure_future(getattr(box, call)(code, timeout=60))
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert (await box.python("kept")).value == "1"
+    assert (await box.bash("echo $kept")).stdout == "1\n"
+    assert box.retire_reason is None
+
+
+@pytest.mark.fault(38)
+async def test_a_cancelled_reset_leaves_the_box_as_it_was_or_says_so(kind: str) -> None:
+    async with faults.recipe(kind, files={"task.txt": "given"}) as box:
+        for milliseconds in (0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20):
+            await box.python("kept = 1")
+            resetting = asyncio.ensure_future(box.reset())
+            await asyncio.sleep(milliseconds / 1000)
+            resetting.cancel()
+            [ended] = await asyncio.gather(resetting, return_exceptions=True)
+            result = await box.python("'kept' in globals()")
+            if ended is not None and box.retire_reason is None:
+                assert (result.value, result.state_lost) == ("True", False)
+            elif ended is not None:
+                assert result.state_lost
+            if box.retire_reason is None:
+                assert [entry.path for entry in await box.list_files()] == ["task.txt"]
+            await box.reset()
+
+
+@pytest.mark.fault(38)
 async def test_a_cancelled_call_that_ignores_its_interruption(box: Box) -> None:
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
     with pytest.raises(TimeoutError):
@@ -220,3 +258,24 @@ async def test_a_lease_cancelled_anywhere_is_returned(kind: str) -> None:
         async with pool.lease(timeout=60) as first, pool.lease(timeout=60) as second:
             assert await usable(first)
             assert await usable(second)
+
+
+# --- the box's own time -----------------------------------------------------------------------------------------
+
+
+async def test_a_lifetime_ends_a_call_too(kind: str) -> None:
+    limits = dataclasses.replace(faults.recipe(kind).limits, lifetime=2.0)
+    async with (DockerExecutor if kind == "docker" else LocalExecutor)(limits=limits) as box:
+        result = await box.python("import time\nprint('begun')\ntime.sleep(60)", timeout=60)
+        assert (result.status, result.stdout) == (Status.TIMEOUT, "begun\n")
+        assert result.duration < 10
+        await asyncio.sleep(1)
+        with pytest.raises(SandboxLostError):
+            await box.ping()
+
+
+async def test_a_box_may_live_longer_than_the_kernel_can_wait(kind: str) -> None:
+    limits = dataclasses.replace(faults.recipe(kind).limits, lifetime=1e7, idle=1e7)
+    async with (DockerExecutor if kind == "docker" else LocalExecutor)(limits=limits) as box:
+        assert await usable(box)
+        assert await usable(box)

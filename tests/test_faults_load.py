@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import time
 
@@ -36,6 +37,24 @@ async def test_a_memory_bomb_in_the_shell_leaves_the_shell(box: Box) -> None:
     result = await box.bash("python3 -c 'x = bytearray(1 << 30)'", timeout=60)
     assert (result.status, result.exit_code, result.state_lost) == (Status.OOM, 137, False)
     assert (await box.bash("echo $kept")).stdout == "1\n"
+
+
+@docker_only
+@pytest.mark.fault(10)
+async def test_what_died_of_memory_between_two_calls_is_not_the_next_calls_doing(box: Box) -> None:
+    await box.bash("(sleep 0.2; python3 -c 'x = bytearray(1 << 30)'; touch died) >/dev/null 2>&1 &")
+    assert await eventually_listed(box, "died")
+    result = await box.bash("bash -c 'kill -9 $$'")
+    assert (result.status, result.exit_code) == (Status.ERROR, 137)
+    assert box.retire_reason is None
+
+
+async def eventually_listed(box: Box, name: str) -> bool:
+    for _ in range(100):
+        if name in [entry.path for entry in await box.list_files()]:
+            return True
+        await asyncio.sleep(0.1)
+    return False
 
 
 @docker_only

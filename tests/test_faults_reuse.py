@@ -11,8 +11,9 @@ from gymnast.sandbox import DockerExecutor, Executor, ExecutorPool, LocalExecuto
 from gymnast.sandbox.pool_lease import LeasedExecutor
 
 from . import faults
+from .faults import Box
 
-kind = faults.kind
+kind, shared_box, box = faults.kind, faults.shared_box, faults.box
 
 LOOK = """
 import builtins, gc, json, locale, os, resource, signal, socket, sys, tempfile, threading, time
@@ -121,3 +122,36 @@ async def test_nothing_crosses_from_an_episode_to_the_next_in_one_box(kind: str)
             assert await seen(box, kind) == fresh
             assert await box.read_file("task.txt") == b"given"
         assert (pool.statistics.created, pool.statistics.reused) == (1, 2)
+
+
+SEARCH = """
+import gc, sys
+wanted = "OF THE " + "FIRST"
+level, seen, found = gc.get_objects(), set(), []
+frame = sys._getframe()
+while frame:
+    level.append(dict(frame.f_locals))
+    frame = frame.f_back
+while level:
+    for each in level:
+        seen.add(id(each))
+        text = bytes(each).decode("latin-1") if isinstance(each, (bytes, bytearray)) else each
+        if isinstance(text, str) and wanted in text and text != wanted:
+            found.append(text[:80])
+    level = [other for each in level for other in gc.get_referents(each) if id(other) not in seen]
+found
+"""
+
+
+@pytest.mark.fault(48)
+async def test_no_object_of_an_episode_is_in_the_session_of_the_next(box: Box) -> None:
+    """The next one's session is forked from the supervisor, through which all that the first one did has gone."""
+    assert (await box.python(SEARCH)).value == "[]"
+    await box.write_file("file", "a file OF THE FIRST")
+    assert (await box.python("'a value OF THE FIRST'")).ok
+    assert (await box.bash("echo an output OF THE FIRST")).ok
+    assert await box.read_file("file") == b"a file OF THE FIRST"
+    assert "OF THE FIRST" in ((await box.python(SEARCH)).value or "")  # its own session has it
+    await box.read_file("file")
+    await box.reset()
+    assert (await box.python(SEARCH)).value == "[]"
