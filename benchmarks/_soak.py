@@ -35,6 +35,7 @@ from gymnast.sandbox import (
     Executor,
     ExecutorPool,
     Limits,
+    PoolStatistics,
     SandboxError,
     build_image,
 )
@@ -44,6 +45,8 @@ SLACK = 12.0  # seconds that a call may take beyond its timeout: the grace, the 
 HANGING = 180.0  # seconds after its end at which the whole run counts as hanging; it says where, and ends
 EXPECTED = {"hard kill", "lost", "oom", "protocol", "call in flight", "pool closed"}  # reasons to replace a box here
 UNEXPECTED = 0.1  # of the leases may end in a box that is replaced for another reason
+BROKEN = 0.5  # of the episodes may be ended by a broken sandbox
+LOST = 0.02  # of the leases may lose their box, beside those whose container or engine was disturbed
 EXPECTED_AFTER = 20.0  # seconds in which at least one container must have been disturbed, or the run has shown nothing
 
 
@@ -156,6 +159,19 @@ class Soak:
         if self.seconds >= EXPECTED_AFTER and not any(name.startswith("containers: ") for name in self.counts):
             self.problems.append("no container was disturbed")
 
+    def judge(self, statistics: PoolStatistics, boxes: int) -> None:
+        """Note what cannot come of what was done: too few whole episodes, more boxes lost than disturbed."""
+        broken = sum(count for name, count in self.counts.items() if name.startswith("episodes ended by "))
+        if broken > BROKEN * (self.counts["episodes"] + broken) or not self.counts["episodes"]:
+            self.problems.append(
+                f"{broken} episodes were ended by a broken sandbox, {self.counts['episodes']} were whole"
+            )
+        disturbed = sum(count for name, count in self.counts.items() if name.startswith("containers: "))
+        disturbed += boxes * self.counts["the engine was stopped"]
+        lost = statistics.retired.get("lost", 0)
+        if lost > disturbed + LOST * statistics.leases:
+            self.problems.append(f"{lost} boxes were lost, and at most {disturbed} were disturbed")
+
     async def disturb_container(self, what: str, choice: random.Random) -> None:
         mine = await own_containers(self.engine)
         if not mine:
@@ -201,6 +217,7 @@ async def soak(arguments: argparse.Namespace, stoppable: StoppableEngine | None)
     statistics = pool.statistics
     if statistics.boxes or statistics.leased:
         run.problems.append(f"the closed pool still counts {statistics}")
+    run.judge(statistics, arguments.boxes)
     unexpected = {reason: count for reason, count in statistics.retired.items() if reason not in EXPECTED}
     if sum(unexpected.values()) > UNEXPECTED * statistics.leases:
         run.problems.append(f"of {statistics.leases} leases too many ended with the box replaced: {unexpected}")
@@ -240,7 +257,7 @@ def main() -> None:
     for name, error in run.errors.items():
         print(f"the first {name}: {error}")
     print(run.pool.statistics)
-    if run.problems or not run.counts["episodes"]:
+    if run.problems:
         sys.exit("\n".join([f"FAILED with seed {arguments.seed}", *run.problems]))
     print("no call was late, and nothing is left")
 

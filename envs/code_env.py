@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from ..sandbox.base import ExecutionResult, Executor, check_timeout, size_of
-from ..sandbox.errors import PoolLoopError, SandboxClosedError, SandboxFileError
+from ..sandbox.errors import PoolLoopError, SandboxClosedError
 from ..sandbox.pool import ExecutorPool, pool_of
 from ..sandbox.supervised import SupervisedExecutor
 from .calling import breaking
-from .code_files import files_of, submit_of
+from .code_files import files_of, not_handed_in, submit_of
 from .code_grading import Check, require_verdict, same_answer
 from .code_results import Language, describe
 from .core import BrokenEnvironmentError, ConfigurationError, Message, StepResult
@@ -208,7 +208,7 @@ class CodeEnv(ToolEnv):
     async def _hand_in(self, task: Mapping[str, Any], box: Executor) -> dict[str, bytes]:
         handed_in: dict[str, bytes] = {}
         for path in submit_of(task):
-            with contextlib.suppress(SandboxFileError):  # missing, or a trap such as a link: then it is not handed in
+            with not_handed_in():  # missing, or a trap such as a link
                 handed_in[path] = await box.read_file(path)
         return handed_in
 
@@ -220,7 +220,7 @@ class CodeEnv(ToolEnv):
         for path, data in given.items():
             await box.write_file(path, data)
         for path, data in self._handed_in.items():
-            with contextlib.suppress(SandboxFileError):  # it does not fit beside the row's files: not handed in
+            with not_handed_in():  # it does not fit beside the row's files
                 await box.write_file(path, data)
 
     # The environment.

@@ -6,13 +6,22 @@ what a row does not have with None.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..sandbox.errors import SandboxFileError
 from .core import ConfigurationError
 
 Row = Mapping[str, Any]
+
+# Errors that say something of a file, rather than of the box that it is in.
+THE_FILES_OWN = frozenset({
+    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP,
+    errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.EFBIG, errno.ENAMETOOLONG, errno.ENOSPC, errno.ENOMEM,
+})  # fmt: skip
 
 
 def files_of(row: Row) -> dict[str, str | bytes]:
@@ -80,3 +89,13 @@ def shorten(value: Any) -> str:
     """A value with its type, for a message."""
     text = f"{type(value).__name__}: {value!r}"
     return text if len(text) <= 120 else text[:117] + "..."
+
+
+@contextlib.contextmanager
+def not_handed_in() -> Iterator[None]:
+    """Let a file count as not handed in where the fault is its own; what else goes wrong is the sandbox's."""
+    try:
+        yield
+    except SandboxFileError as error:
+        if error.errno not in THE_FILES_OWN:
+            raise

@@ -18,6 +18,8 @@ from .core import ConfigurationError
 
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # as one writes it, in ASCII
 
+CODES_OF_NOTHING = (0, 1, 2, 126, 127)  # of a module, a file or a program that is missing, or does nothing
+
 FORMS = "{'run': Python code, 'stdout' and/or 'value': text} or {'bash': command, 'stdout': text, 'exit_code': int}"
 
 
@@ -118,10 +120,11 @@ def _check_expectation(given: Mapping[str, Any], place: str, max_output: int | N
     stdout, value = given.get("stdout"), given.get("value")
     if stdout is None and value is None:
         raise ConfigurationError(f"{place} expects no output, so code that does nothing would pass: add 'stdout'")
-    if value is None and not (stdout or "").strip() and not given.get("exit_code"):
+    code = given.get("exit_code", 0)
+    if value is None and not (stdout or "").strip() and (code in CODES_OF_NOTHING or code >= 128):
         raise ConfigurationError(
-            f"{place} expects an empty output, so a submission that does nothing would pass: let the check print "
-            f"something, such as the number of lines"
+            f"{place} expects an empty output and the exit code {code}, which a submission that does nothing may give, "
+            f"too: let the check print something, such as the number of lines"
         )
     if value is not None and value.strip() == "None":
         raise ConfigurationError(

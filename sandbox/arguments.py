@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from .base import Limits, size_of
+from .base import Limits
+from .quantities import size_of
+
+_PAGE = 4096  # bytes; some machines have larger ones
 
 
 def checked_environment(env: Mapping[str, str] | None) -> dict[str, str]:
@@ -45,10 +48,11 @@ def checked_files(files: Mapping[str, bytes | str] | None, limits: Limits) -> di
 
     Raises:
         TypeError: a path is no text, or its data neither text nor bytes.
-        ValueError: a path is absolute, or leads out of the workspace; or its data is larger than `Limits.max_file`.
+        ValueError: a path is absolute, leads out of the workspace, or lies below another that is a file's; or data is
+            larger than `Limits.max_file`, or all of it together than `Limits.workspace`.
     """
     limit = size_of(limits.max_file)
-    checked = {}
+    checked: dict[str, bytes] = {}
     for path, data in (files or {}).items():
         if not isinstance(path, str):
             raise TypeError(f"files maps paths, which are str, to data, got the path {path!r}")
@@ -65,7 +69,35 @@ def checked_files(files: Mapping[str, bytes | str] | None, limits: Limits) -> di
         if len(content) > limit:
             raise ValueError(f"files[{path!r}] has {len(content)} bytes, Limits.max_file is {limit}")
         checked[path] = content
+    _check_folders(checked)
+    _check_total(checked, limits)
     return checked
+
+
+def _check_folders(files: Iterable[str]) -> None:
+    """A file cannot be a folder on the way to another."""
+    folders: dict[str, str] = {}  # with a file that lies below
+    for path in files:
+        folder = posixpath.dirname(path)
+        while folder:
+            folders.setdefault(posixpath.normpath(folder), path)
+            folder = posixpath.dirname(folder)
+    for path in files:
+        below = folders.get(posixpath.normpath(path))
+        if below is not None:
+            raise ValueError(f"files[{path!r}] is a file, so files[{below!r}] cannot lie below it: rename one of them")
+
+
+def _check_total(files: Mapping[str, bytes], limits: Limits) -> None:
+    """The workspace lives in memory, of which a file takes whole pages."""
+    pages = {posixpath.normpath(path): -(-len(data) // _PAGE) for path, data in files.items()}
+    taken = sum(pages.values()) * _PAGE
+    if taken > -(-size_of(limits.workspace) // _PAGE) * _PAGE:
+        largest = max(files, key=lambda path: len(files[path]))
+        raise ValueError(
+            f"{len(pages)} files take {taken} bytes in pages of {_PAGE}, the largest is files[{largest!r}] with "
+            f"{len(files[largest])}, and Limits.workspace is {limits.workspace!r}: raise it or leave files out"
+        )
 
 
 def content_of(data: bytes | str, what: str = "data") -> bytes:

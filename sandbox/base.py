@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from numbers import Real
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
+
+from .quantities import amount_of, count_of, size_of
 
 DEFAULT_TIMEOUT = 30.0  # seconds for one call of `python` or `bash`
 
@@ -68,21 +69,12 @@ class FileEntry:
     size: int  # bytes
 
 
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-
-
-def size_of(size: int | str) -> int:
-    """Bytes: `size_of("64m") == 64 * 1024**2`; an int is returned as it is.
-
-    Raises:
-        ValueError: `size` is no number with an optional unit of b, k, m or g.
-    """
-    if isinstance(size, int):
-        return size
-    match = re.fullmatch(r"(\d+)([bkmg]?)", size.strip().lower())
-    if match is None:
-        raise ValueError(f"a size is a number of bytes, or text such as '512m' (b, k, m, g), got {size!r}")
-    return int(match[1]) * _UNITS[match[2]]
+_KINDS: dict[str, Callable[[Any, str], float]] = {  # how each of `Limits` is read
+    **dict.fromkeys(("memory", "workspace", "tmp", "shm", "max_output", "max_file", "max_code"), size_of),
+    **dict.fromkeys(("pids", "max_inodes", "open_files"), count_of),
+    **dict.fromkeys(("grace", "idle", "lifetime"), partial(amount_of, unit="seconds")),
+    "cpus": partial(amount_of, unit="cores"),
+}
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -90,6 +82,7 @@ class Limits:
     """What a box may use. Sizes are bytes or text such as "512m".
 
     Raises:
+        TypeError: a limit is of another type than it is declared with; numbers of NumPy are numbers too.
         ValueError: a limit is out of range, or the limits contradict one another.
     """
 
@@ -111,9 +104,13 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            number = size_of(value) if isinstance(value, str) else value
-            if not (number > 0 and math.isfinite(number)):
+            number = _KINDS[field.name](value, f"Limits.{field.name}")
+            if not 0 < number < math.inf:
                 raise ValueError(f"Limits.{field.name} must be positive and finite, got {value!r}")
+            if not isinstance(value, str):  # a number of NumPy would not pass the channel to the supervisor
+                object.__setattr__(self, field.name, number)
+        if self.cpus < 0.01:  # an engine takes what rounds to 0 for no limit
+            raise ValueError(f"Limits.cpus must be at least 0.01, the least that can be held, got {self.cpus}")
         if size_of(self.memory) < 64 << 20:
             raise ValueError(f"Limits.memory must be at least 64m, which Python itself needs, got {self.memory!r}")
         if self.pids < 16:
@@ -294,8 +291,7 @@ def check_timeout(seconds: float, name: str = "timeout") -> float:
         TypeError: it is no number.
         ValueError: it is not positive and finite.
     """
-    if not isinstance(seconds, Real) or isinstance(seconds, bool):
-        raise TypeError(f"{name} must be a number of seconds, got {type(seconds).__name__}: {seconds!r}")
-    if not (seconds > 0 and math.isfinite(seconds)):
+    number = amount_of(seconds, name, "seconds")
+    if not 0 < number < math.inf:
         raise ValueError(f"{name} must be a positive number of seconds, got {seconds!r}")
-    return float(seconds)
+    return number

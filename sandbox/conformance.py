@@ -43,6 +43,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
+        """The check holds."""
         return self.error is None
 
     def __str__(self) -> str:
@@ -60,10 +61,12 @@ class Report:
 
     @property
     def ok(self) -> bool:
+        """No check that was run has failed; those that were left out do not count."""
         return not self.failed
 
     @property
     def failed(self) -> tuple[Outcome, ...]:
+        """The outcomes of the checks that do not hold, in their order."""
         return tuple(outcome for outcome in self.outcomes if not outcome.ok)
 
     def __str__(self) -> str:

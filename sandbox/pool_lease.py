@@ -99,6 +99,14 @@ class LeasedExecutor(Executor):
         return self._over or self._box.retire_reason
 
     @property
+    def lifetime(self) -> float:
+        return self._box.lifetime
+
+    @property
+    def creators(self) -> int:
+        return self._box.creators
+
+    @property
     def state(self) -> State:
         return "open" if self._over is None else "closed"
 

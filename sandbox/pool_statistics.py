@@ -51,6 +51,7 @@ class Tally:
         self.max_wait_seconds = max(self.max_wait_seconds, waited)
 
     def picture(self, *, boxes: int, idle: int, leased: int, waiting: int, creating: int) -> PoolStatistics:
+        """The counts as they are now, which later ones do not change, with the numbers of this moment."""
         return PoolStatistics(
             boxes=boxes,
             idle=idle,

@@ -66,6 +66,10 @@ class Recorder(Executor):
         return self.executor.lifetime
 
     @property
+    def creators(self) -> int:
+        return self.executor.creators
+
+    @property
     def state(self) -> State:
         return self.executor.state
 

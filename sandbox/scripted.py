@@ -40,7 +40,8 @@ class ScriptedExecutor(Executor):
     Args:
         script: results and errors, or a recording.
         files: what the workspace holds after `start` and `reset`, by relative path; for results by hand only.
-        limits: of these, `max_file` counts, for results by hand only; setting another is answered with a warning.
+        limits: of these, `max_file` counts, for results by hand only; setting another is answered with a warning. The
+            `files` must fit into the `workspace` all the same.
 
     Raises:
         TypeError: the script holds something that is neither result nor error, or a file is none.

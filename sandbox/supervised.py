@@ -38,7 +38,8 @@ class SupervisedExecutor(SupervisedLife):
         start_timeout: seconds until the box must be ready.
 
     Raises:
-        TypeError, ValueError: a file is none, or too large, or `start_timeout` is not positive and finite.
+        TypeError, ValueError: a file is none, or too large, or they do not fit into the workspace or below one another;
+            or `start_timeout` is not positive and finite.
     """
 
     def __init__(self, *, limits: Limits, files: Mapping[str, bytes | str] | None, start_timeout: float) -> None:
@@ -115,7 +116,7 @@ class SupervisedExecutor(SupervisedLife):
             await self._file_operation("write", path, data)
 
     async def _execute(self, operation: str, source: str, timeout: float) -> ExecutionResult:
-        check_timeout(timeout)
+        timeout = check_timeout(timeout)
         data = source.encode("utf-8", "surrogatepass")
         problem = self._refusal(operation, data)
         async with self._turn:

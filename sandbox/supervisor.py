@@ -31,9 +31,10 @@ from .inside_loop import Loop
 from .inside_python import PythonSession
 from .protocol import Decoder, encode
 
-_OPERATION_SECONDS = 20.0  # for reading, writing and listing; memory is fast
+_OPERATION_SECONDS = 12.0  # for reading, writing and listing, which are tried twice; memory is fast
 _WIPE_SECONDS = 5.0
 _DETAIL = 1000  # characters of what a child says of an error
+_KILLED: tuple[dict[str, Any], bytes] = ({"errno": 5, "detail": "the operation was killed", "obstructed": True}, b"")
 _MAX_REPORT = 16 << 10  # bytes of it; a number of so many digits is still read in no time
 _LEAK_BYTES = 32 << 20  # more memory than this after a reset speaks against reuse
 
@@ -106,7 +107,14 @@ class Supervisor:
             return {}, []
         path = os.path.join(self.workspace, header["path"])  # absolute: the process may not even enter its directory
         limit, recursive = self.settings["max_file"], header["recursive"]
-        answer, data = self._in_child(lambda: inside_files.perform(operation, path, payload, limit, recursive))
+
+        def work() -> bytes:
+            return inside_files.perform(operation, path, payload, limit, recursive)
+
+        answer, data = self._in_child(work)
+        if answer.pop("obstructed", False) and not self.loop.interrupted:
+            self.kill_everything()  # the code has used up all processes, or kills or starves whoever works on files
+            answer, data = self._in_child(work)
         return answer, [data]
 
     def _reply(self, answer: dict[str, Any], parts: list[bytes]) -> None:
@@ -191,7 +199,10 @@ class Supervisor:
             self.retire = self.retire or "the files could not be removed: " + problem["detail"]
 
     def _in_child(self, work: Callable[[], bytes], seconds: float = _OPERATION_SECONDS) -> tuple[dict[str, Any], bytes]:
-        """Have one of the code's processes work on files, and pass on what it says."""
+        """Have one of the code's processes work on files, and pass on what it says.
+
+        An answer with an errno is `obstructed` where other processes may be the reason.
+        """
         frames: list[Any] = []
         decoder = Decoder(max_header=_MAX_REPORT, max_payload=self.settings["max_file"] + 1024)
         read_end, write_end = os.pipe()
@@ -204,13 +215,13 @@ class Supervisor:
 
         def on_data() -> None:
             chunk = os.read(read_end, 1 << 20)
-            frames.extend(decoder.feed(chunk) if chunk else [({"errno": 5, "detail": "the operation was killed"}, b"")])
+            frames.extend(decoder.feed(chunk) if chunk else [_KILLED])
 
         try:
             pid = self.spawn(run, {0: self.null, 1: write_end, 2: self.null})
         except OSError as error:
             os.close(read_end)
-            return {"errno": error.errno, "detail": "no process could be started for it"}, b""
+            return {"errno": error.errno, "detail": "no process could be started for it", "obstructed": True}, b""
         finally:
             os.close(write_end)
         self.loop.watch(read_end, on_data)
@@ -229,10 +240,10 @@ class Supervisor:
             self.loop.exits.pop(pid, None)
         if not frames:
             said = "the operation was interrupted" if self.loop.interrupted else "the operation took too long"
-            frames.append(({"errno": 110, "detail": said}, b""))
+            return {"errno": 110, "detail": said, "obstructed": True}, b""
         header, data = frames[0]
-        if not header:
-            return {}, data
+        if not header or frames[0] is _KILLED:
+            return dict(header), data
         number, detail = header.get("errno"), str(header.get("detail"))[:_DETAIL]
         known = type(number) is int and 0 < number < 4096
         return {"errno": number if known else 5, "detail": detail}, b""

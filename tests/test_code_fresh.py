@@ -105,3 +105,24 @@ async def test_a_grader_that_is_cancelled_while_it_waits_leaves_the_box_to_other
         await environment.aclose()
         assert [episode.reward for [episode] in await asyncio.gather(*others)] == [1.0, 1.0]
         assert pool.statistics.waiting == 0
+
+
+IN_THE_WAY = [
+    "import subprocess, itertools\ntry:\n"
+    "    for _ in itertools.count(): subprocess.Popen(['sleep', '1000'])\n"
+    "except OSError: 0",
+    "import threading, time, itertools\ntry:\n"
+    "    for _ in itertools.count(): threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+    "except RuntimeError: 0",
+    "import os, time\nif os.fork() == 0:\n    os.setsid()\n    while True:\n        for pid in range(3, 200):\n"
+    "            try: pid in (os.getpid(), os.getppid()) or os.kill(pid, 9)\n            except OSError: pass",
+]
+
+
+@pytest.mark.parametrize("code", IN_THE_WAY, ids=["processes", "threads", "killer"])
+async def test_what_the_agent_left_running_keeps_nothing_from_being_handed_in(code: str, image: str) -> None:
+    script = [SCRIPT[0], tool_call("python", code=code), SCRIPT[1]]
+    async with ExecutorPool(DockerExecutor(limits=LIMITS), max_boxes=2) as pool:
+        engine = RolloutEngine(CodeEnv(pool), ScriptedPolicy(script))
+        [episode] = await engine.run(episode_specs(rows(1), group_size=1, seed=0))
+    assert (episode.reward, episode.failure) == (1.0, None)

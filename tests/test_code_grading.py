@@ -152,10 +152,10 @@ def test_the_columns_of_a_row_are_read() -> None:
     assert submit_of(row) == ("x/y.py",)
     assert (files_of({}), submit_of({}), checks_of({})) == ({}, (), ())
     assert (files_of({"files": None}), submit_of({"submit": None}), checks_of({"checks": None})) == ({}, (), ())
-    checks = [{"run": "f()", "value": "1", "stdout": None, "bash": None}, {"bash": "x", "stdout": "", "exit_code": 2}]
+    checks = [{"run": "f()", "value": "1", "stdout": None, "bash": None}, {"bash": "x", "stdout": "", "exit_code": 3}]
     [one, two] = checks_of({"checks": checks, "submit": ["x"]})
     assert (one.python, one.bash, one.value, one.stdout) == ("f()", None, "1", None)
-    assert (two.python, two.bash, two.stdout, two.exit_code) == (None, "x", "", 2)
+    assert (two.python, two.bash, two.stdout, two.exit_code) == (None, "x", "", 3)
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,11 @@ def test_wrong_files_are_a_configuration_error(files: Any, message: str) -> None
         ({"submit": ["../a.py"]}, r"the row's submit\[0\]: a path must be relative"),
         ({"submit": ["a.py", "./a.py"]}, r"submit\[1\]: another entry of 'submit' is this file too: 'a.py'"),
         ({"checks": [{"run": "f()", "value": "None"}]}, r"checks\[0\]\['value'\] is 'None', but .* expect 'True'"),
-        ({"checks": [{"run": "f()", "stdout": " \n"}]}, "expects an empty output, so a submission that does nothing"),
+        ({"checks": [{"run": "f()", "stdout": " \n"}]}, "expects an empty output and the exit code 0"),
         ({"checks": [{"bash": "x", "stdout": "", "exit_code": 0}]}, "expects an empty output"),
+        ({"checks": [{"bash": "x", "stdout": "", "exit_code": 1}]}, "expects an empty output and the exit code 1"),
+        ({"checks": [{"bash": "x", "stdout": "\n", "exit_code": 127}]}, "expects an empty output"),
+        ({"checks": [{"bash": "x", "stdout": "", "exit_code": 137}]}, "expects an empty output"),
         ({"checks": [{"run": "f()", "stdout": "é" * 512}]}, r"checks\[0\]\['stdout'\] is as long as the 1024 bytes"),
         ({"checks": [{"run": "f()", "value": "1" * 1024}]}, r"checks\[0\]\['value'\] is as long as the 1024 bytes"),
         ({"checks": None}, r"MyEnv: the row has neither 'checks' nor 'answer' \(its columns: .*override grade\(\)"),

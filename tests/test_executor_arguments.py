@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gymnast.sandbox import (
@@ -63,11 +66,38 @@ def test_what_cannot_be(make: Callable[..., Any], options: dict[str, Any], kind:
         ({"a/": "x"}, ValueError, "got 'a/'"),
         ({".": "x"}, ValueError, r"got '\.'"),
         ({"a\0b": "x"}, ValueError, "got 'a"),
+        ({"a": "x", "a/b": "y"}, ValueError, r"files\['a'\] is a file, so files\['a/b'\] cannot lie below it"),
+        ({"./a/b/../c/d": "x", "a/c": "y"}, ValueError, r"files\['a/c'\] is a file, so files\['\./a/b/\.\./c/d'\]"),
+        ({"a": "x", "a/../b": "y"}, ValueError, r"files\['a'\] is a file, so files\['a/\.\./b'\]"),
     ],
 )
 def test_files_that_cannot_be(make: str, files: dict[Any, Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         MAKERS[make](files=files, limits=Limits(max_file=10, max_code=10))
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.filterwarnings("ignore:ScriptedExecutor runs nothing")
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a": bytes(8192), "b": bytes(10_000)}, r"2 files take 20480 bytes .* files\['b'\] with 10000, .* is '16k'"),
+        (dict.fromkeys("abcde", "x"), "5 files take 20480 bytes in pages of 4096"),
+    ],
+)
+def test_files_that_the_workspace_cannot_hold(make: str, files: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MAKERS[make](files=files, limits=Limits(workspace="16k"))
+
+
+@pytest.mark.filterwarnings("ignore:ScriptedExecutor runs nothing")
+@pytest.mark.parametrize("make", MAKERS)
+async def test_files_that_fill_the_workspace(make: str, image: str) -> None:
+    files = {"a": bytes(12287), "b": "", "c/d": bytes(4096), "./a": bytes(8193)}
+    options = {"image": image} if make == "docker" else {}
+    async with MAKERS[make](files=files, limits=Limits(workspace="16k"), **options) as box:
+        sizes = {entry.path: entry.size for entry in await box.list_files(recursive=True) if entry.kind == "file"}
+    assert sizes == {"a": 8193, "b": 0, "c/d": 4096}
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -104,3 +134,81 @@ def test_limits_that_no_script_can_hold_are_named_once() -> None:
         warnings.simplefilter("error")
         assert box.clone().key == box.key
         scripted(limits=Limits(max_file=100, max_code=100))
+
+
+SIZES = ("memory", "workspace", "tmp", "shm", "max_output", "max_file", "max_code")
+COUNTS = ("pids", "max_inodes", "open_files")
+AMOUNTS = ("cpus", "grace", "idle", "lifetime")
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("wrong", [None, True, 5e8, 64.0, b"64m", [64], np.float64(64), np.True_])
+def test_what_is_no_size(name: str, wrong: Any) -> None:
+    kind = type(wrong).__name__
+    with pytest.raises(TypeError, match=rf"Limits\.{name}: a size is a whole number of bytes, or text .* got {kind}: "):
+        Limits(**{name: wrong})
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("wrong", [None, True, "128", "1k", 100.5, 128.0, np.float32(128)])
+def test_what_is_no_whole_number(name: str, wrong: Any) -> None:
+    kind = type(wrong).__name__
+    with pytest.raises(TypeError, match=rf"Limits\.{name} must be a whole number, got {kind}: "):
+        Limits(**{name: wrong})
+
+
+@pytest.mark.parametrize("name", AMOUNTS)
+@pytest.mark.parametrize("wrong", [None, True, "1", "10m", 1j, [1.0], np.True_])
+def test_what_is_no_amount(name: str, wrong: Any) -> None:
+    unit = "cores" if name == "cpus" else "seconds"
+    with pytest.raises(TypeError, match=rf"Limits\.{name} must be a number of {unit}, got {type(wrong).__name__}: "):
+        Limits(**{name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        *((name, wrong) for name in SIZES for wrong in (0, -1, "0", "0m")),
+        *((name, wrong) for name in COUNTS for wrong in (0, -1)),
+        *((name, wrong) for name in AMOUNTS for wrong in (0, -0.5, math.inf, math.nan, 10**400)),
+    ],
+)
+def test_limits_are_positive_and_finite(name: str, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=rf"Limits\.{name} must be positive and finite, got "):
+        Limits(**{name: wrong})
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("wrong", ["", "m", "1x", "1.5g", "-1m", "512 mb"])
+def test_text_that_is_no_size(name: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match=rf"Limits\.{name}: a size is a number of bytes, or text .* got {wrong!r}"):
+        Limits(**{name: wrong})  # type: ignore[arg-type]
+
+
+def test_a_share_of_a_core_that_an_engine_would_take_for_no_limit() -> None:
+    with pytest.raises(ValueError, match=r"Limits\.cpus must be at least 0\.01, .* got 1e-06"):
+        Limits(cpus=1e-6)
+    assert Limits(cpus=0.01).cpus == 0.01
+
+
+async def test_limits_may_be_numbers_of_numpy() -> None:
+    numbers: dict[str, Any] = {
+        "memory": np.int64(640 << 20),
+        "max_output": np.int32(2048),
+        "open_files": np.uint16(100),
+        "grace": np.float32(0.5),
+        "idle": np.int64(60),
+        "lifetime": Fraction(7200, 2),
+    }
+    limits = Limits(**numbers)
+    assert limits == Limits(memory=640 << 20, max_output=2048, open_files=100, grace=0.5, idle=60, lifetime=3600)
+    async with LocalExecutor(limits=limits) as box:
+        code = "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)[0]"
+        assert (await box.python(code)).value == "100"
+
+
+@pytest.mark.parametrize("wrong", [10**400, math.inf, math.nan, 0])
+async def test_a_timeout_that_cannot_be_waited_for(wrong: float) -> None:
+    async with scripted() as box:
+        with pytest.raises(ValueError, match="timeout must be a positive number of seconds"):
+            await box.python("1", timeout=wrong)

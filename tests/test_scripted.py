@@ -121,6 +121,24 @@ def test_the_lifetime_is_that_of_the_box() -> None:
     assert Recorder(LocalExecutor(limits=Limits(lifetime=60.0))).lifetime == 60.0
 
 
+async def test_what_pools_ask_of_a_box_is_passed_on() -> None:
+    class Slow(ScriptedExecutor):
+        """A box of which few are best started at a time."""
+
+        @property
+        def creators(self) -> int:
+            return 3
+
+        @property
+        def lifetime(self) -> float:
+            return 60.0
+
+    recorder = Recorder(Slow([]))
+    assert (recorder.creators, recorder.lifetime) == (3, 60.0)
+    async with ExecutorPool(recorder) as pool, pool.lease() as box:
+        assert (box.creators, box.lifetime) == (3, 60.0)
+
+
 async def test_files_are_there_and_have_the_limits_of_a_box() -> None:
     async with ScriptedExecutor([], files={"d/f": "é"}, limits=Limits(max_file=10, max_code=10)) as box:
         assert await box.read_file("/workspace/d/f") == "é".encode()
