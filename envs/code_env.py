@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from ..sandbox.base import ExecutionResult, Executor, check_timeout, size_of
-from ..sandbox.errors import PoolLoopError, SandboxClosedError
+from ..sandbox.errors import EngineLoopError, PoolLoopError, SandboxClosedError
 from ..sandbox.pool import ExecutorPool, pool_of
 from ..sandbox.supervised import SupervisedExecutor
 from .calling import breaking
@@ -282,6 +282,8 @@ class CodeEnv(ToolEnv):
     async def _borrow(self, lease: contextlib.AsyncExitStack, *, unused: bool = False, ahead: bool = False) -> Executor:
         try:
             return await lease.enter_async_context(self._pool.lease(unused=unused, ahead=ahead))
+        except EngineLoopError as error:
+            raise ConfigurationError(str(error)) from error
         except PoolLoopError as error:
             raise ConfigurationError(
                 "the pool is open in another event loop than that in which the episodes are played: do not open it "

@@ -5,6 +5,8 @@ from .docker import DockerExecutor
 from .engine import Engine
 from .errors import (
     EngineError,
+    EngineLoopError,
+    EngineUnansweredError,
     ImageError,
     PoolLoopError,
     SandboxClosedError,
@@ -30,6 +32,8 @@ __all__ = [
     "DockerExecutor",
     "Engine",
     "EngineError",
+    "EngineLoopError",
+    "EngineUnansweredError",
     "ExecutionResult",
     "Executor",
     "ExecutorPool",

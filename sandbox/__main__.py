@@ -14,6 +14,7 @@ from .reaper import reap
 
 
 def main() -> None:
+    """Do what the command line says; a broken engine or image ends the process with its reason."""
     parser = argparse.ArgumentParser(prog="python -m gymnast.sandbox", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     building = commands.add_parser("build", help="make a sandbox image of this machine's Python; needs no registry")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .errors import EngineError, ImageError
+from .errors import EngineError, EngineUnansweredError, ImageError
 from .owner import LABEL
 
 if TYPE_CHECKING:
@@ -59,12 +59,7 @@ class Client:
     """
 
     def __init__(self, threads: int) -> None:
-        self.api, self.address = _connect(threads)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the engine is on this machine, as far as its address says."""
-        return self.address.startswith("unix:")
+        self.api = _connect(threads)
 
     # Images.
 
@@ -100,6 +95,19 @@ class Client:
         if lines and "error" in lines[-1]:
             raise ImageError(f"the image {name!r} could not be fetched: {lines[-1]['error']}")
 
+    def remove_untagged(self, image: str) -> None:
+        """Remove an image by its id if no name is left to it; one that something is made of stays."""
+        from docker.errors import APIError, ImageNotFound
+
+        try:
+            if not self.api.inspect_image(image).get("RepoTags"):
+                self.api.remove_image(image)
+        except ImageNotFound:
+            pass
+        except APIError as error:
+            if error.status_code != 409:
+                raise
+
     # Containers.
 
     def launch(self, name: str, config: dict[str, Any]) -> Launched:
@@ -116,20 +124,21 @@ class Client:
             raise
         return Launched(container=made["Id"], socket=attached, warnings=tuple(made.get("Warnings") or ()))
 
-    def remove(self, container: str) -> None:
-        """Remove a container, running or not, and wait until it is gone; it may be gone already."""
+    def remove(self, container: str) -> bool:
+        """Remove a container, running or not, and wait until it is gone; returns whether it was there."""
         from docker.errors import APIError, NotFound
 
         try:
             self.api.remove_container(container, force=True, v=True)
         except NotFound:
-            pass
+            return False
         except APIError as error:
             if error.status_code != 409:
                 raise
             # Somebody else, or the engine itself, is removing it.
             with contextlib.suppress(NotFound):
                 self.api.wait(container, condition="removed", timeout=int(CALL_SECONDS))
+        return True
 
     def remove_or_log(self, container: str) -> None:
         """`remove` where nobody waits for an error."""
@@ -153,10 +162,10 @@ def translate(function: Callable[..., Result], *args: Any) -> Result:
     except APIError as error:
         raise EngineError(f"the engine refused: {error.explanation or error}") from error
     except (DockerException, requests.RequestException) as error:
-        raise EngineError(f"the engine does not answer: {error}") from error
+        raise EngineUnansweredError(f"the engine does not answer: {error}") from error
 
 
-def _connect(threads: int) -> tuple[APIClient, str]:
+def _connect(threads: int) -> APIClient:
     from docker import APIClient  # loading it takes longer than the rest of the package
     from docker.constants import DEFAULT_UNIX_SOCKET
     from docker.utils import kwargs_from_env
@@ -165,7 +174,7 @@ def _connect(threads: int) -> tuple[APIClient, str]:
     address = settings.get("base_url") or DEFAULT_UNIX_SOCKET.replace("http+unix", "unix")
     _probe(address, tls="tls" in settings)
     # The default of ten connections would make the other threads open a new one for each call.
-    return APIClient(version="auto", timeout=int(CALL_SECONDS), max_pool_size=threads, **settings), address
+    return APIClient(version="auto", timeout=int(CALL_SECONDS), max_pool_size=threads, **settings)
 
 
 def _probe(address: str, *, tls: bool) -> None:

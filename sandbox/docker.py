@@ -39,12 +39,12 @@ class DockerExecutor(SupervisedExecutor):
         image: any image with Python >= 3.8, by name; or, as a `Path`, the folder of a Dockerfile, which is built when
             it has changed. The default is made by `python -m gymnast.sandbox build`.
         limits: what the box may use.
-        network: "none"; or "bridge", or a network's name, which give untrusted code a network.
+        network: "none"; or "bridge", or the name of another network, which give untrusted code a network.
         runtime: a container runtime that protects more than the shared kernel does, such as "runsc" (gVisor).
         env: environment variables for the code; nothing of the host's environment is passed on.
         files: what `/workspace` holds after `start` and each `reset`, by relative path; text is encoded as UTF-8.
         pull: when to fetch the image from its registry, once for each `Engine` if "always"; the default image is never
-            fetched.
+            fetched, and for a Dockerfile's folder this is left out.
         preload: modules to import before the first session, which then begins with them in no time.
         read_only: whether the root file system is; a box that can write it is replaced at `reset`.
         seccomp: None for our filter of system calls; a profile as JSON, or "unconfined".
@@ -72,15 +72,8 @@ class DockerExecutor(SupervisedExecutor):
         engine: Engine | None = None,
         start_timeout: float = START_TIMEOUT,
     ) -> None:
-        if network == "host" or network.startswith("container:"):
-            raise ValueError(f"network={network!r} would put untrusted code into another network namespace")
-        if pull not in ("never", "missing", "always"):
-            raise ValueError(f"pull must be 'never', 'missing' or 'always', got {pull!r}")
-        if pull == "always" and (isinstance(image, Path) or image == DEFAULT_IMAGE):
-            raise ValueError(
-                f"pull='always' fetches an image from its registry, and {str(image)!r} is made on this machine: "
-                "leave out pull="
-            )
+        _check_image(image, pull)
+        _check_network(network)
         limits = limits or Limits()
         super().__init__(limits=limits, files=files, start_timeout=start_timeout)
         self.dockerfile = image.resolve() if isinstance(image, Path) else None
@@ -180,3 +173,31 @@ class DockerExecutor(SupervisedExecutor):
     @property
     def _reusable(self) -> bool:
         return self.options.read_only
+
+
+def _check_image(image: str | Path, pull: str) -> None:
+    if not isinstance(image, str | Path):
+        raise TypeError(f"image must be a name, or a Dockerfile's folder as a Path, got {image!r}")
+    if not str(image).strip():
+        raise ValueError(f"image must name an image, such as 'python:3.12-slim', got {image!r}")
+    if pull not in ("never", "missing", "always"):
+        raise ValueError(f"pull must be 'never', 'missing' or 'always', got {pull!r}")
+    if pull == "always" and (isinstance(image, Path) or image == DEFAULT_IMAGE):
+        raise ValueError(
+            f"pull='always' fetches an image from its registry, and {str(image)!r} is made on this machine: "
+            "leave out pull="
+        )
+    if pull == "never" and isinstance(image, Path):
+        raise ValueError(
+            f"pull='never' is about an image from a registry, and that of the folder {str(image)!r} is built here, "
+            "which fetches what its Dockerfile begins FROM: leave out pull=, or build the image yourself and name it"
+        )
+
+
+def _check_network(network: str) -> None:
+    if not isinstance(network, str):
+        raise TypeError(f"network must be a name, 'none' for no network, got {network!r}")
+    if network in ("", "default"):  # the engine takes both for its bridge
+        raise ValueError(f"network={network!r} would be the engine's bridge: say 'none', or 'bridge' if you mean it")
+    if network == "host" or network.startswith("container:"):
+        raise ValueError(f"network={network!r} would put untrusted code into another network namespace")

@@ -1,7 +1,8 @@
 """The container engine: blocking calls (`client.py`) in a bounded number of threads.
 
 Boxes share one `Engine` where many are made (a pool); a box on its own opens one for itself. What is started by a call
-that is cancelled is removed as soon as the engine has answered, so a cancelled start leaves nothing behind.
+that is cancelled is removed as soon as the engine has answered, so a cancelled start leaves nothing behind; what comes
+after nobody waits for the answer any more is looked for, and removed too.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import asyncio
 import concurrent.futures
 import logging
 import os
+import threading
+import time
 from collections.abc import Callable
 from typing import Any, Literal, Self, TypeVar
 
 from .cancellation import finish
 from .client import Client, Image, Launched, translate
-from .errors import EngineError, ImageError, SandboxError
+from .errors import EngineError, EngineLoopError, EngineUnansweredError, ImageError
 
 Result = TypeVar("Result")
 Pull = Literal["never", "missing", "always"]
@@ -24,6 +27,8 @@ logger = logging.getLogger("gymnast.sandbox")
 
 _OTHERS = 8  # threads beside those that start containers
 CLOSE_SECONDS = 10.0  # for what is still being removed when the engine is closed
+LATE_SECONDS = 60.0  # in which a container may come after the answer to its request was given up
+_LOOK_SECONDS = 1.0  # between two looks for it
 
 
 class Session:
@@ -39,12 +44,20 @@ class Session:
         self.turns = asyncio.Semaphore(creators)
         self.locks: dict[str, asyncio.Lock] = {}
         self._jobs: set[concurrent.futures.Future[Any]] = set()
+        self._late: dict[str, float] = {}  # containers that may yet come, by name, and until when they are looked for
+        self._late_lock = threading.Lock()
+        self._ended = threading.Event()
         threads = creators + _OTHERS
         self._threads = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="gymnast-engine")
         self.connecting: concurrent.futures.Future[Client] = self.submit(Client, threads)
 
     @property
     def client(self) -> Client:
+        """The blocking calls.
+
+        Raises:
+            EngineError: there is no connection yet, or none could be had.
+        """
         if not self.connecting.done():
             raise EngineError("the engine is still being connected to: wait for its open()")
         return self.connecting.result()
@@ -56,6 +69,45 @@ class Session:
         job.add_done_callback(self._jobs.discard)
         return job
 
+    def remove_late(self, name: str) -> None:
+        """Remove a container that may yet come, in the background; from any thread.
+
+        One thread looks for all of them, as those of a stalled engine would soon take up all threads.
+        """
+        with self._late_lock:
+            self._late[name] = time.monotonic() + LATE_SECONDS
+            begin = len(self._late) == 1
+        if not begin:
+            return
+        if self._ended.is_set():
+            self._remove_latecomers()  # its threads take nothing new, and this is one of them
+        else:
+            self.submit(self._remove_latecomers)
+
+    def _remove_latecomers(self) -> None:
+        while True:
+            ended = self._ended.wait(_LOOK_SECONDS)  # then this is the last look
+            came = self._remove_those_that_came(list(self._late))
+            now = time.monotonic()
+            with self._late_lock:
+                self._late = {
+                    name: until for name, until in self._late.items() if not ended and name not in came and now < until
+                }
+                if not self._late:
+                    return
+
+    def _remove_those_that_came(self, names: list[str]) -> set[str]:
+        came = set()
+        for name in names:
+            try:
+                if translate(self.client.remove, name):
+                    came.add(name)
+            except EngineUnansweredError:
+                break  # each of the others would wait as long for its answer
+            except EngineError as error:
+                logger.warning("container %s was not removed: %s", name, error)
+        return came
+
     async def end(self) -> None:
         """Wait for what is still being removed, and let the threads end; from any event loop."""
         jobs = [asyncio.wrap_future(job) for job in list(self._jobs)]
@@ -64,6 +116,7 @@ class Session:
             for job in done:
                 if not job.cancelled():
                     job.exception()  # whoever waits for it is told by himself
+        self._ended.set()
         self._threads.shutdown(wait=False)
         self.connecting.add_done_callback(_hang_up)
 
@@ -95,7 +148,7 @@ class Engine:
 
         Raises:
             EngineError: no engine answers, or it may not be used; the message says what to do.
-            SandboxError: the engine is in use in another event loop, which is running.
+            EngineLoopError: the engine is in use in another event loop, which is running.
         """
         session = self._session_here()
         session.users += 1
@@ -125,7 +178,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         if loop not in self._sessions:
             if any(other.is_running() for other in self._sessions):
-                raise SandboxError(
+                raise EngineLoopError(
                     "this Engine is in use in another event loop, which is still running: make an Engine for each "
                     "loop (clones share that of their executor), or close what uses it there"
                 )
@@ -178,10 +231,10 @@ class Engine:
     # Containers.
 
     async def launch(self, name: str, config: dict[str, Any]) -> Launched:
-        """Create, attach and start a container; if this is cancelled, the container goes as soon as it has come.
+        """Create, attach and start a container; if this fails or is cancelled, the container goes when it has come.
 
         Raises:
-            EngineError: the engine refused, with its reason.
+            EngineError: the engine refused, with its reason, or does not answer.
         """
         session = self.session
         async with session.turns:
@@ -190,7 +243,10 @@ class Engine:
                 return await asyncio.wrap_future(job)
             except asyncio.CancelledError:
                 if not job.cancelled():
-                    session.submit(_discard, session.client, job)
+                    session.submit(_discard, session, name, job)
+                raise
+            except EngineUnansweredError:
+                session.remove_late(name)
                 raise
 
     async def remove(self, container: str) -> None:
@@ -216,10 +272,13 @@ class Engine:
         return await asyncio.wrap_future(self.submit(function, *args))
 
 
-def _discard(client: Client, launch: concurrent.futures.Future[Launched]) -> None:
-    if launch.exception() is None:
+def _discard(session: Session, name: str, launch: concurrent.futures.Future[Launched]) -> None:
+    error = launch.exception()
+    if error is None:
         launch.result().socket.close()
-        client.remove(launch.result().container)
+        session.client.remove(launch.result().container)
+    elif isinstance(error, EngineUnansweredError):
+        session.remove_late(name)
 
 
 def _hang_up(connecting: concurrent.futures.Future[Client]) -> None:

@@ -21,6 +21,14 @@ class EngineError(SandboxError, ConnectionError):
     """The container engine is absent, out of reach, or refused a request; or a box ended while it was started."""
 
 
+class EngineUnansweredError(EngineError):
+    """The container engine did not answer a request in time; it may carry it out all the same."""
+
+
+class EngineLoopError(SandboxError, RuntimeError):
+    """The engine is in use in another event loop, which is running."""
+
+
 class ImageError(SandboxError, LookupError):
     """The image, or what else a box is made of, is missing or lacks what a box needs; the message names it."""
 

@@ -10,6 +10,7 @@ import asyncio
 import compileall
 import hashlib
 import json
+import logging
 import os
 import platform
 import py_compile
@@ -24,11 +25,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .client import Image
+from .client import Client, Image
 from .engine import Engine
-from .errors import ImageError
+from .errors import EngineError, ImageError
+
+logger = logging.getLogger("gymnast.sandbox")
 
 DEFAULT_IMAGE = "gymnast-sandbox:latest"
+
+RECIPE_LABEL = "gymnast.recipe"  # of the images that `build` makes: what `recipe` was
 
 DOCKERFILES = Path(__file__).with_name("images")
 
@@ -77,16 +82,23 @@ async def default_image(engine: Engine) -> Image:
 
 
 async def build(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
-    """Make an image of this machine's Python and command-line tools.
+    """Make an image of this machine's Python and command-line tools; it replaces an earlier one of this name.
 
     Raises:
-        ImageError: this machine is no Linux with glibc.
-        EngineError: the engine does not answer.
+        ImageError: this machine is no Linux with glibc, or the name is empty.
+        EngineError: the engine does not answer, or refuses the name.
     """
+    _check_name(name)
+    previous = await engine.call(engine.client.inspect, name)
     with tempfile.TemporaryDirectory(prefix="gymnast-image-") as folder:
         archive = Path(folder, "rootfs.tar")
         await asyncio.to_thread(_make_archive, Path(folder, "rootfs"), archive)
-        await asyncio.to_thread(_import, engine, archive, name)
+        await engine.call(_import, engine.client, archive, name)
+    if previous is not None and RECIPE_LABEL in previous.labels:
+        try:
+            await engine.call(engine.client.remove_untagged, previous.id)
+        except EngineError as error:
+            logger.warning("the image that was %s before was not removed: %s", name, error)
     return await engine.image(name, "never")
 
 
@@ -100,7 +112,7 @@ async def build_if_changed(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
         found = await engine.image(name, "never")
     except ImageError:
         return await build(engine, name)
-    return found if found.labels.get("gymnast.recipe") == recipe() else await build(engine, name)
+    return found if found.labels.get(RECIPE_LABEL) == recipe() else await build(engine, name)
 
 
 async def build_image(name: str = DEFAULT_IMAGE) -> Image:
@@ -118,9 +130,10 @@ async def build_dockerfile(engine: Engine, folder: str | Path, name: str) -> Ima
     """Build an image from the folder of a Dockerfile, as `docker build -t NAME FOLDER` does.
 
     Raises:
-        ImageError: the build failed; the message ends with the build's last lines.
-        EngineError: the engine does not answer.
+        ImageError: the build failed, and the message ends with the build's last lines; or the name is empty.
+        EngineError: the engine does not answer, or refuses the name.
     """
+    _check_name(name)
 
     def work() -> None:
         if not Path(folder, "Dockerfile").is_file():
@@ -161,17 +174,22 @@ def recipe() -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def _import(engine: Engine, archive: Path, name: str) -> None:
-    repository, _, tag = name.partition(":")
+def _check_name(name: str) -> None:
+    if not name:
+        raise ImageError("an image needs a name, such as 'my-sandbox:latest', got ''")
+
+
+def _import(client: Client, archive: Path, name: str) -> None:
+    from docker.utils import parse_repository_tag  # late, as `client.py` does
+
+    repository, tag = parse_repository_tag(name)
     changes = [
         "ENV PATH=/usr/local/bin:/usr/bin:/bin",
         'CMD ["python3"]',
         "WORKDIR /workspace",
-        f"LABEL gymnast.recipe={recipe()}",
+        f"LABEL {RECIPE_LABEL}={recipe()}",
     ]
-    answer: Any = engine.client.api.import_image(
-        src=str(archive), repository=repository, tag=tag or "latest", changes=changes
-    )
+    answer: Any = client.api.import_image(src=str(archive), repository=repository, tag=tag or "latest", changes=changes)
     last = json.loads(answer.strip().splitlines()[-1])
     if "error" in last:
         raise ImageError(f"the engine did not take the image {name!r}: {last['error']}")

@@ -6,7 +6,7 @@ process alone: the supervisor bounds, checks and replaces it. Runs inside the bo
 
 from __future__ import annotations
 
-import _signal  # a module of CPython, in every version
+import _signal  # pyright: ignore[reportMissingImports] # a module of CPython, in every version
 import ast
 import linecache
 import os

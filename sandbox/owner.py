@@ -11,6 +11,8 @@ from pathlib import Path
 LABEL = "gymnast.sandbox"
 
 _SLACK = 60.0  # seconds after its lifetime in which a container may still end itself
+_STARTING = 150.0  # seconds in which an owner starts what it has created, or gives it up: three calls, and slack
+_ALIVE = ("running", "paused", "restarting")  # states of a container that code may be in
 
 
 def labels(lifetime: float) -> dict[str, str]:
@@ -28,15 +30,16 @@ def labels(lifetime: float) -> dict[str, str]:
     }
 
 
-def is_abandoned(found: dict[str, str], *, local: bool) -> bool:
-    """Whether the owner in these labels is certainly dead, or the container's lifetime is over.
+def is_abandoned(found: dict[str, str], *, state: str, age: float) -> bool:
+    """Whether the owner in these labels is certainly dead or has given the container up, or its lifetime is over.
 
     A process number means something only on its own machine, between two boots, in one namespace; an owner elsewhere
     is left to the lifetime.
 
     Args:
         found: a container's labels.
-        local: the engine is on this machine. One elsewhere may also serve another machine of the same name.
+        state: what the engine says of the container, such as "running".
+        age: seconds since the engine created it.
     """
     label = {key.removeprefix(f"{LABEL}."): value for key, value in found.items()}
     try:
@@ -48,8 +51,12 @@ def is_abandoned(found: dict[str, str], *, local: bool) -> bool:
         return True
     if label.get("host") != platform.node() or not _boot_id():
         return False
+    if state == "created" and age > _STARTING:
+        return True  # its owner was not told of it
     if label.get("boot") != _boot_id():
-        return local  # this machine was started anew since
+        # Either this machine was started anew since, and nothing runs that ran before; or it is another machine of the
+        # same name, which may use this engine through a forwarded socket.
+        return state not in (*_ALIVE, "created")
     if label.get("namespace") != _pid_namespace():
         return False
     return _started(pid) != label.get("pid-started")

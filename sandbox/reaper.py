@@ -7,9 +7,11 @@ in between, a container that was created and never started.
 from __future__ import annotations
 
 import logging
+import time
 
-from .client import Client
+from .client import Client, translate
 from .engine import Engine
+from .errors import EngineError
 from .owner import is_abandoned
 
 logger = logging.getLogger("gymnast.sandbox")
@@ -18,8 +20,10 @@ logger = logging.getLogger("gymnast.sandbox")
 async def reap(engine: Engine) -> list[str]:
     """Remove every container whose owner is dead or whose lifetime is over; returns the names of those removed.
 
+    One that cannot be removed is logged as a warning, and does not stand in the way of the others.
+
     Raises:
-        EngineError: the engine does not answer.
+        EngineError: the engine does not say which containers there are.
     """
     return await engine.call(_reap, engine.client)
 
@@ -34,9 +38,17 @@ def reap_once(engine: Engine) -> None:
 def _reap(client: Client) -> list[str]:
     removed = []
     for found in client.containers():
-        if is_abandoned(found.get("Labels") or {}, local=client.is_local):
-            client.remove(found["Id"])
-            removed.append(found["Names"][0].lstrip("/"))
+        age = time.time() - found["Created"]
+        if not is_abandoned(found.get("Labels") or {}, state=found["State"], age=age):
+            continue
+        names = found.get("Names") or [found["Id"][:12]]  # one that is half removed has lost its name
+        name = names[0].lstrip("/")
+        try:
+            translate(client.remove, found["Id"])
+        except EngineError as error:
+            logger.warning("the abandoned container %s was not removed: %s", name, error)
+        else:
+            removed.append(name)
     return removed
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,6 +109,25 @@ async def test_modules_can_be_there_from_the_start(image: str) -> None:
 def test_limits_are_checked(limits: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Limits(**limits)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"network": ""}, ValueError, "network='' would be the engine's bridge"),
+        ({"network": "default"}, ValueError, "network='default' would be the engine's bridge"),
+        ({"network": None}, TypeError, "network must be a name, 'none' for no network, got None"),
+        ({"network": "host"}, ValueError, "another network namespace"),
+        ({"network": "container:any"}, ValueError, "another network namespace"),
+        ({"image": ""}, ValueError, "image must name an image, .* got ''"),
+        ({"image": None}, TypeError, "image must be a name, or a Dockerfile's folder as a Path, got None"),
+        ({"image": Path("folder"), "pull": "never"}, ValueError, "that of the folder 'folder' is built here"),
+        ({"pull": "sometimes"}, ValueError, "pull must be 'never', 'missing' or 'always', got 'sometimes'"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        DockerExecutor(**options)
 
 
 # --- life -------------------------------------------------------------------------------------------------------

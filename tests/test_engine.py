@@ -1,20 +1,24 @@
-"""Engine: who opens and closes it, in which event loop, and how often an image is fetched."""
+"""Engine: who opens and closes it, in which event loop, how often an image is fetched, and what comes too late."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.server
 import json
+import os
 import socketserver
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from gymnast.sandbox import DockerExecutor, Engine, EngineError, SandboxError
+from gymnast.sandbox import DockerExecutor, Engine, EngineError, SandboxTimeoutError
+from gymnast.sandbox.errors import EngineLoopError
 
-from .boxes import LIMITS, usable
+from .boxes import LIMITS, eventually, own_containers, usable
 
 
 class Counterfeit(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -159,8 +163,9 @@ def test_users_that_a_dead_event_loop_has_left_do_not_stand_in_the_way(counterfe
 def test_an_event_loop_that_is_running_is_not_interfered_with(counterfeit: Counterfeit) -> None:
     async def main() -> None:
         async with Engine() as engine:
-            with pytest.raises(SandboxError, match="in use in another event loop, which is still running"):
+            with pytest.raises(EngineLoopError, match=r"in use in another event loop, .* still running") as caught:
                 await asyncio.to_thread(asyncio.run, engine.open())
+            assert isinstance(caught.value, RuntimeError)
             assert await engine.call(engine.client.inspect, "any") is None
 
     asyncio.run(main())
@@ -186,3 +191,91 @@ async def test_an_image_that_is_always_fetched_is_fetched_once_for_an_engine(cou
             await asyncio.gather(*(engine.image("some", "always") for _ in range(3)))
             await engine.image("some", "missing")
         assert len(counterfeit.fetched) == fetches
+
+
+# --- containers that come too late ------------------------------------------------------------------------------
+
+ENGINE = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+
+
+class Delay:
+    """The engine behind a socket of ours, which holds back what asks it for a container until `may_make` is set."""
+
+    def __init__(self) -> None:
+        self.asked, self.may_make, self.made = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        way, _, address = ENGINE.partition("://")
+        host, _, port = address.rpartition(":")
+        there = await (asyncio.open_connection(host, port) if way == "tcp" else asyncio.open_unix_connection(address))
+        creates = asyncio.Event()
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
+        back = asyncio.create_task(self.pass_back(there[0], writer, creates))
+        try:
+            await self.pass_on(reader, there[1], creates)
+        finally:
+            back.cancel()
+            for end in (writer, there[1]):
+                end.close()
+                with contextlib.suppress(OSError):
+                    await end.wait_closed()
+
+    async def pass_on(self, reader: asyncio.StreamReader, engine: asyncio.StreamWriter, creates: asyncio.Event) -> None:
+        while data := await reader.read(1 << 20):
+            if b"/containers/create" in data.partition(b"\r\n")[0]:
+                creates.set()
+                self.asked.set()
+                await self.may_make.wait()
+            engine.write(data)
+        if creates.is_set():
+            await self.made.wait()  # the engine may not find out that its client has gone
+
+    async def pass_back(
+        self, engine: asyncio.StreamReader, writer: asyncio.StreamWriter, creates: asyncio.Event
+    ) -> None:
+        while data := await engine.read(1 << 20):
+            if creates.is_set():
+                self.made.set()
+            writer.write(data)
+
+    async def end(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def delay(
+    image: str, nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Delay]:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/delay.sock")
+    monkeypatch.setattr("gymnast.sandbox.client.CALL_SECONDS", 1.0)
+    delay = Delay()
+    async with await asyncio.start_unix_server(delay.serve, tmp_path / "delay.sock"):
+        yield delay
+        await delay.end()
+
+
+@pytest.mark.parametrize("start_timeout", [30.0, 0.5], ids=["unanswered", "cancelled"])
+async def test_a_container_that_comes_after_its_start_has_failed_is_removed(
+    delay: Delay, start_timeout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Engine() as engine:
+        monkeypatch.setenv("DOCKER_HOST", ENGINE)  # for whoever looks for containers
+        with pytest.raises((EngineError, SandboxTimeoutError), match=r"does not answer|was not ready within"):
+            await DockerExecutor(limits=LIMITS, engine=engine, start_timeout=start_timeout).start()
+        delay.may_make.set()
+        await asyncio.wait_for(delay.made.wait(), 30)
+        assert await eventually(lambda: not own_containers(), 10)
+
+
+async def test_one_that_does_not_come_holds_no_close(delay: Delay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymnast.sandbox.engine.CLOSE_SECONDS", 0.5)
+    started = time.monotonic()
+    with pytest.raises(EngineError, match="does not answer"):
+        await DockerExecutor(limits=LIMITS).start()
+    assert delay.asked.is_set()
+    assert time.monotonic() - started < 5

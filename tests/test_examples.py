@@ -37,6 +37,8 @@ SUMMARY = {
 }
 
 
+DEFAULT_STEPS = 160  # of the calculator
+
 CODE_SUMMARY = {
     "algorithm",
     "boxes",
@@ -107,24 +109,18 @@ def check_folder(folder: Path, *, algorithm: str, seed: int, steps: int) -> dict
     return summary
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
-def test_the_calculator_leaves_a_whole_run_folder(algorithm: str, tmp_path: Path) -> None:
-    run("calculator.py", "--algorithm", algorithm, "--seed", "3", "--steps", "2", cwd=tmp_path)
-    folder = tmp_path / "runs" / f"calculator-{algorithm}-seed3"
-    summary = check_folder(folder, algorithm=algorithm, seed=3, steps=2)
-    assert summary["success_before"] < 0.5
-    assert summary["interrupted"] is False
-
-
+# What each leaves is checked on the way; RLOO has a shorter run, as `benchmarks/_learning.py` has whole ones of both.
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("algorithm", "seed"), [("grpo", 1), ("rloo", 2)])
-def test_the_calculator_learns(algorithm: str, seed: int, tmp_path: Path) -> None:
-    run("calculator.py", "--algorithm", algorithm, "--seed", str(seed), cwd=tmp_path, timeout=880)
+@pytest.mark.parametrize(("algorithm", "seed", "steps", "reaches"), [("grpo", 1, 160, 0.9), ("rloo", 2, 60, 0.6)])
+def test_the_calculator_learns(algorithm: str, seed: int, steps: int, reaches: float, tmp_path: Path) -> None:
+    arguments = () if steps == DEFAULT_STEPS else ("--steps", str(steps))
+    run("calculator.py", "--algorithm", algorithm, "--seed", str(seed), *arguments, cwd=tmp_path, timeout=880)
     folder = tmp_path / "runs" / f"calculator-{algorithm}-seed{seed}"
-    summary = check_folder(folder, algorithm=algorithm, seed=seed, steps=read_summary(folder)["steps"])
+    summary = check_folder(folder, algorithm=algorithm, seed=seed, steps=steps)
     assert summary["success_before"] < 0.5
-    assert summary["success_after"] >= 0.9
-    assert summary["success_after_greedy"] >= 0.9
+    assert summary["success_after"] >= reaches
+    assert summary["success_after_greedy"] >= reaches
+    assert summary["interrupted"] is False
 
 
 def test_an_interrupt_leaves_a_checkpoint_and_the_summary_so_far(tmp_path: Path) -> None:
@@ -190,10 +186,10 @@ def check_code_folder(folder: Path) -> dict[str, Any]:
     return summary
 
 
-@pytest.mark.timeout(600)
-def test_the_code_agent_leaves_a_whole_run_folder_and_no_container(image: str, tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+def test_the_code_agent_learns_and_leaves_no_container(image: str, tmp_path: Path) -> None:
     process = subprocess.Popen(
-        command("code_agent.py", "--seed", "3", "--steps", "1", "--boxes", "8"),
+        command("code_agent.py", "--seed", "1"),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -201,26 +197,23 @@ def test_the_code_agent_leaves_a_whole_run_folder_and_no_container(image: str, t
     )
     with process:
         try:
-            printed, _ = process.communicate(timeout=580)
+            printed, _ = process.communicate(timeout=880)
         except BaseException:
             process.kill()
             raise
     assert process.returncode == 0, printed
     assert containers_of(process.pid) == []
-    assert "failed, the first in" not in printed
-    summary = check_code_folder(tmp_path / "runs" / "code-agent-grpo-seed3")
-    assert (summary["algorithm"], summary["seed"], summary["steps"]) == ("grpo", 3, 1)
-    assert summary["success_before"] < 0.5
-    assert summary["interrupted"] is False
-
-
-@pytest.mark.timeout(900)
-def test_the_code_agent_learns(image: str, tmp_path: Path) -> None:
-    printed = run("code_agent.py", "--seed", "1", cwd=tmp_path, timeout=880)
-    assert "failed, the first in" not in printed
+    assert "failed, the first in" not in printed, printed
     summary = check_code_folder(tmp_path / "runs" / "code-agent-grpo-seed1")
+    assert (summary["algorithm"], summary["seed"], summary["interrupted"]) == ("grpo", 1, False)
     assert summary["success_before"] < 0.5
     assert summary["success_after"] >= 0.8
+
+
+def test_the_code_agent_needs_a_box(tmp_path: Path) -> None:
+    done = subprocess.run(command("code_agent.py", "--boxes", "0"), cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--boxes must be at least 1, got 0" in done.stderr
 
 
 def test_the_code_agent_needs_an_engine_and_says_so_at_once(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
+import http.server
+import json
+import socketserver
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +16,6 @@ from gymnast.sandbox import owner as owner_module
 from gymnast.sandbox.container import BoxOptions, container_config
 
 from .boxes import LIMITS
-
-ENGINE = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
 
 
 async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: str, engine: Engine) -> None:
@@ -36,51 +37,104 @@ async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: 
 
 
 @pytest.mark.parametrize(
-    ("change", "abandoned"),
+    ("change", "state", "age", "abandoned"),
     [
-        ({}, False),
-        ({"boot": "another"}, True),  # the engine is on this machine
-        ({"host": "another", "boot": "another"}, False),
-        ({"namespace": "another", "pid": "1"}, False),
-        ({"pid": "4194303"}, True),
-        ({"created": "1000"}, True),
-        ({"created": "nonsense"}, False),
+        ({}, "running", 0, False),
+        ({}, "exited", 1e6, False),  # its owner removes it
+        ({}, "created", 10, False),
+        ({}, "created", 1000, True),
+        ({"boot": "another"}, "running", 0, False),  # another machine of this name
+        ({"boot": "another"}, "paused", 0, False),
+        ({"boot": "another"}, "created", 10, False),
+        ({"boot": "another"}, "created", 1000, True),
+        ({"boot": "another"}, "exited", 0, True),  # this machine was started anew
+        ({"host": "another", "boot": "another"}, "exited", 0, False),
+        ({"namespace": "another", "pid": "1"}, "running", 0, False),
+        ({"pid": "4194303"}, "running", 0, True),
+        ({"created": "1000"}, "running", 0, True),
+        ({"created": "nonsense"}, "running", 0, False),
     ],
 )
-def test_who_is_dead(change: dict[str, str], abandoned: bool) -> None:
+def test_who_is_dead(change: dict[str, str], state: str, age: float, abandoned: bool) -> None:
     labels = owner_module.labels(3600) | {f"{owner_module.LABEL}.{key}": value for key, value in change.items()}
-    assert owner_module.is_abandoned(labels, local=True) is abandoned
-    assert owner_module.is_abandoned(labels, local=False) is (abandoned and "boot" not in change)
+    assert owner_module.is_abandoned(labels, state=state, age=age) is abandoned
 
 
-async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass everything on to the engine, and back."""
-
-    async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await source.read(65536):
-                sink.write(data)
-                await sink.drain()
-        sink.close()
-
-    way, _, address = ENGINE.partition("://")
-    host, _, port = address.rpartition(":")
-    there = await (asyncio.open_connection(host, port) if way == "tcp" else asyncio.open_unix_connection(address))
-    await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
-
-
-async def test_an_engine_elsewhere_may_serve_another_machine_of_the_same_name(
-    image: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_running_box_may_be_that_of_another_machine_of_the_same_name(image: str, engine: Engine) -> None:
     labels = owner_module.labels(3600) | {f"{owner_module.LABEL}.boot": "another"}
     config = container_config(BoxOptions(image=image, limits=LIMITS), image, labels, [])
-    made = await engine.call(engine.client.api.create_container_from_config, config, "gymnast-test-elsewhere")
+    config["HostConfig"]["AutoRemove"] = False  # as if the machine had lost its power
+    launched = await engine.launch("gymnast-test-elsewhere", config)
     try:
-        async with await asyncio.start_server(relay, "127.0.0.1") as server:
-            port = server.sockets[0].getsockname()[1]
-            monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{port}")
-            async with Engine() as elsewhere:
-                assert "gymnast-test-elsewhere" not in await reap(elsewhere)
-        assert made["Id"] in [found["Id"] for found in await engine.call(engine.client.containers)]
+        assert "gymnast-test-elsewhere" not in await reap(engine)
+        launched.socket.close()  # which ends it
+        await engine.call(engine.client.api.wait, launched.container)
+        assert "gymnast-test-elsewhere" in await reap(engine)
     finally:
-        await engine.remove(made["Id"])
+        launched.socket.close()
+        await engine.remove(launched.container)
+
+
+# --- an engine that does not remove everything ------------------------------------------------------------------
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """An engine that has three abandoned containers, the first of which it does not give up."""
+
+    def do_GET(self) -> None:
+        if self.path == "/version":
+            self.answer(200, {"ApiVersion": "1.41"})
+            return
+        labels = owner_module.labels(3600)
+        dead = labels | {f"{owner_module.LABEL}.pid-started": "1"}
+        common = {"State": "exited", "Created": time.time()}
+        self.answer(
+            200,
+            [
+                {"Id": "1" * 64, "Names": ["/stuck"], "Labels": dead, **common},
+                {"Id": "2" * 64, "Names": None, "Labels": dead, **common},
+                {"Id": "3" * 64, "Names": ["/forgotten"], "Labels": labels, "State": "created", "Created": 1000},
+                {"Id": "4" * 64, "Names": ["/living"], "Labels": labels, **common},
+            ],
+        )
+
+    def do_DELETE(self) -> None:
+        if "1" * 64 in self.path:
+            self.answer(500, {"message": "device or resource busy"})
+        else:
+            self.answer(204)
+
+    def answer(self, status: int, content: object = None) -> None:
+        data = b"" if content is None else json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def address_string(self) -> str:
+        return "a client"  # the address of a unix socket is empty
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class Counterfeit(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+
+async def test_one_that_cannot_be_removed_does_not_save_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/engine.sock")
+    with Counterfeit(f"{tmp_path}/engine.sock", Answers) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            async with Engine() as engine:
+                assert await reap(engine) == ["2" * 12, "forgotten"]
+        finally:
+            server.shutdown()
+            thread.join()
+    assert [record.getMessage() for record in caplog.records if record.name == "gymnast.sandbox"] == [
+        "the abandoned container stuck was not removed: the engine refused: device or resource busy"
+    ]

@@ -1,0 +1,66 @@
+"""Images: what a name may be, and what becomes of the image that had it before."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gymnast.sandbox import Engine, EngineError, ImageError
+from gymnast.sandbox.images import build, build_dockerfile
+
+NAME = "localhost:5000/gymnast-test"  # a registry with a port, of which nothing is asked
+
+
+@pytest.fixture
+async def names(engine: Engine) -> AsyncIterator[list[str]]:
+    """Names of images, which are removed after the test."""
+    names: list[str] = []
+    yield names
+    for name in names:
+        with contextlib.suppress(EngineError):
+            await engine.call(lambda name=name: engine.client.api.remove_image(name))
+
+
+async def test_an_image_built_anew_takes_the_place_of_the_last_unless_that_has_another_name(
+    engine: Engine, names: list[str]
+) -> None:
+    names += [f"{NAME}:1", f"{NAME}:kept"]
+    first = await build(engine, names[0])
+    second = await build(engine, names[0])
+    assert await engine.call(engine.client.inspect, first.id) is None
+    await engine.call(engine.client.api.tag, second.id, NAME, "kept")
+    third = await build(engine, names[0])
+    assert (await engine.image(names[1], "never")).id == second.id != third.id
+
+
+async def test_an_image_that_is_not_of_our_making_is_not_removed(engine: Engine, names: list[str]) -> None:
+    empty = bytes(1024)  # an archive without files
+    await engine.call(engine.client.api.import_image_from_data, empty, NAME, "latest")
+    theirs = await engine.image(NAME, "never")
+    names += [NAME, theirs.id]
+    await build(engine, NAME)
+    assert await engine.call(engine.client.inspect, theirs.id) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("Gymnast-Review:x", "must be lowercase"), ("", "an image needs a name")]
+)
+async def test_a_name_that_cannot_be(engine: Engine, name: str, message: str) -> None:
+    command = [sys.executable, "-m", "gymnast.sandbox", "build", f"--name={name}"]
+    process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE)
+    said = (await process.communicate())[1].decode()
+    assert process.returncode == 1
+    assert said.startswith("error: ")
+    assert message in said
+    with pytest.raises((EngineError, ImageError), match=message):
+        await build(engine, name)
+
+
+async def test_a_dockerfile_needs_a_name(engine: Engine) -> None:
+    with pytest.raises(ImageError, match="an image needs a name"):
+        await build_dockerfile(engine, "any", "")
