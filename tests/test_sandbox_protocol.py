@@ -147,7 +147,7 @@ def test_what_runs_inside_is_python_3_8(name: str) -> None:
     absolute |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     modules_of_python_3_8 = {
         "__future__", "ast", "collections", "collections.abc", "contextlib", "errno", "fcntl", "gc", "importlib",
-        "_signal", "json", "linecache", "os", "select", "signal", "site", "stat", "struct", "sys", "time", "traceback", "types",
+        "_signal", "json", "linecache", "math", "os", "select", "signal", "site", "stat", "struct", "sys", "time", "traceback", "types",
         "typing",
     }  # fmt: skip
     assert absolute <= modules_of_python_3_8
