@@ -174,7 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithm", choices=sorted(ALGORITHMS), default="grpo")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=50, help="optimiser steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=60, help="optimiser steps (default: %(default)s)")
     parser.add_argument("--boxes", type=int, default=64, help="containers at a time (default: %(default)s)")
     parser.add_argument("--model", help="a model of the Hugging Face Hub; by default a tiny one is made")
     parser.add_argument("--output-dir", type=Path, default=Path("runs"))
