@@ -6,13 +6,12 @@ Runs inside the box: standard library only, Python >= 3.8.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable
 from typing import Any
 
 from .protocol import ProtocolError
-
-NONCE = 16  # bytes; an answer repeats that of its request
 
 _REQUEST = struct.Struct(">16sI")  # the nonce, and the bytes of source that follow
 # The nonce; whether the cell failed, and whether it has a value; the exit code; bytes of value and traceback that were
@@ -21,6 +20,11 @@ _REPLY = struct.Struct(">16s??BQIII")
 _MOST_DROPPED = 1 << 53
 _CHUNK = 1 << 16
 _MARKER = 64  # bytes, at most, of what stands where the middle of a long traceback was
+
+
+def new_nonce() -> bytes:
+    """What an answer has to repeat from its request: 16 bytes of text that nobody can guess."""
+    return os.urandom(8).hex().encode()
 
 
 def encode_request(nonce: bytes, source: bytes) -> bytes:

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from . import inside_processes as processes
-from .inside_channel import NONCE
+from .inside_channel import new_nonce
 from .inside_loop import Capture, Loop
 from .protocol import ProtocolError
 
@@ -117,7 +117,7 @@ class Session:
         """Run a piece of code to its end, whatever that is, and return the answer's header and parts."""
         self.ensure()
         began, kills = processes.now(), self.box.territory.oom_kills()
-        self.reply, self.nonce = None, os.urandom(NONCE // 2).hex().encode()
+        self.reply, self.nonce = None, new_nonce()
         self.outgoing = memoryview(self.request(source))
         self._send()
         interrupted = self._await_reply(timeout)

@@ -15,6 +15,7 @@ import site
 import sys
 import traceback
 import types
+from collections.abc import Callable
 from typing import Any
 
 from .inside_channel import encode_reply, read_request
@@ -25,10 +26,16 @@ _SIGINT = int(signal.SIGINT)
 _set_handler = _signal.signal  # what `signal.signal` wraps to make enumerations of handlers, twenty times slower
 
 
-def serve(requests: int, replies: int, limit: int) -> None:
-    """Answer requests (a nonce and a cell's source) until the descriptor `requests` ends."""
+def serve(requests: int, replies: int, limit: int, errand: tuple[bytes, Callable[[], Any]] | None) -> None:
+    """Answer requests (a nonce and a cell's source) until the descriptor `requests` ends.
+
+    An errand is a nonce, and what is to be done before anything of the code is here; it is answered like a cell.
+    """
     read, write, getpid, leave = os.read, os.write, os.getpid, os._exit  # before the code can replace them
     me = getpid()
+    if errand is not None:
+        nonce, work = errand
+        os.write(replies, encode_reply(nonce, 0, None, _problem(work), limit))
     namespace = _prepare_interpreter()
     count = 0
     while True:
@@ -44,6 +51,15 @@ def serve(requests: int, replies: int, limit: int) -> None:
         reply = encode_reply(nonce, cell.exit_code, cell.value, cell.error, limit)
         while reply:
             reply = reply[write(replies, reply) :]
+
+
+def _problem(work: Callable[[], Any]) -> bytes | None:
+    try:
+        work()
+        os.chdir(os.environ["PWD"])
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace")
+    return None
 
 
 def _prepare_interpreter() -> dict[str, Any]:

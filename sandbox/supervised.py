@@ -145,7 +145,7 @@ class SupervisedExecutor(SupervisedLife):
 
     async def _file_operation(self, operation: str, path: str, data: bytes = b"", *, recursive: bool = False) -> bytes:
         if len(path.encode("utf-8", "surrogatepass")) >= _LONGEST_PATH:
-            raise file_error(errno.ENAMETOOLONG, path[:100] + "...", f"a path has less than {_LONGEST_PATH} bytes")
+            raise file_error(errno.ENAMETOOLONG, path, f"a path has less than {_LONGEST_PATH} bytes")
         header = {"op": operation, "path": path, "recursive": recursive}
         answer, parts = await self._exchange(header, data, OPERATION_SECONDS)
         if "errno" in answer:

@@ -61,7 +61,6 @@ class Supervisor:
     # The host's requests.
 
     def serve(self) -> None:
-        self._wipe_in_child()  # so that a box begins as it is after a reset, the modes of its folders included
         for name in self.settings["preload"]:
             try:
                 importlib.import_module(name)
@@ -72,7 +71,7 @@ class Supervisor:
                 self.leave(f"there is no module {name}")
         gc.collect()
         gc.freeze()  # forked workers share what is here already
-        self.python.ensure()
+        self._begin_clean()  # so that a box begins as it is after a reset, the modes of its folders included
         self.memory, self.oom_kills = self.territory.memory(), self.territory.oom_kills()
         self._reply({"id": 0, "bash": bool(self.bash)}, [])
         while True:
@@ -177,10 +176,8 @@ class Supervisor:
 
     def _reset(self) -> dict[str, Any]:
         self.kill_everything()
-        self._wipe_in_child()
+        self._begin_clean()
         self.shell.reset()
-        self.python.ensure()
-        self.python.lost = False
         grown = self.territory.memory() - self.memory
         retire = self.territory.leftovers()
         if grown > _LEAK_BYTES:
@@ -189,16 +186,15 @@ class Supervisor:
             retire = "oom"
         return {"retire": retire}
 
-    def _wipe_in_child(self) -> None:
-        def wipe() -> bytes:
-            self.territory.wipe()
-            return b""
-
-        problem, _ = self._in_child(wipe, _WIPE_SECONDS)
+    def _begin_clean(self) -> None:
+        """Begin a Python session that empties the code's folders first; no process of the code is left."""
+        problem = self.python.begin_with(self.territory.wipe, _WIPE_SECONDS)
         if problem:
-            self.retire = self.retire or "the files could not be removed: " + problem["detail"]
+            self.distrust("the files could not be removed: " + problem[:_DETAIL])
+        self.python.ensure()
+        self.python.lost = False
 
-    def _in_child(self, work: Callable[[], bytes], seconds: float = _OPERATION_SECONDS) -> tuple[dict[str, Any], bytes]:
+    def _in_child(self, work: Callable[[], bytes]) -> tuple[dict[str, Any], bytes]:
         """Have one of the code's processes work on files, and pass on what it says.
 
         An answer with an errno is `obstructed` where other processes may be the reason.
@@ -225,7 +221,7 @@ class Supervisor:
         finally:
             os.close(write_end)
         self.loop.watch(read_end, on_data)
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + _OPERATION_SECONDS
         try:
             while not frames and not self.loop.interrupted and time.monotonic() < deadline:
                 self.loop.pump(deadline)
