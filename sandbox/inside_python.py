@@ -40,7 +40,7 @@ class PythonSession(Session):
         reply, self.reply, self.nonce = self.reply, None, b""
         if reply is None:
             self.kill()
-            return "it was not done in time"
+            return "it did not come to its end"
         return reply["parts"][2].decode("utf-8", "replace")
 
     def start(self, fds: dict[int, int]) -> int:
