@@ -11,11 +11,11 @@ ARGS ?=
 
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGES = sandbox envs trainer
-BENCHMARKS = $(filter-out benchmarks/_% benchmarks/sandbox.py,$(wildcard benchmarks/*.py))
+BENCHMARKS = $(filter-out benchmarks/_% benchmarks/sandbox.py benchmarks/rollout.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train train-code test soak lint format bench bench-sandbox clean distclean
+.PHONY: help train train-code test soak lint format bench bench-rollout bench-sandbox clean distclean
 
 help:
 	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]  train the calculator agent from scratch"
@@ -24,7 +24,8 @@ help:
 	@echo "make test  [ARGS=...]                                 run the tests (ARGS go to pytest)"
 	@echo "make lint                                             ruff check, ruff format --check, pyright"
 	@echo "make format                                           let ruff rewrite the files"
-	@echo "make bench [ARGS=...]                                 run benchmarks/*.py, but for the sandbox's"
+	@echo "make bench [ARGS=...]                                 run benchmarks/*.py, but for the two below"
+	@echo "make bench-rollout [ARGS=...]                         rollouts against their targets, and beside TRL"
 	@echo "make bench-sandbox [ARGS=...]                         the sandbox beside its peers, which go into .venv-peers"
 	@echo "make clean                                            remove caches and build folders"
 	@echo "make distclean                                        remove .venv as well"
@@ -62,6 +63,9 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@test -n "$(BENCHMARKS)" || echo "make bench: there is no benchmarks/*.py yet"
 	@set -e; for program in $(BENCHMARKS); do echo "== $$program"; $(BIN)/python "$$program" $(ARGS); done
+
+bench-rollout: $(VENV)/.dev
+	@$(BIN)/python benchmarks/rollout.py $(ARGS)
 
 # Needs a Docker engine; about six minutes, or ARGS="--peers none".
 bench-sandbox: $(VENV)/.examples

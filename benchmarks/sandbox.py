@@ -23,42 +23,18 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _figures import Figure, Values, entry, print_table, rounded
 from _peers.install import REQUIREMENTS
 from _peers.run import measure_peers
-from _sandbox_ours import MEASUREMENTS, Values
+from _sandbox_ours import MEASUREMENTS
 
 from gymnast.sandbox import Engine, EngineError, ImageError
 from gymnast.sandbox.images import build_if_changed
 
 RESULTS = Path(__file__).parent / "results" / "sandbox.json"
-
-
-@dataclass(kw_only=True, frozen=True)
-class Figure:
-    """One line of the table."""
-
-    key: str  # in what the measurements answer
-    name: str
-    unit: str
-    target: float | None  # None for what is there to judge the others by
-    at_least: bool = False  # instead of at most
-    peers: bool = True  # False where they have nothing like it
-
-    def met(self, value: float | str) -> bool | None:
-        if self.target is None:
-            return None
-        return not isinstance(value, str) and (value >= self.target if self.at_least else value <= self.target)
-
-    def ratio(self, value: float | str, peers: dict[str, float | str | None]) -> float | None:
-        """How many times better than the best peer, where that can be said."""
-        numbers = [peer for peer in peers.values() if isinstance(peer, float)]
-        if self.unit not in ("ms", "1/s") or isinstance(value, str) or not numbers:
-            return None
-        return value / max(numbers) if self.at_least else min(numbers) / value
 
 
 FIGURES = (
@@ -95,11 +71,11 @@ def main() -> None:
     ours = asyncio.run(_measure_ourselves(quick=arguments.quick))
     theirs = _measure_peers(peers, base, quick=arguments.quick)
     facts["load_at_end"] = round(os.getloadavg()[0], 2)
-    entries = [_entry(figure, ours, theirs) for figure in FIGURES]
-    _print_table(entries, peers)
+    entries = [entry(figure, ours, theirs) for figure in FIGURES]
+    print_table(entries, peers)
     _print_details(ours, theirs)
     if not arguments.quick:
-        results = {"machine": facts, "figures": entries, "details": {"gymnast": _rounded(ours), **theirs}}
+        results = {"machine": facts, "figures": entries, "details": {"gymnast": rounded(ours), **theirs}}
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
         arguments.output.write_text(json.dumps(results, indent=2) + "\n")
     if any(isinstance(ours[figure.key], str) for figure in FIGURES):
@@ -146,7 +122,7 @@ async def _measure_ourselves(*, quick: bool) -> Values:
 
 def _measure_peers(peers: list[str], base: str, *, quick: bool) -> dict[str, Values]:
     with _docker() as docker:
-        return {peer: _rounded(values) for peer, values in measure_peers(peers, docker, base, quick=quick).items()}
+        return {peer: rounded(values) for peer, values in measure_peers(peers, docker, base, quick=quick).items()}
 
 
 @contextlib.contextmanager
@@ -159,44 +135,6 @@ def _docker() -> Iterator[Any]:
         yield client
     finally:
         client.close()
-
-
-def _entry(figure: Figure, ours: Values, theirs: dict[str, Values]) -> dict[str, Any]:
-    value = ours[figure.key]
-    peers = {peer: values[figure.key] if figure.peers else None for peer, values in theirs.items()}
-    ratio = figure.ratio(value, peers)
-    return {
-        "name": figure.name,
-        "value": value if isinstance(value, str) else round(value, 3),
-        "unit": figure.unit,
-        "target": figure.target,
-        "target_is": "at least" if figure.at_least else "at most",
-        "met": figure.met(value),
-        "peers": peers,
-        "times_the_best_peer": None if ratio is None else round(ratio, 1),
-    }
-
-
-def _rounded(values: Values) -> Values:
-    return {name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()}
-
-
-def _print_table(entries: list[dict[str, Any]], peers: list[str]) -> None:
-    print(f"\n{'':<49}{'here':>9} {'target':>9} met" + "".join(f"{peer:>13}" for peer in peers) + "  best peer")
-    notes: list[str] = []
-    for entry in entries:
-        name = f"{entry['name']}{', ' + entry['unit'] if entry['unit'] else ''}"
-        cells = "".join(f"{_cell(entry['peers'][peer], f'{name}, {peer}', notes):>13}" for peer in peers)
-        ratio = entry["times_the_best_peer"]
-        here = _cell(entry["value"], name, notes)
-        shown = "" if ratio is None else f"{ratio:>9,.{0 if ratio >= 10 else 1}f} x"
-        sign = ">=" if entry["target_is"] == "at least" else "<="
-        target = "-" if entry["target"] is None else f"{sign} {entry['target']:g}"
-        met = {True: "yes", False: "NO", None: "-"}[entry["met"]]
-        print(f"{name:<49}{here:>9} {target:>9} {met:>3}{cells}{shown}")
-    print("".join(f"{note}\n" for note in notes), end="")
-    met = [entry["met"] for entry in entries if entry["met"] is not None]
-    print(f"{sum(met)} of {len(met)} targets met")
 
 
 def _print_details(ours: Values, theirs: dict[str, Values]) -> None:
@@ -213,15 +151,6 @@ def _print_details(ours: Values, theirs: dict[str, Values]) -> None:
             f"in {ours['episodes_boxes_made']} boxes; {ours['episodes_errors']} errors; "
             f"{ours['episodes_left']} containers, sockets, threads, tasks and child processes left"
         )
-
-
-def _cell(value: float | str | None, name: str, notes: list[str]) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        notes.append(f"({len(notes) + 1}) {name}: {value}")
-        return f"({len(notes)})"
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2f}"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,10 @@ import pytest
 if TYPE_CHECKING:
     from gymnast.sandbox import Engine
 
+    from .long_runs import LongRun, LongRuns
+
 ROOT = Path(__file__).resolve().parents[1]
+LONG_RUNS: pytest.StashKey[LongRuns] = pytest.StashKey()
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 # With the root on the path, `envs.core` and `gymnast.envs.core` would be two modules with two sets of classes.
@@ -64,6 +67,34 @@ async def nothing_left(image: str) -> AsyncIterator[None]:
     before = own_containers()
     yield
     assert await eventually(lambda: own_containers() <= before, 2)
+
+
+@pytest.fixture
+def long_run(request: pytest.FixtureRequest) -> LongRun:
+    """What came of the program of a test that is marked with `long_run`."""
+    return request.session.stash[LONG_RUNS].result(request.node)
+
+
+def _has_long_run(item: pytest.Item) -> bool:
+    return item.get_closest_marker("long_run") is not None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_has_long_run)  # last, when their programs have ended
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    items = [item for item in session.items if _has_long_run(item)]
+    if items and not session.config.option.collectonly:
+        from .long_runs import LongRuns
+
+        session.stash[LONG_RUNS] = LongRuns(items)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if LONG_RUNS in session.stash:
+        session.stash[LONG_RUNS].stop()
 
 
 def _refuse_skip(report: Report) -> Report:

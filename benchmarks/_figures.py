@@ -1,0 +1,86 @@
+"""A benchmark's table: figures with their targets, and what others measured in the same run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Values = dict[str, float | str]  # what a measurement answers with; text says why there is no number
+
+
+@dataclass(kw_only=True, frozen=True)
+class Figure:
+    """One line of the table."""
+
+    key: str  # in what the measurements answer
+    name: str
+    unit: str
+    target: float | None  # None for what is there to judge the others by
+    at_least: bool = False  # instead of at most
+    peers: bool = True  # False where they have nothing like it
+
+    def met(self, value: float | str) -> bool | None:
+        if self.target is None:
+            return None
+        return not isinstance(value, str) and (value >= self.target if self.at_least else value <= self.target)
+
+    def ratio(self, value: float | str, peers: dict[str, float | str | None]) -> float | None:
+        """How many times better than the best peer, where that can be said."""
+        numbers = [peer for peer in peers.values() if isinstance(peer, float)]
+        if self.unit not in ("ms", "s", "1/s") or isinstance(value, str) or not numbers:
+            return None
+        return value / max(numbers) if self.at_least else min(numbers) / value
+
+
+def entry(figure: Figure, ours: Values, theirs: dict[str, Values]) -> dict[str, Any]:
+    """A line of the table as JSON."""
+    value = ours[figure.key]
+    peers = {peer: values[figure.key] if figure.peers else None for peer, values in theirs.items()}
+    ratio = figure.ratio(value, peers)
+    return {
+        "name": figure.name,
+        "value": value if isinstance(value, str) else round(value, 3),
+        "unit": figure.unit,
+        "target": figure.target,
+        "target_is": "at least" if figure.at_least else "at most",
+        "met": figure.met(value),
+        "peers": peers,
+        "times_the_best_peer": None if ratio is None else round(ratio, 1),
+    }
+
+
+def rounded(values: Values) -> Values:
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()}
+
+
+def print_table(entries: list[dict[str, Any]], peers: list[str]) -> None:
+    """The table, what is no number as notes below it, and how many targets were met."""
+    width = max(len(_title(each)) for each in entries) + 2
+    print(f"\n{'':<{width}}{'here':>9} {'target':>9} met" + "".join(f"{peer:>13}" for peer in peers) + "  best peer")
+    notes: list[str] = []
+    for each in entries:
+        title = _title(each)
+        here = _cell(each["value"], title, notes)
+        cells = "".join(f"{_cell(each['peers'][peer], f'{title}, {peer}', notes):>13}" for peer in peers)
+        ratio = each["times_the_best_peer"]
+        shown = "" if ratio is None else f"{ratio:>9,.{0 if ratio >= 10 else 1}f} x"
+        sign = ">=" if each["target_is"] == "at least" else "<="
+        target = "-" if each["target"] is None else f"{sign} {each['target']:g}"
+        met = {True: "yes", False: "NO", None: "-"}[each["met"]]
+        print(f"{title:<{width}}{here:>9} {target:>9} {met:>3}{cells}{shown}")
+    print("".join(f"{note}\n" for note in notes), end="")
+    met = [each["met"] for each in entries if each["met"] is not None]
+    print(f"{sum(met)} of {len(met)} targets met")
+
+
+def _title(each: dict[str, Any]) -> str:
+    return f"{each['name']}{', ' + each['unit'] if each['unit'] else ''}"
+
+
+def _cell(value: float | str | None, title: str, notes: list[str]) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        notes.append(f"({len(notes) + 1}) {title.strip()}: {value}")
+        return f"({len(notes)})"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2f}"
