@@ -78,8 +78,13 @@ class Connection(asyncio.Protocol):
             # Its own loop may have ended, and the box must end all the same, and now.
             with contextlib.suppress(OSError):
                 self._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(RuntimeError):  # it is closed, and nobody waits there any more
+        try:
             self._loop.call_soon_threadsafe(self.abort, reason)
+        except RuntimeError:  # it is closed, and nobody waits there any more
+            # What the loop would call to close the socket: nothing public does, and to be collected is to warn.
+            transport, self._transport = self._transport, None
+            with contextlib.suppress(RuntimeError):
+                getattr(transport, "_call_connection_lost", lambda _: None)(None)
 
     def _send(self, number: int, header: dict[str, Any], payload: bytes) -> asyncio.Future[Reply]:
         reply: asyncio.Future[Reply] = self._loop.create_future()

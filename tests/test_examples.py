@@ -181,7 +181,7 @@ def check_code_folder(folder: Path) -> dict[str, Any]:
     assert summary["leases"] >= summary["episodes"] + 2 * 256
     assert 1 <= summary["boxes"] <= summary["leases"]
     logged = [line for line in read_lines(folder / "metrics.jsonl") if "reward" in line]
-    assert [line["step"] for line in logged] == list(range(1, summary["steps"] + 1))
+    assert [line["step"] for line in logged] == list(range(1, summary["steps"] + 1, 2))  # those with new episodes
     assert (folder / "reward.png").read_bytes().startswith(b"\x89PNG\r\n")
     episodes = [Episode.from_json(json.dumps(line["episode"])) for line in read_lines(folder / "episodes.jsonl")]
     assert len(episodes) % 128 == 0

@@ -319,8 +319,6 @@ def test_a_pool_is_closed_from_another_loop_and_opened_there() -> None:
     assert pool.statistics.leases == 1
 
 
-# A transport can only be closed in its own loop; after the end of that, it is closed when it is collected.
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.parametrize("executor", [LocalExecutor, DockerExecutor])
 def test_a_pool_whose_loop_ends_before_it_is_closed_leaves_nothing(
     executor: Callable[[], Executor], caplog: pytest.LogCaptureFixture
