@@ -363,8 +363,7 @@ def test_a_box_that_its_event_loop_forgot_ends_when_it_is_closed(nothing_left: P
     loop.run_until_complete(box.start())
     loop.close()
     assert processes_of(nothing_left)
-    with pytest.warns(ResourceWarning):  # asyncio's own, of the socket object that its loop forgot
-        _close_and_collect(box)
+    _close_and_collect(box)  # a socket that was left to be collected would warn, and a warning fails a test
     assert not processes_of(nothing_left)
 
 
