@@ -97,9 +97,9 @@ class Limits:
     max_output: int | str = "1m"  # kept of each of stdout, stderr and value: half head, half tail
     max_file: int | str = "32m"  # one `write_file`, `read_file` or `list_files`
     max_code: int | str = "4m"  # one `python` or `bash` call; more is an error result
-    grace: float = 0.5  # seconds between the interruption at a timeout and the kill
+    grace: float = 0.5  # seconds between the interruption at a timeout, which is repeated once, and the kill
     idle: float = 3600.0  # seconds without a call after which a box ends itself
-    lifetime: float = 6 * 3600.0  # seconds after which a box ends itself
+    lifetime: float = 6 * 3600.0  # seconds after which a box ends itself, and a running call with it
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -111,9 +111,10 @@ class Supervisor:
             return inside_files.perform(operation, path, payload, limit, recursive)
 
         answer, data = self._in_child(work)
-        if answer.pop("obstructed", False) and not self.loop.interrupted:
+        if "obstructed" in answer and not self.loop.interrupted:
             self.kill_everything()  # the code has used up all processes, or kills or starves whoever works on files
             answer, data = self._in_child(work)
+        answer.pop("obstructed", None)
         return answer, [data]
 
     def _reply(self, answer: dict[str, Any], parts: list[bytes]) -> None:
@@ -245,7 +246,7 @@ class Supervisor:
         return {"errno": number if known else 5, "detail": detail}, b""
 
     def distrust(self, reason: str) -> None:
-        """Have the box replaced: what a session sent was made up."""
+        """Have the box replaced; of several reasons the first is kept."""
         self.retire = self.retire or reason
 
     def leave(self, reason: str) -> None:

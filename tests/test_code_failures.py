@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ from gymnast.envs import (
     tool_calls,
 )
 from gymnast.envs.threads import run_in_loop
-from gymnast.sandbox import ExecutorPool, Limits, LocalExecutor, SandboxClosedError, SandboxLostError
+from gymnast.sandbox import DockerExecutor, ExecutorPool, Limits, LocalExecutor, SandboxClosedError, SandboxLostError
 
 ROW = {"prompt": "go", "answer": 42}
 ANSWER = tool_call("final_answer", answer="42")
@@ -275,3 +276,19 @@ async def test_what_a_box_would_cut_cannot_be_expected() -> None:
     environment = CodeEnv(LocalExecutor(limits=Limits(max_output="2k")))
     with pytest.raises(ConfigurationError, match=r"2048 bytes .* raise Limits\.max_output"):
         await environment.areset(options={"task": row})
+
+
+async def test_an_engine_that_is_in_use_in_another_loop_stops_the_run(image: str) -> None:
+    recipe, loop = DockerExecutor(), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(recipe.engine.open(), loop).result(30)
+        async with ExecutorPool(recipe, warm=0) as pool:
+            with pytest.raises(ConfigurationError, match="in use in another event loop"):
+                await play(CodeEnv(pool), [ANSWER])
+        asyncio.run_coroutine_threadsafe(recipe.engine.close(), loop).result(30)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

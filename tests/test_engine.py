@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.server
-import json
 import os
-import socketserver
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -19,12 +16,11 @@ from gymnast.sandbox import DockerExecutor, Engine, EngineError, SandboxTimeoutE
 from gymnast.sandbox.errors import EngineLoopError
 
 from .boxes import LIMITS, eventually, own_containers, usable
+from .counterfeit import CounterfeitEngine, EngineAnswers
 
 
-class Counterfeit(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+class Counterfeit(CounterfeitEngine):
     """Answers what is asked before a container is made; an image is there once it was fetched."""
-
-    daemon_threads = True
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), Answers)
@@ -34,7 +30,7 @@ class Counterfeit(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.may_answer.set()
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
+class Answers(EngineAnswers):
     @property
     def engine(self) -> Counterfeit:
         assert isinstance(self.server, Counterfeit)
@@ -53,19 +49,6 @@ class Answers(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.engine.fetched.append(self.path)
         self.answer(200, {"status": "Pull complete"})
-
-    def answer(self, status: int, content: dict[str, object]) -> None:
-        data = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def address_string(self) -> str:
-        return "a client"  # the address of a unix socket is empty
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
 
 @pytest.fixture

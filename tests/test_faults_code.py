@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 
 from gymnast.sandbox import LocalExecutor, Status
@@ -301,3 +302,25 @@ async def test_a_background_job_does_not_hold_the_call(box: Box, session: Litera
         running = "sleep 100" in (await box.bash("jobs -r")).stdout
     assert (result.status, result.stdout, running) == (Status.OK, "started\n", True)
     assert result.duration < NOISE
+
+
+@pytest.mark.parametrize("code", ["import sys; sys.exit(0)", "raise SystemExit", "import sys; sys.exit(256)"])
+async def test_an_exit_that_a_process_would_call_success_is_one(box: Box, code: str) -> None:
+    result = await box.python(code)
+    assert (result.status, result.exit_code, result.state_lost) == (Status.OK, 0, False)
+
+
+async def test_an_exit_code_of_a_class_of_its_own_is_a_number(box: Box) -> None:
+    result = await box.python("class I(int):\n    def __and__(self, other): return 'x'\nraise SystemExit(I(7))")
+    assert (result.status, result.exit_code, result.state_lost) == (Status.ERROR, 7, False)
+
+
+@pytest.mark.fault(1)
+async def test_code_that_ends_well_after_its_time_has_no_value(box: Box) -> None:
+    result = await box.python("import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('late')\n7", timeout=0.3)
+    assert (result.status, result.value, result.exit_code) == (Status.TIMEOUT, None, None)
+    assert (result.stdout, result.state_lost) == ("late\n", False)
+
+
+async def test_a_timeout_may_be_any_number(box: Box) -> None:
+    assert (await box.python("1", timeout=np.float32(5))).value == "1"  # type: ignore[arg-type]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
 from gymnast.sandbox import (
+    DockerExecutor,
+    LocalExecutor,
     SandboxFileError,
     SandboxFileNotFoundError,
     SandboxFileTooLargeError,
@@ -209,3 +212,11 @@ async def test_names_and_depths_that_resist_are_wiped(box: Box) -> None:
     assert await box.list_files(recursive=True) == []
     assert box.retire_reason is None
     assert (await box.bash("touch f && ls")).stdout == "f\n"
+
+
+async def test_a_listing_of_names_that_json_makes_long_is_refused_as_one(kind: str) -> None:
+    limits = dataclasses.replace(faults.recipe(kind).limits, max_file="64k", max_code="64k")
+    async with (DockerExecutor if kind == "docker" else LocalExecutor)(limits=limits) as box:
+        await box.python("import os\nfor i in range(50): open(b'%04d' % i + b'\\xff' * 240, 'w').close()")
+        with pytest.raises(SandboxFileTooLargeError, match="the listing of 50 files has"):
+            await box.list_files()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
-import json
-import socketserver
 import threading
 import time
 from pathlib import Path
@@ -16,6 +13,7 @@ from gymnast.sandbox import owner as owner_module
 from gymnast.sandbox.container import BoxOptions, container_config
 
 from .boxes import LIMITS
+from .counterfeit import CounterfeitEngine, EngineAnswers
 
 
 async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: str, engine: Engine) -> None:
@@ -78,7 +76,7 @@ async def test_a_running_box_may_be_that_of_another_machine_of_the_same_name(ima
 # --- an engine that does not remove everything ------------------------------------------------------------------
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
+class Answers(EngineAnswers):
     """An engine that has three abandoned containers, the first of which it does not give up."""
 
     def do_GET(self) -> None:
@@ -104,29 +102,12 @@ class Answers(http.server.BaseHTTPRequestHandler):
         else:
             self.answer(204)
 
-    def answer(self, status: int, content: object = None) -> None:
-        data = b"" if content is None else json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def address_string(self) -> str:
-        return "a client"  # the address of a unix socket is empty
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-class Counterfeit(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    daemon_threads = True
-
 
 async def test_one_that_cannot_be_removed_does_not_save_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/engine.sock")
-    with Counterfeit(f"{tmp_path}/engine.sock", Answers) as server:
+    with CounterfeitEngine(f"{tmp_path}/engine.sock", Answers) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:

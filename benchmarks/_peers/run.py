@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from _figures import Values
 from _sandbox_processes import ChildError, left_after_kill, output_of
 
 from .drivers import POOLS
 from .install import IMAGE, PeerError, environment, image, version
 
 PART_SECONDS = 90.0  # then a part counts as hanging, and is killed
-
-Values = dict[str, float | str]
 
 # What a part of `measure.py` tells about.
 FIGURES = {
