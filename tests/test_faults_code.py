@@ -317,7 +317,9 @@ async def test_an_exit_code_of_a_class_of_its_own_is_a_number(box: Box) -> None:
 
 @pytest.mark.fault(1)
 async def test_code_that_ends_well_after_its_time_has_no_value(box: Box) -> None:
-    result = await box.python("import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('late')\n7", timeout=0.3)
+    result = await box.python(
+        "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('late')\n7", timeout=0.3
+    )
     assert (result.status, result.value, result.exit_code) == (Status.TIMEOUT, None, None)
     assert (result.stdout, result.state_lost) == ("late\n", False)
 
