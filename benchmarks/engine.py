@@ -27,6 +27,7 @@ from gymnast.trainer import (
     ChatFormat,
     Generation,
     GenerationRequest,
+    Generator,
     Sampling,
     TokenBudgets,
     TokenPolicy,
@@ -119,7 +120,7 @@ def engine_overhead() -> list[Result]:
 # --- the tokens ---------------------------------------------------------------------------------------------------
 
 
-class ScriptedGenerator:
+class ScriptedGenerator(Generator):
     """Gives the same answer at once."""
 
     def __init__(self, token_ids: list[int]) -> None:
@@ -132,6 +133,9 @@ class ScriptedGenerator:
             finish="stop",
             prompt_ids=list(request.prompt_ids),
         )
+
+    def load_weights(self, model: Any, version: int) -> None:
+        """There are none."""
 
     def close(self) -> None:
         """Nothing to release."""

@@ -103,6 +103,9 @@ class Turn:
     observation: list[Message] = field(default_factory=list)  # the environment's new messages
     reward: float = 0.0
     num_tokens: int = 0  # tokens that the model sampled
+    num_prompt_tokens: int = 0  # tokens that it was shown
+    num_cached_tokens: int = 0  # of these, the ones that the engine had computed in an earlier turn
+    weight_version: int | None = None  # optimiser steps that its weights had seen
     generation_seconds: float = 0.0
     environment_seconds: float = 0.0
     tool_calls: list[ToolCallRecord] = field(default_factory=list)

@@ -127,7 +127,13 @@ class _Player:
         started = time.perf_counter()
         with at_stage("policy"):
             act = _checked_act(await conversation.act())
-        turn = Turn(message=act.message, num_tokens=act.num_tokens)
+        turn = Turn(
+            message=act.message,
+            num_tokens=act.num_tokens,
+            num_prompt_tokens=act.num_prompt_tokens,
+            num_cached_tokens=act.num_cached_tokens,
+            weight_version=act.weight_version,
+        )
         turn.generation_seconds = time.perf_counter() - started
         self.episode.turns.append(turn)
         with at_stage("step"):

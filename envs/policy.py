@@ -22,6 +22,9 @@ class Act:
 
     message: Message
     num_tokens: int = 0  # tokens that were sampled
+    num_prompt_tokens: int = 0  # tokens that the model was shown
+    num_cached_tokens: int = 0  # of these, the ones that the engine had computed in an earlier turn
+    weight_version: int | None = None  # optimiser steps that the model's weights had seen
     stop: StopReason | None = None  # set when a limit cut the answer: the turn is not complete
 
 

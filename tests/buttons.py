@@ -15,6 +15,7 @@ from gymnast.trainer import (
     AgentTrainer,
     Generation,
     GenerationRequest,
+    Generator,
     GRPOTrainer,
 )
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer, warm_up
@@ -122,7 +123,9 @@ def make_trainer(
     generator: Any = None,
     **options: Any,
 ) -> AgentTrainer:
-    """A trainer on `Buttons`; `options` go into the configuration."""
+    """A trainer on `Buttons`; `options`, and the name of a generator, go into the configuration."""
+    if isinstance(generator, str):
+        options["generator"], generator = generator, None
     return trainer_class(
         model=model() if agent is None else agent,
         environment=Buttons() if environment is None else environment,
@@ -146,7 +149,7 @@ def call_ids(name: str) -> list[int]:
     return ids(f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call><|im_end|>')
 
 
-class ScriptedGenerator:
+class ScriptedGenerator(Generator):
     """A generator whose answer is a function of the request; counts what it was asked for."""
 
     def __init__(self, answer: Any) -> None:
@@ -163,6 +166,9 @@ class ScriptedGenerator:
             finish="stop" if stopped else "length",
             prompt_ids=list(request.prompt_ids),
         )
+
+    def load_weights(self, model: Any, version: int) -> None:
+        """There are none."""
 
     def close(self) -> None:
         """Nothing is open."""

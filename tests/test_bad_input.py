@@ -292,7 +292,7 @@ def test_the_tokenizer_comes_from_where_the_model_does(monkeypatch: pytest.Monke
 
 
 def test_an_option_of_the_own_generator_beside_another(silent: Any, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="generation_rows=7 has no effect"):
+    with pytest.warns(UserWarning, match="generation_rows: no effect, since a generator was given"):
         make_trainer(tmp_path, generator=silent, generation_rows=7)
 
 

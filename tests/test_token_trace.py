@@ -21,11 +21,13 @@ from gymnast.trainer import (
     ChatFormat,
     Generation,
     GenerationRequest,
+    Generator,
     Sampling,
     TokenBudgets,
     TokenPolicy,
     TransformersGenerator,
 )
+from gymnast.trainer.metrics import episode_metrics
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 
 END = "<|im_end|>"
@@ -54,7 +56,7 @@ def spelled(text: str) -> list[int]:
     return ids + [tokenizer().eos_token_id] * text.endswith(END)
 
 
-class ScriptedGenerator:
+class ScriptedGenerator(Generator):
     """Answers with given tokens, in the order of an episode's turns; cut to what was asked for, as an engine does.
 
     Args:
@@ -78,6 +80,9 @@ class ScriptedGenerator:
         self.sampled.append((ids, logprobs))
         finish = "stop" if ids[-1] in request.stop_ids else "length"
         return Generation(token_ids=ids, logprobs=logprobs, finish=finish, prompt_ids=[*self.lies, *request.prompt_ids])
+
+    def load_weights(self, model: Any, version: int) -> None:
+        """There are none."""
 
     def close(self) -> None:
         pass
@@ -141,10 +146,19 @@ async def test_results_are_appended_and_masked() -> None:
     )
 
 
-@pytest.mark.parametrize(("lies", "drift"), [([], 0), ([5], None)])
-async def test_an_engine_that_saw_another_prompt_is_counted(lies: list[int], drift: int | None) -> None:
-    _, trace = await play(ScriptedGenerator(ADD + END, FINAL + END, lies=lies))
-    assert trace.drift == drift if drift is not None else trace.drift > 0
+async def test_an_engine_that_saw_another_prompt_fails_the_episode_and_is_counted() -> None:
+    engine = RolloutEngine(Calculator, policy(ScriptedGenerator(ADD + END, FINAL + END, lies=[5])))
+    [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))
+    assert episode.failure is not None
+    assert episode.failure.type == "TokenDriftError"
+    assert "saw another prompt than it was sent" in episode.failure.message
+    assert episode.trace is not None
+    assert episode_metrics([episode])["tokens/drift"] == episode.trace.drift > 0
+
+
+async def test_the_engine_saw_what_was_sent() -> None:
+    _, trace = await play(ScriptedGenerator(ADD + END, FINAL + END))
+    assert trace.drift == 0
 
 
 async def test_an_engine_with_too_few_logprobs_fails_the_episode() -> None:

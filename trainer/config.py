@@ -16,6 +16,7 @@ from ..envs.play import EpisodeLimits
 from ..envs.rollout import OnFailure
 from .advantages import ALGORITHMS, Scale
 from .generation import Sampling
+from .generator_options import check_generator_options
 from .losses import LOSSES
 from .token_policy import TokenBudgets
 
@@ -92,7 +93,16 @@ class AgentConfig(TrainingArguments):
     top_k: int = option(0, "Sample among this many tokens; 0 = all.")
     min_p: float = option(0.0, "Least probability, relative to the most probable token; 0 = off.")
     chat_template_kwargs: dict[str, Any] | None = option(None, "Passed to the chat template.")
+
+    # Generation.
+    generator: str = option("transformers", "What samples: transformers, vllm (in this process), or vllm-server.")
     generation_rows: int = option(256, "Requests that the generator decodes together at most.")
+    vllm_gpu_memory_utilization: float = option(0.3, "Share of the GPU's memory for vLLM; the rest is for training.")
+    vllm_enable_sleep_mode: bool = option(False, "Let vLLM give its GPU memory back while the model is trained.")
+    vllm_engine_kwargs: dict[str, Any] | None = option(None, "Further options of vLLM's engine in this process.")
+    vllm_server_urls: list[str] | None = option(None, "Addresses of the vLLM servers; port 8000 here by default.")
+    vllm_server_timeout: float = option(240.0, "Seconds to wait for a server that is starting, or starting again.")
+    vllm_group_port: int = option(0, "Port on which servers fetch new weights; any free one by default.")
 
     # Budgets. None = no limit of its own.
     max_completion_length: int = option(256, "Tokens of an episode after its prompt, tool results included.")
@@ -135,6 +145,7 @@ class AgentConfig(TrainingArguments):
             warnings.warn(f"these options have no effect in {type(self).__name__}: {', '.join(ignored)}", stacklevel=3)
         self._check_batches()
         self._check_objective()
+        check_generator_options(self)
         # Their constructors check the ranges of sampling, budgets, limits and on_failure.
         _ = self.sampling, self.limits, self.budgets(max_model_len=self.max_model_len or 1)
         OnFailure.parse(self.on_failure)

@@ -43,6 +43,8 @@ class Generation:
     logprobs: list[float]  # (T,) under the sampling distribution; for greedy decoding, at temperature 1
     finish: Literal["stop", "length"]  # a stop token, or max_tokens
     prompt_ids: list[int]  # the prompt as the engine saw it
+    weight_version: int = 0  # optimiser steps that the weights had seen
+    num_cached: int = 0  # prompt tokens that an earlier request had already computed
 
 
 @dataclass(slots=True, eq=False)
@@ -91,8 +93,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 class Batch:
     """One batch from prefill to its last token; rows leave as they finish."""
 
-    def __init__(self, model: PreTrainedModel, rows: list[Row], pad_id: int) -> None:
+    def __init__(self, model: PreTrainedModel, rows: list[Row], pad_id: int, weight_version: int = 0) -> None:
         self.model: Any = model
+        self.weight_version = weight_version
         self.rows = rows
         self.cache: Any = DynamicCache(config=model.config)
         self.sampling = rows[0].request.sampling
@@ -154,7 +157,15 @@ class Batch:
             return
         finish = "stop" if stopped else "length"
         seen = self.seen_ids[id(row)]
-        row.settle(Generation(token_ids=row.token_ids, logprobs=row.logprobs, finish=finish, prompt_ids=seen))
+        row.settle(
+            Generation(
+                token_ids=row.token_ids,
+                logprobs=row.logprobs,
+                finish=finish,
+                prompt_ids=seen,
+                weight_version=self.weight_version,
+            )
+        )
 
     def _keep(self, alive: list[int]) -> None:
         """Go on with these rows only."""

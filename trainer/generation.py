@@ -10,8 +10,8 @@ import asyncio
 import atexit
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -32,19 +32,50 @@ class GenerationError(RuntimeError):
     """The engine could not answer; its own error is the cause."""
 
 
-class Generator(Protocol):
-    """An inference engine."""
+class Generator(ABC):
+    """An inference engine.
 
+    Before a round the trainer calls `wake`, and `load_weights` if they have changed; after it, `sleep`. No request is
+    in flight then.
+    """
+
+    is_shared = False  # one engine serves all training processes, so the first of them alone loads weights
+
+    @abstractmethod
     async def generate(self, request: GenerationRequest) -> Generation:
         """Generate one answer; requests that are in flight together may share a batch."""
-        ...
 
+    @abstractmethod
+    def load_weights(self, model: PreTrainedModel, version: int) -> None:
+        """Sample with this model's weights from now on, which have seen `version` optimiser steps."""
+
+    def wake(self) -> None:  # noqa: B027
+        """Take back what `sleep` released."""
+
+    def sleep(self) -> None:  # noqa: B027
+        """Release what training may use meanwhile, such as the memory of a GPU that is shared."""
+
+    @abstractmethod
     def close(self) -> None:
         """Release the engine; requests that still wait fail."""
-        ...
 
 
-class TransformersGenerator:
+def check_request(request: GenerationRequest, vocab_size: int) -> None:
+    """Check what would end an engine: on an accelerator, a token that the model does not know ends the process.
+
+    Raises:
+        ValueError: there is nothing to continue, no token may be generated, or a token is not in the vocabulary.
+    """
+    if not request.prompt_ids or request.max_tokens < 1:
+        raise ValueError(
+            f"a request needs a prompt and max_tokens >= 1, got {len(request.prompt_ids)} prompt tokens and "
+            f"max_tokens={request.max_tokens}"
+        )
+    if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < vocab_size:
+        raise ValueError(f"the prompt has token {max(request.prompt_ids)}, but the model's vocabulary has {vocab_size}")
+
+
+class TransformersGenerator(Generator):
     """Samples with a transformers model in this process; training and sampling share its weights.
 
     One thread decodes. Requests that wait when it is free become its next batch, so episodes need not march in step;
@@ -62,6 +93,7 @@ class TransformersGenerator:
         self.model = model
         self.pad_id = pad_id
         self.max_batch_size = max_batch_size
+        self.weight_version = 0
         self._waiting: list[Row] = []
         self._changed = threading.Condition()
         self._closed = False
@@ -74,15 +106,7 @@ class TransformersGenerator:
             ValueError: there is nothing to continue, no token may be generated, or a token is not in the vocabulary.
             GenerationError: the model failed, or the generator is closed.
         """
-        if not request.prompt_ids or request.max_tokens < 1:
-            raise ValueError(
-                f"a request needs a prompt and max_tokens >= 1, got {len(request.prompt_ids)} prompt tokens and "
-                f"max_tokens={request.max_tokens}"
-            )
-        size = self.model.config.get_text_config().vocab_size
-        if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < size:
-            # On an accelerator such a token would end the process.
-            raise ValueError(f"the prompt has token {max(request.prompt_ids)}, but the model's vocabulary has {size}")
+        check_request(request, self.model.config.get_text_config().vocab_size)
         row = Row(
             request,
             future=asyncio.get_running_loop().create_future(),
@@ -93,6 +117,16 @@ class TransformersGenerator:
             return await row.future
         finally:
             row.settled = True  # on cancellation the row is dropped from its batch
+
+    def load_weights(self, model: PreTrainedModel, version: int) -> None:
+        """Note the version: the weights are the model's own.
+
+        Raises:
+            ValueError: it is another model.
+        """
+        if model is not self.model:
+            raise ValueError("a TransformersGenerator samples with the model that it was made for; make a new one")
+        self.weight_version = version
 
     def close(self) -> None:
         """End the decoding thread; requests that it has not answered fail."""
@@ -156,7 +190,7 @@ class TransformersGenerator:
 
     def _decode(self, rows: list[Row]) -> None:
         with evaluating(self.model), torch.no_grad():
-            batch = Batch(self.model, rows, self.pad_id)
+            batch = Batch(self.model, rows, self.pad_id, self.weight_version)
             while batch.rows:
                 if self._closed:
                     _fail_closed(batch.rows)

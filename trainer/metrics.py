@@ -7,7 +7,8 @@ tool results; an episode is clipped when a limit truncated it. Ours:
 - per episode: `turns/mean`, `tools/refused`, `tools/<name>/calls|failures|timeouts`, and `environment/<name>` as
   environments report it;
 - counts, over steps and processes: `episodes/played|failed|close_failed`, `groups/dropped`, `prompts/overlong`,
-  `tools/calls`, `tokens/sampled`, and `tokens/drift`, of which anything but 0 is a bug;
+  `tools/calls`, `tokens/sampled`, `tokens/prompt` (what the model was shown, in every turn anew), `tokens/cached` (what
+  of it the engine had not to compute again), and `tokens/drift`, of which anything but 0 is a bug;
 - seconds: `tools/<name>/seconds` of a mean call, `time/generation|environment` that a mean episode waited for each,
   `time/rollout` of a round, `time/update` of an optimiser step, from its batch to its new weights.
 
@@ -39,7 +40,9 @@ SUMS = frozenset(
         "episodes/close_failed",
         "groups/dropped",
         "prompts/overlong",
+        "tokens/cached",
         "tokens/drift",
+        "tokens/prompt",
         "tokens/sampled",
         "tools/calls",
     }
@@ -120,6 +123,8 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "prompts/overlong": float(sum(is_overlong(episode) for episode in episodes)),
         "tokens/drift": float(sum(episode.trace.drift for episode in episodes if episode.trace is not None)),
         "tokens/sampled": float(sum(episode.trace.num_sampled for episode in episodes if episode.trace is not None)),
+        "tokens/prompt": float(sum(turn.num_prompt_tokens for episode in episodes for turn in episode.turns)),
+        "tokens/cached": float(sum(turn.num_cached_tokens for episode in episodes for turn in episode.turns)),
         "tools/calls": float(sum(len(_calls_run(episode)) for episode in episodes)),
     }
     for reason in StopReason:

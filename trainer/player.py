@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -18,13 +18,18 @@ from ..envs.threads import run_in_loop
 from .chat import ChatFormat
 from .config import AgentConfig
 from .decoding import evaluating
-from .generation import Generator, Sampling, TransformersGenerator
+from .generation import Generator, Sampling
+from .generators import make_generator
 from .token_policy import TokenPolicy
 from .tool_formats import ToolFormat, ToolParser
+from .weight_sync import WeightSync
 
 
 class Player:
-    """A model, an environment and reward functions, ready to play."""
+    """A model, an environment and reward functions, ready to play.
+
+    `step` tells how many optimiser steps the model's weights have seen; the other arguments are the trainer's.
+    """
 
     def __init__(
         self,
@@ -36,6 +41,7 @@ class Player:
         reward_funcs: RewardFunction | Sequence[RewardFunction],
         tool_format: str | ToolFormat | ToolParser | None,
         generator: Generator | None,
+        step: Callable[[], int],
     ) -> None:
         self.args = args
         self.model = model
@@ -48,10 +54,11 @@ class Player:
         )
         pad_id = tokenizer.pad_token_id
         self.pad_id = pad_id if isinstance(pad_id, int) else self.chat.end_id
-        self.generator = generator or TransformersGenerator(
-            model, pad_id=self.pad_id, max_batch_size=args.generation_rows
-        )
         self.budgets = args.budgets(max_model_len=args.max_model_len or _context_length(model))
+        self.generator = generator or make_generator(
+            model, args, pad_id=self.pad_id, max_model_len=self.budgets.max_model_len
+        )
+        self._sync = WeightSync(model, self.generator, step)
         self.engine = RolloutEngine(
             environment,
             self.policy(args.sampling),
@@ -102,7 +109,12 @@ class Player:
         # The generator's thread restores what it found when it stops decoding, which may be after the last answer has
         # come: it must not find a model in training mode, or the next forward pass may meet dropout.
         with evaluating(self.model):
-            return run_in_loop(play_and_score())
+            self.generator.wake()
+            try:
+                self._sync()
+                return run_in_loop(play_and_score())
+            finally:
+                self.generator.sleep()
 
     def play_rows(
         self,

@@ -16,6 +16,7 @@ from ..envs.rollout import group_specs
 from ..envs.tool_env import ToolEnv
 from .config import AgentConfig
 from .generation import Generator
+from .generator_options import warn_of_unread
 from .loader import Rows
 from .player import Player
 
@@ -64,13 +65,19 @@ def load_tokenizer(
 
 
 def check_generator(args: AgentConfig, generator: Generator | None) -> None:
-    """Warn of options that only the trainer's own generator reads."""
-    if generator is not None and args.generation_rows != type(args).generation_rows:
-        warnings.warn(
-            f"generation_rows={args.generation_rows} has no effect: the generator that was given decides itself what "
-            f"it decodes together",
-            stacklevel=3,
+    """Check a generator that was given, and warn of options that only the trainer's own generators read.
+
+    Raises:
+        TypeError: it is no `Generator`.
+    """
+    if generator is None:
+        return
+    if not isinstance(generator, Generator):
+        raise TypeError(
+            f"generator must be a gymnast.trainer.Generator, got {type(generator).__name__}; subclass it: it says how "
+            f"new weights reach your engine (the configuration's option of this name takes the name of one)"
         )
+    warn_of_unread(args)
 
 
 class _Recording(dict[str, Any]):

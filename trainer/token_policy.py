@@ -32,6 +32,10 @@ class TokenBudgets:
                 raise ValueError(f"{name} must be at least 1, got {value}")
 
 
+class TokenDriftError(RuntimeError):
+    """The engine's record of its input differs from what it was sent; the episode fails, and `tokens/drift` counts."""
+
+
 class TokenPolicy:
     """Answers with a model, and records every token.
 
@@ -101,11 +105,14 @@ class TokenConversation:
         )
         generation = await policy.generator.generate(request)
         self._turn += 1
-        trace.drift += _difference(generation.prompt_ids, prompt_ids)
+        self._check_prompt(generation.prompt_ids, prompt_ids)
         trace.append_sampled(generation.token_ids, generation.logprobs)
         return Act(
             message=policy.chat.parse(prompt_ids, generation.token_ids, self._tools),
             num_tokens=len(generation.token_ids),
+            num_prompt_tokens=len(prompt_ids),
+            num_cached_tokens=generation.num_cached,
+            weight_version=generation.weight_version,
             stop=reason if generation.finish == "length" else None,
         )
 
@@ -128,6 +135,15 @@ class TokenConversation:
             return reason
         trace.append_observation(ids)
         return None
+
+    def _check_prompt(self, seen: Sequence[int], sent: Sequence[int]) -> None:
+        drift = _difference(seen, sent)
+        if drift:
+            self.trace.drift += drift
+            raise TokenDriftError(
+                f"the engine saw another prompt than it was sent: {drift} of {len(sent)} tokens differ, so what it "
+                f"sampled cannot be learned from"
+            )
 
     def _room(self) -> tuple[int, StopReason]:
         """Tokens that the episode may still take, and which budget that is."""

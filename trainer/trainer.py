@@ -47,7 +47,7 @@ class AgentTrainer(InterruptibleTrainer):
         processing_class: The tokenizer; the model's own by default.
         reward_funcs: Further rewards, TRL-style: `f(completions=..., **columns) -> list`.
         tool_format: How the model writes tool calls, where its chat template does not tell.
-        generator: Samples; by default the model itself, in this process.
+        generator: Samples; by default the one that the configuration names.
         callbacks: As in `transformers.Trainer`.
         optimizers: As in `transformers.Trainer`.
 
@@ -81,8 +81,9 @@ class AgentTrainer(InterruptibleTrainer):
         model = load_model(model, args.model_init_kwargs)
         tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
         options: dict[str, Any] = {"reward_funcs": reward_funcs, "tool_format": tool_format, "generator": generator}
-        self.player = Player(model, tokenizer, environment, args, **options)
         check_generator(args, generator)
+        options["step"] = lambda: self.state.global_step
+        self.player = Player(model, tokenizer, environment, args, **options)
         check_data_sets(train_dataset, eval_dataset, self.player)
         reference = Reference(model) if args.beta else None
         self._clock = UpdateClock(lambda values: self._metrics.add(values))

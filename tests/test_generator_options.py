@@ -1,0 +1,165 @@
+"""The options that choose a generator: a wrong one is refused before anything is loaded."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from gymnast.envs.core import ConfigurationError
+from gymnast.trainer import Generator, GRPOTrainer, TransformersGenerator
+from gymnast.trainer.tiny import make_tiny_model
+from gymnast.trainer.weight_sync import WeightSync
+from gymnast.trainer.weights import named_weights
+
+from .buttons import Buttons, ScriptedGenerator, call_ids, config, make_trainer, model, tokenizer
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"generator": "vlm"}, "generator must be one of transformers, vllm, vllm-server, got 'vlm'"),
+        ({"vllm_enable_sleep_mode": True}, "generator='transformers' does not read vllm_enable_sleep_mode"),
+        ({"generator": "vllm", "vllm_server_urls": ["http://a"]}, "'vllm' does not read vllm_server_urls"),
+        ({"generator": "vllm-server", "generation_rows": 8}, "'vllm-server' does not read generation_rows"),
+        ({"generator": "vllm", "vllm_gpu_memory_utilization": 0.0}, r"must be in \(0, 1\], got 0.0"),
+        ({"generator": "vllm-server", "vllm_server_timeout": 0.0}, "vllm_server_timeout must be positive"),
+        ({"generator": "vllm-server", "vllm_group_port": 70000}, "a port or 0, got 240.0 and 70000"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else ",".join(value),
+)
+def test_options_that_say_nothing_or_nonsense(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(tmp_path, **options)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_vllm_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"vLLM is not installed: pip install 'gymnast\[vllm\]'"):
+        make_trainer(tmp_path, generator="vllm")
+
+
+def test_a_generator_must_say_how_it_takes_weights(tmp_path: Path) -> None:
+    class Frozen:
+        async def generate(self, request: Any) -> Any: ...
+
+    with pytest.raises(TypeError, match=r"must be a gymnast.trainer.Generator, got Frozen"):
+        make_trainer(tmp_path, generator=Frozen())
+    with pytest.raises(TypeError, match="got str"):
+        GRPOTrainer(model(), Buttons(), config(tmp_path), processing_class=tokenizer(), generator="vllm")  # type: ignore[arg-type]
+
+
+def test_a_generator_that_is_given_reads_no_options(tmp_path: Path) -> None:
+    generator = ScriptedGenerator(lambda request: call_ids("left"))
+    with pytest.warns(UserWarning, match="vllm_enable_sleep_mode, generator: no effect"):
+        GRPOTrainer(
+            model(),
+            environment=lambda: None,  # type: ignore[arg-type,return-value]
+            args=config(tmp_path, generator="vllm", vllm_enable_sleep_mode=True),
+            processing_class=tokenizer(),
+            generator=generator,
+        )
+
+
+class Notes(Generator):
+    """Notes what is done to it."""
+
+    def __init__(self) -> None:
+        self.notes: list[Any] = []
+
+    async def generate(self, request: Any) -> Any:
+        self.notes.append("generate")
+        return await ScriptedGenerator(lambda each: call_ids("left")).generate(request)
+
+    def load_weights(self, model: Any, version: int) -> None:
+        self.notes.append(version)
+
+    def wake(self) -> None:
+        self.notes.append("wake")
+
+    def sleep(self) -> None:
+        self.notes.append("sleep")
+
+    def close(self) -> None:
+        self.notes.append("close")
+
+
+def test_weights_are_loaded_once_after_each_step_and_only_while_awake(tmp_path: Path) -> None:
+    generator = Notes()
+    trainer = make_trainer(tmp_path, generator=generator, max_steps=2, num_iterations=2, max_turns=1)
+    trainer.train()
+    trainer.rollout([{"good": "left", "id": 1}], num_generations=2)
+    trainer.rollout([{"good": "left", "id": 1}], num_generations=2)
+    one_round = ["generate"] * 8
+    two = ["generate"] * 2
+    assert generator.notes == ["wake", 0, *one_round, "sleep", "wake", 2, *two, "sleep", "wake", *two, "sleep"]
+
+
+def test_a_generator_sleeps_when_a_round_breaks(tmp_path: Path) -> None:
+    class Breaks(Notes):
+        def load_weights(self, model: Any, version: int) -> None:
+            raise OSError("no way there")
+
+    generator = Breaks()
+    with pytest.raises(OSError, match="no way there"):
+        make_trainer(tmp_path, generator=generator).train()
+    assert generator.notes == ["wake", "sleep"]
+
+
+def test_whatever_writes_to_the_weights_is_noticed() -> None:
+    agent = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
+    generator = Notes()
+    step = 0
+    sync = WeightSync(agent, generator, lambda: step)
+    sync()
+    sync()
+    agent.load_state_dict(agent.state_dict())
+    sync()
+    step = 1  # an optimiser that writes past PyTorch
+    sync()
+    sync()
+    assert generator.notes == [0, 0, 1]
+
+
+def test_another_model_is_no_news_for_the_transformers_generator() -> None:
+    generator = TransformersGenerator(model())
+    with pytest.raises(ValueError, match="samples with the model that it was made for"):
+        generator.load_weights(model(), 1)
+
+
+ADAPTERS = {
+    "linear layers": LoraConfig(target_modules=["q_proj", "down_proj"], r=4, init_lora_weights=False),
+    "whole layers": LoraConfig(target_modules=["q_proj"], modules_to_save=["norm"], r=4, init_lora_weights=False),
+}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_the_weights_of_an_adapted_model_are_merged_and_come_back_exactly(name: str) -> None:
+    plain = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
+    names = _names(plain)
+    adapted: Any = get_peft_model(make_tiny_model(tokenizer(), hidden_size=32, num_layers=1), ADAPTERS[name])
+    before = {key: value.clone() for key, value in adapted.state_dict().items()}
+    with named_weights(adapted) as weights:
+        assert set(weights) == names
+        missing = plain.load_state_dict(weights, strict=False)
+    assert missing.missing_keys == ["lm_head.weight"]
+    assert all(adapted.state_dict()[key].equal(value) for key, value in before.items())
+    inputs = {"input_ids": torch.arange(5, 25)[None]}
+    assert plain(**inputs).logits.allclose(adapted(**inputs).logits, atol=1e-4)
+
+
+def test_half_of_a_tie_cannot_be_trained() -> None:
+    agent = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
+    with pytest.warns(UserWarning, match="tie_word_embeddings"):  # noqa: PT031
+        adapted: Any = get_peft_model(agent, LoraConfig(target_modules=["embed_tokens"], r=4))
+        with pytest.raises(ConfigurationError, match=r"ties lm_head.weight to model.embed_tokens.weight, but only one"):
+            _names(adapted)
+
+
+def _names(model: Any) -> set[str]:
+    with named_weights(model) as weights:
+        return set(weights)

@@ -1,0 +1,40 @@
+"""What holds for the tests that need vLLM: a tiny model, an engine for each module, and vLLM's own warnings."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("filterwarnings", "default")  # vLLM and what it imports warn of themselves
+    config.addinivalue_line("filterwarnings", "ignore:.*reduce_op:FutureWarning")
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return make_tiny_tokenizer(["x"], vocab_size=280)
+
+
+@pytest.fixture
+def model(tokenizer: Any) -> Any:
+    """Each test's own, with weights that are large enough to have opinions."""
+    return copy.deepcopy(make_tiny_model(tokenizer))
+
+
+@pytest.fixture(scope="module")
+def engine(tokenizer: Any) -> Iterator[Any]:
+    """A generator without weights; tests load those of their model."""
+    from gymnast.trainer.vllm import VLLMGenerator
+
+    generator = VLLMGenerator(make_tiny_model(tokenizer), max_model_len=512)
+    yield generator
+    generator.close()

@@ -1,0 +1,111 @@
+"""Training with vLLM in the same process: new weights after each optimiser step, and never at another time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peft import LoraConfig, get_peft_model
+
+from gymnast.envs import Episode
+from gymnast.trainer import AgentTrainer, GRPOTrainer, RLOOTrainer
+from gymnast.trainer.vllm import VLLMGenerator
+
+from ..buttons import ROWS, make_trainer
+from ..buttons import model as buttons_model
+
+TOLERANCE = 1e-3  # nats, over whole episodes in float32; seen: 2e-5
+
+
+class Loads:
+    """Counts what a trainer loads into its generator, and the prefix caches that this resets."""
+
+    def __init__(self, trainer: AgentTrainer) -> None:
+        self.versions: list[int] = []
+        generator: Any = trainer.player.generator
+        load_weights = generator.load_weights
+
+        def counted(model: Any, version: int) -> None:
+            self.versions.append(version)
+            load_weights(model, version)
+
+        generator.load_weights = counted
+
+
+@pytest.fixture
+def trainers() -> Iterator[list[AgentTrainer]]:
+    """Trainers whose engines are to be closed."""
+    made: list[AgentTrainer] = []
+    yield made
+    for trainer in made:
+        trainer.player.generator.close()
+
+
+def recording(trainer: AgentTrainer) -> list[list[Episode]]:
+    rounds: list[list[Episode]] = []
+    trainer.on_episodes = rounds.append  # type: ignore[method-assign,assignment]
+    return rounds
+
+
+@pytest.mark.parametrize("trainer_class", [GRPOTrainer, RLOOTrainer])
+def test_training_with_vllm_in_process(
+    tmp_path: Path, trainers: list[AgentTrainer], trainer_class: type[AgentTrainer]
+) -> None:
+    trainer = make_trainer(tmp_path, trainer_class, generator="vllm", max_steps=3, eval_rows=ROWS)
+    trainers.append(trainer)
+    assert isinstance(trainer.player.generator, VLLMGenerator)
+    loads, rounds = Loads(trainer), recording(trainer)
+    trainer.train()
+    metrics = trainer.evaluate()
+    versions = [{turn.weight_version for each in episodes for turn in each.turns} for episodes in rounds]
+    assert versions == [{0}, {1}, {2}]
+    assert loads.versions == [0, 1, 2, 3]  # the last for the evaluation
+    trainer.rollout(ROWS)
+    assert loads.versions == [0, 1, 2, 3]
+    logged = [logs for logs in trainer.state.log_history if "loss" in logs]
+    assert all(logs["tokens/drift"] == 0 and logs["episodes/failed"] == 0 for logs in logged)
+    assert max(logs["sampling/sampling_logp_difference/max"] for logs in logged) < TOLERANCE
+    assert metrics["eval_episodes/played"] == 16
+    assert all(logs["tokens/cached"] > 0 for logs in logged)
+
+
+def test_vllm_and_transformers_are_equally_sure(tmp_path: Path, trainers: list[AgentTrainer]) -> None:
+    """The same tokens have the same log-probabilities, and greedy episodes are the same."""
+    trainers += [make_trainer(tmp_path, generator=name) for name in ("vllm", "transformers")]
+    ours, theirs = (trainer.rollout(ROWS, temperature=0.0) for trainer in trainers)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.trace is not None
+        assert other.trace is not None
+        assert mine.trace.completion_ids == other.trace.completion_ids
+        assert mine.trace.logprobs == pytest.approx(other.trace.logprobs, abs=TOLERANCE)
+
+
+def test_an_adapter_is_sampled_with_and_left_as_it_was(tmp_path: Path, trainers: list[AgentTrainer]) -> None:
+    agent: Any = get_peft_model(buttons_model(), LoraConfig(target_modules=["q_proj", "down_proj"], r=4))
+    before = {name: value.clone() for name, value in agent.state_dict().items() if "base_layer" in name}
+    trainer = make_trainer(tmp_path, agent=agent, generator="vllm", max_steps=3, learning_rate=0.05)
+    trainers.append(trainer)
+    rounds = recording(trainer)
+    trainer.train()
+    logged = [logs for logs in trainer.state.log_history if "loss" in logs]
+    assert max(logs["sampling/sampling_logp_difference/max"] for logs in logged) < TOLERANCE
+    assert [{turn.weight_version for each in episodes for turn in each.turns} for episodes in rounds] == [{0}, {1}, {2}]
+    after = agent.state_dict()
+    assert before
+    assert all(after[name].equal(value) for name, value in before.items())
+
+
+def test_a_checkpoint_that_is_loaded_is_sampled_with(tmp_path: Path, trainers: list[AgentTrainer]) -> None:
+    first = make_trainer(tmp_path, generator="vllm", max_steps=2, save_strategy="steps", save_steps=1)
+    trainers.append(first)
+    first.train()
+    second = make_trainer(tmp_path, generator="vllm", max_steps=3, save_strategy="no")
+    trainers.append(second)
+    loads, rounds = Loads(second), recording(second)
+    second.train(resume_from_checkpoint=True)
+    assert loads.versions == [2]
+    [episodes] = rounds
+    assert {turn.weight_version for each in episodes for turn in each.turns} == {2}
+    assert second.state.log_history[0]["sampling/sampling_logp_difference/max"] < TOLERANCE

