@@ -71,7 +71,7 @@ bench: $(VENV)/.dev
 	@test -n "$(BENCHMARKS)" || echo "make bench: there is no benchmarks/*.py yet"
 	@set -e; for program in $(BENCHMARKS); do echo "== $$program"; $(BIN)/python "$$program" $(ARGS); done
 
-bench-rollout: $(VENV)/.dev
+bench-rollout: $(VENV)/.dev $(VLLM)/.stamp
 	@$(BIN)/python benchmarks/rollout.py $(ARGS)
 
 # Needs a Docker engine; about six minutes, or ARGS="--peers none".

@@ -78,13 +78,13 @@ class LookUp(ToolEnv):
         return f"found {name}"
 
 
-def warmed_up_model(schemas: list[dict[str, Any]], *, seed: int) -> tuple[Any, Any]:
+def warmed_up_model(schemas: list[dict[str, Any]], *, seed: int, steps: int) -> tuple[Any, Any]:
     """A tiny model that has learned to do the work, and its tokenizer."""
     rng = random.Random(seed)
     demonstrations = [(_demonstration(rng), schemas) for _ in range(1024)]
     tokenizer = tokenizer_for(demonstrations)
     model = make_tiny_model(tokenizer, seed=seed)
-    warm_up(model, tokenizer, demonstrations, steps=300, seed=seed)
+    warm_up(model, tokenizer, demonstrations, steps=steps, seed=seed)
     return model, tokenizer
 
 

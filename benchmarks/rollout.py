@@ -3,8 +3,8 @@
     python benchmarks/rollout.py
     python benchmarks/rollout.py --quick               small samples, to see that all works; writes no results
 
-prints a table and writes benchmarks/results/rollout.json. It takes about three minutes on two cores. Of TRL the
-generation alone is timed, from prompts to the last token, tools included.
+prints a table, writes benchmarks/results/rollout.json and draws docs/timeline.png. It takes about four minutes on two
+cores. Of TRL the generation alone is timed, from prompts to the last token, tools included.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -26,12 +27,15 @@ import torch
 import transformers
 from _figures import Figure, Values, entry, print_table, rounded
 from _rollout_work import LookUp, blocking_look_up, latencies, rows, warmed_up_model
+from _timeline import Timeline, WatchedGenerator, draw
 from engine import token_bookkeeping
 
 from gymnast.envs import Episode, Message, RolloutEngine, ScriptedPolicy, ToolEnv, tool, tool_call
 from gymnast.trainer import GRPOConfig, GRPOTrainer
 
 RESULTS = Path(__file__).parent / "results" / "rollout.json"
+VLLM = Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"
+PICTURE = Path(__file__).parents[1] / "docs" / "timeline.png"
 EPISODES, GROUP, MAX_TOKENS = 64, 8, 128
 TURN_SECONDS = 0.02  # of the scripted policy
 HUNG_SECONDS = 3.0  # after which the hung tool is given up
@@ -39,10 +43,23 @@ HUNG_SECONDS = 3.0  # after which the hung tool is given up
 FIGURES = (
     Figure(key="episodes", name="64 episodes, slow tools: episodes a second", unit="1/s", target=None, at_least=True),
     Figure(key="speedup", name="  the same as a multiple of TRL's", unit="x", target=8, at_least=True, peers=False),
+    Figure(key="vllm_episodes", name="  the same with vLLM", unit="1/s", target=None, at_least=True, peers=False),
+    Figure(
+        key="vllm_speedup", name="  the same as a multiple of TRL's", unit="x", target=8, at_least=True, peers=False
+    ),
     Figure(key="critical", name="time / critical path of the slowest episode", unit="", target=1.1, peers=False),
     Figure(key="overhead", name="engine overhead a turn, 1,024 episodes", unit="us", target=250, peers=False),
     Figure(key="growth", name="  growth from 64 to 4,096 episodes", unit="x", target=1.2, peers=False),
     Figure(key="bookkeeping", name="tokens of a turn: turn 30 / turn 3", unit="x", target=1.2, peers=False),
+    Figure(
+        key="prefix",
+        name="vLLM: tokens of earlier turns that it knows",
+        unit="%",
+        target=90,
+        at_least=True,
+        peers=False,
+    ),
+    Figure(key="twice", name="  prefilled twice, in full blocks of its cache", unit="tokens", target=0, peers=False),
     Figure(key="hung", name="a hung tool: time of the others, with / without", unit="x", target=1.1, peers=False),
 )
 
@@ -51,6 +68,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small samples, to see that all works; writes no results")
     parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--timeline", type=Path, help="the picture; docs/timeline.png by default, none if --quick")
+    parser.add_argument("--vllm", default=VLLM, help="a Python that has vLLM (default: %(default)s), or none")
     arguments = parser.parse_args()
     facts: dict[str, Any] = {
         "cores": os.cpu_count(),
@@ -63,7 +82,18 @@ def main() -> None:
     print(", ".join(f"{name} {value}" for name, value in facts.items()), flush=True)
     ours: Values = {}
     theirs: Values = {}
-    for part in (beside_trl, critical_path, overhead, bookkeeping, hung_tool):
+    with tempfile.TemporaryDirectory() as folder:
+        model, tokenizer = save_model(folder, steps=30 if arguments.quick else 300)
+        print("  with_vllm ...", flush=True)
+        with_vllm(ours, folder, str(arguments.vllm), quick=arguments.quick)
+        print("  beside_trl ...", flush=True)
+        timelines = beside_trl(ours, theirs, model, tokenizer, quick=arguments.quick)
+    if isinstance(ours["vllm_episodes"], float):
+        ours["vllm_speedup"] = ours["vllm_episodes"] / float(theirs["episodes"])
+    picture = arguments.timeline or (None if arguments.quick else PICTURE)
+    if picture is not None:
+        draw(timelines, picture)
+    for part in (critical_path, overhead, bookkeeping, hung_tool):
         print(f"  {part.__name__} ...", flush=True)
         part(ours, theirs, quick=arguments.quick)
     entries = [entry(figure, ours, {"TRL": theirs}) for figure in FIGURES]
@@ -77,17 +107,51 @@ def main() -> None:
 # --- a model with slow tools, beside TRL --------------------------------------------------------------------------
 
 
-def beside_trl(ours: Values, theirs: Values, *, quick: bool) -> None:
+def save_model(folder: str, *, steps: int) -> tuple[Any, Any]:
+    """The model that all play with, and its tokenizer."""
+    probe = ToolEnv([blocking_look_up(time.sleep, latencies(0))])
+    model, tokenizer = warmed_up_model(list(probe.tool_schemas()), seed=1, steps=steps)
+    probe.close()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model, tokenizer
+
+
+def with_vllm(ours: Values, folder: str, python: str, *, quick: bool) -> None:
+    """The same episodes with vLLM, and long ones to see what it computes again."""
+    keys = ("vllm_episodes", "vllm_speedup", "prefix", "twice")
+    if not Path(python).exists():
+        ours |= dict.fromkeys(keys, f"not measured: there is no Python at {python!r}")
+        return
+    episodes = 16 if quick else EPISODES
+    program = Path(__file__).with_name("_rollout_vllm.py")
+    done = subprocess.run([python, program, folder, str(episodes)], capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        ours |= dict.fromkeys(keys, f"failed: {done.stderr.strip().splitlines()[-1:]}")
+        return
+    seen = json.loads(done.stdout.splitlines()[-1])
+    ours |= {
+        "vllm_episodes": episodes / seen["seconds"],
+        "vllm_calls": float(seen["calls"]),
+        "prefix": 100 * seen["cached"] / seen["known"],
+        "twice": float(seen["lost_tokens"]),
+        "twice_in_last_blocks": float(seen["known"] - seen["cached"] - seen["lost_tokens"]),
+        "prefix_turns": float(seen["turns"]),
+    }
+
+
+def beside_trl(ours: Values, theirs: Values, model: Any, tokenizer: Any, *, quick: bool) -> dict[str, Timeline]:
+    """The same episodes here and there; what each of them was doing when."""
     import _rollout_trl
 
     episodes = 16 if quick else EPISODES
+    timeline = Timeline()
     with tempfile.TemporaryDirectory() as folder:
-        probe = ToolEnv([blocking_look_up(time.sleep, latencies(0))])
-        model, tokenizer = warmed_up_model(list(probe.tool_schemas()), seed=1)
-        probe.close()
+        copied = copy.deepcopy(model)
+        generator = WatchedGenerator(timeline, copied, pad_id=tokenizer.pad_token_id)
         trainer = GRPOTrainer(
-            model=copy.deepcopy(model),
-            environment=ToolEnv([blocking_look_up(time.sleep, latencies(1))]),
+            model=copied,
+            environment=ToolEnv([blocking_look_up(timeline.sleep, latencies(1))]),
             reward_funcs=lambda completions: [0.0] * len(completions),
             args=GRPOConfig(
                 output_dir=folder,
@@ -99,23 +163,27 @@ def beside_trl(ours: Values, theirs: Values, *, quick: bool) -> None:
             ),
             train_dataset=rows(8, seed=1),
             processing_class=copy.deepcopy(tokenizer),
+            generator=generator,
         )
-        started = time.perf_counter()
+        timeline.start()
         played = trainer.rollout(rows(episodes // GROUP, seed=1), num_generations=GROUP)
-        seconds = time.perf_counter() - started
+        timeline.stop()
+        generator.close()
     assert not any(episode.failure for episode in played), next(e.failure for e in played if e.failure)
+    assert timeline.count("generation") == sum(len(episode.turns) for episode in played)
     other = _rollout_trl.play(model, tokenizer, episodes=episodes, group=GROUP, max_tokens=MAX_TOKENS, seed=1)
     ours |= {
-        "episodes": episodes / seconds,
-        "speedup": other["seconds"] / seconds,
-        "episodes_calls": float(sum(len(turn.tool_calls) for episode in played for turn in episode.turns)),
-        "episodes_seconds": seconds,
+        "episodes": episodes / timeline.seconds,
+        "speedup": other.seconds / timeline.seconds,
+        "episodes_calls": float(timeline.count("tool")),
+        "episodes_seconds": timeline.seconds,
     }
     theirs |= {
-        "episodes": episodes / other["seconds"],
-        "episodes_calls": other["calls"],
-        "episodes_seconds": other["seconds"],
+        "episodes": episodes / other.seconds,
+        "episodes_calls": float(other.count("tool")),
+        "episodes_seconds": other.seconds,
     }
+    return {"gymnast": timeline, "TRL's GRPOTrainer": other}
 
 
 # --- the engine alone ---------------------------------------------------------------------------------------------
@@ -201,7 +269,7 @@ def hung_tool(ours: Values, theirs: Values, *, quick: bool) -> None:
         engine.play([{"prompt": "go", "hangs": number < hung} for number in range(count)])
         return sorted(others)[count - 1 - hung]
 
-    without, with_one = (statistics.median(seconds(hung) for _ in range(3)) for hung in (0, 1))
+    without, with_one = (statistics.median(seconds(hung) for _ in range(1 if quick else 3)) for hung in (0, 1))
     ours |= {"hung": with_one / without, "hung_without_seconds": without, "hung_with_seconds": with_one}
 
 
