@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import time
 from collections.abc import Callable
 from functools import cache
@@ -362,3 +363,12 @@ def test_a_format_by_name_or_object() -> None:
         ChatFormat(tiny_tokenizer(), tool_format="xml")
     with pytest.raises(ConfigurationError, match="must be a name, a ToolFormat or a function, got 3"):
         ChatFormat(tiny_tokenizer(), tool_format=3)  # type: ignore[arg-type]
+
+
+def test_vllms_parsers_need_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they read is tested with vLLM, in `tests/vllm`."""
+    monkeypatch.setitem(sys.modules, "vllm", None)  # as if it were not installed
+    with pytest.raises(ConfigurationError, match=r"vLLM is not installed: pip install 'gymnast\[vllm\]'"):
+        ChatFormat(tiny_tokenizer(), tool_format="vllm:hermes")
+    with pytest.raises(ConfigurationError, match="and 'vllm:' with the name of one of vLLM's tool parsers"):
+        ChatFormat(tiny_tokenizer(), tool_format="hermes2")

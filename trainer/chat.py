@@ -28,6 +28,7 @@ from .tool_formats import (
     reads_probe,
     recognise,
 )
+from .vllm_tools import VLLM_PREFIX, vllm_tool_format
 
 PREFIX_TOKENS = 256  # more than any template begins an answer with
 
@@ -37,14 +38,15 @@ class ChatFormat:
 
     Args:
         tokenizer: Has a chat template.
-        tool_format: How the model writes tool calls: a name in `FORMATS`, a `ToolFormat`, or a function from text to
-            an assistant message. By default the tokenizer's `response_template`, else the format that the chat
-            template's markers tell.
+        tool_format: How the model writes tool calls: a name in `FORMATS`, `vllm:` and the name of one of vLLM's tool
+            parsers, a `ToolFormat`, or a function from text to an assistant message. By default the tokenizer's
+            `response_template`, else the format that the chat template's markers tell.
         end_token_ids: Further ids that end a turn, as in the model's generation config.
         template_kwargs: Passed to the chat template, e.g. `{"enable_thinking": False}`.
 
     Raises:
-        ConfigurationError: there is no chat template, or the tokens of an observation are not well defined in it.
+        ConfigurationError: there is no chat template, the tokens of an observation are not well defined in it, or
+            `tool_format` cannot be used.
     """
 
     def __init__(
@@ -144,8 +146,12 @@ class ChatFormat:
 
     def _choose_tool_format(self, given: str | ToolFormat | ToolParser | None) -> tuple[ToolFormat | None, str]:
         if isinstance(given, str):
+            if given.startswith(VLLM_PREFIX):
+                name = given.removeprefix(VLLM_PREFIX)
+                return vllm_tool_format(name, self.tokenizer, self.template), "given by name"
             if given not in FORMATS:
-                raise ConfigurationError(f"unknown tool_format {given!r}; known are {sorted(FORMATS)}")
+                known = f"{sorted(FORMATS)}, and {VLLM_PREFIX!r} with the name of one of vLLM's tool parsers"
+                raise ConfigurationError(f"unknown tool_format {given!r}; known are {known}")
             return FORMATS[given], "given by name"
         if given is not None:
             if hasattr(given, "parse"):

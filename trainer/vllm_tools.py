@@ -1,0 +1,153 @@
+"""vLLM's tool parsers as tool formats: `tool_format="vllm:hermes"`.
+
+They are functions of text, so no engine is needed, but vLLM has to be installed; it is imported only when a parser is
+asked for. A parser passes over a call that it cannot read, which would then be taken for plain text. So the chat
+template tells how a call begins: what begins so and was not read is a malformed call.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from ..envs.core import ConfigurationError, Message, ToolCall, ToolSchema
+from .answers import check_text, make_call, make_message, read_json, split_thinking
+from .template import QUESTION, ChatTemplate
+from .tool_formats import PROBE_TOOL, reads_probe
+from .vllm_installed import check_vllm
+
+VLLM_PREFIX = "vllm:"
+_NAME = PROBE_TOOL["function"]["name"]
+
+
+def vllm_tool_format(name: str, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> VLLMToolFormat:
+    """The tool parser that vLLM knows by this name, if it reads the calls that the chat template renders.
+
+    Raises:
+        ConfigurationError: vLLM is missing or has no such parser, or the parser does not fit the model.
+    """
+    check_vllm()
+    given = f"tool_format={VLLM_PREFIX + name!r}"
+    if template.call_problem:
+        raise ConfigurationError(f"{given} has no effect: {template.call_problem}")
+    known = _manager().list_registered()
+    if name not in known:
+        near = get_close_matches(name, known)
+        advice = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(known)}"
+        raise ConfigurationError(f"{given}: vLLM has no tool parser of this name; {advice}")
+    # A malformed call is an answer like any other, but the parsers log a stack trace for each.
+    logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)
+    # Every parser reads the vocabulary when it is made, which takes long unless it is kept.
+    tokenizer = import_module("vllm.tokenizers.hf").get_cached_tokenizer(tokenizer)
+    found = VLLMToolFormat(name, tokenizer, template)
+    if problem := found.problem():
+        fitting = [each for each in known if not VLLMToolFormat(each, tokenizer, template).problem()]
+        advice = f"parsers that fit: {', '.join(fitting)}" if fitting else "none of vLLM's parsers fits this model"
+        raise ConfigurationError(f"{given}: the parser {problem}; {advice}")
+    return found
+
+
+class VLLMToolFormat:
+    """One of vLLM's tool parsers as a `ToolFormat`."""
+
+    def __init__(self, name: str, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> None:
+        self.name = VLLM_PREFIX + name
+        self._parser_name = name
+        self._tokenizer = tokenizer
+        self._probe = template.probe_call()
+        prefix, probe = self._probe
+        self._beginning = _beginning(split_thinking(probe, prefix)[1], template)
+
+    def problem(self) -> str:
+        """Why the parser cannot be used with this tokenizer and template; empty when it can."""
+        prefix, probe = self._probe
+        try:
+            self._parser([PROBE_TOOL])
+        except Exception as error:  # whatever its module and its constructor raise, say for a token that is missing
+            return f"cannot be used with this tokenizer: {error}"
+        message = self.parse(probe, prefix=prefix, tools=[PROBE_TOOL])
+        return "" if reads_probe(message) else f"does not read the call that the chat template renders, {probe!r}"
+
+    def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
+        thinking, text = split_thinking(text, prefix)
+        extract = self._parser(tools)
+        try:
+            found = extract(text)
+        except Exception as error:  # the parser's own code runs here, on whatever the model wrote
+            content, calls, errors = "", [], [str(error) or type(error).__name__]
+        else:
+            calls, errors = _read_calls(found.tool_calls)
+            content = found.content or ("" if calls else text)  # some parsers drop what looks like calls and is none
+        starts = self._beginnings(text, tools)
+        within = [self._beginnings(_arguments_text(call), tools) for call in calls]
+        if not errors and len(starts) - sum(map(len, within)) > len(calls):
+            errors = [f"vLLM's tool parser {self._parser_name!r} could not read it"]
+        if not errors:
+            return make_message(content, thinking, calls, [])
+        start = min(starts, default=0)
+        return make_message(text[:start], thinking, calls, [{"text": text[start:], "error": "; ".join(errors)}])
+
+    def _parser(self, tools: Sequence[ToolSchema]) -> Callable[[str], Any]:
+        """vLLM's function from a text to its content and calls, for one text: some parsers keep what they have read."""
+        request = _request(json.dumps(list(tools)))
+        parser = _manager().get_tool_parser(self._parser_name)(self._tokenizer, request.tools)
+        return lambda text: parser.extract_tool_calls(text, request)
+
+    def _beginnings(self, text: str, tools: Sequence[ToolSchema]) -> list[int]:
+        """Where calls begin in the text."""
+        names = "|".join(re.escape(each["function"]["name"]) for each in tools) or "(?!)"
+        pattern = self._beginning.replace(_NAME, f"(?:{names})")
+        return [match.start() for match in re.finditer(pattern, text)]
+
+
+def _manager() -> Any:
+    return import_module("vllm.tool_parsers").ToolParserManager
+
+
+@lru_cache(maxsize=64)
+def _request(tools: str) -> Any:
+    """The request that a parser asks for its tools, from their schemas as JSON."""
+    protocol = import_module("vllm.entrypoints.openai.chat_completion.protocol")
+    return protocol.ChatCompletionRequest(messages=[], tools=json.loads(tools) or None)
+
+
+def _read_calls(found: Sequence[Any]) -> tuple[list[ToolCall], list[str]]:
+    """vLLM's calls as ours, and what is wrong with the others, say with arguments that are no JSON object."""
+    calls: list[ToolCall] = []
+    errors = []
+    for each in found:
+        try:
+            check_text(each.function.name)
+            arguments = read_json(each.function.arguments)
+            calls.append(make_call(len(calls), {"name": each.function.name, "arguments": arguments}))
+        except ValueError as error:
+            errors.append(str(error))
+    return calls, errors
+
+
+def _arguments_text(call: ToolCall) -> str:
+    return json.dumps(call["function"]["arguments"], ensure_ascii=False)
+
+
+def _beginning(probe: str, template: ChatTemplate) -> str:
+    """How a call begins, as a regular expression in which `probe_tool` stands for the name of any tool.
+
+    It is the first tag (`<tool_call>`) that the template does not write in a plain answer too, or else all that stands
+    before the name, however it is spaced. Where that is punctuation only (`[`), the name belongs to it.
+    """
+    plain = template.render([QUESTION, {"role": "assistant", "content": "Hello."}])
+    before, after = re.split(f"{_NAME}|city", probe)[0], probe.partition(_NAME)[2]
+    for tag in re.findall(r"<[^<>\s]+>|\[[A-Z_]+\]", before):
+        if tag not in plain:
+            return re.escape(tag)
+    named = re.search(r"\w", before)
+    pieces = re.findall(r"\w+|[^\w\s]", before if named else before + _NAME + after[:1])
+    return r"\s*".join(map(re.escape, pieces))
