@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from .buttons import ROWS, make_trainer, subprocess_environment
+from .buttons import ROWS, make_trainer
+from .launching import launch
 
 PROGRAM = """
 import json, os, sys
@@ -65,45 +62,10 @@ torch.distributed.destroy_process_group()
 """
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def launch(folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    """The reports of two processes, started as torchrun does."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shared = subprocess_environment() | {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": "2",
-        "ACCELERATE_USE_CPU": "true",
-        "PYTHONWARNINGS": "default",  # torch.distributed has some of its own
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(folder), *arguments],
-            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        errors = [process.communicate(timeout=150)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
-    return [json.loads((folder / f"report-{rank}.json").read_text()) for rank in range(2)]
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("two")
-    return folder, launch(folder)
+    return folder, launch(folder, PROGRAM)
 
 
 def test_each_plays_whole_groups_of_its_own(run: Any) -> None:
@@ -168,7 +130,7 @@ def test_the_first_process_writes_the_checkpoint(run: Any) -> None:
 
 def test_resuming_both(run: Any, tmp_path: Path) -> None:
     folder, (first, second) = run
-    reports = launch(tmp_path / "resumed", str(folder / "checkpoint-1"))
+    reports = launch(tmp_path / "resumed", PROGRAM, str(folder / "checkpoint-1"))
     assert [report["played"] for report in reports] == [first["played"][1:], second["played"][1:]]
     expected = torch.load(folder / "weights-0.pt", weights_only=True)
     got = torch.load(tmp_path / "resumed" / "weights-1.pt", weights_only=True)

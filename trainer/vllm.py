@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from transformers import PreTrainedModel
 
 from ..envs.core import ConfigurationError
@@ -82,7 +83,9 @@ class VLLMGenerator(Generator):
         self.weight_version = 0
         self._sleeps = enable_sleep_mode and not on_cpu
         self._vocab_size = model.config.get_text_config().vocab_size
-        self._engine = EngineThread(_make_engine(model, options | dict(engine_kwargs or {}), on_cpu=on_cpu))
+        keeps_group = dist.is_initialized()
+        engine = _make_engine(model, options | dict(engine_kwargs or {}), on_cpu=on_cpu)
+        self._engine = EngineThread(engine, keeps_group=keeps_group)
         self._finalizer = weakref.finalize(self, self._engine.close)  # when nobody knows this generator any more
 
     async def generate(self, request: GenerationRequest) -> Generation:

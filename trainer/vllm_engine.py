@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import torch.distributed as dist
 
 from .generation import GenerationError
 
@@ -47,10 +50,12 @@ class EngineThread:
 
     Args:
         engine: A `vllm.v1.engine.llm_engine.LLMEngine` in this process, which belongs to the thread from now on.
+        keeps_group: PyTorch's default process group was there before the engine, and is to be there after it.
     """
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, *, keeps_group: bool) -> None:
         self._engine = engine
+        self._keeps_group = keeps_group
         self._names = itertools.count()
         self._waiting: dict[str, _Waiting] = {}
         self._jobs: list[Callable[[], None]] = []
@@ -141,7 +146,7 @@ class EngineThread:
 
     def _add(self, name: str, prompt_ids: list[int], params: Any, waiting: _Waiting) -> None:
         try:
-            self._engine.add_request(name, {"prompt_token_ids": prompt_ids}, params)
+            self._engine.add_request(name, {"type": "token", "prompt_token_ids": prompt_ids}, params)
         except Exception as error:  # this request alone is wrong
             failure = GenerationError(f"vLLM refused a request: {error}")
             failure.__cause__ = error
@@ -157,9 +162,27 @@ class EngineThread:
         with self._changed:
             jobs, self._jobs = self._jobs, []
         for job in jobs:  # whoever waits for one of these must not wait for ever
-            job()
+            with contextlib.suppress(Exception):  # of an engine that has failed, which everybody hears below
+                job()
         for waiting in self._waiting.values():
             waiting.settle(self._closed)
         self._waiting.clear()
         engine, self._engine = self._engine, None
-        engine.engine_core.shutdown()
+        with _kept_default_group() if self._keeps_group else contextlib.nullcontext():
+            engine.engine_core.shutdown()
+
+
+@contextlib.contextmanager
+def _kept_default_group() -> Iterator[None]:
+    """vLLM destroys PyTorch's default process group when it ends, which may be the one that training goes on with."""
+    destroy = dist.destroy_process_group
+
+    def destroy_others(group: dist.ProcessGroup | None = None) -> None:
+        if group is not None:
+            destroy(group)
+
+    dist.destroy_process_group = destroy_others
+    try:
+        yield
+    finally:
+        dist.destroy_process_group = destroy

@@ -15,6 +15,7 @@ from gymnast.trainer.vllm import VLLMGenerator
 
 from ..buttons import ROWS, make_trainer
 from ..buttons import model as buttons_model
+from ..launching import launch
 
 TOLERANCE = 1e-3  # nats, over whole episodes in float32; seen: 2e-5
 
@@ -109,3 +110,35 @@ def test_a_checkpoint_that_is_loaded_is_sampled_with(tmp_path: Path, trainers: l
     [episodes] = rounds
     assert {turn.weight_version for each in episodes for turn in each.turns} == {2}
     assert second.state.log_history[0]["sampling/sampling_logp_difference/max"] < TOLERANCE
+
+
+PROGRAM = """
+import json, os, sys
+from pathlib import Path
+import torch
+from buttons import Buttons, config, model, tokenizer, ROWS
+from gymnast.trainer import GRPOTrainer
+
+folder = Path(sys.argv[1])
+trainer = GRPOTrainer(
+    model=model(),
+    environment=Buttons(),
+    args=config(folder, max_steps=2, per_device_train_batch_size=4, ddp_backend="gloo", generator="vllm"),
+    train_dataset=ROWS,
+    processing_class=tokenizer(),
+)
+trainer.train()
+logs = [logs for logs in trainer.state.log_history if "loss" in logs]
+(folder / f"report-{os.environ['RANK']}.json").write_text(json.dumps(logs))
+trainer.player.generator.close()
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_each_of_two_processes_has_an_engine(tmp_path: Path) -> None:
+    first, second = launch(tmp_path, PROGRAM)
+    for logs in first:
+        assert logs["episodes/played"] == 8
+        assert logs["tokens/drift"] == logs["episodes/failed"] == 0
+        assert logs["sampling/sampling_logp_difference/max"] < TOLERANCE
+    assert [logs["loss"] for logs in first] == [logs["loss"] for logs in second]
