@@ -228,7 +228,12 @@ def overhead(ours: Values, theirs: Values, *, quick: bool, turns: int = 8) -> No
 
     microseconds(64)
     counts = (64, 128, 256) if quick else (64, 1024, 4096)
-    few, many, most = (min(microseconds(count) for _ in range(1 if quick else 3)) for count in counts)
+
+    def sample(count: int) -> float:
+        """As many turns in each sample: a short one would catch a quiet moment of the machine."""
+        return statistics.mean(microseconds(count) for _ in range(counts[-1] // count))
+
+    few, many, most = (min(sample(count) for _ in range(1 if quick else 3)) for count in counts)
     ours |= {"overhead_64": few, "overhead": many, "overhead_4096": most, "growth": most / few}
 
 

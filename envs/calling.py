@@ -40,6 +40,9 @@ async def call_tools(
         BrokenEnvironmentError, ConfigurationError, SandboxError: a tool found the environment broken, see
             `breaking`; the calls beside it are cancelled.
     """
+    if len(calls) == 1:
+        message, record = await _of_its_own(_call(calls[0], tools, timeout, max_chars))
+        return [message], [record]
     results: list[tuple[Message, ToolCallRecord]] = []
     ended = False
     for segment in _split_at_final(calls, tools):
@@ -62,6 +65,22 @@ def _split_at_final(calls: Sequence[ToolCall], tools: Mapping[str, Tool]) -> lis
         else:
             segments[-1].append(call)
     return [segment for segment in segments if segment]
+
+
+async def _of_its_own(call: Coroutine[Any, Any, Item]) -> Item:
+    """Await one call in a task of its own: what a tool does to its task is not done to the episode's.
+
+    It may swallow a cancellation, or leave a mark of one behind, as a TaskGroup does in Python 3.11.
+    """
+    episode = asyncio.current_task()
+    assert episode is not None
+    marks = episode.cancelling()
+    try:
+        # Cancelled meanwhile, the episode hands that on to the call, and goes on only when the call has ended.
+        return await asyncio.create_task(call)
+    finally:
+        if episode.cancelling() > marks:  # whatever the call made of it
+            raise asyncio.CancelledError
 
 
 async def _side_by_side(calls: Sequence[Coroutine[Any, Any, Item]]) -> list[Item]:

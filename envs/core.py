@@ -278,5 +278,5 @@ class Environment(gymnasium.Env[list[Message], Message]):
 def stable_seed(*parts: str | int) -> int:
     """A seed in [0, 2**63) that depends on the parts alone: the same in every process and on every machine."""
     text = "".join(f"{type(part).__name__}:{str(part).replace(';', ';;')};" for part in parts)
-    entropy = list(text.encode())
+    entropy = np.frombuffer(text.encode(), np.uint8).astype(np.uint32)
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)

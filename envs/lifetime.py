@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -27,17 +26,25 @@ class Broken(Exception):
         self.error = error
 
 
-@contextmanager
-def at_stage(stage: Stage) -> Iterator[None]:
-    """Turn whatever is raised within into `Broken`; only a cancellation of ours passes."""
-    try:
-        yield
-    except GeneratorExit:
-        raise
-    except BaseException as error:  # SystemExit of an environment must not end training
+class at_stage:  # read as `with at_stage("step"):`
+    """Turn whatever is raised within into `Broken`; only a cancellation of ours passes.
+
+    A class and no generator, since each turn enters it three times.
+    """
+
+    __slots__ = ("_stage",)
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage: Stage = stage
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None or isinstance(error, GeneratorExit):
+            return
         if isinstance(error, asyncio.CancelledError) and being_cancelled():
-            raise
-        raise Broken(stage, error) from error
+            return
+        raise Broken(self._stage, error) from error  # a SystemExit too: an environment's must not end training
 
 
 async def open_environment(

@@ -64,7 +64,9 @@ async def play_episode(
             player = _Player(episode, environment, policy, limits)
             conversation = await player.begin()
             preparing = None
-            episode.stop = await player.play(conversation)
+            while (stop := await player.turn(conversation)) is None:
+                pass
+            episode.stop = stop
     except TimeoutError:
         over = f"episode_timeout={limits.episode_timeout:g} s was over"
         if preparing is not None:  # no turn was possible, so a reward of zero would be a lie
@@ -110,20 +112,15 @@ class _Player:
         with at_stage("reset"):
             self._check_step_timeout()
             reset = self._call("reset", seed=spec.task.seed, options={"task": spec.task.row})
-            episode.prompt, episode.metrics = checked_reset(await self._timed("reset", reset), self.name)
+            episode.prompt, episode.metrics = checked_reset(await reset, self.name)
             episode.tools = self.core.tool_schemas() if isinstance(self.core, Environment) else []
         with at_stage("policy"):
             conversation = self.policy.begin(spec, episode.prompt, episode.tools)
             episode.trace = conversation.trace
         return conversation
 
-    async def play(self, conversation: Conversation) -> StopReason:
-        while True:
-            stop = await self._turn(conversation)
-            if stop is not None:
-                return stop
-
-    async def _turn(self, conversation: Conversation) -> StopReason | None:
+    async def turn(self, conversation: Conversation) -> StopReason | None:
+        """One answer of the policy and what the environment says to it; why the episode ends then, if it does."""
         started = time.perf_counter()
         with at_stage("policy"):
             act = _checked_act(await conversation.act())
@@ -155,18 +152,16 @@ class _Player:
         started = time.perf_counter()
         self.grading = any(map(self._is_final, calls))
         try:
-            result = checked_step(await self._timed("step", self._call("step", action)), self.name)
+            result = checked_step(await self._call("step", action), self.name)
             self.grading = False
         finally:
             turn.environment_seconds = time.perf_counter() - started
         stop = ending(result, self.name)
         turn.reward = result.reward
         self.episode.metrics |= result.info.get("metrics", {})
-        answers = list(takewhile(lambda message: message["role"] == "tool", result.messages))
-        merged = _in_call_order(len(calls), {index: message for index, (message, _) in refused.items()}, answers)
-        turn.observation = merged + result.messages[len(answers) :]
-        records = {index: record for index, (_, record) in refused.items()}
-        turn.tool_calls = _in_call_order(len(calls), records, result.info.get("tool_calls", []))
+        turn.observation, turn.tool_calls = list(result.messages), list(result.info.get("tool_calls", ()))
+        if refused:
+            _insert(refused, len(calls), turn)
         if self.calls_left is not None:
             self.calls_left -= len(calls) - len(refused)
         return stop
@@ -209,8 +204,10 @@ class _Player:
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """`reset` or `step`, in the asynchronous form where the environment has one (wrappers have not)."""
         if isinstance(self.environment, Environment):
-            return getattr(self.environment, f"a{method}")(*args, **kwargs)
-        return run_in_thread(getattr(self.environment, method), *args, **kwargs)
+            call = getattr(self.environment, f"a{method}")(*args, **kwargs)
+        else:
+            call = run_in_thread(getattr(self.environment, method), *args, **kwargs)
+        return call if self.limits.step_timeout is None else self._timed(method, call)
 
     async def _timed(self, what: str, call: Coroutine[Any, Any, Any]) -> Any:
         deadline = asyncio.timeout(self.limits.step_timeout)
@@ -233,6 +230,16 @@ def _checked_act(act: Act) -> Act:
     if clause is not None:
         raise ValueError(f"the policy gave a wrong message: {clause}")
     return act
+
+
+def _insert(refused: Mapping[int, tuple[Message, ToolCallRecord]], calls: int, turn: Turn) -> None:
+    """Put what the refused calls of a turn were told among the environment's answers to its other calls."""
+    answers = list(takewhile(lambda message: message["role"] == "tool", turn.observation))
+    others = turn.observation[len(answers) :]
+    messages = {index: message for index, (message, _) in refused.items()}
+    records = {index: record for index, (_, record) in refused.items()}
+    turn.observation = _in_call_order(calls, messages, answers) + others
+    turn.tool_calls = _in_call_order(calls, records, turn.tool_calls)
 
 
 def _in_call_order(count: int, refused: Mapping[int, Item], given: Sequence[Item]) -> list[Item]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from .collector import episode_in_flight
 from .core import Task, stable_seed
 from .episode import Episode, EpisodeSpec
 from .play import EpisodeLimits, play_episode
@@ -106,37 +107,37 @@ class RolloutEngine:
         places = asyncio.Semaphore(self.max_concurrency)
         tasks: list[asyncio.Task[Episode]] = []
 
-        async def play(spec: EpisodeSpec) -> Episode:
-            try:
-                episode = await self._play(spec)
-            finally:
-                places.release()
-            if on_episode is not None:
-                on_episode(episode)
-            return episode
-
         try:
             async with asyncio.TaskGroup() as group:
                 for spec in specs:
                     await places.acquire()
-                    tasks.append(group.create_task(play(spec)))
+                    tasks.append(group.create_task(self._play(spec, places, on_episode)))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None  # the first one cancelled the others
         return [task.result() for task in tasks]
 
-    async def _play(self, spec: EpisodeSpec) -> Episode:
+    async def _play(
+        self, spec: EpisodeSpec, places: asyncio.Semaphore, on_episode: Callable[[Episode], None] | None
+    ) -> Episode:
+        """Play one episode, again where it failed and another attempt is left, and free its place."""
         attempts = 0
-        while True:
-            attempts += 1
-            episode = await play_episode(spec, self.source.create, self.policy, self.limits)
-            episode.attempts = attempts
-            if episode.failure is None or attempts > self.on_failure.retries:
-                break
+        try:
+            with episode_in_flight:
+                while True:
+                    attempts += 1
+                    episode = await play_episode(spec, self.source.create, self.policy, self.limits)
+                    episode.attempts = attempts
+                    if episode.failure is None or attempts > self.on_failure.retries:
+                        break
+        finally:
+            places.release()
         if episode.failure is not None:
             if self.on_failure.action == "raise":
                 raise EpisodeFailedError(episode)
             if self.on_failure.action == "zero":
                 episode.reward = 0.0
+        if on_episode is not None:
+            on_episode(episode)
         return episode
 
     def play(self, rows: Sequence[Mapping[str, Any]], *, group_size: int = 1, seed: int = 0) -> list[Episode]:

@@ -7,10 +7,8 @@ that they were started in; what comes late lands in the score of a step that is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -41,18 +39,25 @@ class PerStep(Generic[Value]):
         setattr(_score(environment), self._name, value)
 
 
-@contextmanager
-def one_step(environment: Any) -> Iterator[None]:
+class one_step:  # read as `with one_step(environment):`
     """A step with a score of its own, which goes on from what was set since the last one, except for the reward."""
-    latest, previous = _latest(environment), _running.get()
-    score = replace(latest, reward=0.0, metrics=dict(latest.metrics))
-    vars(environment)["_score"] = score  # for callers without the context, such as threads of a tool's own
-    _running.set((environment, score))
-    try:
-        yield
-    finally:
-        _running.set(previous)
-        vars(environment)["_score"] = replace(score, metrics=dict(score.metrics))  # out of reach for who comes late
+
+    __slots__ = ("_environment", "_previous", "_score")
+
+    def __init__(self, environment: Any) -> None:
+        self._environment = environment
+
+    def __enter__(self) -> None:
+        latest, self._previous = _latest(self._environment), _running.get()
+        self._score = Score(0.0, latest.terminated, dict(latest.metrics))
+        vars(self._environment)["_score"] = self._score  # for callers without the context, such as a tool's own threads
+        _running.set((self._environment, self._score))
+
+    def __exit__(self, *error: object) -> None:
+        _running.set(self._previous)
+        score = self._score
+        # Out of reach for who comes late.
+        vars(self._environment)["_score"] = Score(score.reward, score.terminated, dict(score.metrics))
 
 
 def _score(environment: Any) -> Score:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -14,7 +14,7 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 def message_error(message: Any) -> str | None:
     """What is wrong with a chat message, in one clause; None when nothing is."""
-    if not isinstance(message, Mapping):
+    if not _is_mapping(message):
         return f"a message is a mapping, got {type(message).__name__}"
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
@@ -29,19 +29,24 @@ def message_error(message: Any) -> str | None:
     calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
         return f"'tool_calls' must be a list, got {type(calls).__name__}"
-    wrong = [call for call in calls or [] if not _is_tool_call(call)]
-    if wrong:
-        return f"a tool call is {{'function': {{'name': str, 'arguments': mapping or JSON}}}}, got {wrong[0]!r}"
+    for call in calls or ():
+        if not _is_tool_call(call):
+            return f"a tool call is {{'function': {{'name': str, 'arguments': mapping or JSON}}}}, got {call!r}"
     return None
 
 
 def _is_tool_call(call: Any) -> bool:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    return (
-        isinstance(function, Mapping)
-        and isinstance(function.get("name"), str)
-        and isinstance(function.get("arguments"), Mapping | str)
-    )
+    function = call.get("function") if _is_mapping(call) else None
+    if not _is_mapping(function) or not isinstance(function.get("name"), str):
+        return False
+    arguments = function.get("arguments")
+    return isinstance(arguments, str) or _is_mapping(arguments)
+
+
+def _is_mapping(value: Any) -> TypeGuard[Mapping[Any, Any]]:
+    if isinstance(value, dict):  # nearly always, and answered ten times faster than what follows
+        return True
+    return isinstance(value, Mapping)
 
 
 def check_messages(messages: Any, source: str) -> None:

@@ -108,13 +108,17 @@ async def run_in_thread(function: Callable[..., Result], /, *args: Any, **kwargs
     return await future
 
 
-async def call_function(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def call_function(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
     """Call what a user wrote: awaited when it is a coroutine function, in a thread when it is not, since it may block.
 
     What a blocking one returns is awaited where it can be: it may be a lambda around a coroutine function.
     """
     if inspect.iscoroutinefunction(function):
-        return await function(*args, **kwargs)
+        return function(*args, **kwargs)
+    return _call_blocking(function, *args, **kwargs)
+
+
+async def _call_blocking(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     result = await run_in_thread(function, *args, **kwargs)
     return await result if inspect.isawaitable(result) else result
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from .calling import call_tools, cut, with_text_of
 from .core import Environment, MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
+from .episode import ToolCallRecord
 from .score import PerStep, one_step
 from .spaces import check_messages
 from .threads import call_function
@@ -196,7 +198,7 @@ class ToolEnv(Environment):
         task = self.task_of(options)
         await self._prepare(task)
         self.tools = self._all_tools()
-        messages = await call_function(self.reset_task, task)
+        messages = await _ask(self.reset_task, task, default=ToolEnv.reset_task)
         self._narrow(task.get("tools"))  # afterwards, since reset_task may have chosen tools too
         check_messages(messages, f"{type(self).__name__}.reset_task()")
         self._transcript = list(messages)
@@ -231,20 +233,22 @@ class ToolEnv(Environment):
         if too_many and not any(map(self.is_final, calls)):  # a final answer goes before every cap
             return self._end(StopReason.MALFORMED)
         if calls or malformed:
-            result = await self._act(calls, malformed)
+            messages, records = await call_tools(
+                calls, self.tools, timeout=self.tool_timeout, max_chars=self.max_result_chars
+            )
+            result = self._result_of(messages, records, malformed)
             if too_many and not result.terminated:
                 return self._end(StopReason.MALFORMED, result.messages, tool_calls=result.info["tool_calls"])
             return result
-        answer = await call_function(self.reply, action)
+        answer = await _ask(self.reply, action, default=ToolEnv.reply)
         if answer is None:
             return self._end(StopReason.MODEL_STOPPED)
         check_messages(answer, f"{type(self).__name__}.reply()")
         return self._go_on(answer)
 
-    async def _act(self, calls: Sequence[ToolCall], malformed: Sequence[MalformedCall]) -> StepResult:
-        messages, records = await call_tools(
-            calls, self.tools, timeout=self.tool_timeout, max_chars=self.max_result_chars
-        )
+    def _result_of(
+        self, messages: list[Message], records: list[ToolCallRecord], malformed: Sequence[MalformedCall]
+    ) -> StepResult:
         for each in malformed:
             text = f"Error: the tool call could not be read: {each['error']}"
             messages.append({"role": "tool", "content": cut(text, self.max_result_chars)})
@@ -273,6 +277,13 @@ def final_answer(answer: str) -> str:
         answer: The final answer.
     """
     return answer
+
+
+async def _ask(hook: Callable[[Any], Any], about: Any, *, default: Callable[..., Any]) -> Any:
+    """What a hook answers; one that a subclass wrote may block, our own default does not and needs no thread."""
+    if inspect.ismethod(hook) and hook.__func__ is default:
+        return hook(about)
+    return await call_function(hook, about)
 
 
 def _tool_methods(cls: type) -> tuple[str, ...]:

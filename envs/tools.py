@@ -128,7 +128,7 @@ class Tool:
             if not isinstance(arguments, Mapping):
                 raise ArgumentError(f"{self.name}: arguments must be a JSON object, got {_shorten(arguments)}")
             # A copy, since the tool may change what it is given, and the message is a record of what the model said.
-            return self._validate(copy.deepcopy(dict(arguments)))
+            return self._validate({name: _copied(value) for name, value in arguments.items()})
         except RecursionError:
             raise ArgumentError(f"{self.name}: the arguments are nested too deeply") from None
 
@@ -254,6 +254,10 @@ def _clean(schema: Any) -> Any:
         if not (key == "title" and isinstance(entry, str))
         and not (key == "additionalProperties" and isinstance(entry, bool))
     }
+
+
+def _copied(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | None) else copy.deepcopy(value)
 
 
 def _from_json(text: str) -> Any:

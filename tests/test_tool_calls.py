@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 
-from gymnast.envs import Message, StopReason, final_answer, tool, tool_calls
+from gymnast.envs import BrokenEnvironmentError, Message, StopReason, final_answer, tool, tool_calls
 
 from .toolkit import WAIT, call, environment_of, step
 
@@ -202,3 +204,62 @@ async def test_cancelling_a_turn_cancels_its_calls() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert cancelled.is_set()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_tool_that_swallows_a_cancellation_cannot_keep_the_turn_alive(count: int) -> None:
+    started: list[int] = []
+    all_started = asyncio.Event()
+
+    async def stubborn() -> str:
+        """Wait."""
+        started.append(1)
+        if len(started) == count:
+            all_started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "still here"
+        return ""
+
+    task = asyncio.create_task(environment_of(stubborn).astep(tool_calls(*[("stubborn", {})] * count)))
+    await asyncio.wait_for(all_started.wait(), WAIT)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_mark_of_cancellation_that_a_tool_leaves_on_its_task_is_not_on_the_turns(count: int) -> None:
+    async def careless() -> str:
+        """Cancel the task that one is in, and go on."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            assert task.cancelling() == 1
+        return "done"
+
+    _, records = await step(environment_of(careless), *[("careless", {})] * count)
+    assert [record.outcome for record in records] == ["ok"] * count
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_tool_that_breaks_in_the_moment_of_a_cancellation_is_not_reported_by_asyncio() -> None:
+    async def breaks() -> str:
+        """Break."""
+        loop.call_soon(turn.cancel)  # so that it comes after this call has ended, and before the turn hears of it
+        raise BrokenEnvironmentError("lost")
+
+    reports: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reports.append(context))
+    turn = asyncio.create_task(environment_of(breaks).astep(tool_calls(("breaks", {}))))
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+    gc.collect()  # asyncio reports an error that nobody took when its task is collected
+    assert reports == []
