@@ -45,7 +45,7 @@ test: $(VENV)/.dev
 
 # There is a vLLM for CPUs on Linux only; elsewhere, VLLM=FOLDER names a venv that has one.
 test-vllm: $(VLLM)/.stamp
-	@$(VLLM)/bin/python -m pytest tests/vllm $(ARGS)
+	@$(VLLM)/bin/python -m pytest tests/with_vllm $(ARGS)
 
 # Five minutes, or ARGS="--seconds 60". Needs a Docker engine on this machine, and root, as it stops the engine for
 # moments, for everybody who uses it; `python benchmarks/_soak.py` leaves it alone.

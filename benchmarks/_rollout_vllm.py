@@ -29,7 +29,7 @@ class Interview(Environment):
     async def areset(self, *, seed: int | None = None, options: Any = None) -> Any:
         return [{"role": "user", "content": options["task"]["prompt"]}], {}
 
-    async def astep(self, message: Message) -> Any:
+    async def astep(self, action: Message) -> Any:
         question: Message = {"role": "user", "content": "Go on: tell me more of the river, the garden and the castle."}
         return [question], 0.0, False, False, {}
 

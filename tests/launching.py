@@ -18,7 +18,7 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def launch(folder: Path, program: str, *arguments: str) -> list[dict[str, Any]]:
+def launch(folder: Path, program: str, *arguments: str) -> list[Any]:
     """What two processes of a program, started as torchrun does, wrote to `report-<rank>.json` in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     shared = subprocess_environment() | {

@@ -366,7 +366,7 @@ def test_a_format_by_name_or_object() -> None:
 
 
 def test_vllms_parsers_need_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they read is tested with vLLM, in `tests/vllm`."""
+    """What they read is tested with vLLM, in `tests/with_vllm`."""
     monkeypatch.setitem(sys.modules, "vllm", None)  # as if it were not installed
     with pytest.raises(ConfigurationError, match=r"vLLM is not installed: pip install 'gymnast\[vllm\]'"):
         ChatFormat(tiny_tokenizer(), tool_format="vllm:hermes")

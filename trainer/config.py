@@ -102,7 +102,7 @@ class AgentConfig(TrainingArguments):
     vllm_engine_kwargs: dict[str, Any] | None = option(None, "Further options of vLLM's engine in this process.")
     vllm_server_urls: list[str] | None = option(None, "Addresses of the vLLM servers; port 8000 here by default.")
     vllm_server_timeout: float = option(240.0, "Seconds to wait for a server that is starting, or starting again.")
-    vllm_group_port: int = option(0, "Port on which servers fetch new weights; any free one by default.")
+    vllm_group_port: int = option(0, "Port of this machine where servers fetch new weights; 0 = any free.")
 
     # Budgets. None = no limit of its own.
     max_completion_length: int = option(256, "Tokens of an episode after its prompt, tool results included.")

@@ -204,8 +204,7 @@ def _unchanged_process() -> Iterator[None]:
 
 
 def _sampling_params(request: GenerationRequest) -> Any:
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     sampling = request.sampling
     return SamplingParams(

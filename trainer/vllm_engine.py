@@ -54,7 +54,7 @@ class EngineThread:
     """
 
     def __init__(self, engine: Any, *, keeps_group: bool) -> None:
-        self._engine = engine
+        self._engine: Any = engine
         self._keeps_group = keeps_group
         self._names = itertools.count()
         self._waiting: dict[str, _Waiting] = {}

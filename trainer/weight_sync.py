@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from accelerate import PartialState
 from transformers import PreTrainedModel
@@ -33,11 +32,9 @@ class WeightSync:
         state = self._state()
         if state == self._loaded:
             return
-        process: Any = PartialState()
-        if not self._generator.is_shared or process.is_main_process:
-            self._generator.load_weights(self._model, version=state[0])
+        self._generator.load_weights(self._model, version=state[0])
         if self._generator.is_shared:
-            process.wait_for_everyone()
+            PartialState().wait_for_everyone()  # one of the processes sends, and the others must not ask before
         self._loaded = state
 
     def _state(self) -> tuple[int, ...]:

@@ -199,4 +199,4 @@ def test_options_of_gpus_warn_where_there_is_none(model: Any) -> None:
 )
 def test_what_vllm_refuses_is_a_configuration_error(model: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        VLLMGenerator(model, **({"max_model_len": 512} | options))
+        VLLMGenerator(model, **{"max_model_len": 512, **options})

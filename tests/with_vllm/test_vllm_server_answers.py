@@ -1,0 +1,261 @@
+"""What VLLMServerGenerator makes of servers that answer amiss; no vLLM runs, its answers are played back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from gymnast.envs.core import ConfigurationError
+from gymnast.trainer.generation import GenerationError
+from gymnast.trainer.vllm_server import VLLMServerGenerator
+
+from ..buttons import model
+from .serving import ask
+
+Answer = Callable[[dict[str, Any]], Any]
+ERROR = {"error": {"message": "reasons of its own", "type": "InternalServerError", "param": None, "code": 500}}
+
+
+class Refusal(Exception):
+    """Answer with this status, or (0) hang up."""
+
+    def __init__(self, status: int, body: Any = ERROR) -> None:
+        self.status, self.body = status, body
+
+
+class RecordedServer:
+    """Answers as vLLM 0.32 does; `answers` changes what it says to some paths."""
+
+    def __init__(self, **answers: Answer | Any) -> None:
+        self.weights = "default"
+        self.asked: list[str] = []
+        self.answers: dict[str, Any] = {
+            "health": {},
+            "version": {"version": "0.32.0+cpu"},
+            "v1/models": {"data": [{"max_model_len": 1024}]},
+            "is_paused": {"is_paused": False},
+            "get_world_size": {"world_size": 1},
+            "weight_info": lambda _: {"weight_version": self.weights},
+            "inference/v1/generate": self.generate,
+            "init_weight_transfer_engine": {},
+            "pause": {},
+            "start_weight_update": {},
+            "update_weights": {},
+            "finish_weight_update": lambda body: setattr(self, "weights", body["weight_version"]),
+            "reset_prefix_cache": {"success": True},
+            "resume": {},
+        } | answers
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                self.do_POST()
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("content-length", 0)))
+                path = self.path.partition("?")[0].strip("/")
+                server.asked.append(path)
+                answer = server.answers.get(path, Refusal(404))
+                status = 200
+                try:
+                    if isinstance(answer, Refusal):
+                        raise answer
+                    content = answer(json.loads(body or "{}")) if callable(answer) else answer
+                except Refusal as refusal:
+                    status, content = refusal.status, refusal.body
+                if not status:
+                    self.close_connection = True
+                    return
+                data = json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Say nothing."""
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    def generate(self, body: dict[str, Any], **choice: Any) -> dict[str, Any]:
+        """As many tokens 7 as were asked for."""
+        count = body["sampling_params"]["max_tokens"]
+        content = [{"token_id": 7, "logprob": 0.0 if count == 1 else -0.5}] * count
+        return {
+            "prompt_token_ids": body["token_ids"],
+            "usage": {"prompt_tokens_details": {"cached_tokens": 3}},
+            "choices": [
+                {
+                    "token_ids": [7] * count,
+                    "finish_reason": "length",
+                    "logprobs": {"content": content},
+                    "weight_versions": [{"version": self.weights, "start": 0, "end": count}],
+                }
+                | choice
+            ],
+        }
+
+    def turns(self) -> int:
+        """The requests for tokens, without the one at the start."""
+        return self.asked.count("inference/v1/generate") - 1
+
+    @contextmanager
+    def serving(self) -> Iterator[RecordedServer]:
+        thread = threading.Thread(target=self._http.serve_forever, args=[0.02])
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._http.shutdown()
+            thread.join()
+            self._http.server_close()
+
+
+@contextmanager
+def generating(*servers: RecordedServer, timeout: float = 0.5) -> Iterator[VLLMServerGenerator]:
+    """A generator for these servers, which have their first weights."""
+    with ExitStack() as stack:
+        for server in servers:
+            stack.enter_context(server.serving())
+        generator = VLLMServerGenerator([each.url for each in servers], max_model_len=1024, timeout=timeout)
+        stack.callback(generator.close)
+        generator.load_weights(model(), version=0)
+        yield generator
+
+
+def raising(status: int, body: Any = ERROR) -> Answer:
+    def answer(_: Any) -> Any:
+        raise Refusal(status, body)
+
+    return answer
+
+
+def not_at_first(server: RecordedServer, later: Answer) -> Answer:
+    """The usual answer to the question at the start, and this one from then on."""
+    return lambda body: server.generate(body) if server.turns() == 0 else later(body)
+
+
+async def test_answers_are_passed_on() -> None:
+    server = RecordedServer()
+    with generating(server) as generator:
+        found = await generator.generate(ask([5, 6, 7], max_tokens=4))
+    assert (found.token_ids, found.logprobs, found.finish) == ([7] * 4, [-0.5] * 4, "length")
+    assert (found.prompt_ids, found.num_cached) == ([5, 6, 7], 3)
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ({"version": {"version": "0.29.3"}}, r"runs vLLM 0\.29\.3; gymnast needs 0\.30"),
+        ({"v1/models": {"data": [{"max_model_len": 512}]}}, "takes 512 tokens"),
+        ({"inference/v1/generate": raising(403)}, "answered 403: reasons of its own; start it with"),
+        ({"is_paused": raising(404)}, "answered 404"),  # VLLM_SERVER_DEV_MODE is not set
+        ({"is_paused": {"is_paused": True}}, "in the middle of an update"),
+        ({"init_weight_transfer_engine": raising(500)}, "cannot be given new weights"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+def test_a_server_without_an_option_is_refused(answers: dict[str, Any], message: str) -> None:
+    with RecordedServer(**answers).serving() as server, pytest.raises(ConfigurationError, match=message):
+        VLLMServerGenerator([server.url], max_model_len=1024, timeout=0.5)
+
+
+def test_logprobs_of_another_distribution_are_refused() -> None:
+    server = RecordedServer()
+    server.answers["inference/v1/generate"] = lambda body: server.generate(
+        body, logprobs={"content": [{"token_id": 7, "logprob": -2.0}]}
+    )
+    with server.serving(), pytest.raises(ConfigurationError, match="--logprobs-mode processed_logprobs is missing"):
+        VLLMServerGenerator([server.url], max_model_len=1024, timeout=0.5)
+
+
+def test_nccl_needs_a_gpu_here_too() -> None:
+    message = "Call to collective_rpc method failed: Invalid init_info for NCCLWeightTransferEngine: ..."
+    server = RecordedServer(init_weight_transfer_engine=raising(500, {"error": {"message": message}}))
+    with pytest.raises(ConfigurationError, match=r"by NCCL, but the model in training is on cpu"), generating(server):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"finish_reason": "abort"}, "ended an answer early: abort"),
+        ({"logprobs": {"content": [{"token_id": 7, "logprob": -9999.0}] * 16}}, "not finite"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+async def test_an_answer_that_is_not_complete_is_an_error(choice: dict[str, Any], message: str) -> None:
+    server = RecordedServer()
+    server.answers["inference/v1/generate"] = not_at_first(server, lambda body: server.generate(body, **choice))
+    with generating(server) as generator, pytest.raises(GenerationError, match=message):
+        await generator.generate(ask())
+
+
+@pytest.mark.parametrize("status", [400, 500, 503])
+async def test_an_error_of_a_server_that_lives_is_no_reason_to_ask_another(status: int) -> None:
+    server, other = RecordedServer(), RecordedServer()
+    server.answers["inference/v1/generate"] = not_at_first(server, raising(status))
+    with generating(server, other) as generator:
+        with pytest.raises(GenerationError, match=f"answered {status}: reasons of its own"):
+            await generator.generate(ask())
+        assert generator.servers_present == [server.url, other.url]
+    assert (server.turns(), other.turns()) == (1, 0)
+
+
+@pytest.mark.parametrize("failure", ["hangs up", "engine died", "old weights"])
+async def test_a_lost_request_goes_to_another_server(failure: str) -> None:
+    server, other = RecordedServer(), RecordedServer()
+
+    def fail(body: Any) -> Any:
+        if failure == "old weights":
+            return server.generate(body, weight_versions=[{"version": "default", "start": 0, "end": 16}])
+        server.answers["health"] = Refusal(503)
+        raise Refusal(0 if failure == "hangs up" else 500)
+
+    server.answers["inference/v1/generate"] = not_at_first(server, fail)
+    with generating(server, other) as generator:
+        found = await asyncio.gather(*[generator.generate(ask(seed=seed)) for seed in range(4)])
+        assert [each.token_ids for each in found] == [[7] * 16] * 4
+        assert generator.servers_present == [other.url]
+    assert server.turns() in (1, 2)  # it may be lost before the second is sent
+    assert other.turns() == 4
+
+
+async def test_a_request_that_ends_every_server_is_given_up() -> None:
+    servers = [RecordedServer() for _ in range(7)]
+    for server in servers:
+        server.answers["inference/v1/generate"] = not_at_first(server, raising(0))
+    with generating(*servers) as generator, pytest.raises(GenerationError, match="5 servers were lost"):
+        await generator.generate(ask())
+
+
+def test_a_server_that_is_lost_during_an_update_does_not_hold_up_the_others() -> None:
+    server, other = RecordedServer(update_weights=Refusal(0)), RecordedServer()
+    with generating(server, other) as generator:
+        assert generator.servers_present == [other.url]
+    assert "resume" not in server.asked
+    assert other.asked[-7:] == [
+        "init_weight_transfer_engine",
+        "pause",
+        "start_weight_update",
+        "update_weights",
+        "finish_weight_update",
+        "reset_prefix_cache",
+        "resume",
+    ]
+
+
+def test_prefixes_of_former_weights_must_be_gone() -> None:
+    server = RecordedServer(reset_prefix_cache={"success": False})
+    with pytest.raises(GenerationError, match="still holds prefixes"), generating(server):
+        pass
