@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gymnast.trainer.decoding import Generation, GenerationRequest, Row
+from gymnast.trainer.decoding import Batch, Generation, GenerationRequest, Row
 from gymnast.trainer.generation import TransformersGenerator
 
 Kind = Literal["generation", "tool"]
@@ -82,10 +82,10 @@ class WatchedGenerator(TransformersGenerator):
         self._timeline.add(EPISODE.get(), "generation", self._begun.pop(request.seed), time.perf_counter())
         return answer
 
-    def _decode(self, rows: list[Row]) -> None:
+    def _prefill(self, rows: list[Row]) -> Batch:
         now = time.perf_counter()
         self._begun |= {row.request.seed: now for row in rows}
-        super()._decode(rows)
+        return super()._prefill(rows)
 
 
 def draw(timelines: Mapping[str, Timeline], path: Path) -> None:

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from functools import cache
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, Lfm2Config, LlamaConfig
 
-from gymnast.trainer import Generation, GenerationRequest, Sampling, TransformersGenerator
+from gymnast.trainer import GenerationRequest, Sampling, TransformersGenerator
 from gymnast.trainer.generation import GenerationError
 from gymnast.trainer.sampling import log_distribution, sample
-from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+from gymnast.trainer.tiny import make_tiny_model
 
-PROMPTS = [[7, 8, 9], [20] * 30, [5], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50]]
-NEVER = frozenset[int]()
-
-
-@cache
-def tokenizer() -> Any:
-    return make_tiny_tokenizer(["x"], vocab_size=280)
-
-
-@cache
-def model() -> Any:
-    return make_tiny_model(tokenizer(), hidden_size=32, num_layers=2)
+from .generating import (
+    PROMPTS,
+    Steps,
+    answers,
+    ask,
+    decoding_threads,
+    model,
+    plain_logprobs,
+    tokenizer,
+    wait_until_closing,
+)
 
 
 @pytest.fixture
@@ -38,50 +34,6 @@ async def generator() -> AsyncIterator[TransformersGenerator]:
     made = TransformersGenerator(model())
     yield made
     made.close()
-
-
-def ask(prompt: Sequence[int] = (7, 8, 9), seed: int = 0, max_tokens: int = 12, **options: Any) -> GenerationRequest:
-    stop_ids = options.pop("stop_ids", NEVER)
-    sampling = Sampling(**options)
-    return GenerationRequest(prompt_ids=prompt, max_tokens=max_tokens, stop_ids=stop_ids, seed=seed, sampling=sampling)
-
-
-async def answers(generator: TransformersGenerator, requests: Sequence[GenerationRequest]) -> list[Generation]:
-    return list(await asyncio.gather(*[generator.generate(each) for each in requests]))
-
-
-def plain_logprobs(model: Any, generation: Generation, sampling: Sampling) -> Tensor:
-    """(T,) by one forward pass without cache or padding."""
-    ids = torch.tensor([generation.prompt_ids + generation.token_ids])
-    with torch.no_grad():
-        logits_TV = model(input_ids=ids, use_cache=False).logits[0].float()
-    start = len(generation.prompt_ids)
-    logprobs_TV = log_distribution(logits_TV[start - 1 : -1], sampling)
-    return logprobs_TV.gather(1, ids[0, start:, None])[:, 0]
-
-
-class Steps:
-    """Counts the rows of each forward pass, and lets a test act at one of them (in the decoding thread)."""
-
-    def __init__(self, model: Any) -> None:
-        self.rows: list[int] = []
-        self.begun = asyncio.Event()
-        self.go_on = threading.Event()
-        self.hold_at: int | None = None
-        self.loop = asyncio.get_running_loop()
-        self.handle = model.register_forward_pre_hook(self._count, with_kwargs=True)
-
-    def _count(self, module: Any, args: Any, kwargs: Any) -> None:
-        self.rows.append(kwargs["input_ids"].shape[0])
-        if len(self.rows) == self.hold_at:
-            self.loop.call_soon_threadsafe(self.begun.set)
-            assert self.go_on.wait(30)
-
-    def __enter__(self) -> Steps:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.handle.remove()
 
 
 SAMPLINGS = [
@@ -196,18 +148,6 @@ async def test_requests_share_a_batch_and_packed_rows_leave_it(generator: Any) -
     assert steps.rows == [8] * 3 + [2] * 7
 
 
-async def test_requests_that_come_while_a_batch_decodes_make_the_next(generator: Any) -> None:
-    with Steps(model()) as steps:
-        steps.hold_at = 2
-        first = asyncio.ensure_future(answers(generator, [ask(seed=n, max_tokens=4) for n in range(3)]))
-        await steps.begun.wait()
-        second = asyncio.ensure_future(answers(generator, [ask(seed=n, max_tokens=2) for n in range(5)]))
-        await asyncio.sleep(0)  # let it ask
-        steps.go_on.set()
-        await asyncio.gather(first, second)
-    assert steps.rows == [3] * 4 + [5] * 2
-
-
 async def test_an_answer_is_handed_out_before_its_batch_is_over(generator: Any) -> None:
     with Steps(model()) as steps:
         steps.hold_at = 3
@@ -253,16 +193,6 @@ async def test_a_cancelled_request_leaves_and_the_others_go_on(generator: Any) -
     assert [len(each.token_ids) for each in found] == [8, 8]
     assert found[0].token_ids == (await generator.generate(ask(seed=2, max_tokens=8))).token_ids
     assert steps.rows == [4, 4] + [2] * 6
-
-
-def decoding_threads() -> set[threading.Thread]:
-    """Of all generators: those of other tests may still be idle."""
-    return {thread for thread in threading.enumerate() if thread.name == "gymnast-generator"}
-
-
-def wait_until_closing(generator: TransformersGenerator) -> None:
-    with generator._changed:
-        assert generator._changed.wait_for(lambda: generator._closed, 30)
 
 
 async def test_close_fails_what_is_not_answered_and_joins_the_thread() -> None:

@@ -1,7 +1,8 @@
 """Decoding: one batch of requests, from their prompts to their last tokens.
 
 - `GenerationRequest`, `Generation`: what is asked for, and the answer.
-- `Row`: a request on its way through a batch, and `Batch`, which decodes it with a transformers model.
+- `Row`: a request on its way through a batch, and `Batch`, which decodes it with a transformers model; rows leave it
+  when they are done, and another batch may join it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from .sampling import Sampling, sample
 
 SPARSE = 0.75  # a batch is packed once so few of its rows are still being decoded
+LENGTH_DEPENDENT = {"dynamic", "longrope"}  # rotary embeddings whose frequencies depend on a batch's longest row
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -54,6 +57,7 @@ class Row:
     request: GenerationRequest
     future: asyncio.Future[Generation]
     random: np.random.Generator  # this request's own
+    seen_ids: list[int] = field(default_factory=list)  # the prompt as the model was given it
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     settled: bool = False  # answered, failed, or nobody waits any more
@@ -91,7 +95,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class Batch:
-    """One batch from prefill to its last token; rows leave as they finish."""
+    """One batch from prefill to its last token; rows leave as they finish, and those of another batch may join."""
 
     def __init__(self, model: PreTrainedModel, rows: list[Row], pad_id: int, weight_version: int = 0) -> None:
         self.model: Any = model
@@ -108,9 +112,8 @@ class Batch:
         starts_B1 = torch.tensor(padding, device=model.device)[:, None]
         self.attention_mask = (columns_L >= starts_B1).long()  # (B, all tokens so far)
         self.position_ids = (columns_L - starts_B1).clamp(min=0)  # (B, L); after prefill (B, 1)
-        self.seen_ids = {
-            id(row): ids[count:] for row, ids, count in zip(rows, self.input_ids.tolist(), padding, strict=True)
-        }
+        for row, ids, count in zip(rows, self.input_ids.tolist(), padding, strict=True):
+            row.seen_ids = ids[count:]
         base = (
             self.model.get_base_model() if hasattr(model, "get_base_model") else model
         )  # PEFT's wrapper takes anything
@@ -125,7 +128,7 @@ class Batch:
         for row, token, logprob in zip(self.rows, tokens_B.tolist(), logprobs_B.tolist(), strict=True):
             if not row.settled:
                 self._take(row, token, logprob)
-        alive = [index for index, row in enumerate(self.rows) if not row.settled]
+        alive = self._alive()
         if not alive:
             self.rows = []
             return
@@ -134,6 +137,30 @@ class Batch:
         self.attention_mask = nn.functional.pad(self.attention_mask, (0, 1), value=1)
         if len(alive) <= SPARSE * len(self.rows):
             self._keep(alive)
+
+    @property
+    def can_join(self) -> bool:
+        """Whether this batch, which has been prefilled, may be put together with one of another length.
+
+        A window that slides and a recurrent state count a row's padding, and some rotary embeddings look at the longest
+        row; they are left alone.
+        """
+        plain = all(type(layer) is DynamicLayer and layer.is_initialized for layer in self.cache.layers)
+        return plain and not _rope_types(self.model.config) & LENGTH_DEPENDENT
+
+    def join(self, other: Batch) -> None:
+        """Take over the rows of another batch; both have been prefilled, and both `can_join`."""
+        if not other.rows:
+            return
+        for batch in (self, other):
+            batch._keep(batch._alive())
+        self.rows = self.rows + other.rows
+        for mine, theirs in zip(self.cache.layers, other.cache.layers, strict=True):
+            mine.keys, mine.values = _stack(mine.keys, theirs.keys), _stack(mine.values, theirs.values)
+            theirs.keys = theirs.values = None  # layer by layer, so that no more than one of them is held twice
+        self.input_ids = torch.cat([self.input_ids, other.input_ids])
+        self.position_ids = torch.cat([self.position_ids, other.position_ids])
+        self.attention_mask = _stack(self.attention_mask[..., None], other.attention_mask[..., None])[..., 0]
 
     def _forward(self) -> Tensor:
         """Next-token logits (B, V) in float32."""
@@ -155,23 +182,46 @@ class Batch:
         stopped = token in row.request.stop_ids
         if not stopped and len(row.token_ids) < row.request.max_tokens:
             return
-        finish = "stop" if stopped else "length"
-        seen = self.seen_ids[id(row)]
         row.settle(
             Generation(
                 token_ids=row.token_ids,
                 logprobs=row.logprobs,
-                finish=finish,
-                prompt_ids=seen,
+                finish="stop" if stopped else "length",
+                prompt_ids=row.seen_ids,
                 weight_version=self.weight_version,
             )
         )
 
+    def _alive(self) -> list[int]:
+        return [index for index, row in enumerate(self.rows) if not row.settled]
+
     def _keep(self, alive: list[int]) -> None:
-        """Go on with these rows only."""
-        indices = torch.tensor(alive, device=self.input_ids.device)
+        """Go on with these rows only, and without the columns on the left that none of them uses."""
+        indices = torch.tensor(alive, dtype=torch.long, device=self.input_ids.device)
         self.rows = [self.rows[index] for index in alive]
         self.cache.reorder_cache(indices)  # unlike batch_select_indices, recurrent states know it too
         self.input_ids = self.input_ids[indices]
         self.position_ids = self.position_ids[indices]
         self.attention_mask = self.attention_mask[indices]
+        if self.can_join:
+            length = self.attention_mask.shape[1]
+            first = int(self.attention_mask.argmax(1).min()) if alive else length - 1  # the cache is one column shorter
+            self.attention_mask = self.attention_mask[:, first:]
+            for layer in self.cache.layers:
+                layer.keys, layer.values = layer.keys[:, :, first:], layer.values[:, :, first:]
+
+
+def _stack(one: Tensor, other: Tensor) -> Tensor:
+    """Rows of both, filled with zeros on the left: (B, ..., L, D) and (C, ..., M, D) to (B + C, ..., max(L, M), D)."""
+    rows, length = len(one) + len(other), max(one.shape[-2], other.shape[-2])
+    both = one.new_zeros(rows, *one.shape[1:-2], length, one.shape[-1])
+    both[: len(one), ..., length - one.shape[-2] :, :] = one
+    both[len(one) :, ..., length - other.shape[-2] :, :] = other
+    return both
+
+
+def _rope_types(config: Any) -> set[str]:
+    """The kinds of rotary embedding that a model has; one for all layers, or one for each type of layer."""
+    parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    nested = [each for each in parameters.values() if isinstance(each, dict)]
+    return {each["rope_type"] for each in nested or [parameters] if "rope_type" in each}

@@ -1,7 +1,7 @@
 """Generation: token ids in, sampled token ids and their log-probabilities out.
 
 - `Generator`: the contract between a policy and an inference engine, with `GenerationRequest` and `Generation`.
-- `TransformersGenerator`: the model in this process; requests that wait are decoded together, as one batch.
+- `TransformersGenerator`: the model in this process; requests that come while others are decoded join their batch.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .sampling import Sampling
 
 QUIET_SECONDS = 0.003  # a batch starts once no request has come for this long ...
 GATHER_SECONDS = 0.05  # ... or after this long at most
+JOIN_STEPS = 8  # of the running batch at least from one prefill to the next, which costs its rows about a step
 IDLE_SECONDS = 10.0  # the decoding thread ends after this long without work, so a forgotten close() leaks nothing
 
 
@@ -39,7 +40,7 @@ class Generator(ABC):
     in flight then.
     """
 
-    is_shared = False  # one engine serves all training processes, so the first of them alone loads weights
+    is_shared = False  # one engine serves all training processes: all call `load_weights`, and the first one sends
 
     @abstractmethod
     async def generate(self, request: GenerationRequest) -> Generation:
@@ -78,13 +79,15 @@ def check_request(request: GenerationRequest, vocab_size: int) -> None:
 class TransformersGenerator(Generator):
     """Samples with a transformers model in this process; training and sampling share its weights.
 
-    One thread decodes. Requests that wait when it is free become its next batch, so episodes need not march in step;
-    an answer is handed out as soon as it is complete.
+    One thread decodes. Requests that wait when it is free become its next batch, and those that come later join it
+    after a few steps, so episodes need not march in step; an answer is handed out as soon as it is complete. Requests
+    with another `Sampling`, and all where the model's cache does not allow joining (sliding windows, recurrent
+    states), wait until the batch has ended.
 
     Args:
         model: A decoder-only model with a key-value cache (or recurrent states).
         pad_id: Fills rows on the left; never attended to.
-        max_batch_size: Requests in one batch.
+        max_batch_size: Requests that are decoded together.
     """
 
     def __init__(self, model: PreTrainedModel, *, pad_id: int = 0, max_batch_size: int = 256) -> None:
@@ -152,24 +155,13 @@ class TransformersGenerator(Generator):
 
     def _work(self) -> None:
         while rows := self._next_batch():
-            try:
-                self._decode(rows)
-            except BaseException as error:  # every waiting episode must hear of it
-                for row in rows:
-                    failure = GenerationError(f"the model failed while decoding: {type(error).__name__}: {error}")
-                    failure.__cause__ = error
-                    row.settle(failure)
+            self._decode(rows)
 
     def _next_batch(self) -> list[Row]:
         """The requests that wait, once they have stopped coming; empty when the thread is to end."""
         with self._changed:
             while self._gather():
-                # Rows of one batch share the sampling distribution; the others come next.
-                sampling = self._waiting[0].request.sampling
-                batch = [row for row in self._waiting if row.request.sampling == sampling][: self.max_batch_size]
-                taken = set(map(id, batch))
-                self._waiting = [row for row in self._waiting if id(row) not in taken]
-                if batch := [row for row in batch if not row.settled]:
+                if batch := self._take(self.max_batch_size):
                     return batch
             _fail_closed(self._waiting)
             self._waiting = []
@@ -188,14 +180,71 @@ class TransformersGenerator(Generator):
                 break
         return not self._closed
 
+    def _take(self, count: int, sampling: Sampling | None = None) -> list[Row]:
+        """Take requests that wait, with the sampling distribution of the first; none if another one is asked for."""
+        self._waiting = [row for row in self._waiting if not row.settled]  # the others were cancelled
+        first = self._waiting[0].request.sampling if self._waiting else None
+        if sampling is not None and sampling != first:
+            return []  # also if others would fit: nobody is overtaken for ever
+        taken = [row for row in self._waiting if row.request.sampling == first][:count]
+        ids = set(map(id, taken))
+        self._waiting = [row for row in self._waiting if id(row) not in ids]
+        return taken
+
     def _decode(self, rows: list[Row]) -> None:
-        with evaluating(self.model), torch.no_grad():
-            batch = Batch(self.model, rows, self.pad_id, self.weight_version)
-            while batch.rows:
-                if self._closed:
-                    _fail_closed(batch.rows)
-                    return
-                batch.step()
+        """Decode them, and those that join them, until none is left."""
+        batch = None
+        try:
+            with evaluating(self.model), torch.no_grad():
+                batch = self._prefill(rows)
+                steps = 0
+                while batch.rows and not self._closed:
+                    if steps >= JOIN_STEPS and self._join(batch):
+                        steps = 0
+                    else:
+                        batch.step()
+                        steps += 1
+                _fail_closed(batch.rows)
+        except BaseException as error:
+            _fail(rows if batch is None else batch.rows, error)
+
+    def _join(self, batch: Batch) -> bool:
+        """Let requests that wait join the batch; False if there are none, or their prefill failed."""
+        rows = self._joining(batch)
+        if not rows:
+            return False
+        try:
+            joining = self._prefill(rows)
+        except BaseException as error:
+            _fail(rows, error)  # the others go on
+            return False
+        try:
+            batch.join(joining)
+        except BaseException as error:
+            _fail(rows, error)
+            raise
+        return True
+
+    def _joining(self, batch: Batch) -> list[Row]:
+        """The requests that wait and may join this batch."""
+        if not self._waiting or not batch.can_join or batch.weight_version != self.weight_version:
+            return []
+        with self._changed:
+            return self._take(self.max_batch_size - len(batch.rows), batch.sampling)
+
+    def _prefill(self, rows: list[Row]) -> Batch:
+        """A batch of rows that have waited, after its first step."""
+        batch = Batch(self.model, rows, self.pad_id, self.weight_version)
+        batch.step()
+        return batch
+
+
+def _fail(rows: Sequence[Row], error: BaseException) -> None:
+    """Fail the rows that are not answered: every episode that waits must hear of it."""
+    for row in rows:
+        failure = GenerationError(f"the model failed while decoding: {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        row.settle(failure)
 
 
 def _fail_closed(rows: Sequence[Row]) -> None:

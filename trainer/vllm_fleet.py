@@ -18,10 +18,10 @@ import aiohttp
 
 from ..envs.core import ConfigurationError
 from .generation import GenerationError
-from .vllm_installed import OLDEST
 from .vllm_tcp import BACKEND
 from .vllm_transfer import CONNECT_SECONDS, ServerGoneError, read_answer
 
+OLDEST = (0, 32)  # the first whose answers tell the weights that they come from
 PROBE_SECONDS = 1.0  # between two looks at a server that is away
 HEALTH_SECONDS = 10.0  # a server that takes longer for the least of answers is away
 FIRST_SECONDS = 120.0  # for one token, while the server may still compile

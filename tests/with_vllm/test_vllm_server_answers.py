@@ -156,7 +156,7 @@ async def test_answers_are_passed_on() -> None:
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ({"version": {"version": "0.29.3"}}, r"runs vLLM 0\.29\.3; gymnast needs 0\.30"),
+        ({"version": {"version": "0.31.3"}}, r"runs vLLM 0\.31\.3; gymnast needs 0\.32"),
         ({"v1/models": {"data": [{"max_model_len": 512}]}}, "takes 512 tokens"),
         ({"inference/v1/generate": raising(403)}, "answered 403: reasons of its own; start it with"),
         ({"is_paused": raising(404)}, "answered 404"),  # VLLM_SERVER_DEV_MODE is not set

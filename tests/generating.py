@@ -1,0 +1,93 @@
+"""What the tests of generation share: a tiny model, requests, and a look into the decoding thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gymnast.trainer import Generation, GenerationRequest, Sampling, TransformersGenerator
+from gymnast.trainer.sampling import log_distribution
+from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+
+PROMPTS = [[7, 8, 9], [20] * 30, [5], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50]]
+NEVER = frozenset[int]()
+
+
+@cache
+def tokenizer() -> Any:
+    return make_tiny_tokenizer(["x"], vocab_size=280)
+
+
+@cache
+def model() -> Any:
+    return make_tiny_model(tokenizer(), hidden_size=32, num_layers=2)
+
+
+def ask(prompt: Sequence[int] = (7, 8, 9), seed: int = 0, max_tokens: int = 12, **options: Any) -> GenerationRequest:
+    stop_ids = options.pop("stop_ids", NEVER)
+    sampling = Sampling(**options)
+    return GenerationRequest(prompt_ids=prompt, max_tokens=max_tokens, stop_ids=stop_ids, seed=seed, sampling=sampling)
+
+
+async def answers(generator: TransformersGenerator, requests: Sequence[GenerationRequest]) -> list[Generation]:
+    return list(await asyncio.gather(*[generator.generate(each) for each in requests]))
+
+
+def plain_logprobs(model: Any, generation: Generation, sampling: Sampling) -> Tensor:
+    """(T,) by one forward pass without cache or padding."""
+    ids = torch.tensor([generation.prompt_ids + generation.token_ids])
+    with torch.no_grad():
+        logits_TV = model(input_ids=ids, use_cache=False).logits[0].float()
+    start = len(generation.prompt_ids)
+    logprobs_TV = log_distribution(logits_TV[start - 1 : -1], sampling)
+    return logprobs_TV.gather(1, ids[0, start:, None])[:, 0]
+
+
+class Steps:
+    """Counts the rows and columns of each forward pass, and lets a test act at one of them (in the decoding thread)."""
+
+    def __init__(self, model: Any) -> None:
+        self.rows: list[int] = []
+        self.columns: list[int] = []  # of the attention mask
+        self.begun = asyncio.Event()
+        self.go_on = threading.Event()
+        self.hold_at: int | None = None
+        self.loop = asyncio.get_running_loop()
+        self.handle = model.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def _count(self, module: Any, args: Any, kwargs: Any) -> None:
+        self.rows.append(kwargs["input_ids"].shape[0])
+        self.columns.append(kwargs["attention_mask"].shape[1])
+        if len(self.rows) == self.hold_at:
+            go_on = self.go_on
+            self.loop.call_soon_threadsafe(self.begun.set)
+            assert go_on.wait(30)
+
+    async def pause(self, at: int) -> None:
+        """Wait until this forward pass begins; it goes on with `go_on`, or with the next pause."""
+        before, self.go_on, self.begun = self.go_on, threading.Event(), asyncio.Event()
+        self.hold_at = at
+        before.set()
+        await self.begun.wait()
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.handle.remove()
+
+
+def decoding_threads() -> set[threading.Thread]:
+    """Of all generators: those of other tests may still be idle."""
+    return {thread for thread in threading.enumerate() if thread.name == "gymnast-generator"}
+
+
+def wait_until_closing(generator: TransformersGenerator) -> None:
+    with generator._changed:
+        assert generator._changed.wait_for(lambda: generator._closed, 30)

@@ -1,0 +1,228 @@
+"""TransformersGenerator: requests that come while others are decoded join them, and nobody's answer changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, Lfm2Config, LlamaConfig
+
+from gymnast.trainer import Generation, GenerationRequest, Sampling, TransformersGenerator
+from gymnast.trainer.generation import JOIN_STEPS, GenerationError
+from gymnast.trainer.tiny import make_tiny_model
+
+from .generating import PROMPTS, Steps, answers, ask, decoding_threads, model, plain_logprobs, tokenizer
+from .generating import wait_until_closing as until_closing
+
+PREFILL = (
+    JOIN_STEPS + 2
+)  # the forward pass in which those who came early are prefilled: one prefill, some steps, then it
+
+
+@pytest.fixture
+async def generator() -> AsyncIterator[TransformersGenerator]:
+    made = TransformersGenerator(model())
+    yield made
+    made.close()
+
+
+async def begun(generator: TransformersGenerator, *requests: GenerationRequest) -> asyncio.Future[list[Generation]]:
+    """The answers to come to requests that the generator has by now."""
+    asked = asyncio.ensure_future(answers(generator, requests))
+    for _ in range(3):  # the task, its gathering, and the requests' own tasks
+        await asyncio.sleep(0)
+    return asked
+
+
+def check(model: Any, found: list[Generation]) -> None:
+    for each in found:
+        expected = plain_logprobs(model, each, Sampling())
+        torch.testing.assert_close(torch.tensor(each.logprobs), expected, rtol=0, atol=1e-5)
+
+
+async def test_requests_join_a_batch_that_is_being_decoded(generator: Any) -> None:
+    early = [ask(PROMPTS[n % 4], seed=n, max_tokens=20) for n in range(3)]
+    late = [ask(PROMPTS[n % 4], seed=n, max_tokens=4) for n in range(3, 8)]
+    with Steps(model()) as steps:
+        first = await begun(generator, *early)
+        await steps.pause(2)
+        second = await begun(generator, *late)
+        steps.go_on.set()
+        found = [*await first, *await second]
+    assert steps.rows == [3] * (PREFILL - 1) + [5] + [8] * 3 + [3] * (17 - JOIN_STEPS - 1)
+    alone = [await generator.generate(each) for each in (*early, *late)]
+    assert [each.token_ids for each in found] == [each.token_ids for each in alone]
+    check(model(), found)
+
+
+async def test_several_join_one_after_the_other_and_leave_in_any_order(generator: Any) -> None:
+    """Measured: log-probabilities within 4e-6 of a plain forward pass."""
+    waves = [
+        [ask(PROMPTS[(n + wave) % 4] * (1 + wave % 2), seed=10 * wave + n, max_tokens=1 + 9 * n) for n in range(5)]
+        for wave in range(5)
+    ]
+    asked = []
+    with Steps(model()) as steps:
+        for wave, requests in enumerate(waves):
+            asked.append(await begun(generator, *requests))
+            await steps.pause(2 + wave * PREFILL)
+        steps.go_on.set()
+        found = [each for wave in asked for each in await wave]
+    assert len(steps.rows) < sum(max(each.max_tokens for each in wave) for wave in waves)  # they did not take turns
+    alone = [await generator.generate(each) for wave in waves for each in wave]
+    assert [each.token_ids for each in found] == [each.token_ids for each in alone]
+    check(model(), found)
+
+
+async def test_columns_that_no_row_uses_are_dropped(generator: Any) -> None:
+    with Steps(model()) as steps:
+        await answers(generator, [ask([20] * 30, max_tokens=2), ask([7, 8, 9], max_tokens=6)])
+    assert steps.columns == [30, 31, 5, 6, 7, 8]
+
+
+async def test_requests_with_other_sampling_are_not_overtaken(generator: Any) -> None:
+    with Steps(model()) as steps:
+        first = await begun(generator, ask(max_tokens=20))
+        await steps.pause(2)
+        others = await begun(generator, *[ask(seed=n, max_tokens=3, temperature=0.5) for n in range(2)])
+        same = await begun(generator, *[ask(seed=n, max_tokens=2) for n in range(3)])
+        steps.go_on.set()
+        found = [*await first, *await others, *await same]
+    assert steps.rows == [1] * 20 + [2] * 3 + [3] * 2
+    assert [len(each.token_ids) for each in found] == [20, 3, 3, 2, 2, 2]
+
+
+async def test_no_more_join_than_there_is_room_for() -> None:
+    generator = TransformersGenerator(model(), max_batch_size=3)
+    with Steps(model()) as steps:
+        first = await begun(generator, *[ask(seed=n, max_tokens=30) for n in range(2)])
+        await steps.pause(2)
+        late = await begun(generator, *[ask(seed=n, max_tokens=5) for n in range(2, 4)])
+        steps.go_on.set()
+        found = [*await first, *await late]
+    generator.close()
+    assert max(steps.rows) == 3
+    assert steps.rows.count(1) == 2  # the two prefills of one row
+    assert [len(each.token_ids) for each in found] == [30, 30, 5, 5]
+    check(model(), found)
+
+
+@pytest.mark.parametrize("who", ["all that were decoded", "all that join", "one of each"])
+async def test_rows_that_are_cancelled_while_others_join(generator: Any, who: str) -> None:
+    with Steps(model()) as steps:
+        early = [asyncio.ensure_future(generator.generate(ask([20] * 30, seed=n, max_tokens=30))) for n in range(2)]
+        await steps.pause(2)
+        late = [asyncio.ensure_future(generator.generate(ask(seed=n, max_tokens=20))) for n in range(2, 4)]
+        await steps.pause(PREFILL)
+        cancelled = {"all that were decoded": early, "all that join": late, "one of each": [early[0], late[1]]}[who]
+        for task in cancelled:
+            task.cancel()
+        await asyncio.wait(cancelled)
+        steps.go_on.set()
+        going_on = [task for task in (*early, *late) if task not in cancelled]
+        found = await asyncio.gather(*going_on)
+    assert steps.rows[PREFILL] == len(going_on)
+    if who == "all that were decoded":
+        assert steps.columns[PREFILL] == 3 + 1  # their columns went with them
+    check(model(), found)
+
+
+async def test_answers_of_one_token_never_join(generator: Any) -> None:
+    with Steps(model()) as steps:
+        first = await begun(generator, ask(max_tokens=20))
+        await steps.pause(2)
+        late = await begun(generator, *[ask(seed=n, max_tokens=1) for n in range(4)])
+        steps.go_on.set()
+        found = [*await first, *await late]
+    assert steps.rows == [1] * (PREFILL - 1) + [4] + [1] * (20 - PREFILL + 1)
+    check(model(), found)
+
+
+async def test_close_while_others_join() -> None:
+    others = decoding_threads()
+    generator = TransformersGenerator(model())
+    with Steps(model()) as steps:
+        asked = [await begun(generator, *[ask(seed=n, max_tokens=1000) for n in range(2)])]
+        await steps.pause(2)
+        asked.append(await begun(generator, *[ask(seed=n, max_tokens=1000) for n in range(3)]))
+        await steps.pause(PREFILL)
+        asked.append(await begun(generator, ask(max_tokens=1000)))
+        closing = asyncio.ensure_future(asyncio.to_thread(generator.close))
+        await asyncio.to_thread(until_closing, generator)
+        steps.go_on.set()
+        await closing
+    for each in asked:
+        with pytest.raises(GenerationError, match="closed"):
+            await each
+    assert len(steps.rows) <= PREFILL + 1
+    assert decoding_threads() <= others
+
+
+@pytest.mark.parametrize("rows", [3, 5], ids=["in their prefill", "once they have joined"])
+async def test_an_error_reaches_those_whom_it_concerns(rows: int) -> None:
+    broken = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
+
+    def fail(module: Any, args: Any, kwargs: Any) -> None:
+        if kwargs["input_ids"].shape[0] == rows:
+            raise MemoryError("no more")
+
+    generator = TransformersGenerator(broken)
+    with Steps(broken) as steps:
+        handle = broken.register_forward_pre_hook(fail, with_kwargs=True)
+        first = await begun(generator, *[ask(seed=n, max_tokens=20) for n in range(2)])
+        await steps.pause(2)
+        second = await begun(generator, *[ask(seed=n) for n in range(3)])
+        steps.go_on.set()
+        with pytest.raises(GenerationError, match="MemoryError: no more"):
+            await second
+        if rows == 5:
+            with pytest.raises(GenerationError, match="MemoryError: no more"):
+                await first
+        else:
+            assert [len(each.token_ids) for each in await first] == [20, 20]
+        handle.remove()
+    assert len((await generator.generate(ask())).token_ids) == 12  # and the generator goes on
+    generator.close()
+
+
+async def test_weights_of_another_version_decode_nobody_elses_request(generator: Any) -> None:
+    """The trainer does not change weights while requests are in flight; who does it all the same sees it recorded."""
+    with Steps(model()) as steps:
+        first = await begun(generator, ask(max_tokens=20))
+        await steps.pause(2)
+        generator.load_weights(model(), 1)
+        second = await begun(generator, ask(seed=1, max_tokens=20))
+        steps.go_on.set()
+        assert [(await each)[0].weight_version for each in (first, second)] == [0, 1]
+    assert steps.rows == [1] * 40
+
+
+SHARED: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+SHARED |= {"num_attention_heads": 2, "num_key_value_heads": 2}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+OTHER_CACHES: dict[str, Any] = {
+    "sliding window": Gemma3TextConfig(
+        **SHARED, head_dim=16, sliding_window=6, layer_types=["sliding_attention", "full_attention"]
+    ),
+    "recurrent": Lfm2Config(**SHARED, layer_types=["conv", "full_attention"]),
+    "dynamic rotary embedding": LlamaConfig(**SHARED, max_position_embeddings=512, rope_parameters=DYNAMIC),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_CACHES)
+async def test_where_the_cache_does_not_allow_it_they_make_the_next_batch(name: str) -> None:
+    torch.manual_seed(0)
+    other = AutoModelForCausalLM.from_config(OTHER_CACHES[name]).eval()
+    generator = TransformersGenerator(other)
+    with Steps(other) as steps:
+        first = await begun(generator, *[ask(seed=n, max_tokens=20) for n in range(2)])
+        await steps.pause(2)
+        second = await begun(generator, *[ask([20] * 30, seed=n, max_tokens=5) for n in range(3)])
+        steps.go_on.set()
+        found = [*await first, *await second]
+    generator.close()
+    assert steps.rows == [2] * 20 + [3] * 5
+    check(other, found)
