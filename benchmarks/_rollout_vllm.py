@@ -13,13 +13,14 @@ import tempfile
 import time
 from typing import Any
 
-from _rollout_work import blocking_look_up, latencies, rows
+from _rollout_work import THINGS, blocking_look_up, latencies, rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gymnast.envs import Environment, Episode, Message, ToolEnv
 from gymnast.trainer import GRPOConfig, GRPOTrainer
 
 GROUP, MAX_TOKENS, TURNS = 8, 128, 4
+QUESTION = " ".join(f"Go on: tell me more of the {thing}, and of what you found there." for thing in THINGS[:3])
 BLOCK = 32  # tokens in a block of vLLM's cache, on CPUs; a block that is not full is not kept
 
 
@@ -30,8 +31,7 @@ class Interview(Environment):
         return [{"role": "user", "content": options["task"]["prompt"]}], {}
 
     async def astep(self, action: Message) -> Any:
-        question: Message = {"role": "user", "content": "Go on: tell me more of the river, the garden and the castle."}
-        return [question], 0.0, False, False, {}
+        return [{"role": "user", "content": QUESTION}], 0.0, False, False, {}
 
 
 def main() -> None:
@@ -70,9 +70,7 @@ def slow_tools(model: Any, tokenizer: Any, episodes: int) -> dict[str, float]:
 def prefixes(model: Any, tokenizer: Any, episodes: int) -> dict[str, float]:
     """How much of what an episode's earlier turns had computed is still there in the next one."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(
-            model, tokenizer, Interview(), folder, max_completion_length=1024, max_turns=16, max_turn_tokens=32
-        )
+        trainer = make_trainer(model, tokenizer, Interview(), folder, max_completion_length=1600, max_turns=16)
         played = trainer.rollout(rows(episodes // GROUP, seed=3), num_generations=GROUP)
         trainer.player.generator.close()
     check(played)
@@ -87,6 +85,7 @@ def prefixes(model: Any, tokenizer: Any, episodes: int) -> dict[str, float]:
         "cached": cached,
         "lost_tokens": lost,
         "turns": turns,
+        "context": known / turns,
         "mean_turns": sum(len(episode.turns) for episode in played) / len(played),
     }
 

@@ -137,6 +137,7 @@ def with_vllm(ours: Values, folder: str, python: str, *, quick: bool) -> None:
         "twice": float(seen["lost_tokens"]),
         "twice_in_last_blocks": float(seen["known"] - seen["cached"] - seen["lost_tokens"]),
         "prefix_turns": float(seen["turns"]),
+        "prefix_context": seen["context"],
     }
 
 
@@ -172,6 +173,7 @@ def beside_trl(ours: Values, theirs: Values, model: Any, tokenizer: Any, *, quic
     assert not any(episode.failure for episode in played), next(e.failure for e in played if e.failure)
     assert timeline.count("generation") == sum(len(episode.turns) for episode in played)
     other = _rollout_trl.play(model, tokenizer, episodes=episodes, group=GROUP, max_tokens=MAX_TOKENS, seed=1)
+    assert other.count("tool") > 0, "TRL called no tool: there is nothing to compare"
     ours |= {
         "episodes": episodes / timeline.seconds,
         "speedup": other.seconds / timeline.seconds,

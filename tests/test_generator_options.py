@@ -23,10 +23,14 @@ from .buttons import Buttons, ScriptedGenerator, call_ids, config, make_trainer,
     ("options", "message"),
     [
         ({"generator": "vlm"}, "generator must be one of transformers, vllm, vllm-server, got 'vlm'"),
-        ({"vllm_enable_sleep_mode": True}, "generator='transformers' does not read vllm_enable_sleep_mode"),
+        (
+            {"vllm_enable_sleep_mode": True},
+            r"'transformers' does not read vllm_enable_sleep_mode \(generator='vllm' does\)",
+        ),
         ({"generator": "vllm", "vllm_server_urls": ["http://a"]}, "'vllm' does not read vllm_server_urls"),
         ({"generator": "vllm-server", "generation_rows": 8}, "'vllm-server' does not read generation_rows"),
         ({"generator": "vllm", "vllm_gpu_memory_utilization": 0.0}, r"must be in \(0, 1\], got 0.0"),
+        ({"generator": "vllm-server", "vllm_server_urls": "http://a"}, r"must be a list; write \['http://a'\]"),
         ({"generator": "vllm-server", "vllm_server_timeout": 0.0}, "vllm_server_timeout must be positive"),
         ({"generator": "vllm-server", "vllm_group_port": 70000}, "a port or 0, got 240.0 and 70000"),
     ],
@@ -49,7 +53,7 @@ def test_a_generator_must_say_how_it_takes_weights(tmp_path: Path) -> None:
 
     with pytest.raises(TypeError, match=r"must be a gymnast.trainer.Generator, got Frozen"):
         make_trainer(tmp_path, generator=Frozen())
-    with pytest.raises(TypeError, match="got str"):
+    with pytest.raises(TypeError, match=r"belongs into the configuration: args=GRPOConfig\(generator='vllm'\)"):
         GRPOTrainer(model(), Buttons(), config(tmp_path), processing_class=tokenizer(), generator="vllm")  # type: ignore[arg-type]
 
 
@@ -163,3 +167,11 @@ def test_half_of_a_tie_cannot_be_trained() -> None:
 def _names(model: Any) -> set[str]:
     with named_weights(model) as weights:
         return set(weights)
+
+
+def test_every_turn_records_the_weights_that_it_was_sampled_with(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_steps=3)
+    rounds: list[Any] = []
+    trainer.on_episodes = rounds.append  # type: ignore[method-assign]
+    trainer.train()
+    assert [{turn.weight_version for each in episodes for turn in each.turns} for episodes in rounds] == [{0}, {1}, {2}]

@@ -22,6 +22,8 @@ def check_generator_options(args: Any) -> None:
     """
     if args.generator not in GENERATORS:
         raise ValueError(f"generator must be one of {', '.join(GENERATORS)}, got {args.generator!r}")
+    if isinstance(args.vllm_server_urls, str):
+        raise ValueError(f"vllm_server_urls must be a list; write [{args.vllm_server_urls!r}]")
     if not 0 < args.vllm_gpu_memory_utilization <= 1:
         raise ValueError(f"vllm_gpu_memory_utilization must be in (0, 1], got {args.vllm_gpu_memory_utilization}")
     if args.vllm_server_timeout <= 0 or not 0 <= args.vllm_group_port < 1 << 16:
@@ -31,7 +33,9 @@ def check_generator_options(args: Any) -> None:
         )
     ignored = sorted(set(_changed(args)) - set(GENERATORS[args.generator]))
     if ignored:
-        raise ValueError(f"generator={args.generator!r} does not read {', '.join(ignored)}; leave them out")
+        readers = [name for name, options in GENERATORS.items() if set(ignored) <= set(options)]
+        advice = f" (generator={' or '.join(map(repr, readers))} does)" if readers else ""
+        raise ValueError(f"generator={args.generator!r} does not read {', '.join(ignored)}{advice}")
 
 
 def warn_of_unread(args: Any) -> None:

@@ -54,7 +54,7 @@ class Player:
         )
         pad_id = tokenizer.pad_token_id
         self.pad_id = pad_id if isinstance(pad_id, int) else self.chat.end_id
-        self.budgets = args.budgets(max_model_len=args.max_model_len or _context_length(model))
+        self.budgets = args.budgets(max_model_len=_context_length(model, args.max_model_len))
         self.generator = generator or make_generator(
             model, args, pad_id=self.pad_id, max_model_len=self.budgets.max_model_len
         )
@@ -109,8 +109,8 @@ class Player:
         # The generator's thread restores what it found when it stops decoding, which may be after the last answer has
         # come: it must not find a model in training mode, or the next forward pass may meet dropout.
         with evaluating(self.model):
-            self.generator.wake()
             try:
+                self.generator.wake()
                 self._sync()
                 return run_in_loop(play_and_score())
             finally:
@@ -149,8 +149,17 @@ def _end_token_ids(model: PreTrainedModel) -> list[int]:
     return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
 
 
-def _context_length(model: PreTrainedModel) -> int:
-    length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if length is None:
-        raise ConfigurationError("the model's config does not tell its context length; set max_model_len")
-    return length
+def _context_length(model: PreTrainedModel, given: int | None) -> int:
+    """Tokens of the context: as given, or as the model's config tells.
+
+    Raises:
+        ConfigurationError: neither says it, or more is given than the model has.
+    """
+    length: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if given is None:
+        if length is None:
+            raise ConfigurationError("the model's config does not tell its context length; set max_model_len")
+        return length
+    if length is not None and given > length:
+        raise ConfigurationError(f"max_model_len={given} is more than the model's context of {length} tokens")
+    return given

@@ -72,10 +72,14 @@ def check_generator(args: AgentConfig, generator: Generator | None) -> None:
     """
     if generator is None:
         return
+    if isinstance(generator, str):
+        raise TypeError(
+            f"the name of a generator belongs into the configuration: args=GRPOConfig(generator={generator!r})"
+        )
     if not isinstance(generator, Generator):
         raise TypeError(
             f"generator must be a gymnast.trainer.Generator, got {type(generator).__name__}; subclass it: it says how "
-            f"new weights reach your engine (the configuration's option of this name takes the name of one)"
+            f"new weights reach your engine"
         )
     warn_of_unread(args)
 

@@ -24,8 +24,10 @@ from transformers import PreTrainedModel
 
 from ..envs.core import ConfigurationError
 from .generation import Generation, GenerationRequest, Generator, check_request
+from .vllm_answers import check_answer
 from .vllm_engine import EngineThread
 from .vllm_installed import check_vllm
+from .vllm_models import all_loaded, pack_tied_head
 from .weights import check_loadable, named_weights
 
 GPU_MEMORY = 0.3  # the share that vLLM takes by default; training needs the rest
@@ -33,8 +35,20 @@ CPU_ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",  # a helper of vLLM's would be compiled at the first request: 9 s, and a C++ compiler
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else vLLM pins this whole process to some of the cores
 }
-CPU_OPTIONS = {"enforce_eager": True, "kv_cache_memory_bytes": 1 << 30}
-"""Without the size of the cache vLLM takes nearly all of the machine's memory, or refuses to start."""
+OWN_OPTIONS = {
+    "model",
+    "load_format",
+    "skip_tokenizer_init",
+    "max_model_len",
+    "logprobs_mode",
+    "enable_prefix_caching",
+    "disable_log_stats",
+}
+CPU_OPTIONS = {
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 1 << 30,  # without it vLLM takes nearly all of the machine's memory, or refuses to start
+    "enable_chunked_prefill": False,  # a seeded prompt in pieces ends the engine: generators of CPUs cannot go back
+}
 
 
 class VLLMGenerator(Generator):
@@ -48,7 +62,7 @@ class VLLMGenerator(Generator):
         gpu_memory_utilization: Share of the GPU's memory; has no meaning on a CPU.
         enable_sleep_mode: Whether `sleep` gives the GPU's memory back.
         seed: Seeds the engine; requests have seeds of their own.
-        engine_kwargs: Further options of `vllm.EngineArgs`, which go before all of these.
+        engine_kwargs: Further options of `vllm.EngineArgs`.
 
     Raises:
         ConfigurationError: vLLM is missing or too old, or it refuses the model or an option.
@@ -67,6 +81,7 @@ class VLLMGenerator(Generator):
         engine_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         check_loadable(model)
+        _check_engine_kwargs(engine_kwargs or {})
         on_cpu = not torch.cuda.is_available()
         options: dict[str, Any] = {
             "max_model_len": max_model_len,
@@ -86,6 +101,7 @@ class VLLMGenerator(Generator):
         keeps_group = dist.is_initialized()
         engine = _make_engine(model, options | dict(engine_kwargs or {}), on_cpu=on_cpu)
         self._engine = EngineThread(engine, keeps_group=keeps_group)
+        self.sleep()  # the first step of a resumed run may come before the first round
         self._finalizer = weakref.finalize(self, self._engine.close)  # when nobody knows this generator any more
 
     async def generate(self, request: GenerationRequest) -> Generation:
@@ -98,10 +114,12 @@ class VLLMGenerator(Generator):
         check_request(request, self._vocab_size)
         output = await self._engine.ask(request.prompt_ids, _sampling_params(request))
         [answer] = output.outputs
+        logprobs = [each[token].logprob for each, token in zip(answer.logprobs, answer.token_ids, strict=True)]
+        check_answer(answer.finish_reason, logprobs)
         return Generation(
             token_ids=list(answer.token_ids),
-            logprobs=[each[token].logprob for each, token in zip(answer.logprobs, answer.token_ids, strict=True)],
-            finish="stop" if answer.finish_reason == "stop" else "length",
+            logprobs=logprobs,
+            finish=answer.finish_reason,
             prompt_ids=list(output.prompt_token_ids),
             weight_version=self.weight_version,
             num_cached=output.num_cached_tokens or 0,
@@ -111,12 +129,16 @@ class VLLMGenerator(Generator):
         """Copy the model's weights into the engine, and forget what was computed with the former ones."""
 
         def load(engine: Any) -> None:
-            engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights.items())})
-            engine.apply_model(pack_tied_head)
+            [target] = engine.apply_model(lambda module: module)
+            with all_loaded(target):
+                engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights.items())})
+            pack_tied_head(target)
             if not engine.reset_prefix_cache():
                 raise RuntimeError("vLLM still holds a prefix that was computed with former weights")
+            _synchronize()  # before an adapter is taken out of what is being copied
 
         with named_weights(model) as weights:
+            _synchronize()  # the optimiser, and the adapter that was merged, in another stream than vLLM's
             self._engine.call(load)
         self.weight_version = version
 
@@ -138,14 +160,25 @@ def _warn_of_gpu_options(gpu_memory_utilization: float, enable_sleep_mode: bool)
         warnings.warn(f"{', '.join(ignored)}: no effect, since there is no GPU here", stacklevel=3)
 
 
-def pack_tied_head(model: Any) -> None:
-    """On a CPU vLLM computes logits with a packed copy of the embeddings, which reloading them leaves as it was."""
-    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
-    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+def _check_engine_kwargs(given: Mapping[str, Any]) -> None:
+    """Raises: ConfigurationError: an option would break what a generator promises."""
+    if taken := sorted(OWN_OPTIONS & set(given)):
+        raise ConfigurationError(f"vllm_engine_kwargs cannot change {', '.join(taken)}: gymnast sets them itself")
+    several = [name for name in ("tensor_parallel_size", "pipeline_parallel_size") if given.get(name, 1) > 1]
+    if several and _num_processes() > 1:
+        raise ConfigurationError(
+            f"{several[0]}={given[several[0]]} cannot work with several training processes, each of which has its own "
+            f"engine and episodes; use one process, or generator='vllm-server'"
+        )
 
-    for module in model.modules():
-        if isinstance(module, ParallelLMHead) and hasattr(module, "cpu_linear"):
-            dispatch_cpu_unquantized_gemm(module, remove_weight=False)
+
+def _num_processes() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def _make_engine(model: PreTrainedModel, options: dict[str, Any], *, on_cpu: bool) -> Any:
@@ -157,7 +190,7 @@ def _make_engine(model: PreTrainedModel, options: dict[str, Any], *, on_cpu: boo
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if _num_processes() > 1:
         options = {"distributed_executor_backend": "external_launcher"} | options
     with tempfile.TemporaryDirectory() as folder, _unchanged_process():
         config = getattr(model, "get_base_model", lambda: model)().config

@@ -14,8 +14,10 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from .generation import GenerationError
@@ -61,6 +63,9 @@ class EngineThread:
         self._jobs: list[Callable[[], None]] = []
         self._changed = threading.Condition()
         self._closed: GenerationError | None = None  # why nothing more is done
+        self._device = torch.cuda.current_device() if torch.cuda.is_available() else None
+        with _ending:
+            _living.add(self)
         self._thread = threading.Thread(target=self._work, name="gymnast-vllm", daemon=True)
         self._thread.start()
 
@@ -117,6 +122,8 @@ class EngineThread:
     # The engine's thread.
 
     def _work(self) -> None:
+        if self._device is not None:
+            torch.cuda.set_device(self._device)  # a new thread begins with the first GPU
         try:
             while self._do_jobs():
                 if self._waiting:
@@ -168,21 +175,35 @@ class EngineThread:
             waiting.settle(self._closed)
         self._waiting.clear()
         engine, self._engine = self._engine, None
-        with _kept_default_group() if self._keeps_group else contextlib.nullcontext():
-            engine.engine_core.shutdown()
+        with _ending:
+            _living.discard(self)
+            with _cleaning_up(of_groups=not _living, of_default_group=not self._keeps_group):
+                engine.engine_core.shutdown()
+
+
+_ending = threading.Lock()  # held while an engine ends, or becomes one of the living
+_living: set[EngineThread] = set()
 
 
 @contextlib.contextmanager
-def _kept_default_group() -> Iterator[None]:
-    """vLLM destroys PyTorch's default process group when it ends, which may be the one that training goes on with."""
-    destroy = dist.destroy_process_group
+def _cleaning_up(*, of_groups: bool, of_default_group: bool) -> Iterator[None]:
+    """While an engine ends, let vLLM clean up no more than what nobody else needs.
+
+    It would destroy its own process groups, which other engines of this process use, and PyTorch's default one, which
+    training may go on with.
+    """
+    core: Any = import_module("vllm.v1.engine.core")
+    clean_up, destroy = core.cleanup_dist_env_and_memory, dist.destroy_process_group
 
     def destroy_others(group: dist.ProcessGroup | None = None) -> None:
         if group is not None:
             destroy(group)
 
-    dist.destroy_process_group = destroy_others
+    if not of_groups:
+        core.cleanup_dist_env_and_memory = lambda *_, **__: None
+    if not of_default_group:
+        dist.destroy_process_group = destroy_others
     try:
         yield
     finally:
-        dist.destroy_process_group = destroy
+        core.cleanup_dist_env_and_memory, dist.destroy_process_group = clean_up, destroy

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,9 @@ HEALTH_SECONDS = 10.0  # a server that takes longer for the least of answers is 
 FIRST_SECONDS = 120.0  # for one token, while the server may still compile
 ATTEMPTS = 5  # servers that one request may lose before it is suspected of ending them
 START = "start it with `python -m gymnast.trainer.vllm_serve MODEL`, or see that program for the options it needs"
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +98,7 @@ class Fleet:
             label = self.label
             server.in_flight += 1
             try:
-                answer = await self._post(server, "inference/v1/generate", body)
+                answer = await self._watched(server, self._post(server, "inference/v1/generate", body))
             except ServerGoneError as error:
                 trouble = str(error)
                 self._lose(server, trouble)
@@ -107,6 +111,23 @@ class Fleet:
             trouble = f"{server.url} answered with the weights {found or 'of no name'} instead of {label!r}"
             self._lose(server, trouble)  # it was started again behind our back
         raise GenerationError(f"{ATTEMPTS} servers were lost while they answered this request; the last: {trouble}")
+
+    async def _watched(self, server: Server, asking: Coroutine[Any, Any, Any]) -> Any:
+        """What a server answers, as long as it says that it is well.
+
+        Raises:
+            ServerGoneError: it does not.
+        """
+        task = asyncio.ensure_future(asking)
+        try:
+            while not (await asyncio.wait([task], timeout=HEALTH_SECONDS))[0]:
+                try:
+                    await self._get(server, "health")
+                except GenerationError as error:
+                    raise ServerGoneError(str(error)) from error
+            return task.result()
+        finally:
+            task.cancel()  # which does nothing to one that has ended
 
     def present(self) -> list[Server]:
         """The servers that are not known to be away."""
@@ -238,6 +259,8 @@ class Fleet:
     def _lose(self, server: Server, trouble: str) -> None:
         server.label, server.trouble = None, trouble
         if server not in self._searches and not self._closed:
+            left = len(self.present()) - 1
+            logger.warning("lost a vLLM server, %d of %d are left: %s", left, len(self.servers), trouble)
             task = asyncio.get_running_loop().create_task(self._search(server))
             self._searches[server] = task
 
@@ -256,11 +279,13 @@ class Fleet:
                 server.trouble = str(error)
                 continue
             del self._searches[server]
+            logger.warning("%s is back; %d of %d are there", server.url, len(self.present()), len(self.servers))
             self._has_weights(server)
             return
 
     async def _await_start(self, server: Server) -> None:
         deadline = asyncio.get_running_loop().time() + self._timeout
+        told = False
         while True:
             try:
                 await self._get(server, "health")
@@ -270,6 +295,9 @@ class Fleet:
                     raise ConfigurationError(
                         f"no vLLM server answered at {server.url} within {self._timeout:g} s ({error}); {START}"
                     ) from error
+                if not told:
+                    logger.warning("waiting up to %g s for a vLLM server: %s", self._timeout, error)
+                    told = True
             await asyncio.sleep(PROBE_SECONDS)
         try:
             await self.check(server)

@@ -65,7 +65,7 @@ class NCCLSenders:
         info = NCCLTrainerInitInfo(
             rank=0,
             master_address=server.own_address(),
-            master_port=self._port + index if self._port else _free_port(),
+            master_port=self._port + 1 + index if self._port else _free_port(),
             world_size=server.world_size() + 1,
         )
         client: Any = server

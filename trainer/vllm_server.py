@@ -13,11 +13,10 @@ from transformers import PreTrainedModel
 
 from ..envs.threads import run_in_loop, run_in_thread
 from .generation import Generation, GenerationError, GenerationRequest, Generator, check_request
+from .vllm_answers import check_answer
 from .vllm_fleet import Fleet, Server
 from .vllm_transfer import WeightTransfer
 from .weights import check_loadable
-
-LEAST_LOGPROB = -9999.0  # how a server writes that there is none
 
 
 class VLLMServerGenerator(Generator):
@@ -201,11 +200,8 @@ def _body(request: GenerationRequest) -> dict[str, Any]:
 def _generation(answer: dict[str, Any], version: int) -> Generation:
     """Raises: GenerationError: the answer is not complete, or the model's logits are not finite."""
     [choice] = answer["choices"]
-    if choice["finish_reason"] not in ("stop", "length"):
-        raise GenerationError(f"a vLLM server ended an answer early: {choice['finish_reason']}")
     logprobs = [each["logprob"] for each in choice["logprobs"]["content"]]
-    if min(logprobs) <= LEAST_LOGPROB:
-        raise GenerationError("the model's logits are not finite: a vLLM server has no log-probability for a token")
+    check_answer(choice["finish_reason"], logprobs)
     return Generation(
         token_ids=choice["token_ids"],
         logprobs=logprobs,

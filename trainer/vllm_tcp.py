@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .vllm_models import check_complete, pack_tied_head, weight_names
+
 BACKEND = "gymnast"
 HANDSHAKE_SECONDS = 30.0  # to connect, and to show the token
 STALL_SECONDS = 300.0  # a worker gives up when nothing has come for this long
@@ -175,9 +177,7 @@ class TCPReceiver:
     def start_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
-        self._wanted = {
-            name for name, _ in self.model.named_parameters()
-        }  # what is tied counts once, until it is apart
+        self._wanted = weight_names(self.model)
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
@@ -187,15 +187,22 @@ class TCPReceiver:
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: Offer) -> None:
-        loaded = self.model.load_weights((name, each.to(self.device)) for name, each in fetch_weights(update_info))
-        missing = set() if loaded is None else self._wanted - loaded  # some of vLLM's models do not tell
-        if missing:
-            raise ValueError(f"the trainer's model lacks weights of this one: {', '.join(sorted(missing))}")
+        latest = ""
+
+        def arriving() -> Iterator[tuple[str, Tensor]]:
+            nonlocal latest
+            for name, tensor in fetch_weights(update_info):
+                latest = f"{name} of shape {list(tensor.shape)}"
+                yield name, tensor.to(self.device)
+
+        try:
+            loaded = self.model.load_weights(arriving())
+        except (AssertionError, KeyError, RuntimeError, ValueError) as error:
+            raise ValueError(f"the trainer's model does not fit this server's: {latest}: {error!r}") from error
+        check_complete(self._wanted, loaded)
 
     def finish_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
-
-        from .vllm import pack_tied_head
 
         finalize_layerwise_reload(self.model, self.model_config)
         pack_tied_head(self.model)

@@ -41,11 +41,14 @@ def read_answer(url: str, status: int, data: bytes) -> Any:
         GenerationError: it refused or failed; with the message that it gave.
     """
     if status < 400:
-        return json.loads(data) if data else None
+        try:
+            return json.loads(data) if data else None
+        except ValueError as error:  # of something between us and the server
+            raise GenerationError(f"{url} answered no JSON: {data[:200]!r}") from error
     try:
         message = json.loads(data)["error"]["message"]
     except (ValueError, KeyError, TypeError):  # not in vLLM's form
-        message = data[:500].decode(errors="replace")
+        message = " ".join(data.decode(errors="replace").split())[:200]
     raise GenerationError(f"{url} answered {status}: {message}")
 
 
@@ -149,6 +152,8 @@ class WeightTransfer:
                     self._update(Control(url, label), backends[url], weights, listener)
                 except (ServerGoneError, GenerationError) as error:
                     return error
+                except (RuntimeError, OSError) as error:  # of NCCL, or of the network on this side
+                    return ServerGoneError(f"{url}: {type(error).__name__}: {error}")
                 return None
 
             return dict(zip(backends, threads.map(update, backends), strict=True))
@@ -169,7 +174,9 @@ class WeightTransfer:
                 server.update_weights(offer)
                 server.finish_weight_update()
         except GenerationError as error:
-            raise GenerationError(f"{error}. Its weights are incomplete now: start that server again") from error
+            raise GenerationError(
+                f"{error}. Its weights are incomplete now: start that server again, with the model that is trained"
+            ) from error
         server.forget_prefixes()
         server.call("POST", "resume")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from accelerate import PartialState
+from accelerate.utils import gather_object
 from transformers import PreTrainedModel
 
-from .generation import Generator
+from .generation import GenerationError, Generator
 
 
 class WeightSync:
@@ -28,14 +29,27 @@ class WeightSync:
         self._loaded: tuple[int, ...] | None = None
 
     def __call__(self) -> None:
-        """Load the weights, unless the generator has them already."""
-        state = self._state()
-        if state == self._loaded:
+        """Load the weights, unless the generator has them already.
+
+        Raises:
+            Exception: whatever `load_weights` raises, here or in the process that sends.
+        """
+        if not self._in_any_process(self._state() != self._loaded):
             return
-        self._generator.load_weights(self._model, version=state[0])
-        if self._generator.is_shared:
-            PartialState().wait_for_everyone()  # one of the processes sends, and the others must not ask before
-        self._loaded = state
+        error: Exception | None = None
+        try:
+            self._generator.load_weights(self._model, version=self._step())
+        except Exception as raised:
+            error = raised
+        # One process sends for all: the others must not ask before, nor wait for what will never come.
+        if self._in_any_process(error is not None):
+            raise error or GenerationError("another training process could not load the weights; see its error")
+        self._loaded = self._state()  # merging an adapter and taking it out has written to the weights, too
+
+    def _in_any_process(self, here: bool) -> bool:
+        """Whether something is so in one of the processes that share the generator, which all must ask this."""
+        shared = self._generator.is_shared and PartialState().num_processes > 1
+        return any(gather_object([here])) if shared else here
 
     def _state(self) -> tuple[int, ...]:
         """Changes with the weights: PyTorch counts what is written to a tensor, such as a checkpoint that is loaded.

@@ -107,6 +107,14 @@ async def test_new_weights_are_sampled_with_and_old_prefixes_forgotten(engine: V
     assert [each.weight_version for each in (first, again, stale, fresh)] == [4, 4, 4, 5]
 
 
+async def test_more_prompts_than_fit_into_one_step(engine: VLLMGenerator, model: Any) -> None:
+    """On CPUs a prompt in pieces would end the engine."""
+    engine.load_weights(model, 0)
+    prompts = [[5 + (index + number) % 200 for index in range(450)] for number in range(12)]
+    found = await answers(engine, [ask(prompt, seed) for seed, prompt in enumerate(prompts)])
+    assert max(error(model, each) for each in found) < TOLERANCE
+
+
 async def test_a_cancelled_request_leaves_the_engine(engine: VLLMGenerator, model: Any) -> None:
     engine.load_weights(model, 0)
     task = asyncio.create_task(engine.generate(ask(max_tokens=400)))
@@ -160,6 +168,29 @@ async def test_closing_fails_those_who_wait_and_ends_the_thread(model: Any) -> N
     assert sum(thread.name == "gymnast-vllm" for thread in threading.enumerate()) <= 1  # the module's own
 
 
+async def test_an_engine_that_ends_leaves_the_others_alone(engine: VLLMGenerator, model: Any) -> None:
+    engine.load_weights(model, 0)
+    [before] = await answers(engine, [ask()])
+    VLLMGenerator(model, max_model_len=512).close()
+    engine.load_weights(model, 1)
+    [after] = await answers(engine, [ask()])
+    assert after.token_ids == before.token_ids
+
+
+async def test_logits_that_are_no_numbers_are_an_error(engine: VLLMGenerator, model: Any) -> None:
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    engine.load_weights(model, 0)
+    with pytest.raises(GenerationError, match="logits are not finite"):
+        await engine.generate(ask())
+
+
+def test_a_model_that_lacks_weights_is_refused(engine: VLLMGenerator, model: Any) -> None:
+    model.model.layers[1].mlp.down_proj = torch.nn.Identity()
+    with pytest.raises(ValueError, match=r"lacks weights of vLLM's: model.layers.1.mlp.down_proj.weight"):
+        engine.load_weights(model, 0)
+
+
 def test_a_forgotten_generator_ends_its_engine(model: Any) -> None:
     before = {thread for thread in threading.enumerate() if thread.name == "gymnast-vllm"}
     generator = VLLMGenerator(model, max_model_len=512)
@@ -194,8 +225,9 @@ def test_options_of_gpus_warn_where_there_is_none(model: Any) -> None:
         ({"engine_kwargs": {"no_such_option": 1}}, "no_such_option"),
         ({"engine_kwargs": {"block_size": 7}}, "block"),
         ({"max_model_len": 1 << 20}, "max_model_len"),
+        ({"engine_kwargs": {"logprobs_mode": "raw_logprobs"}}, "cannot change logprobs_mode: gymnast sets them itself"),
     ],
-    ids=["unknown option", "block size", "context"],
+    ids=["unknown option", "block size", "context", "log-probabilities"],
 )
 def test_what_vllm_refuses_is_a_configuration_error(model: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):

@@ -75,7 +75,7 @@ class RecordedServer:
                 if not status:
                     self.close_connection = True
                     return
-                data = json.dumps(content).encode()
+                data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
                 self.send_response(status)
                 self.send_header("content-length", str(len(data)))
                 self.end_headers()
@@ -229,6 +229,46 @@ async def test_a_lost_request_goes_to_another_server(failure: str) -> None:
         assert generator.servers_present == [other.url]
     assert server.turns() in (1, 2)  # it may be lost before the second is sent
     assert other.turns() == 4
+
+
+async def test_the_request_of_a_server_that_hangs_goes_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymnast.trainer.vllm_fleet.HEALTH_SECONDS", 0.2)
+    server, other = RecordedServer(), RecordedServer()
+    released = threading.Event()
+
+    def hang(body: Any) -> Any:
+        server.answers["health"] = hang
+        released.wait(20)
+        raise Refusal(0)
+
+    server.answers["inference/v1/generate"] = not_at_first(server, hang)
+    with generating(server, other) as generator:
+        try:
+            found = await asyncio.gather(*[generator.generate(ask(seed=seed)) for seed in range(2)])
+        finally:
+            released.set()
+        assert [each.token_ids for each in found] == [[7] * 16] * 2
+        assert generator.servers_present == [other.url]
+
+
+async def test_a_server_that_comes_back_behind_a_page_of_a_proxy_takes_part_again() -> None:
+    server, other = RecordedServer(), RecordedServer()
+    server.answers["inference/v1/generate"] = not_at_first(server, raising(0))
+    looks = 0
+
+    def page(body: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        server.answers["inference/v1/generate"] = server.generate
+        raise Refusal(200, "no JSON") if looks < 3 else Refusal(200, {"weight_version": server.weights})
+
+    server.answers["weight_info"] = page
+    with generating(server, other) as generator:
+        await asyncio.gather(*[generator.generate(ask(seed=seed)) for seed in range(2)])
+        async with asyncio.timeout(20):
+            while len(generator.servers_present) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    assert looks >= 3
 
 
 async def test_a_request_that_ends_every_server_is_given_up() -> None:

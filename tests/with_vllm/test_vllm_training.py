@@ -95,6 +95,10 @@ def test_an_adapter_is_sampled_with_and_left_as_it_was(tmp_path: Path, trainers:
     assert [{turn.weight_version for each in episodes for turn in each.turns} for episodes in rounds] == [{0}, {1}, {2}]
     after = agent.state_dict()
     assert before
+    loads = Loads(trainer)
+    trainer.rollout(ROWS)
+    trainer.rollout(ROWS)
+    assert loads.versions == [3]  # taking the adapter out again is no news
     assert all(after[name].equal(value) for name, value in before.items())
 
 
