@@ -193,9 +193,10 @@ def _make_engine(model: PreTrainedModel, options: dict[str, Any], *, on_cpu: boo
     if _num_processes() > 1:
         options = {"distributed_executor_backend": "external_launcher"} | options
     with tempfile.TemporaryDirectory() as folder, _unchanged_process():
-        config = getattr(model, "get_base_model", lambda: model)().config
-        config = type(config).from_dict(config.to_dict() | {"architectures": [_architecture(model)]})
-        config.save_pretrained(folder)
+        base: Any = model
+        base = base.get_base_model() if hasattr(base, "get_base_model") else base  # without PEFT's wrapper
+        config = base.config.to_dict() | {"architectures": [type(base).__name__]}
+        type(base.config).from_dict(config).save_pretrained(folder)
         try:
             arguments = EngineArgs(
                 **{
@@ -211,11 +212,6 @@ def _make_engine(model: PreTrainedModel, options: dict[str, Any], *, on_cpu: boo
             return LLMEngine.from_engine_args(arguments)
         except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
             raise ConfigurationError(f"vLLM cannot serve this model with {options}: {error}") from error
-
-
-def _architecture(model: Any) -> str:
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return type(base).__name__
 
 
 @contextmanager

@@ -1,46 +1,20 @@
-"""Two training processes that share vLLM servers: `launch` starts them, and this program is what they run."""
+"""Two training processes that share vLLM servers: `launch_training` starts them, and this program is what they run."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 
-def launch(folder: Path, urls: Sequence[str]) -> list[dict[str, Any]]:
-    """What both processes report, started as torchrun does."""
-    from ..buttons import subprocess_environment
-    from .serving import free_ports
+def launch_training(folder: Path, urls: Sequence[str]) -> list[dict[str, Any]]:
+    """What both processes report."""
+    from ..launching import launch  # not where this file is the program
 
-    shared = subprocess_environment() | {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_ports(1)[0]),
-        "WORLD_SIZE": "2",
-        "ACCELERATE_USE_CPU": "true",
-        "PYTHONWARNINGS": "default",  # torch.distributed has some of its own
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(folder), *urls],
-            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        errors = [process.communicate(timeout=200)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
-    return [json.loads((folder / f"report-{rank}.json").read_text()) for rank in range(2)]
+    return launch(folder, Path(__file__).read_text(), *urls)
 
 
 def main(folder: Path, urls: list[str]) -> None:

@@ -20,7 +20,7 @@ from gymnast.trainer.vllm_server import VLLMServerGenerator
 
 from ..buttons import ROWS, make_trainer, tokenizer
 from ..buttons import model as buttons_model
-from .server_training import launch
+from .server_training import launch_training
 from .serving import PROMPT, ServerProcess, answers, ask, change, error, free_ports, start_servers, until
 
 CONTEXT = 1024
@@ -214,7 +214,7 @@ def test_training(tmp_path: Path, servers: list[ServerProcess]) -> None:
 def test_training_in_two_processes(tmp_path: Path, servers: list[ServerProcess]) -> None:
     """Both sample with what the first has loaded."""
     counts = [resets(server) for server in servers]
-    reports = launch(tmp_path, [server.url for server in servers])
+    reports = launch_training(tmp_path, [server.url for server in servers])
     assert [report["versions"] for report in reports] == [[[0], [1]], [[0], [1]]]
     assert all(report["failed"] == 0 for report in reports)
     assert max(report["difference"] for report in reports) < 1e-3
