@@ -1,12 +1,14 @@
-"""Writes the table of options in docs/training.md from the configuration's own help texts.
+"""Writes the tables of the pages that the code itself tells.
 
     python docs/generate.py
 
-A test fails when the table and the dataclasses differ.
+docs/training.md has the options, from the configuration's own help texts. docs/families.md has what works with each
+chat template, from `tests/family_matrix.py`, which tries it. A test fails when a page and the code differ.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import Field, fields
 from pathlib import Path
@@ -15,7 +17,7 @@ from gymnast.trainer import GRPOConfig, RLOOConfig
 from gymnast.trainer.config import AgentConfig
 
 PAGE = Path(__file__).with_name("training.md")
-BEGIN, END = "<!-- options: written by docs/generate.py -->\n", "<!-- end of options -->\n"
+FAMILIES_PAGE = Path(__file__).with_name("families.md")
 
 
 def own_options(config: type[AgentConfig]) -> dict[str, Field[object]]:
@@ -43,13 +45,31 @@ def _default(option: Field[object] | None) -> str:
 
 
 def with_table(page: str) -> str:
-    """The page with the table between its two markers."""
-    before, _, rest = page.partition(BEGIN)
-    _, found, after = rest.partition(END)
+    """The page of options with the table between its two markers."""
+    return _filled(page, "options", options_table())
+
+
+def with_families(page: str, matrix: str, original: str) -> str:
+    """The page of model families with its two tables between their markers."""
+    return _filled(_filled(page, "matrix", matrix), "original families", original)
+
+
+def _filled(page: str, name: str, table: str) -> str:
+    begin, end = f"<!-- {name}: written by docs/generate.py -->\n", f"<!-- end of {name} -->\n"
+    before, _, rest = page.partition(begin)
+    _, found, after = rest.partition(end)
     if not found:
-        raise ValueError(f"{PAGE.name} must have the lines {BEGIN.strip()!r} and {END.strip()!r}")
-    return f"{before}{BEGIN}\n{options_table()}\n{END}{after}"
+        raise ValueError(f"the page must have the lines {begin.strip()!r} and {end.strip()!r}")
+    return f"{before}{begin}\n{table}\n{end}{after}"
+
+
+def main() -> None:
+    sys.path.insert(0, str(PAGE.parents[1]))
+    from tests.family_matrix import matrix, original_table
+
+    PAGE.write_text(with_table(PAGE.read_text()))
+    FAMILIES_PAGE.write_text(with_families(FAMILIES_PAGE.read_text(), matrix(), original_table()))
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_table(PAGE.read_text()))
+    main()

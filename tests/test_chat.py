@@ -87,10 +87,10 @@ def test_observation_begins_where_the_answer_ended(template: str, end: str, afte
     follows = after + "<|im_start|>user\nGo on." + end + after
 
     assert text_of(chat, [chat.end_id]) == end
-    closed = chat.observation_ids(reply, closed=True, last=False)
+    closed = chat.observation_ids(reply, ended_by=chat.end_id, last=False)
     assert text_of(chat, closed) == follows + "<|im_start|>assistant\n"
-    assert text_of(chat, chat.observation_ids(reply, closed=True, last=True)) == follows
-    assert chat.observation_ids(reply, closed=False, last=False) == [chat.end_id, *closed]
+    assert text_of(chat, chat.observation_ids(reply, ended_by=chat.end_id, last=True)) == follows
+    assert chat.observation_ids(reply, ended_by=None, last=False) == [chat.end_id, *closed]
 
 
 def test_the_end_tokens_are_the_templates_the_tokenizers_and_the_models() -> None:
@@ -113,7 +113,7 @@ OBSERVATIONS = {
 def test_tool_result_in_the_model_families(name: str) -> None:
     chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE) if name == "tiny" else family(name))
     chat.check_tools([WEATHER])
-    ids = chat.observation_ids([RESULT], tools=[WEATHER], closed=True, last=False)
+    ids = chat.observation_ids([RESULT], tools=[WEATHER], ended_by=chat.end_id, last=False)
     assert text_of(chat, ids).lstrip("\n") == OBSERVATIONS[name].format("Sunny, 21 °C.")
 
 
@@ -122,7 +122,7 @@ def test_results_of_several_calls_and_of_unreadable_ones(name: str) -> None:
     """Llama's templates refuse answers with two calls, which a model may write all the same."""
     chat = ChatFormat(family(name))
     results: list[Message] = [RESULT, {"role": "tool", "content": "Error: the call could not be read"}]
-    text = text_of(chat, chat.observation_ids(results, tools=[WEATHER], closed=True, last=False))
+    text = text_of(chat, chat.observation_ids(results, tools=[WEATHER], ended_by=chat.end_id, last=False))
     assert text.index("Sunny, 21 °C.") < text.index("Error: the call could not be read")
 
 
@@ -154,7 +154,7 @@ def replay(chat: ChatFormat, messages: Sequence[Message], answers: Mapping[int, 
         ids += [*chat.tokenizer.encode(answers[position], add_special_tokens=False), chat.end_id]
         end = next(i for i in range(position + 1, len(messages) + 1) if i == len(messages) or i in answers)
         observation = messages[position + 1 : end]
-        ids += chat.observation_ids(observation, tools=[WEATHER], closed=True, last=False)
+        ids += chat.observation_ids(observation, tools=[WEATHER], ended_by=chat.end_id, last=False)
         position = end
     return ids
 
@@ -198,7 +198,7 @@ def test_what_an_environment_says_cannot_shift_the_observation() -> None:
     """The probe's own answer may come back in a tool's result, e.g. when a tool prints a log of the run."""
     chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE))
     echo: Message = {**RESULT, "content": "qZ7answerZq<|im_end|>\nqZ7answerZq"}
-    text = text_of(chat, chat.observation_ids([echo], closed=True, last=True))
+    text = text_of(chat, chat.observation_ids([echo], ended_by=chat.end_id, last=True))
     assert (
         text == "\n<|im_start|>user\n<tool_response>\nqZ7answerZq<|im_end|>\nqZ7answerZq\n</tool_response><|im_end|>\n"
     )
@@ -208,8 +208,8 @@ def test_text_parts_are_shown_by_templates_that_know_strings_only() -> None:
     chat = ChatFormat(family("qwen3"))
     parts: Message = {**RESULT, "content": [{"type": "text", "text": "Sun"}, {"type": "text", "text": "ny."}]}
     whole: Message = {**RESULT, "content": "Sunny."}
-    assert chat.observation_ids([parts], closed=True, last=True) == chat.observation_ids(
-        [whole], closed=True, last=True
+    assert chat.observation_ids([parts], ended_by=chat.end_id, last=True) == chat.observation_ids(
+        [whole], ended_by=chat.end_id, last=True
     )
 
 
@@ -221,12 +221,12 @@ def test_what_is_not_text_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=refused.format("user")):
         chat.prompt_ids([{"role": "user", "content": parts}], [])
     with pytest.raises(ConfigurationError, match=refused.format("tool")):
-        chat.observation_ids([{**RESULT, "content": parts}], closed=True, last=True)
+        chat.observation_ids([{**RESULT, "content": parts}], ended_by=chat.end_id, last=True)
 
 
 def test_no_messages_begin_the_next_answer() -> None:
     chat = ChatFormat(tokenizer_for(NEWLINE))
-    assert text_of(chat, chat.observation_ids([], closed=True, last=False)) == "\n<|im_start|>assistant\n"
+    assert text_of(chat, chat.observation_ids([], ended_by=chat.end_id, last=False)) == "\n<|im_start|>assistant\n"
 
 
 def test_the_cost_of_an_observation_does_not_grow_with_the_history() -> None:
@@ -235,7 +235,7 @@ def test_the_cost_of_an_observation_does_not_grow_with_the_history() -> None:
     costs = []
     for _ in range(20):
         before = tokenizer.rendered
-        chat.observation_ids([RESULT], closed=True, last=False)
+        chat.observation_ids([RESULT], ended_by=chat.end_id, last=False)
         costs.append(tokenizer.rendered - before)
     assert costs == [3] * 20  # a question, an answer, the result
 
@@ -244,8 +244,8 @@ def test_template_kwargs_reach_prompt_and_observation() -> None:
     chat = ChatFormat(family("qwen3"), template_kwargs={"enable_thinking": False})
     begun = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     assert text_of(chat, chat.prompt_ids(QUESTION, [WEATHER])).endswith(begun)
-    assert text_of(chat, chat.observation_ids([RESULT], closed=True, last=False)).endswith(begun)
-    assert not text_of(chat, chat.observation_ids([RESULT], closed=True, last=True)).endswith(begun)
+    assert text_of(chat, chat.observation_ids([RESULT], ended_by=chat.end_id, last=False)).endswith(begun)
+    assert not text_of(chat, chat.observation_ids([RESULT], ended_by=chat.end_id, last=True)).endswith(begun)
 
 
 def test_the_beginning_of_sequence_token_comes_once() -> None:
@@ -258,29 +258,26 @@ def test_the_beginning_of_sequence_token_comes_once() -> None:
     prompt = chat.prompt_ids(QUESTION, [WEATHER])
     assert prompt[0] == tokenizer.bos_token_id
     assert prompt.count(tokenizer.bos_token_id) == 1
-    assert tokenizer.bos_token_id not in chat.observation_ids([RESULT], closed=False, last=False)
+    assert tokenizer.bos_token_id not in chat.observation_ids([RESULT], ended_by=None, last=False)
 
 
 def test_fit_observation_cuts_with_a_marker() -> None:
     chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE))
     long: Message = {**RESULT, "content": "abc" * 1000}
-    ids = chat.fit_observation([long, RESULT], closed=True, last=False, max_tokens=150)
+    ids = chat.fit_observation([long, RESULT], ended_by=chat.end_id, last=False, max_tokens=150)
     text = text_of(chat, ids)
     assert 120 < len(ids) <= 150
     assert "characters cut ...]" in text
     assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
-    whole = chat.observation_ids([long], closed=True, last=False)
-    assert chat.fit_observation([long], closed=True, last=False, max_tokens=len(whole)) == whole
-    least = chat.fit_observation([long], closed=True, last=False, max_tokens=1)
+    whole = chat.observation_ids([long], ended_by=chat.end_id, last=False)
+    assert chat.fit_observation([long], ended_by=chat.end_id, last=False, max_tokens=len(whole)) == whole
+    least = chat.fit_observation([long], ended_by=chat.end_id, last=False, max_tokens=1)
     assert "abc" not in text_of(chat, least)
     assert text_of(chat, least).endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
 REFUSED = {
     "no end token": BARE,
-    "the last answer ends otherwise": EOS.replace(
-        "'<|im_end|>' }}{% endfor", "('<|im_end|>' if not loop.last else '<|endoftext|>') }}{% endfor"
-    ),
     "an earlier answer is rewritten": EOS.replace("m.content", "(m.content if loop.last else m.content | upper)"),
     "turns are numbered": EOS.replace("m.role", "loop.index ~ m.role"),
     "answers are not shown": EOS.replace("m.content", "(m.content if m.role == 'user' else '')"),
@@ -316,26 +313,14 @@ def test_tools_without_tool_support() -> None:
         chat.check_tools([WEATHER])
 
 
-@pytest.mark.parametrize("name", ["qwen3_5_think", "nemotron_3_nano"])
-def test_an_unknown_tool_format_asks_for_a_parser(name: str) -> None:
-    chat = ChatFormat(family(name))
+def test_an_unknown_tool_format_asks_for_a_parser() -> None:
+    template = CHAT_TEMPLATE.replace("'<tool_call>\\n{\"name\": ' ~ call.name", "'<tool_call>\\ncall ' ~ call.name")
+    assert template != CHAT_TEMPLATE
+    chat = ChatFormat(tokenizer_for(template))
     with pytest.raises(ConfigurationError, match=r"not recognised.*does not read the call.*pass tool_format="):
         chat.check_tools([WEATHER])
-    ChatFormat(family(name), tool_format=lambda text: {"role": "assistant", "content": text}).check_tools([WEATHER])
-
-
-@pytest.mark.parametrize("name", sorted({path.stem for path in FAMILIES.glob("*.jinja")}))
-def test_every_template_is_served_or_refused_with_a_reason(name: str) -> None:
-    """No template of TRL's collection gets through the constructor and fails later."""
-    try:
-        chat = ChatFormat(family(name))
-    except ConfigurationError:
-        return
-    assert chat.observation_ids(QUESTION, closed=False, last=False)[0] == chat.end_id
-    if not chat.template.call_problem:
-        ids = chat.observation_ids([RESULT, RESULT], tools=[WEATHER], closed=False, last=False)
-        assert ids[0] == chat.end_id
-        assert text_of(chat, ids).count("Sunny, 21 °C.") == 2
+    parsed = ChatFormat(tokenizer_for(template), tool_format=lambda text: {"role": "assistant", "content": text})
+    parsed.check_tools([WEATHER])
 
 
 def test_a_token_beyond_the_tokenizers_vocabulary_is_no_text() -> None:
@@ -350,3 +335,14 @@ def test_the_beginning_that_the_template_wrote_counts_as_thinking() -> None:
     prompt = chat.tokenizer.encode("<|im_start|>assistant\n<think>\n", add_special_tokens=False)
     sampled = chat.tokenizer.encode("Hm.\n</think>\n\nYes.<|im_end|>", add_special_tokens=False)
     assert chat.parse(prompt, sampled, []) == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
+
+
+def test_what_a_template_writes_before_the_end_token_is_no_text_of_the_answer() -> None:
+    template = EOS.replace("m.content ~ '<|im_end|>'", "m.content ~ '<|END_RESPONSE|><|im_end|>'")
+    assert template != EOS
+    chat = ChatFormat(tokenizer_for(template))
+    sampled = chat.tokenizer.encode("Yes.<|END_RESPONSE|><|im_end|>", add_special_tokens=False)
+    assert chat.parse([], sampled, []) == {"role": "assistant", "content": "Yes."}
+    reply: list[Message] = [{"role": "user", "content": "Go on."}]
+    text = text_of(chat, chat.observation_ids(reply, ended_by=chat.end_id, last=True))
+    assert text == "<|im_start|>user\nGo on.<|END_RESPONSE|><|im_end|>"

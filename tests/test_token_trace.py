@@ -225,7 +225,7 @@ async def test_a_final_result_that_does_not_fit_is_cut(room: int) -> None:
     assert episode.reward == 1.0
     assert len(trace.completion_ids) <= length
     assert len(trace.completion_ids) >= length - min(room, 10)
-    whole = chat().observation_ids(episode.turns[0].observation, closed=True, last=True)
+    whole = chat().observation_ids(episode.turns[0].observation, ended_by=chat().end_id, last=True)
     added = trace.completion_ids[length - room :]
     assert len(whole) > 60
     assert added[:8] == whole[: min(room, 8)]
@@ -281,7 +281,7 @@ async def test_an_observation_that_leaves_no_room_for_an_answer_ends_the_episode
     prompt = len(chat().prompt_ids([{"role": "user", "content": ROW["question"]}], Calculator().tool_schemas()))
     answer = spelled(ADD + END)
     results: Any = [{"role": "tool", "name": "add", "content": "7"}]
-    observation = len(chat().observation_ids(results, closed=True, last=False))
+    observation = len(chat().observation_ids(results, ended_by=chat().end_id, last=False))
     for more, turns in ((0, 1), (1, 2)):  # exactly the observation, and one token for an answer
         length = len(answer) + observation + more
         budgets = (

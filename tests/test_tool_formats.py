@@ -3,372 +3,436 @@
 from __future__ import annotations
 
 import json
-import random
-import sys
-import time
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
-import trl.chat_template_utils as trl_templates
 
-from gymnast.envs.core import ConfigurationError, Message, ToolSchema
-from gymnast.trainer import FORMATS, ChatFormat
-from gymnast.trainer.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
-from gymnast.trainer.tool_formats import PROBE_CALL, JSONFormat, recognise
+from gymnast.envs.core import Message, ToolSchema
+from gymnast.trainer import FORMATS, TextFormat
 
-HERMES, LLAMA3 = FORMATS["hermes"], FORMATS["llama3"]
-ADD: ToolSchema = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "description": "Add.",
-        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
-    },
-}
+from .writers import WRITERS
+
+Call = tuple[str, dict[str, Any]]
 
 
-def hermes(name: str = "add", **arguments: Any) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+def schema(name: str, **types: Any) -> ToolSchema:
+    properties = {key: each if isinstance(each, dict) else {"type": each} for key, each in types.items()}
+    parameters = {"type": "object", "properties": properties}
+    return {"type": "function", "function": {"name": name, "description": "Tool.", "parameters": parameters}}
 
 
-def llama(name: str = "add", **arguments: Any) -> str:
-    return json.dumps({"name": name, "parameters": arguments}, ensure_ascii=False)
+OPTIONAL = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+TOOLS = [
+    schema("add", a="integer", b="integer", c="number", d="boolean", e="array", f="object", g=OPTIONAL),
+    schema("say", text="string", code={"type": ["string", "null"]}, other={}),
+]
+
+EVERY = pytest.mark.parametrize("name", FORMATS)
+CHANNELS = ("harmony", "atem")
+JSON = ["harmony", "deepseek_v3", "deepseek_v3_1", "kimi_k2", "mistral_v11", "mistral", "command_r7b", "command_r"]
+JSON += ["granite3", "llama3", "hermes", "react"]
+TEXT = ["atem", "qwen3_coder", "seed_oss", "minimax_m2", "glm4"]
+BRACES = ["gemma4", "functiongemma"]
+PYTHON = ["lfm2", "pythonic"]
+NAMED = ["deepseek_v3", "deepseek_v3_1", "kimi_k2", "mistral_v11"]  # the name stands outside of the JSON
 
 
-def calls(message: Message) -> list[tuple[str, Any]]:
-    return [(each["function"]["name"], each["function"]["arguments"]) for each in message.get("tool_calls", [])]
+def read(name: str, text: str, prefix: str = "") -> Message:
+    return FORMATS[name].parse(text, prefix=prefix or start_of(name), tools=TOOLS)
 
 
-def read(format: JSONFormat, text: str, prefix: str = "") -> Message:
-    return format.parse(text, prefix=prefix, tools=[ADD])
+def start_of(name: str) -> str:
+    """The end of a prompt; in channels it matters."""
+    return "<|start|>assistant" if name in CHANNELS else "assistant\n"
+
+
+def calls(message: Message) -> list[Call]:
+    return [(each["function"]["name"], each["function"]["arguments"]) for each in message.get("tool_calls", [])]  # type: ignore[misc]
 
 
 def errors(message: Message) -> list[str]:
     return [each["error"] for each in message.get("malformed", [])]
 
 
-BOTH = pytest.mark.parametrize(("format", "write"), [(HERMES, hermes), (LLAMA3, llama)], ids=["hermes", "llama3"])
-Write = Callable[..., str]
+def words(message: Message) -> list[str]:
+    return str(message.get("content")).split()
 
 
-@BOTH
-def test_one_call(format: JSONFormat, write: Write) -> None:
-    message = read(format, write(a=1, b=2))
-    assert message == {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [
-            {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": 2}}}
-        ],
-    }
+def test_every_format_has_a_writer() -> None:
+    assert sorted(WRITERS) == sorted(FORMATS)
+    assert sorted([*JSON, *TEXT, *BRACES, *PYTHON]) == sorted(FORMATS)
+    python = {name for name, each in FORMATS.items() if isinstance(each, TextFormat) and each.values == "python"}
+    assert python == set(PYTHON)
 
 
-@BOTH
-@pytest.mark.parametrize("between", ["\n", "", "  \n "])
-def test_several_calls(format: JSONFormat, write: Write, between: str) -> None:
-    message = read(format, between.join([write(a=1), write("sub", b=2), write()]))
-    assert calls(message) == [("add", {"a": 1}), ("sub", {"b": 2}), ("add", {})]
-    assert [each.get("id") for each in message.get("tool_calls", [])] == ["call_0", "call_1", "call_2"]
+@EVERY
+def test_one_call(name: str) -> None:
+    write = WRITERS[name]
+    made = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": 2}}}
+    written = {"id": "functions.add:0"} if name == "kimi_k2" else {}  # nobody else writes the id into every call
+    answer = write.answer(write(a=1, b=2))
+    assert read(name, answer) == {"role": "assistant", "content": "", "tool_calls": [{**written, **made}]}
+
+
+@EVERY
+def test_several_calls(name: str) -> None:
+    write = WRITERS[name]
+    message = read(name, write.answer(write(a=1), write("say", text="x"), write()))
+    assert calls(message) == [("add", {"a": 1}), ("say", {"text": "x"}), ("add", {})]
+    assert "malformed" not in message
+    assert message.get("content") == ""
+
+
+@EVERY
+@pytest.mark.parametrize("between", ["", "\n", "  \n "])
+def test_space_between_calls(name: str, between: str) -> None:
+    if name in (*CHANNELS, "pythonic") or (name == "react" and "\n" not in between):
+        return  # there, what stands between calls is syntax
+    write = WRITERS[name]
+    message = read(name, between.join([write(a=1), write(b=2)]))
+    assert calls(message) == [("add", {"a": 1}), ("add", {"b": 2})]
     assert "malformed" not in message
 
 
-def test_several_llama_calls_may_be_separated_by_semicolons() -> None:
-    assert calls(read(LLAMA3, f"{llama(a=1)}; {llama(b=2)}")) == [("add", {"a": 1}), ("add", {"b": 2})]
+@EVERY
+def test_text_beside_calls_is_content(name: str) -> None:
+    write = WRITERS[name]
+    before = "Let me see." if write.text_before else ""
+    message = read(name, write.answer(write(a=1), write(b=2), before=before, after="Done."))
+    assert calls(message) == [("add", {"a": 1}), ("add", {"b": 2})]
+    assert words(message) == [*before.split(), "Done."]
+    assert "malformed" not in message
 
 
-def test_text_beside_calls_is_content() -> None:
-    message = read(HERMES, f"Let me see.\n{hermes(a=1)}\nThen\n{hermes(b=2)}\nDone.")
-    assert message.get("content") == "Let me see.\n\nThen\n\nDone."
-    assert len(calls(message)) == 2
-    message = read(LLAMA3, f"Let me see. <|python_tag|>{llama(a=1)} Done.")
-    assert message.get("content") == "Let me see.  Done."
-    assert calls(message) == [("add", {"a": 1})]
-
-
-@pytest.mark.parametrize(
-    "text", ["The set {1, 2}.", f"I could write {llama(a=1)}", '{"answer": 42}', "{}", "[1]", '"x"', "", " \n", "{nope"]
-)
-def test_answers_that_are_no_llama_calls_stay_as_they_are(text: str) -> None:
-    assert read(LLAMA3, text) == {"role": "assistant", "content": text}
-
-
-@pytest.mark.parametrize("text", ["Plain.", "", "</tool_call>", '{"name": "add", "arguments": {}}', " two  spaces \n"])
-def test_answers_without_hermes_calls_stay_as_they_are(text: str) -> None:
-    assert read(HERMES, text) == {"role": "assistant", "content": text}
-
-
-@BOTH
-@pytest.mark.parametrize("opened_by_template", [False, True])
-def test_thinking_is_kept_apart(format: JSONFormat, write: Write, opened_by_template: bool) -> None:
-    thought = f"A call such as {hermes(a=9)} or {llama(a=9)}?\n</think>\n\n{write(a=1)}"
-    text, prefix = (thought, "<|im_start|>assistant\n<think>\n") if opened_by_template else (f"<think>\n{thought}", "")
-    message = read(format, text, prefix)
-    assert message.get("reasoning_content") == f"A call such as {hermes(a=9)} or {llama(a=9)}?"
+@EVERY
+@pytest.mark.parametrize("opened_by", ["model", "prompt"])
+def test_thinking_is_kept_apart(name: str, opened_by: str) -> None:
+    write = WRITERS[name]
+    opening, closing = write.thinking
+    thought = "Hm." if name in CHANNELS else f"A call such as {write(a=9)} or not?"
+    written = thought + closing + write.answer(write(a=1))
+    if opened_by == "model":
+        message = read(name, opening + written)
+    else:
+        message = read(name, written, start_of(name) + opening)
+    assert message.get("reasoning_content") == thought
     assert calls(message) == [("add", {"a": 1})]
     assert message.get("content") == ""
 
 
-@BOTH
-def test_thinking_that_was_cut_is_all_thinking(format: JSONFormat, write: Write) -> None:
-    message = read(format, f"<think>I call {write(a=1)}")
-    assert message == {"role": "assistant", "content": "", "reasoning_content": f"I call {write(a=1)}"}
+@EVERY
+def test_thinking_that_was_cut_is_all_thinking(name: str) -> None:
+    write = WRITERS[name]
+    thought = "I call" if name in CHANNELS else f"I call {write(a=1)}"
+    message = read(name, write.thinking[0] + thought)
+    assert message == {"role": "assistant", "content": "", "reasoning_content": thought}
 
 
-def test_thinking_that_the_template_closed_is_not_ours() -> None:
-    assert "reasoning_content" not in read(HERMES, "Yes.", "<think>\n\n</think>\n\n")
+@EVERY
+def test_thinking_that_the_template_closed_is_not_ours(name: str) -> None:
+    opening, closing = WRITERS[name].thinking
+    assert read(name, "Yes.", start_of(name) + opening + closing) == {"role": "assistant", "content": "Yes."}
 
 
-BROKEN = {
-    '{"name": "add", "arguments": {"a": 1}': "not valid JSON",
-    '{"name": "add", "arguments": {"a": 1}}}': "not valid JSON",
-    "{'name': 'add', 'parameters': {}, \"name\": }": "not valid JSON",
-    '{"name": "add", "arguments": {"a": NaN}}': "NaN is not a JSON number",
-    '{"name": "add", "arguments": {"a": "\\ud800"}}': "not valid JSON",
-    '{"name": "add", "arguments": ' + "[" * 100_000: "not valid JSON",
-    '{"parameters": {"a": 1}}': 'needs a "name"',
-    '{"name": "", "arguments": {}}': 'needs a "name"',
-    '{"name": 3, "arguments": {}}': 'needs a "name"',
-    '{"name": "add", "arguments": [1, 2]}': "must be a JSON object",
-    '{"name": "add", "arguments": 0}': "must be a JSON object",
-    '{"name": "add", "arguments": []}': "must be a JSON object",
+PLAIN = ["Plain.", "", " two  spaces \n", "The set {1, 2}, [3] and (4).", '{"answer": 42}', "{}", "[1]", '"x"', "{no"]
+PLAIN += ["```json\n{}\n```", "a < b > c", "f(a=1)", "call: me", "| a |", "Zürich ☀ 𝄞\x00"]
+
+
+@EVERY
+def test_plain_answers_stay_as_they_are(name: str) -> None:
+    for text in PLAIN:
+        assert read(name, text) == {"role": "assistant", "content": text}
+
+
+def test_calls_that_begin_an_answer_are_calls_only_there() -> None:
+    for name in ("llama3", "pythonic"):
+        text = f"I could write {WRITERS[name](a=1)}"
+        assert read(name, text) == {"role": "assistant", "content": text}
+
+
+@pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if isinstance(each, TextFormat)])
+def test_wrappers_say_nothing(name: str) -> None:
+    format = FORMATS[name]
+    assert isinstance(format, TextFormat)
+    for wrapper in format.wrappers:
+        assert read(name, f"{wrapper}Yes.") == {"role": "assistant", "content": "Yes."}
+    write = WRITERS[name]
+    assert read(name, "".join([*format.wrappers, write(a=1), *format.wrappers])).get("content") == ""
+
+
+# Calls that cannot be read.
+
+OPENING = {"granite3": "<|tool_call|>", "mistral": "[TOOL_CALLS]", "command_r7b": "<|START_ACTION|>"}
+OPENING |= {"command_r": "Action: ```json\n", "hermes": "<tool_call>"}
+# What ends a call, and may be missing. GLM's is the only mark of a call's end; others have none.
+CLOSING = {
+    "qwen3_coder": "</tool_call>",
+    "seed_oss": "</seed:tool_call>",
+    "gemma4": "<tool_call|>",
+    "functiongemma": "<end_function_call>",
+    "deepseek_v3": "<｜tool▁call▁end｜>",
+    "deepseek_v3_1": "<｜tool▁call▁end｜>",
+    "kimi_k2": "<|tool_call_end|>",
+    "command_r7b": "<|END_ACTION|>",
+    "command_r": "```",
+    "lfm2": "<|tool_call_end|>",
+    "granite3": "<|/tool_call|>",
+    "hermes": "</tool_call>",
+    "atem": "</atem:function_calls>",
 }
 
-
-@pytest.mark.parametrize("payload", BROKEN, ids=range(len(BROKEN)))
-def test_malformed_hermes_calls(payload: str) -> None:
-    message = read(HERMES, f"So: <tool_call>\n{payload}\n</tool_call>\n{hermes(b=2)}")
-    assert len(errors(message)) == 1
-    assert BROKEN[payload] in errors(message)[0]
-    assert message.get("malformed", [])[0]["text"] == f"<tool_call>\n{payload}\n</tool_call>"
-    assert calls(message) == [("add", {"b": 2})]
-    assert message.get("content") == "So:"
-
-
-@pytest.mark.parametrize("payload", BROKEN, ids=range(len(BROKEN)))
-def test_malformed_llama_calls(payload: str) -> None:
-    if payload.endswith("}}}"):
-        return  # a whole call, and then text
-    message = read(LLAMA3, payload)
-    assert len(errors(message)) == 1
-    assert BROKEN[payload] in errors(message)[0]
-    assert calls(message) == []
-
-
-@pytest.mark.parametrize("payload", ["null", "3", "[]", '"add"', ""])
-def test_hermes_payloads_that_are_no_objects(payload: str) -> None:
-    assert len(errors(read(HERMES, f"<tool_call>{payload}</tool_call>"))) == 1
+BROKEN_JSON = ['{"a": 1', '{"a": }', '{"a": NaN}', '{"a": Infinity}', '{"a": -Infinity}', '{"a": 1e999}', '{"a" 1}']
+BROKEN_JSON += ['{"a": "\\ud800"}', '{"a": "\ud83d"}', '{"a": ' + "[" * 100_000, "[1, 2]", "0", "[]", "true", '"x"']
+BROKEN_TEXT = {
+    "atem": ['<atem:parameter name="a">1', '<atem:parameter name="a">1\n', "<atem:parameter>1</atem:parameter>", "x"],
+    "qwen3_coder": ["<parameter=a\n1\n", "<parameter=>\n1\n</parameter>\n", "<a>1</a>\n", "x", '{"a": 1}'],
+    "seed_oss": ["<parameter>1</parameter>", '{"a": 1}'],
+    "minimax_m2": ["<parameter>1</parameter>\n", "x"],
+    "glm4": ["<arg_key>a</arg_key>\n", "<arg_value>1</arg_value>", '{"a": 1}'],
+}
+BROKEN_BRACES = ["{a:1", "{a}", "{a:}", "{a:NaN}", "{a:1e999}", "{a:x}", "{a:[1}", "1", "{a:\ud800}", "{" * 10_000]
+BROKEN_PYTHON = ["a=", "1", "a=x", "a=nan", "a='x", "a=1e999", "a=[1", "a=f(1)", "a=1 b=2", "a='\ud800'", "**{}"]
+BROKEN = {
+    **dict.fromkeys(JSON, BROKEN_JSON),
+    **BROKEN_TEXT,
+    **dict.fromkeys(BRACES, BROKEN_BRACES),
+    **dict.fromkeys(PYTHON, BROKEN_PYTHON),
+}
+# A half of a surrogate pair in a text value has no place in UTF-8, either.
+for _name in TEXT:
+    BROKEN[_name] = [*BROKEN[_name], WRITERS[_name].arguments({"a": "\ud800"})]
 
 
-TRICKY = ["</tool_call>", "<tool_call>", '"}} </tool_call> {"name": "x"}', "{", "}", "\\", '"', "<think>", "ü ☀ 𝄞 日本"]
-
-
-@BOTH
-@pytest.mark.parametrize("value", TRICKY)
-def test_markers_and_braces_within_strings_end_nothing(format: JSONFormat, write: Write, value: str) -> None:
-    message = read(format, f"{write(text=value)}\n{write(a=1)}")
-    assert calls(message) == [("add", {"text": value}), ("add", {"a": 1})]
+@pytest.mark.parametrize(("name", "index"), [(name, i) for name, texts in BROKEN.items() for i in range(len(texts))])
+def test_a_malformed_call_between_two_good_ones(name: str, index: int) -> None:
+    write = WRITERS[name]
+    tag = "<|python_tag|>" if name == "llama3" else ""  # without it nobody knows where the next call begins
+    bad = tag + write.call("add", BROKEN[name][index])
+    message = read(name, write.answer(tag + write(a=1), bad, tag + write(b=2)))
+    assert len(errors(message)) == 1, message
+    assert all(errors(message))
+    if name == "pythonic":  # the whole answer is one list
+        assert calls(message) == []
+        return
+    assert calls(message) == [("add", {"a": 1}), ("add", {"b": 2})]
+    malformed = message.get("malformed", [])[0]["text"]
+    assert bad.strip().removesuffix("<|/tool_call|>") in malformed  # Granite has no such marker, Phi-4-mini has
+    assert write(a=1) not in malformed
+    assert write(b=2) not in malformed
     assert message.get("content") == ""
 
 
-def test_arguments_as_a_json_string_are_left_to_the_tools() -> None:
-    assert calls(read(HERMES, '<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>')) == [
-        ("add", '{"a": 1}')
-    ]
-
-
-@pytest.mark.parametrize("length", range(len("<tool_call>"), len(hermes(a=1, b="x")) - len("}\n</tool_call>") + 1))
-def test_a_call_that_was_cut_is_malformed(length: int) -> None:
-    message = read(HERMES, hermes(a=1, b="x")[:length])
-    assert len(errors(message)) == 1
+@EVERY
+def test_a_call_without_a_name(name: str) -> None:
+    write = WRITERS[name]
+    message = read(name, write.answer(write.call("", write.arguments({"a": 1}))))
     assert calls(message) == []
+    if name == "pythonic":
+        return  # `[(a=1)]` claims to be nothing
+    assert len(errors(message)) == 1, message
 
 
-def test_only_the_closing_marker_is_missing() -> None:
-    assert calls(read(HERMES, hermes(a=1).removesuffix("</tool_call>"))) == [("add", {"a": 1})]
-    assert calls(read(HERMES, hermes(a=1).removesuffix("</tool_call>") + hermes(b=2))) == [
-        ("add", {"a": 1}),
-        ("add", {"b": 2}),
-    ]
+@pytest.mark.parametrize("payload", ['{"name": 3, "arguments": {}}', "null", "3", "[]", '"add"', "", "[3]", "{}"])
+@pytest.mark.parametrize("name", ["hermes", "granite3", "mistral", "command_r7b", "command_r"])
+def test_payloads_that_are_no_calls(name: str, payload: str) -> None:
+    opening = OPENING[name]
+    message = read(name, f"So: {opening}{payload}{CLOSING.get(name, '')}")
+    assert len(errors(message)) == 1, message
+    assert calls(message) == []
+    assert words(message) == ["So:"]
 
 
-PIECES = [
-    "<tool_call>",
-    "</tool_call>",
-    "<think>",
-    "</think>",
-    "<|python_tag|>",
-    "{",
-    "}",
-    "[",
-    '"',
-    ":",
-    ",",
-    ";",
-    "\n",
-]
-PIECES += [
-    '{"name": "add"',
-    '"parameters"',
-    '"arguments"',
-    "1e999",
-    "-",
-    "NaN",
-    "\\u",
-    "\\ud800",
-    "ü",
-    "\ud83d",
-    "\x00",
-]
+@pytest.mark.parametrize("name", ["granite3", "mistral", "command_r7b", "command_r", "hermes"])
+def test_a_list_with_one_bad_item(name: str) -> None:
+    key, value = ("tool_name", "parameters") if name.startswith("command") else ("name", "arguments")
+    items = [{key: "add", value: {"a": 1}}, {value: {}}, 3, {key: "add", value: [1]}, {key: "say", value: {}}]
+    listed = json.dumps(items)
+    message = read(name, OPENING[name] + listed + CLOSING.get(name, ""))
+    assert calls(message) == [("add", {"a": 1}), ("say", {})]
+    assert len(errors(message)) == 1
+    assert errors(message)[0].count('needs a "name"') == 2
+    assert errors(message)[0].count("must be a JSON object") >= 1
 
 
-def mutated(rng: random.Random) -> str:
-    """A completion in the making: calls with pieces put in, taken out and swapped."""
-    text = "".join(
-        rng.choice([*[hermes(a=1), llama(b="x")] * 4, "Text. ", *PIECES]) for _ in range(rng.randrange(1, 6))
-    )
-    for _ in range(rng.randrange(4)):
-        start = rng.randrange(len(text) + 1)
-        text = text[:start] + rng.choice([*PIECES, ""]) + text[start + rng.randrange(6) :]
-    return text
+@EVERY
+def test_a_call_that_was_cut_is_no_call(name: str) -> None:
+    """What is left of it is text as long as it could be, and then malformed; it is never another call."""
+    if name == "react":
+        return  # there, an action without input is a call without arguments: tests/test_react.py
+    write = WRITERS[name]
+    whole = write("say", text="75 001", code="x")
+    meant = calls(read(name, whole))
+    named = whole.index("say") + len("say")
+    for length in range(1, len(whole)):
+        message = read(name, whole[:length])
+        assert calls(message) in ([], meant), whole[:length]
+        assert not (errors(message) and calls(message)), whole[:length]
+        if length > named:
+            assert errors(message) or calls(message), whole[:length]
+        if calls(message):  # only marks are missing
+            assert "x" in whole[:length].partition("75 001")[2]
 
 
-def test_nothing_that_a_model_may_write_raises() -> None:
-    rng = random.Random(0)
-    templated = ChatFormat(templated_tokenizer()).tool_format
-    assert templated is not None
-    seen = {"tool_calls": 0, "malformed": 0, "reasoning_content": 0}
-    for index in range(20_000):
-        text, prefix = mutated(rng), rng.choice(["", "", "", "", "assistant\n<think>\n"])
-        for each in (HERMES, LLAMA3, templated) if index % 5 == 0 else (HERMES, LLAMA3):
-            message = each.parse(text, prefix=prefix, tools=[ADD])
-            assert message["role"] == "assistant"
-            assert isinstance(message.get("content"), str)
-            json.dumps(message.get("tool_calls", []), ensure_ascii=False).encode()
-            for key in seen:
-                seen[key] += key in message
-    assert min(seen.values()) > 1000, seen
+@pytest.mark.parametrize("name", CLOSING)
+def test_the_closing_marker_may_be_missing(name: str) -> None:
+    write, closing = WRITERS[name], CLOSING[name]
+    first, second = (each.removesuffix(closing) for each in (write(a=1), write(b=2)))
+    assert first + closing == write(a=1)
+    between = "<|eom|><|start|>assistant" if name == "atem" else "\n"
+    for calls_written in ([write(a=1), second], [first, second], [first, write(b=2)]):
+        message = read(name, between.join(calls_written))
+        assert calls(message) == [("add", {"a": 1}), ("add", {"b": 2})]
+        assert "malformed" not in message
 
 
-@pytest.mark.parametrize("format", FORMATS.values(), ids=FORMATS)
-def test_time_grows_with_length_not_faster(format: JSONFormat) -> None:
-    """A hostile answer must not stop the event loop: these were quadratic with a pattern that looks ahead."""
-    for text in ("<tool_call>" * 10_000, '{"name": ' * 10_000, '{"name": "x"} ' * 10_000, "<|python_tag|>{" * 10_000):
-        started = time.process_time()
-        read(format, text)
-        assert time.process_time() - started < 1.0  # measured: 0.02 to 0.1
+@pytest.mark.parametrize("name", ["qwen3_coder", "seed_oss", "minimax_m2", "glm4"])
+def test_a_value_without_its_end_does_not_take_the_next_call_with_it(name: str) -> None:
+    write = WRITERS[name]
+    end = "</arg_value>" if name == "glm4" else "</parameter>"
+    bad = write(a=1).replace(end, "")
+    assert len(errors(read(name, bad))) == 1
+    message = read(name, write.answer(write(c=3), bad, write(b=2)))
+    assert calls(message) == [("add", {"c": 3}), ("add", {"b": 2})]
+    assert len(errors(message)) == 1
 
 
-# Recognition.
+@pytest.mark.parametrize("name", ["qwen3_coder", "seed_oss", "minimax_m2", "glm4", "gemma4", "functiongemma", "lfm2"])
+def test_a_call_that_is_written_within_a_text_is_never_run(name: str) -> None:
+    """These formats escape nothing, so nobody can tell where the text ends; the whole is malformed."""
+    write = WRITERS[name]
+    inner = write(a=9)
+    message = read(name, write.answer(write.call("say", write.arguments({"text": f"so: {inner}", "a": 1}))))
+    assert ("add", {"a": 9}) not in calls(message)
+    assert errors(message) or calls(message) == [("say", {"text": f"so: {inner}", "a": 1})]
 
 
-def test_recognised_by_markers_and_by_reading_what_the_template_writes() -> None:
-    def render() -> str:
-        return hermes("probe_tool", **PROBE_CALL["function"]["arguments"])  # type: ignore[arg-type]
-
-    found, reason = recognise("... <tool_call> ... arguments", render)
-    assert found is HERMES
-    assert "markers" in reason
-    found, reason = recognise("... arguments", render)
-    assert found is None
-    assert "hermes (its template has no '<tool_call>')" in reason
-    found, reason = recognise(
-        "<tool_call> arguments", lambda: "<tool_call><function=probe_tool></function></tool_call>"
-    )
-    assert found is None
-    assert "does not read the call that the template renders" in reason
+def test_arguments_under_another_key_are_malformed() -> None:
+    for name, key in (("hermes", "args"), ("llama3", "args"), ("mistral", "input"), ("command_r7b", "args")):
+        text = WRITERS[name](a=1)
+        for known in ("arguments", "parameters"):
+            text = text.replace(f'"{known}"', f'"{key}"')
+        if name == "llama3":
+            text = "<|python_tag|>" + text  # without it, it is an answer in JSON
+        message = read(name, text)
+        assert calls(message) == []
+        assert f"no ['{key}']" in errors(message)[0]
 
 
-def test_markers_alone_are_not_equality() -> None:
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = CHAT_TEMPLATE.replace("To call:", "In order to call:")
-    assert ChatFormat(tokenizer).tool_format is HERMES
+def test_an_answer_in_json_is_no_llama_call() -> None:
+    text = '{"name": "Rome", "population": 3}'
+    assert read("llama3", text) == {"role": "assistant", "content": text}
 
 
-# The tokenizer's own template, and the user's parser.
+def test_the_opening_marker_that_qwen3_coder_leaves_out() -> None:
+    text = WRITERS["qwen3_coder"](a=1).replace("<tool_call>", "")
+    assert calls(read("qwen3_coder", f"So:\n{text}")) == [("add", {"a": 1})]
 
 
-def tiny_tokenizer() -> Any:
-    return make_tiny_tokenizer(["x"], vocab_size=300)
+def test_text_behind_a_list_of_calls() -> None:
+    message = read("granite3", '<|tool_call|>[{"name": "add", "arguments": {"a": 1}}]\nDone.')
+    assert calls(message) == [("add", {"a": 1})]
+    assert message.get("content") == "Done."
 
 
-@cache
-def templated_tokenizer() -> Any:
-    tokenizer = tiny_tokenizer()
-    tokenizer.response_template = trl_templates.qwen3_template
-    return tokenizer
-
-
-def parse(chat: ChatFormat, text: str, prompt: str = "<|im_start|>assistant\n") -> Message:
-    ids = chat.tokenizer.encode(text + "<|im_end|>", add_special_tokens=False)
-    return chat.parse(chat.tokenizer.encode(prompt, add_special_tokens=False), ids, [ADD])
-
-
-def test_response_template_comes_first() -> None:
-    chat = ChatFormat(templated_tokenizer())
-    assert chat.tool_format_reason == "the tokenizer's response_template"
-    message = parse(chat, f"<think>\nHm.\n</think>\n\nSo:\n{hermes(a=1)}\n{hermes(b=2)}")
+def test_llama_calls_before_a_python_tag() -> None:
+    write = WRITERS["llama3"]
+    message = read("llama3", f"{write(a=1)}<|python_tag|>{write(b=2)}")
     assert calls(message) == [("add", {"a": 1}), ("add", {"b": 2})]
-    assert (message.get("reasoning_content") or "").strip() == "Hm."
-    assert message.get("content") == "So:"
 
 
-def test_response_template_sees_only_the_answer() -> None:
-    """The prompt ends with text that looks like a call; the anchor keeps it out, however near it is."""
-    chat = ChatFormat(templated_tokenizer())
-    prompt = f"<|im_start|>user\n{hermes(a=9)}<|im_end|>\n<|im_start|>assistant\n<think>\n"
-    message = parse(chat, "Hm.</think>Yes.", prompt)
-    assert calls(message) == []
-    assert (message.get("reasoning_content") or "").strip() == "Hm."
-    assert message.get("content") == "Yes."
+# Arguments.
+
+ONE = {"a": 1, "f": {"k": [1, "x"]}}
+# The arguments stand in a payload, or are text: `read_arguments` looks into it.
+LENIENT = [name for name in JSON if name not in NAMED]
 
 
-@pytest.mark.parametrize("broken", ['{"name": "add", "arguments": {"a": 1', "{]", '{"arguments": {}}', "3"])
-def test_response_template_with_malformed_output(broken: str) -> None:
-    message = parse(ChatFormat(templated_tokenizer()), f"<think>Hm.</think><tool_call>\n{broken}\n</tool_call>")
-    assert calls(message) == []
-    assert len(errors(message)) == 1
-    assert message.get("reasoning_content") == "Hm."
+@pytest.mark.parametrize("wrapping", ["text", "text twice", "no braces", "no braces in text"])
+@pytest.mark.parametrize("name", LENIENT)
+def test_arguments_as_text_are_read(name: str, wrapping: str) -> None:
+    text = json.dumps(ONE)
+    bare = text[1:-1]
+    written = {"text": text, "text twice": json.dumps(text), "no braces": bare, "no braces in text": json.dumps(bare)}
+    whole = json.dumps(written[wrapping])
+    if name == "react":  # there, the arguments are text as they stand, so they are wrapped once less
+        whole = text if wrapping == "no braces" else written[wrapping]
+    assert calls(read(name, WRITERS[name].call("add", whole))) == [("add", ONE)]
 
 
-def test_response_template_that_cannot_be_used() -> None:
-    tokenizer = tiny_tokenizer()
-    tokenizer.response_template = {"fields": {}}
-    with pytest.raises(ConfigurationError, match="response_template cannot be used"):
-        ChatFormat(tokenizer)
-    tokenizer.response_template = trl_templates.llama3_template
-    with pytest.raises(ConfigurationError, match="response_template does not read the call"):
-        ChatFormat(tokenizer).check_tools([ADD])
+@pytest.mark.parametrize("name", NAMED)
+def test_where_the_name_stands_outside_the_arguments_are_json(name: str) -> None:
+    write = WRITERS[name]
+    for text in (json.dumps(json.dumps(ONE)), json.dumps(json.dumps(json.dumps(ONE)))):
+        assert calls(read(name, write.call("add", text))) == [("add", ONE)]
+    for text in (json.dumps(ONE)[1:-1], "null"):
+        message = read(name, write.answer(write.call("add", text)))
+        assert calls(message) == []
+        assert len(errors(message)) == 1
 
 
-def test_a_users_parser() -> None:
-    def parser(text: str) -> Message:
-        name, _, number = text.partition(" ")
-        arguments = {"a": int(number)}  # a ValueError says: malformed
-        return {"role": "assistant", "tool_calls": [{"function": {"name": name, "arguments": arguments}}]}
-
-    chat = ChatFormat(tiny_tokenizer(), tool_format=parser)
-    assert calls(parse(chat, "add 3")) == [("add", {"a": 3})]
-    assert "invalid literal" in errors(parse(chat, "add x"))[0]
-    chat = ChatFormat(tiny_tokenizer(), tool_format=lambda text: "text")  # type: ignore[arg-type,return-value]
-    with pytest.raises(TypeError, match="must return an assistant message"):
-        parse(chat, "x")
-
-
-def test_a_format_by_name_or_object() -> None:
-    assert ChatFormat(tiny_tokenizer(), tool_format="llama3").tool_format is LLAMA3
-    assert ChatFormat(tiny_tokenizer(), tool_format=LLAMA3).tool_format is LLAMA3
-    with pytest.raises(ConfigurationError, match=r"unknown tool_format 'xml'; known are \['hermes', 'llama3'\]"):
-        ChatFormat(tiny_tokenizer(), tool_format="xml")
-    with pytest.raises(ConfigurationError, match="must be a name, a ToolFormat or a function, got 3"):
-        ChatFormat(tiny_tokenizer(), tool_format=3)  # type: ignore[arg-type]
+@pytest.mark.parametrize("name", JSON)
+def test_python_literals_only_where_the_format_writes_them(name: str) -> None:
+    write = WRITERS[name]
+    literal = str({"a": 1, "d": True, "text": None, "g": "it's"})
+    for text in (literal, json.dumps(literal)):
+        message = read(name, write.answer(write.call("say", text)))
+        if name == "react":  # models without tool support were never taught JSON
+            assert calls(message) == [("say", {"a": 1, "d": True, "text": None, "g": "it's"})]
+        else:
+            assert calls(message) == []
+            assert len(errors(message)) == 1
+    assert calls(read(name, "{'name': 'say', 'arguments': {}}")) == []
 
 
-def test_vllms_parsers_need_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they read is tested with vLLM, in `tests/with_vllm`."""
-    monkeypatch.setitem(sys.modules, "vllm", None)  # as if it were not installed
-    with pytest.raises(ConfigurationError, match=r"vLLM is not installed: pip install 'gymnast\[vllm\]'"):
-        ChatFormat(tiny_tokenizer(), tool_format="vllm:hermes")
-    with pytest.raises(ConfigurationError, match="and 'vllm:' with the name of one of vLLM's tool parsers"):
-        ChatFormat(tiny_tokenizer(), tool_format="hermes2")
+@pytest.mark.parametrize("name", PYTHON)
+def test_python_literals_and_json_in_python_calls(name: str) -> None:
+    write = WRITERS[name]
+    text = "text='it\\'s', code=\"x\", other=[True, None, ('a', 1.5), {\"k\": null, 'l': false}]"
+    other = [True, None, ["a", 1.5], {"k": None, "l": False}]
+    assert calls(read(name, write.call("say", text))) == [("say", {"text": "it's", "code": "x", "other": other})]
+
+
+NUMBERS: list[tuple[str, str, Any]] = [
+    ("a", "3", 3),
+    ("a", "-12", -12),
+    ("a", "3.0", 3),
+    ("a", "3.5", "3.5"),
+    ("a", "three", "three"),
+    ("a", "", ""),
+    ("c", "3", 3),
+    ("c", "2.5e3", 2500.0),
+    ("c", "NaN", "NaN"),
+    ("c", "Infinity", "Infinity"),
+    ("c", "1e999", "1e999"),
+    ("d", "true", True),
+    ("d", "yes", "yes"),
+    ("e", "[1, 2]", [1, 2]),
+    ("f", '{"x": null}', {"x": None}),
+    ("f", "[1]", "[1]"),
+    ("g", "null", None),
+    ("g", "7", 7),
+    ("unknown", "3", "3"),
+]
+
+
+@EVERY
+def test_text_becomes_what_the_schema_says(name: str) -> None:
+    write = WRITERS[name]
+    for key, text, value in NUMBERS:
+        [(_, arguments)] = calls(read(name, write.answer(write(**{key: text}))))
+        assert json.dumps(arguments) == json.dumps({key: value}), text  # 1 is not 1.0, nor True
+
+
+@EVERY
+def test_text_stays_where_the_schema_allows_it(name: str) -> None:
+    write = WRITERS[name]
+    for text in ("75001", "true", "null", "[1]", "1.50", " 3 "):
+        for key in ("text", "code", "other", "unknown"):
+            assert calls(read(name, write("say", **{key: text}))) == [("say", {key: text})]
+        assert calls(read(name, write("nobody_knows_it", a=text))) == [("nobody_knows_it", {"a": text})]
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_pythons_words_where_all_values_are_text(name: str) -> None:
+    arguments = {"d": "True", "g": "None", "a": "True"}
+    assert calls(read(name, WRITERS[name](**arguments))) == [("add", {"d": True, "g": None, "a": "True"})]

@@ -1,14 +1,16 @@
 """Learning from episodes: exact tokens, advantages, losses, trainers; start reading at `trainer.py`."""
 
-from .chat import ChatFormat
+from .chat import ChatFormat, recognise_tool_format
 from .config import GRPOConfig, RLOOConfig
+from .families import FORMATS
 from .generation import Generation, GenerationRequest, Generator, Sampling, TransformersGenerator
 from .groups import RolloutError
 from .losses import LOSSES
 from .progress import RichProgress
+from .recognition import Recognition
 from .run_folder import RunFolder
 from .token_policy import TokenBudgets, TokenPolicy
-from .tool_formats import FORMATS, ToolFormat
+from .tool_formats import KnownFormat, TextFormat, ToolFormat
 from .trainer import AgentTrainer, GRPOTrainer, RLOOTrainer
 
 __all__ = [
@@ -21,14 +23,18 @@ __all__ = [
     "Generation",
     "GenerationRequest",
     "Generator",
+    "KnownFormat",
     "RLOOConfig",
     "RLOOTrainer",
+    "Recognition",
     "RichProgress",
     "RolloutError",
     "RunFolder",
     "Sampling",
+    "TextFormat",
     "TokenBudgets",
     "TokenPolicy",
     "ToolFormat",
     "TransformersGenerator",
+    "recognise_tool_format",
 ]

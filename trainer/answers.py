@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ..envs.core import MalformedCall, Message, ToolCall
+from ..envs.core import MalformedCall, Message, ToolCall, ToolSchema
+from .arguments import convert, read_arguments
+from .literals import read_json_at, shorten, skip_space
+
+THINK = ("<think>", "</think>")
 
 
 def read_json(text: str) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: it is not JSON, or it holds what no UTF-8 text can (half of a surrogate pair).
+        ValueError: it is not JSON, or it holds what is no number or what no UTF-8 text can (half of a surrogate pair).
     """
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant)
-        check_text(value)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not valid JSON ({error})") from None
+    value, end = read_json_at(text, 0)
+    rest = skip_space(text, end)
+    if rest < len(text):
+        raise ValueError(f"not valid JSON ({shorten(text[rest:])} follows it)")
     return value
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a JSON number")
 
 
 def check_text(value: Any) -> None:
@@ -31,21 +31,34 @@ def check_text(value: Any) -> None:
     json.dumps(value, ensure_ascii=False).encode()
 
 
-def make_call(index: int, call: Any) -> ToolCall:
-    """A tool call from a normalised payload.
+def make_call(call: Any, *, tools: Sequence[ToolSchema] = (), python: bool = False, textual: bool = False) -> ToolCall:
+    """A tool call from a normalised payload, `{name, arguments}` and perhaps `id`.
+
+    Args:
+        call: The payload.
+        tools: Their schemas tell what an argument that is written as text means.
+        python: The format is known to write Python literals.
+        textual: The format writes every argument as text.
 
     Raises:
-        ValueError: the payload has no name, or arguments that are neither an object nor text.
+        ValueError: the payload has no name, or arguments that are no object.
     """
     name = call.get("name") if isinstance(call, dict) else None
     if not isinstance(name, str) or not name:
         raise ValueError('a tool call needs a "name"')
-    arguments = call.get("arguments")
-    if arguments is None:
-        arguments = {}
-    if not isinstance(arguments, dict | str):
-        raise ValueError(f"the arguments of {name!r} must be a JSON object")
-    return {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
+    try:
+        arguments = read_arguments(call.get("arguments"), python=python)
+    except ValueError as error:
+        raise ValueError(f"the arguments of {name!r} must be a JSON object: {error}") from None
+    arguments = convert(arguments, _parameters(name, tools), textual=textual)
+    check_text([name, arguments])
+    made: ToolCall = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    given = call.get("id")
+    return made if given is None else {"id": str(given), **made}
+
+
+def _parameters(name: str, tools: Sequence[ToolSchema]) -> Mapping[str, Any] | None:
+    return next((each["function"].get("parameters") for each in tools if each["function"]["name"] == name), None)
 
 
 def make_message(content: str, thinking: str | None, calls: list[ToolCall], malformed: list[MalformedCall]) -> Message:
@@ -60,11 +73,12 @@ def make_message(content: str, thinking: str | None, calls: list[ToolCall], malf
     return message
 
 
-def split_thinking(text: str, prefix: str) -> tuple[str | None, str]:
-    """Thinking and the rest; the template may have opened `<think>` already, at the end of the prefix."""
-    opened = text.lstrip().startswith("<think>")
-    if not opened and not prefix.rstrip().endswith("<think>"):
+def split_thinking(text: str, prefix: str, markers: tuple[str, str] = THINK) -> tuple[str | None, str]:
+    """Thinking and the rest; the template may have opened it already, at the end of the prefix."""
+    opening, closing = markers
+    opened = text.lstrip().startswith(opening)
+    if not opened and not prefix.rstrip().endswith(opening.rstrip()):
         return None, text
-    body = text.lstrip().removeprefix("<think>") if opened else text
-    thinking, closed, rest = body.partition("</think>")
+    body = text.lstrip().removeprefix(opening) if opened else text
+    thinking, closed, rest = body.partition(closing)
     return thinking.strip("\n"), rest.lstrip("\n") if closed else ""

@@ -8,27 +8,21 @@ tokenised again, and the cost does not grow with the history.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
-from transformers.utils.chat_parsing.response_templates import load_response_template
 
 from ..envs.calling import cut
 from ..envs.core import ConfigurationError, Message, ToolSchema
-from .template import ChatTemplate
-from .tool_formats import (
-    FORMATS,
-    PROBE_TOOL,
-    CallableFormat,
-    PlainFormat,
-    ResponseTemplateFormat,
-    ToolFormat,
-    ToolParser,
-    reads_probe,
-    recognise,
-)
-from .vllm_tools import VLLM_PREFIX, vllm_tool_format
+from .custom_formats import PlainFormat, ToolParser
+from .families import FORMATS
+from .prompt_tools import PromptTools
+from .recognition import Recognition, marked_formats, recognise
+from .template import TEMPLATE_DATE, ChatTemplate
+from .tool_formats import KnownFormat, ToolFormat
+from .turns import Turns
 
 PREFIX_TOKENS = 256  # more than any template begins an answer with
 
@@ -43,6 +37,12 @@ class ChatFormat:
             `response_template`, else the format that the chat template's markers tell.
         end_token_ids: Further ids that end a turn, as in the model's generation config.
         template_kwargs: Passed to the chat template, e.g. `{"enable_thinking": False}`.
+        today: The date that the chat template is told, where it asks.
+
+    Attributes:
+        end_ids: Every token that ends a turn.
+        end_id: The one that ends an answer in text.
+        recognition: The tool-call format, and how it was found.
 
     Raises:
         ConfigurationError: there is no chat template, the tokens of an observation are not well defined in it, or
@@ -56,47 +56,65 @@ class ChatFormat:
         tool_format: str | ToolFormat | ToolParser | None = None,
         end_token_ids: Collection[int] = (),
         template_kwargs: Mapping[str, Any] | None = None,
+        today: datetime.date = TEMPLATE_DATE,
     ) -> None:
         self.tokenizer: Any = tokenizer
-        self.template = ChatTemplate(tokenizer, template_kwargs or {})
-        self.end_id = self.template.end_id
-        self.end_ids = frozenset({self.end_id, *end_token_ids, *_as_list(self.tokenizer.eos_token_id)})
-        self.tool_format, self.tool_format_reason = self._choose_tool_format(tool_format)
+        self.template = ChatTemplate(tokenizer, template_kwargs or {}, today=today)
+        known = {*end_token_ids, *_as_list(self.tokenizer.eos_token_id), *self._ends_of(tool_format)}
+        self.turns = Turns(self.template, known)
+        self.recognition = recognise(tool_format, tokenizer, self.template, self.turns)
+        self.tool_format = self.recognition.format
+        told = self.recognition.told_in_prompt
+        self._prompted = PromptTools(self.tool_format, self.template, self.turns) if told else None
+        self.end_id = self.turns.text_end.end_id
+        # Of what stands before the end token only a special one is no text of the answer.
+        closing = self.turns.text_end.closing
+        self._closing = closing if self.template.has_special(closing) else ""
+        self.call_end_id = self.end_id if self.turns.call_end is None else self.turns.call_end.end_id
+        self.end_ids = frozenset({*known, self.end_id, self.call_end_id})
 
     @property
     def supports_tools(self) -> bool:
-        """Whether the template tells the model of its tools."""
-        return self.template.supports_tools
+        """Whether the model can be told of tools."""
+        return self._prompted is not None or self.template.supports_tools
 
     # Tokens.
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> list[int]:
         """The tokens of an episode's first messages, up to where the model begins to write."""
+        if self._prompted is not None:
+            messages, tools = self._prompted.prompt(messages, tools), ()
         return self.template.encode(self.template.render(messages, tools=tools, more=True))
 
     def observation_ids(
-        self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), closed: bool, last: bool
+        self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), ended_by: int | None, last: bool
     ) -> list[int]:
         """The tokens of the environment's new messages, as they follow the model's answer.
 
         Args:
             messages: The new messages.
             tools: The tools of the episode.
-            closed: The answer ended with one of `end_ids`; otherwise the missing end token is supplied here.
+            ended_by: The token of `end_ids` with which the answer ended; None where it was cut. A missing end token
+                is supplied here.
             last: The episode is over, so no new answer is begun.
 
         Raises:
             ConfigurationError: the template does not render them after an answer.
         """
-        ids = self.template.follow_ids(messages, tools=tools, more=not last)
-        return ids[1:] if closed else ids
+        if self._prompted is not None:
+            messages, tools = self._prompted.observation(messages), ()
+        elif self.turns.call_end is None and any(each["role"] == "tool" for each in messages):
+            raise ConfigurationError(self.recognition.problem)
+        end, ids = self.turns.follow_ids(messages, tools=tools, more=not last)
+        supplied = ended_by is None or (end.opens_next and ended_by != end.end_id)
+        return ids if supplied else ids[1:]
 
     def fit_observation(
         self,
         messages: Sequence[Message],
         *,
         tools: Sequence[ToolSchema] = (),
-        closed: bool,
+        ended_by: int | None,
         last: bool,
         max_tokens: int,
     ) -> list[int]:
@@ -104,7 +122,7 @@ class ChatFormat:
 
         What the template writes is never cut, nor are the markers: where these alone take more, so does the result.
         """
-        ids = self.observation_ids(messages, tools=tools, closed=closed, last=last)
+        ids = self.observation_ids(messages, tools=tools, ended_by=ended_by, last=last)
         if len(ids) <= max_tokens:
             return ids
         best: list[int] | None = None
@@ -112,7 +130,7 @@ class ChatFormat:
         while low <= high:  # the largest number of characters that fits; when none does, the last one tried is 0
             middle = (low + high) // 2
             shorter: list[Message] = [{**each, "content": cut(each.get("content") or "", middle)} for each in messages]
-            ids = self.observation_ids(shorter, tools=tools, closed=closed, last=last)
+            ids = self.observation_ids(shorter, tools=tools, ended_by=ended_by, last=last)
             if len(ids) <= max_tokens:
                 best, low = ids, middle + 1
             else:
@@ -121,11 +139,25 @@ class ChatFormat:
 
     # The answer.
 
-    def parse(self, prompt_ids: Sequence[int], sampled_ids: Sequence[int], tools: Sequence[ToolSchema]) -> Message:
-        """The assistant message that the sampled tokens mean; never raises on what a model may write."""
+    def parse(
+        self,
+        prompt_ids: Sequence[int],
+        sampled_ids: Sequence[int],
+        tools: Sequence[ToolSchema],
+        *,
+        calls_before: int = 0,
+    ) -> Message:
+        """The assistant message that the sampled tokens mean; never raises on what a model may write.
+
+        A call to which the model gave no id gets one; `calls_before`, the number of calls that the episode has had,
+        makes it the only one of its kind.
+        """
         ids = sampled_ids[:-1] if sampled_ids and sampled_ids[-1] in self.end_ids else sampled_ids
         text, prefix = self.template.decode(ids), self.template.decode(prompt_ids[-PREFIX_TOKENS:])
-        return (self.tool_format or PlainFormat()).parse(text, prefix=prefix, tools=tools)
+        text = text.removesuffix(self._closing)
+        message = (self.tool_format or PlainFormat()).parse(text, prefix=prefix, tools=tools)
+        calls = message.get("tool_calls")
+        return {**message, "tool_calls": self.turns.style.with_ids(calls, calls_before)} if calls else message
 
     def check_tools(self, tools: Sequence[ToolSchema]) -> None:
         """Check that the model can be told of these tools and that its calls can be read.
@@ -133,50 +165,35 @@ class ChatFormat:
         Raises:
             ConfigurationError: it cannot.
         """
-        if not tools:
+        if not tools or self._prompted is not None:
             return
-        if self.template.call_problem:
+        if self.recognition.problem:
             names = [each["function"]["name"] for each in tools]
-            raise ConfigurationError(f"the environment has tools, {names}, but {self.template.call_problem}")
+            raise ConfigurationError(
+                f"the environment has tools, {names}, but {self.recognition.problem}; use another model, or "
+                f"tool_format='react', which tells the model of its tools in the prompt"
+            )
         if self.tool_format is None:
             raise ConfigurationError(
-                f"the tool-call format of the chat template was not recognised ({self.tool_format_reason}); pass "
+                f"the tool-call format of the chat template was not recognised ({self.recognition.reason}); pass "
                 f"tool_format= one of {sorted(FORMATS)}, or a function from text to an assistant message"
             )
 
-    def _choose_tool_format(self, given: str | ToolFormat | ToolParser | None) -> tuple[ToolFormat | None, str]:
-        if isinstance(given, str):
-            if given.startswith(VLLM_PREFIX):
-                name = given.removeprefix(VLLM_PREFIX)
-                return vllm_tool_format(name, self.tokenizer, self.template), "given by name"
-            if given not in FORMATS:
-                known = f"{sorted(FORMATS)}, and {VLLM_PREFIX!r} with the name of one of vLLM's tool parsers"
-                raise ConfigurationError(f"unknown tool_format {given!r}; known are {known}")
-            return FORMATS[given], "given by name"
-        if given is not None:
-            if hasattr(given, "parse"):
-                return given, "given"  # type: ignore[return-value]
-            if callable(given):
-                return CallableFormat(parser=given), "given"
-            raise ConfigurationError(f"tool_format must be a name, a ToolFormat or a function, got {given!r}")
-        if self.tokenizer.response_template is not None:
-            return self._response_template()
-        if self.template.call_problem:
-            return None, self.template.call_problem
-        source = self.tokenizer.get_chat_template(tools=[PROBE_TOOL])
-        return recognise(source, lambda: self.template.probe_call()[1])
+    def _ends_of(self, given: str | ToolFormat | ToolParser | None) -> set[int]:
+        """The end tokens of the format that is given, or of those whose markers the template has."""
+        given = FORMATS.get(given, given) if isinstance(given, str) else given
+        formats = [given] if isinstance(given, KnownFormat) else marked_formats(self.template.source())[0]
+        tokens = {token for each in formats for token in each.end_tokens}
+        known = self.tokenizer.get_vocab()
+        return {known[token] for token in tokens if token in known}
 
-    def _response_template(self) -> tuple[ToolFormat | None, str]:
-        try:
-            load_response_template(self.tokenizer.response_template)
-        except ValueError as error:
-            raise ConfigurationError(f"the tokenizer's response_template cannot be used: {error}") from error
-        found = ResponseTemplateFormat(tokenizer=self.tokenizer)
-        if not self.template.call_problem:
-            prefix, text = self.template.probe_call()
-            if not reads_probe(found.parse(text, prefix=prefix, tools=[PROBE_TOOL])):
-                return None, "the tokenizer's response_template does not read the call that its chat template renders"
-        return found, "the tokenizer's response_template"
+
+def recognise_tool_format(tokenizer: PreTrainedTokenizerBase) -> Recognition:
+    """The tool-call format of a tokenizer's chat template, what told it, and what else was looked for."""
+    try:
+        return ChatFormat(tokenizer).recognition
+    except ConfigurationError as error:
+        return Recognition(format=None, reason=str(error), problem=str(error))
 
 
 def _text_length(message: Message) -> int:

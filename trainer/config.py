@@ -5,6 +5,7 @@ Names that TRL users know keep TRL's meaning.
 
 from __future__ import annotations
 
+import datetime
 import warnings
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, get_args
@@ -93,6 +94,7 @@ class AgentConfig(TrainingArguments):
     top_k: int = option(0, "Sample among this many tokens; 0 = all.")
     min_p: float = option(0.0, "Least probability, relative to the most probable token; 0 = off.")
     chat_template_kwargs: dict[str, Any] | None = option(None, "Passed to the chat template.")
+    chat_template_date: str = option("2025-01-01", "What a chat template that asks for today's date is told.")
 
     # Generation.
     generator: str = option("transformers", "What samples: transformers, vllm (in this process), or vllm-server.")
@@ -147,7 +149,7 @@ class AgentConfig(TrainingArguments):
         self._check_objective()
         check_generator_options(self)
         # Their constructors check the ranges of sampling, budgets, limits and on_failure.
-        _ = self.sampling, self.limits, self.budgets(max_model_len=self.max_model_len or 1)
+        _ = self.template_date, self.sampling, self.limits, self.budgets(max_model_len=self.max_model_len or 1)
         OnFailure.parse(self.on_failure)
         if self.overlong_prompts not in ("raise", "drop"):
             raise ValueError(f"overlong_prompts must be 'raise' or 'drop', got {self.overlong_prompts!r}")
@@ -166,6 +168,15 @@ class AgentConfig(TrainingArguments):
             or self.save_strategy == "best"
             or self.lr_scheduler_type == "reduce_lr_on_plateau"
         )
+
+    @property
+    def template_date(self) -> datetime.date:
+        """The date that chat templates are told: always the same, so that a run does not depend on its day."""
+        try:
+            return datetime.date.fromisoformat(self.chat_template_date)
+        except (TypeError, ValueError):
+            given = self.chat_template_date
+            raise ValueError(f"chat_template_date must be a date such as 2025-01-01, got {given!r}") from None
 
     @property
     def sampling(self) -> Sampling:

@@ -17,11 +17,12 @@ from ..envs.rollout import RolloutEngine, group_specs
 from ..envs.threads import run_in_loop
 from .chat import ChatFormat
 from .config import AgentConfig
+from .custom_formats import ToolParser
 from .decoding import evaluating
 from .generation import Generator, Sampling
 from .generators import make_generator
 from .token_policy import TokenPolicy
-from .tool_formats import ToolFormat, ToolParser
+from .tool_formats import ToolFormat
 from .weight_sync import WeightSync
 
 
@@ -51,6 +52,7 @@ class Player:
             tool_format=tool_format,
             end_token_ids=_end_token_ids(model),
             template_kwargs=args.chat_template_kwargs,
+            today=args.template_date,
         )
         pad_id = tokenizer.pad_token_id
         self.pad_id = pad_id if isinstance(pad_id, int) else self.chat.end_id

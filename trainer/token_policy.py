@@ -89,6 +89,7 @@ class TokenConversation:
         self._spec = spec
         self._tools = tools
         self._turn = 0
+        self._calls = 0
 
     async def act(self) -> Act:
         policy, trace, budgets = self._policy, self.trace, self._policy.budgets
@@ -107,8 +108,10 @@ class TokenConversation:
         self._turn += 1
         self._check_prompt(generation.prompt_ids, prompt_ids)
         trace.append_sampled(generation.token_ids, generation.logprobs)
+        message = policy.chat.parse(prompt_ids, generation.token_ids, self._tools, calls_before=self._calls)
+        self._calls += len(message.get("tool_calls", []))
         return Act(
-            message=policy.chat.parse(prompt_ids, generation.token_ids, self._tools),
+            message=message,
             num_tokens=len(generation.token_ids),
             num_prompt_tokens=len(prompt_ids),
             num_cached_tokens=generation.num_cached,
@@ -118,16 +121,19 @@ class TokenConversation:
 
     def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
         budgets, chat, trace = self._policy.budgets, self._policy.chat, self.trace
-        closed = bool(trace.completion_ids) and trace.completion_ids[-1] in chat.end_ids
+        final = trace.completion_ids[-1] if trace.completion_ids else None
+        ended_by = final if final in chat.end_ids else None
         room, reason = self._room()
         if last and (not messages or not room):
             return None
         allowed = [] if budgets.max_observation_tokens is None else [budgets.max_observation_tokens]
         allowed += [room] if last else []  # the last observation is cut to what is left; any other must fit as it is
         if allowed:
-            ids = chat.fit_observation(messages, tools=self._tools, closed=closed, last=last, max_tokens=min(allowed))
+            ids = chat.fit_observation(
+                messages, tools=self._tools, ended_by=ended_by, last=last, max_tokens=min(allowed)
+            )
         else:
-            ids = chat.observation_ids(messages, tools=self._tools, closed=closed, last=last)
+            ids = chat.observation_ids(messages, tools=self._tools, ended_by=ended_by, last=last)
         if last:
             trace.append_observation(ids[:room])
             return None

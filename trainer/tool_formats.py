@@ -1,23 +1,23 @@
 """Tool-call formats: from the text that a model wrote to a message with tool calls.
 
-A format is one entry of `FORMATS`: the markers that its chat templates carry, how to cut the calls out of the text,
-and a JMESPath expression that maps each call's payload to `{name, arguments}`.
+A `TextFormat` is declarative: how its calls are cut out of the text and read, and a JMESPath expression that maps each
+payload to `{name, arguments}`. The entries are in `families.py`.
 """
 
 from __future__ import annotations
 
-import inspect
-import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import jmespath
-from transformers import PreTrainedTokenizerBase
 
 from ..envs.core import MalformedCall, Message, ToolCall, ToolSchema
-from .answers import check_text, make_call, make_message, read_json, split_thinking
+from .answers import THINK, make_call, make_message, split_thinking
+from .call_readers import Reader
+from .literals import shorten
 
 
 class ToolFormat(Protocol):
@@ -33,221 +33,223 @@ class ToolFormat(Protocol):
 
         Returns:
             `content`, `reasoning_content` where there is thinking, `tool_calls`, and `malformed` for calls that
-            cannot be read. Never raises on what a model may write.
+            cannot be read. A call has an `id` only if the model wrote one. Never raises on what a model may write.
         """
         ...
 
 
-ToolParser = Callable[[str], Message]
-"""A user's own parser: text of one turn -> assistant message. A ValueError says that the turn cannot be read."""
-
-
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Span:
-    """A stretch of text that claims to be one tool call."""
+    """A stretch of text that claims to be a call, or a list of calls: what it says, or why it cannot be read."""
 
     start: int
     end: int
-    payload: str
+    payload: Any = None
+    error: str = ""
+
+
+_CALL_KEYS = {"name", "tool_name", "arguments", "parameters", "id", "tool_call_id", "type"}
+Spans = Callable[[str], Iterator[Span]]
+"""Cuts the calls out of a text, in order."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class JSONFormat:
-    """A format whose calls are JSON objects within the text."""
+class Conventions:
+    """What a family's templates ask of calls and results, beside the syntax.
+
+    Attributes:
+        call_id: The id of a call to which the model gave none, with `{name}` and `{index}` (within the episode).
+        allowed_ids: Ids that the templates take, as a regular expression; others are replaced.
+        numbered: The template counts the calls of an episode by itself, and an id is such a number.
+        result_roles: Roles that a tool's result may have; the first that the template renders is taken.
+    """
+
+    call_id: str = "call_{index}"
+    allowed_ids: str = r"[\w.:\-]{1,128}"
+    numbered: bool = False
+    result_roles: tuple[str, ...] = ("tool",)
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class KnownFormat(ABC):
+    """What is declared of every format that is recognised from a chat template.
+
+    Attributes:
+        name: As in `tool_format=`.
+        families: The models that use it, for people.
+        markers: Texts that all occur in the source of the chat templates of this format (of several in a tuple, one
+            does); without any it is only given by name.
+        end_tokens: Tokens that end a turn in these families, beside those that the tokenizer and the model tell.
+        conventions: What the templates ask of calls and results.
+    """
 
     name: str
-    markers: tuple[str, ...]  # texts that all occur in the chat templates of this format
-    spans: Callable[[str], Iterator[Span]]  # cuts the calls out of the text
-    payload: str  # JMESPath: payload -> {name, arguments}
+    families: str
+    markers: tuple[str | tuple[str, ...], ...] = ()
+    end_tokens: tuple[str, ...] = ()
+    conventions: Conventions = Conventions()
 
+    @abstractmethod
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
-        thinking, text = split_thinking(text, prefix)
-        calls: list[ToolCall] = []
-        malformed: list[MalformedCall] = []
-        content, position = "", 0
-        for span in self.spans(text):
-            content += text[position : span.start]
-            position = span.end
-            try:
-                calls.append(make_call(len(calls), self._read(span.payload)))
-            except ValueError as error:
-                malformed.append({"text": text[span.start : span.end], "error": str(error)})
-        content += text[position:]
-        return make_message(content, thinking, calls, malformed)
+        """The assistant message that this text means; see `ToolFormat`."""
 
-    def _read(self, payload: str) -> Any:
-        return jmespath.search(self.payload, read_json(payload))
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class ResponseTemplateFormat:
-    """The tokenizer's own `response_template` (transformers >= 5.13)."""
-
-    tokenizer: Any
-    payload: str = "{name: function.name, arguments: function.arguments}"
-    name: str = "response_template"
-
-    def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
-        options = {"tools": list(tools)} if tools and _TYPES_ARGUMENTS else {}
-        try:
-            parsed = self.tokenizer.parse_response(text, prefix=prefix, **options)
-            found = parsed.get("tool_calls") or []
-            calls = [make_call(index, jmespath.search(self.payload, each)) for index, each in enumerate(found)]
-            check_text(parsed)
-        except Exception as error:  # the template's own code runs here, on whatever the model wrote
-            thinking, content = split_thinking(text, prefix)
-            malformed: list[MalformedCall] = [{"text": content, "error": str(error) or type(error).__name__}]
-            return make_message(content, thinking, [], malformed)
-        thinking = parsed.get("reasoning_content") or parsed.get("thinking")
-        return make_message(parsed.get("content") or "", thinking, calls, [])
-
-
-# transformers >= 5.15 types the arguments by the tool's schema.
-_TYPES_ARGUMENTS = "tools" in inspect.signature(PreTrainedTokenizerBase.parse_response).parameters
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class CallableFormat:
-    """A user's own parser."""
-
-    parser: ToolParser
-    name: str = "custom"
-
-    def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
-        try:
-            message = self.parser(text)
-        except ValueError as error:
-            return make_message(text, None, [], [{"text": text, "error": str(error) or type(error).__name__}])
-        if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
-            raise TypeError(f"tool_format must return an assistant message (a dict), got {message!r}")
-        return {"content": "", **message, "role": "assistant"}
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class PlainFormat:
-    """No calls: the answer is text, perhaps with thinking before it."""
-
-    name: str = "plain"
-
-    def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
-        thinking, content = split_thinking(text, prefix)
-        return make_message(content, thinking, [], [])
-
-
-_DECODER = json.JSONDecoder()
-
-
-def _json_end(text: str, start: int) -> int | None:
-    """Where the JSON value that begins at `start` ends; None when there is no complete one."""
-    try:
-        return _DECODER.raw_decode(text, start)[1]
-    except (ValueError, RecursionError):
+    def missing_marker(self, source: str) -> str | None:
+        """A marker that a template's source lacks."""
+        for marker in self.markers:
+            choices = (marker,) if isinstance(marker, str) else marker
+            if not any(each in source for each in choices):
+                return " or ".join(map(repr, choices))
         return None
 
 
-def _skip(text: str, start: int, characters: str = " \t\r\n") -> int:
-    while start < len(text) and text[start] in characters:
-        start += 1
-    return start
+@dataclass(kw_only=True, slots=True, frozen=True)
+class TextFormat(KnownFormat):
+    """A format whose calls stand within the text of an answer.
 
-
-_TOOL_CALL = re.compile(r"</?tool_call>")
-
-
-def _hermes_spans(text: str) -> Iterator[Span]:
-    """`<tool_call>` JSON `</tool_call>`; markers within a JSON string are its text, and end nothing."""
-    opening, closing = "<tool_call>", "</tool_call>"
-    start = text.find(opening)
-    while start >= 0:
-        first = _skip(text, start + len(opening))
-        marker = _TOOL_CALL.search(text, _json_end(text, first) or first)
-        stop = marker.start() if marker else len(text)
-        end = marker.end() if marker and marker[0] == closing else stop
-        yield Span(start=start, end=end, payload=text[first:stop].strip())
-        start = text.find(opening, end)
-
-
-_PYTHON_TAG = "<|python_tag|>"
-_CALL_KEY = re.compile(r'"(name|parameters)"\s*:')
-
-
-def _llama_spans(text: str) -> Iterator[Span]:
-    """The answer is one JSON object with a name and parameters, or several, separated by semicolons or white space.
-
-    They begin the answer, or follow `<|python_tag|>`. An object that has neither key is an answer in JSON, no call.
+    Attributes:
+        spans: Cuts the calls out of the text.
+        payload: JMESPath: a call's payload -> `{name, arguments}`, and `id` where the model writes one.
+        values: The arguments are JSON, text only (XML), or may be Python literals.
+        thinking: The markers around thoughts.
+        wrappers: Markers around calls or content that say nothing themselves.
     """
-    start = max(text.find(_PYTHON_TAG), 0)
-    first = _skip(text, start + len(_PYTHON_TAG) if text.startswith(_PYTHON_TAG, start) else start)
-    while first < len(text) and text[first] == "{":
-        complete = _json_end(text, first)
-        end = len(text) if complete is None else complete
-        if not _CALL_KEY.search(text, first, end):
-            return
-        yield Span(start=start, end=end, payload=text[first:end])
-        start = end
-        first = _skip(text, end, "; \t\r\n")
-        if text.startswith(_PYTHON_TAG, first):
-            first = _skip(text, first + len(_PYTHON_TAG))
+
+    spans: Spans
+    payload: str = "{name: name, arguments: arguments, id: id}"
+    values: Literal["json", "text", "python"] = "json"
+    thinking: tuple[str, str] = THINK
+    wrappers: tuple[str, ...] = ()
+
+    def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
+        for wrapper in self.wrappers:
+            text = text.removeprefix(wrapper)
+        thinking, text = split_thinking(text, prefix, self.thinking)
+        calls: list[ToolCall] = []
+        malformed: list[MalformedCall] = []
+        pieces, position = [], 0
+        for span in self.spans(text):
+            pieces.append(text[position : span.start])
+            position = span.end
+            found, errors = self._read(span, tools)
+            calls += found
+            if errors:
+                malformed.append({"text": text[span.start : span.end], "error": "; ".join(errors)})
+        content = self._without_wrappers("".join([*pieces, text[position:]]))
+        return make_message(content, thinking, calls, malformed)
+
+    def _read(self, span: Span, tools: Sequence[ToolSchema]) -> tuple[list[ToolCall], list[str]]:
+        """The calls of a span, and what is wrong with those that cannot be read."""
+        if span.error:
+            return [], [span.error]
+        payloads = span.payload if isinstance(span.payload, list) else [span.payload]
+        calls: list[ToolCall] = []
+        errors = [] if payloads else ["a list of tool calls without a call"]
+        for each in payloads:
+            try:
+                mapped = self._mapped(each)
+                textual, python = self.values == "text", self.values == "python"
+                calls.append(make_call(mapped, tools=tools, python=python, textual=textual))
+            except ValueError as error:
+                errors.append(str(error))
+        return calls, errors
+
+    def _mapped(self, payload: Any) -> Any:
+        """`{name, arguments}` of a payload.
+
+        Raises:
+            ValueError: there are no arguments, but something that may have been meant as such.
+        """
+        if not isinstance(payload, dict):
+            return payload
+        mapped = jmespath.search(self.payload, payload)
+        others = payload.keys() - _CALL_KEYS
+        if mapped["arguments"] is None and others:
+            raise ValueError(f"a tool call has no {sorted(others)}, but a name and arguments")
+        return mapped
+
+    def _without_wrappers(self, content: str) -> str:
+        for wrapper in self.wrappers:
+            content = content.replace(wrapper, "")
+        return content
 
 
-HERMES = JSONFormat(
-    name="hermes",
-    markers=("<tool_call>", "arguments"),
-    spans=_hermes_spans,
-    payload="{name: name, arguments: arguments}",
-)
-LLAMA3 = JSONFormat(
-    name="llama3",
-    markers=("<|start_header_id|>", "parameters"),
-    spans=_llama_spans,
-    payload="{name: name, arguments: not_null(parameters, arguments)}",
-)
-
-FORMATS: dict[str, JSONFormat] = {each.name: each for each in (HERMES, LLAMA3)}
-
-
-def recognise(template: str, render_call: Callable[[], str]) -> tuple[JSONFormat | None, str]:
-    """The format of a chat template, and why: its markers occur, and it reads what the template renders.
+def tagged(
+    opening: str | re.Pattern[str],
+    closing: str,
+    reader: Reader,
+    *,
+    optional: str = "",
+    begins: str = "",
+    ends: str = "",
+) -> Spans:
+    """Calls between an opening and a closing marker; markers within a string of the payload are text, and end nothing.
 
     Args:
-        template: The template's source.
-        render_call: Renders the text of an assistant turn that calls `PROBE_CALL`.
+        opening: Opens a call; a text, or a regular expression.
+        closing: Closes it; may be missing where the next call or the end of the answer follows. Empty: there is none.
+        reader: Reads what stands between them.
+        optional: A regular expression of what may stand between the payload and the closing marker.
+        begins: For payloads whose texts are not escaped: a regular expression of how a call begins. A payload that
+            holds that is malformed, since nobody can tell a call that was cut from a text about calls.
+        ends: What a call ends with, where that is not the closing marker; the call behind it is read by itself.
     """
-    looked_for = []
-    for candidate in FORMATS.values():
-        missing = [marker for marker in candidate.markers if marker not in template]
-        if missing:
-            looked_for.append(f"{candidate.name} (its template has no {missing[0]!r})")
-            continue
-        if reads_probe(candidate.parse(render_call(), prefix="", tools=())):
-            return candidate, f"the template's markers {list(candidate.markers)} and a call it rendered"
-        looked_for.append(f"{candidate.name} (it does not read the call that the template renders)")
-    return None, "looked for " + ", ".join(looked_for)
+    opens = re.compile(re.escape(opening)) if isinstance(opening, str) else opening
+    markers = re.compile("|".join([opens.pattern, re.escape(closing)] if closing else [opens.pattern]))
+    within = rf"(?P<closed>{re.escape(ends or closing)}\s*)?(?:{begins})"
+    cutter = _Cutter(
+        closing=closing,
+        reader=reader,
+        markers=markers,
+        between=re.compile(rf"\s*(?:{optional})?\s*"),
+        within=re.compile(within) if begins else None,
+    )
+
+    def spans(text: str) -> Iterator[Span]:
+        opened = opens.search(text)
+        while opened:
+            span = cutter.span(text, opened)
+            yield span
+            opened = opens.search(text, span.end)
+
+    return spans
 
 
-def reads_probe(message: Message) -> bool:
-    """Whether the message is nothing but a call like `PROBE_CALL`."""
-    calls = [call["function"] for call in message.get("tool_calls", [])]
-    return calls == [PROBE_CALL["function"]] and "malformed" not in message
+@dataclass(kw_only=True, slots=True, frozen=True)
+class _Cutter:
+    """Cuts one call out of a text; see `tagged`."""
 
+    closing: str
+    reader: Reader
+    markers: re.Pattern[str]
+    between: re.Pattern[str]
+    within: re.Pattern[str] | None
 
-PROBE_CALL: ToolCall = {
-    "id": "call_0",
-    "type": "function",
-    "function": {"name": "probe_tool", "arguments": {"city": "Zürich", "days": 3}},
-}
-PROBE_TOOL: ToolSchema = {
-    "type": "function",
-    "function": {
-        "name": "probe_tool",
-        "description": "A tool that shows how the template renders tools.",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "city": {"type": "string", "description": "A city."},
-                "days": {"type": "integer", "description": "A number of days."},
-            },
-            "required": ["city", "days"],
-        },
-    },
-}
+    def span(self, text: str, opened: re.Match[str]) -> Span:
+        """The call whose opening marker was found."""
+        start, first = opened.span()
+        try:
+            reading = self.reader(text, first)
+        except ValueError as problem:
+            return self._malformed(text, start, first, str(problem))
+        inner = self.within.search(text, first, reading.end) if self.within else None
+        if inner:
+            # Behind a closing marker stands the next call; without it, nothing here may be run.
+            place = inner.start() if inner["closed"] else reading.end
+            return self._malformed(text, start, place, f"another call begins within it, {shorten(inner[0])}")
+        if not self.closing:
+            return Span(start=start, end=reading.end, payload=reading.payload)
+        marker = self.markers.search(text, reading.end)
+        stop = marker.start() if marker else len(text)
+        behind = self.between.match(text, reading.end)
+        if behind and behind.end() < stop:
+            error = f"not valid: {shorten(text[behind.end() : stop])} follows the call"
+            return self._malformed(text, start, reading.end, error)
+        end = marker.end() if marker and marker[0] == self.closing else stop
+        return Span(start=start, end=end, payload=reading.payload)
+
+    def _malformed(self, text: str, start: int, place: int, error: str) -> Span:
+        """What cannot be read, up to the next marker from a place on."""
+        marker = self.markers.search(text, place)
+        stop = marker.start() if marker else len(text)
+        end = marker.end() if marker and marker[0] == self.closing else stop
+        return Span(start=start, end=end, error=error)

@@ -18,6 +18,7 @@ from ..envs.registry import EnvironmentLike
 from ..envs.rewards import RewardFunction
 from .batch import Sample
 from .config import AgentConfig, GRPOConfig, RLOOConfig
+from .custom_formats import ToolParser
 from .generation import Generator
 from .groups import check_failures, form_groups
 from .interrupt import InterruptibleTrainer
@@ -31,7 +32,7 @@ from .progress import rich_displays
 from .rounds import Rounds, rollout_loader
 from .run_folder import EpisodeLog
 from .scoring import Reference, Scorer
-from .tool_formats import ToolFormat, ToolParser
+from .tool_formats import ToolFormat
 
 
 class AgentTrainer(InterruptibleTrainer):

@@ -20,24 +20,30 @@ from transformers import PreTrainedTokenizerBase
 
 from ..envs.core import ConfigurationError, Message, ToolCall, ToolSchema
 from .answers import check_text, make_call, make_message, read_json, split_thinking
-from .template import QUESTION, ChatTemplate
-from .tool_formats import PROBE_TOOL, reads_probe
+from .template import PROBE_TOOL, QUESTION, ChatTemplate
+from .turns import reads_probe
 from .vllm_installed import check_vllm
 
 VLLM_PREFIX = "vllm:"
 _NAME = PROBE_TOOL["function"]["name"]
 
 
-def vllm_tool_format(name: str, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> VLLMToolFormat:
+def vllm_tool_format(
+    name: str, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, probe: tuple[str, str]
+) -> VLLMToolFormat:
     """The tool parser that vLLM knows by this name, if it reads the calls that the chat template renders.
+
+    Args:
+        name: As vLLM's `--tool-call-parser` takes it.
+        tokenizer: Has the family's special tokens.
+        template: Renders a plain answer.
+        probe: A prompt, and the answer that calls `PROBE_CALL`, as the template renders it.
 
     Raises:
         ConfigurationError: vLLM is missing or has no such parser, or the parser does not fit the model.
     """
     check_vllm()
     given = f"tool_format={VLLM_PREFIX + name!r}"
-    if template.call_problem:
-        raise ConfigurationError(f"{given} has no effect: {template.call_problem}")
     known = _manager().list_registered()
     if name not in known:
         near = get_close_matches(name, known)
@@ -47,9 +53,9 @@ def vllm_tool_format(name: str, tokenizer: PreTrainedTokenizerBase, template: Ch
     logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)
     # Every parser reads the vocabulary when it is made, which takes long unless it is kept.
     tokenizer = import_module("vllm.tokenizers.hf").get_cached_tokenizer(tokenizer)
-    found = VLLMToolFormat(name, tokenizer, template)
+    found = VLLMToolFormat(name, tokenizer, template, probe)
     if problem := found.problem():
-        fitting = [each for each in known if not VLLMToolFormat(each, tokenizer, template).problem()]
+        fitting = [each for each in known if not VLLMToolFormat(each, tokenizer, template, probe).problem()]
         advice = f"parsers that fit: {', '.join(fitting)}" if fitting else "none of vLLM's parsers fits this model"
         raise ConfigurationError(f"{given}: the parser {problem}; {advice}")
     return found
@@ -58,23 +64,27 @@ def vllm_tool_format(name: str, tokenizer: PreTrainedTokenizerBase, template: Ch
 class VLLMToolFormat:
     """One of vLLM's tool parsers as a `ToolFormat`."""
 
-    def __init__(self, name: str, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> None:
+    def __init__(
+        self, name: str, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, probe: tuple[str, str]
+    ) -> None:
         self.name = VLLM_PREFIX + name
         self._parser_name = name
         self._tokenizer = tokenizer
-        self._probe = template.probe_call()
-        prefix, probe = self._probe
-        self._beginning = _beginning(split_thinking(probe, prefix)[1], template)
+        self._probe = probe
+        self._beginning = _beginning(split_thinking(probe[1], probe[0])[1], template)
 
     def problem(self) -> str:
         """Why the parser cannot be used with this tokenizer and template; empty when it can."""
-        prefix, probe = self._probe
+        _, probe = self._probe
         try:
             self._parser([PROBE_TOOL])
         except Exception as error:  # whatever its module and its constructor raise, say for a token that is missing
             return f"cannot be used with this tokenizer: {error}"
-        message = self.parse(probe, prefix=prefix, tools=[PROBE_TOOL])
-        return "" if reads_probe(message) else f"does not read the call that the chat template renders, {probe!r}"
+        return (
+            ""
+            if reads_probe(self, self._probe)
+            else f"does not read the call that the chat template renders, {probe!r}"
+        )
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
         thinking, text = split_thinking(text, prefix)
@@ -127,7 +137,7 @@ def _read_calls(found: Sequence[Any]) -> tuple[list[ToolCall], list[str]]:
         try:
             check_text(each.function.name)
             arguments = read_json(each.function.arguments)
-            calls.append(make_call(len(calls), {"name": each.function.name, "arguments": arguments}))
+            calls.append(make_call({"name": each.function.name, "arguments": arguments}))
         except ValueError as error:
             errors.append(str(error))
     return calls, errors

@@ -224,7 +224,8 @@ def test_text_before_a_malformed_call_is_content() -> None:
 def test_what_is_wrong_with_arguments_is_told() -> None:
     text = '<tool_call>\n{"name": "book", "arguments": %s}\n</tool_call>'
     [malformed] = read("hermes", text % "[3]").get("malformed", [])
-    assert malformed == {"text": text % "[3]", "error": "the arguments of 'book' must be a JSON object"}
+    assert malformed["text"] == text % "[3]"
+    assert malformed["error"].startswith("the arguments of 'book' must be a JSON object: ")
     [malformed] = read("hermes", text % '{"guests": NaN}').get("malformed", [])
     assert "NaN is not a JSON number" in malformed["error"]
 
@@ -295,11 +296,12 @@ SAME = [
 
 @pytest.mark.parametrize("text", SAME)
 def test_hermes_is_read_as_our_own_format_reads_it(text: str) -> None:
-    ours = FORMATS["hermes"].parse(text, prefix="", tools=[TOOL])
+    ours = ChatFormat(tokenizer_of(), tool_format="hermes")
+    expected = ours.parse([], ours.tokenizer.encode(text + "<|im_end|>"), [TOOL])
     message = read("hermes", text)
     assert {**message, "malformed": len(message.get("malformed", []))} == {
-        **ours,
-        "malformed": len(ours.get("malformed", [])),
+        **expected,
+        "malformed": len(expected.get("malformed", [])),
     }
 
 
@@ -314,6 +316,40 @@ def test_where_hermes_differs_from_our_own_format() -> None:
         assert len(arguments_of(FORMATS["hermes"].parse(text, prefix="", tools=[TOOL]))) == 1
         assert "malformed" in read("hermes", text)
         assert arguments_of(read("hermes", text)) == []
+
+
+RECOGNISED = {
+    "hermes": "hermes",
+    "granite4": "hermes",
+    "granite": "hermes",
+    "qwen3_xml": "qwen3_coder",
+    "qwen3_coder": "qwen3_coder",
+    "glm45": "glm4",
+    "minimax_m2": "minimax_m2",
+    "deepseek_v3": "deepseek_v3",
+    "xlam": None,
+    "pythonic": None,
+    "jamba": None,
+    "llama3_json": None,
+}
+
+
+@ALL
+def test_which_of_these_templates_need_no_parser_of_vllms(name: str) -> None:
+    found = ChatFormat(tokenizer_of(*FAMILIES[name])).tool_format
+    assert (None if found is None else found.name) == RECOGNISED[name]  # type: ignore[attr-defined]
+
+
+@ALL
+def test_our_own_format_reads_what_the_parser_reads(name: str) -> None:
+    ours = ChatFormat(tokenizer_of(*FAMILIES[name]))
+    if ours.tool_format is None:
+        with pytest.raises(ConfigurationError, match="was not recognised"):
+            ours.check_tools([TOOL])
+        return
+    message = calling({"place": "Zum Löwen", "guests": 3, "outside": True, "dishes": ["Rösti"]}, {})
+    text = written(name, message) + "<|im_end|>"
+    assert ours.parse([], ours.tokenizer.encode(text), [TOOL]) == message
 
 
 # Errors.
@@ -340,8 +376,13 @@ def test_a_parser_whose_tokens_are_missing() -> None:
 def test_a_template_without_tools() -> None:
     plain = tokenizer_of()
     plain.chat_template = "{% for m in messages %}{{ '<|im_start|>' ~ m.content ~ '<|im_end|>' }}{% endfor %}"
-    with pytest.raises(ConfigurationError, match="has no effect: the tokenizer's chat template does not render tools"):
-        ChatFormat(plain, tool_format="vllm:hermes")
+    with pytest.raises(ConfigurationError, match=r"tools, \['book'\], but .* chat template does not render tools;"):
+        ChatFormat(plain, tool_format="vllm:hermes").check_tools([TOOL])
+
+
+def test_a_template_without_calls() -> None:
+    with pytest.raises(ConfigurationError, match=r"has no effect: .* does not render tool calls, so no parser can be"):
+        ChatFormat(tokenizer_of("{{- '' -}}"), tool_format="vllm:hermes")
 
 
 def test_vllm_is_imported_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,284 @@
+"""Compares gymnast's formats with other parsers on the texts of `parser_cases`, and keeps what was found.
+
+    .venv/bin/python -m tests.parser_outcomes transformers
+    .venv-vllm/bin/python -m tests.parser_outcomes vllm
+
+write what is found into tests/parser_outcomes.json, and the tables of docs/parsers.md from it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from gymnast.trainer import FORMATS
+from gymnast.trainer.answers import split_thinking
+from gymnast.trainer.tiny import make_tiny_tokenizer
+
+from .parser_cases import TOOLS, texts
+from .parser_families import FAMILIES
+from .parser_judgements import JUDGEMENTS, judgements_of
+
+Outcome = dict[str, Any]
+"""`content`, `thinking`, `calls` as (name, arguments), and `malformed`; or `raises`, the type of the exception."""
+
+RECORD = Path(__file__).with_name("parser_outcomes.json")
+PAGE = Path(__file__).parents[1] / "docs" / "parsers.md"
+
+TRANSFORMERS = {  # TRL's response templates, and gymnast's formats for the same models
+    "qwen3_template": "hermes",
+    "qwen3_5_template": "qwen3_coder",
+    "glm4moe_template": "glm4",
+    "gemma4_template": "gemma4",
+    "llama3_template": "llama3",
+    "gptoss_template": "harmony",
+    "lfm2_2_5_template": "lfm2",
+}
+VLLM = {  # vLLM's tool parsers, and gymnast's formats for the same models
+    "hermes": ("hermes",),
+    "granite4": ("hermes",),
+    "qwen3_coder": ("qwen3_coder",),
+    "seed_oss": ("seed_oss",),
+    "minimax_m2": ("minimax_m2",),
+    "glm45": ("glm4",),
+    "gemma4": ("gemma4",),
+    "functiongemma": ("functiongemma",),
+    "deepseek_v3": ("deepseek_v3",),
+    "deepseek_v31": ("deepseek_v3_1",),
+    "kimi_k2": ("kimi_k2",),
+    "mistral": ("mistral", "mistral_v11"),
+    "lfm2": ("lfm2",),
+    "granite": ("granite3",),
+    "llama3_json": ("llama3",),
+    "pythonic": ("pythonic",),
+    "muse_glimmer": ("atem",),
+}
+NAMES = {"transformers": "transformers", "vllm": "vLLM"}
+PEERS = {
+    "transformers": list(TRANSFORMERS.items()),
+    "vllm": [(name, family) for name, families in VLLM.items() for family in families],
+}
+
+
+# --- what each parser reads ---------------------------------------------------------------------------------------
+
+
+def ours(family: str, text: str) -> Outcome:
+    message = FORMATS[family].parse(text, prefix=FAMILIES[family].prefix, tools=TOOLS)
+    return {
+        "content": str(message.get("content") or "").strip(),
+        "thinking": message.get("reasoning_content"),
+        "calls": [[each["function"]["name"], each["function"]["arguments"]] for each in message.get("tool_calls", [])],
+        "malformed": len(message.get("malformed", [])),
+    }
+
+
+@cache
+def _tokenizer(family: str) -> Any:
+    made = make_tiny_tokenizer([])
+    made.add_tokens(list(FAMILIES[family].tokens))
+    return made
+
+
+def transformers_outcome(template: str, family: str, text: str) -> Outcome:
+    """As TRL calls it: with the end token, and what the prompt ends with."""
+    tokenizer = _tokenizer(family)
+    tokenizer.response_template = getattr(import_module("trl.chat_template_utils"), template)
+    try:
+        found = tokenizer.parse_response(text + FAMILIES[family].end, prefix=FAMILIES[family].prefix, tools=TOOLS)
+    except Exception as error:  # how it says that it cannot read an answer
+        return {"raises": type(error).__name__}
+    return {
+        "content": (found.get("content") or "").strip(),
+        "thinking": found.get("reasoning_content") or found.get("thinking"),
+        "calls": [
+            [each["function"]["name"], each["function"].get("arguments")] for each in found.get("tool_calls") or []
+        ],
+        "malformed": 0,
+    }
+
+
+def vllm_outcome(name: str, family: str, text: str) -> Outcome:
+    """Of the text behind the thinking, which vLLM leaves to its reasoning parsers; ours takes it off here."""
+    protocol = import_module("vllm.entrypoints.openai.chat_completion.protocol")
+    manager = import_module("vllm.tool_parsers").ToolParserManager
+    tokenizer = _cached_by_vllm(family)
+    thinking, rest = ours(family, text)["thinking"], text
+    markers = FAMILIES[family].thinking
+    if markers and not FAMILIES[family].message:  # the others' thoughts are messages, which vLLM passes over
+        thinking, rest = split_thinking(text, "", (markers[0].strip(), markers[1].strip()))
+    try:
+        request = protocol.ChatCompletionRequest(messages=[], tools=TOOLS)
+        found = manager.get_tool_parser(name)(tokenizer, request.tools).extract_tool_calls(rest, request)
+    except Exception as error:
+        return {"raises": type(error).__name__}
+    return {
+        "content": (found.content or "").strip(),
+        "thinking": thinking,
+        "calls": [[each.function.name, _read(each.function.arguments)] for each in found.tool_calls],
+        "malformed": 0,
+    }
+
+
+@cache
+def _cached_by_vllm(family: str) -> Any:
+    return import_module("vllm.tokenizers.hf").get_cached_tokenizer(_tokenizer(family))
+
+
+def _read(arguments: str) -> Any:
+    """The arguments, which vLLM gives as JSON; as text where they are none."""
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
+
+
+THEIRS: dict[str, Callable[[str, str, str], Outcome]] = {"transformers": transformers_outcome, "vllm": vllm_outcome}
+
+
+# --- the comparison -----------------------------------------------------------------------------------------------
+
+
+def same(mine: Outcome, other: Outcome) -> bool:
+    """The same calls, text and thoughts; or none of them reads anything, and both say so."""
+    if "raises" in other:
+        return bool(mine["malformed"]) and not mine["calls"]
+    return mine == other
+
+
+def how(mine: Outcome, other: Outcome) -> str:
+    """In a few words what they do where gymnast does otherwise."""
+    if "raises" in other:
+        return "raises, and reads nothing"
+    if len(other["calls"]) < len(mine["calls"]):
+        return "reads fewer calls"
+    if len(other["calls"]) > len(mine["calls"]):
+        return "reads more calls"
+    if other["calls"] != mine["calls"]:
+        return "reads other arguments"
+    if mine["malformed"]:
+        return "takes a broken call for text" if other["content"] else "drops a broken call"
+    return "drops text" if len(other["content"]) < len(mine["content"]) else "reads other text"
+
+
+def shown(outcome: Outcome) -> str:
+    """An outcome on one line."""
+    if "raises" in outcome:
+        return f"raises {outcome['raises']}"
+    parts = [
+        f"{name}({', '.join(f'{key}={json.dumps(value)}' for key, value in arguments.items())})"
+        if isinstance(arguments, dict)
+        else f"{name} with {'nothing' if arguments is None else f'the text {arguments!r}'}"
+        for name, arguments in outcome["calls"]
+    ]
+    parts += [f"{outcome['malformed']} malformed"] if outcome["malformed"] else []
+    parts += [f"{key} {outcome[key]!r}" for key in ("content", "thinking") if outcome[key]]
+    return "; ".join(parts) or "nothing"
+
+
+def compare(side: str, name: str, family: str) -> dict[str, Any]:
+    """How many texts are read alike, and the cases that are not, with both outcomes."""
+    differ: dict[str, Any] = {}
+    compared = list(texts(family))
+    for case, text in compared:
+        mine, other = (json.loads(json.dumps(each)) for each in (ours(family, text), THEIRS[side](name, family, text)))
+        if not same(mine, other):
+            differ[case] = {"how": how(mine, other), "ours": shown(mine), "theirs": shown(other)}
+    return {"alike": len(compared) - len(differ), "differ": differ}
+
+
+def readers_in_vllm() -> dict[str, list[str]]:
+    """Each of vLLM's parsers, and the families of ours whose calls it finds."""
+    known = import_module("vllm.tool_parsers").ToolParserManager.list_registered()
+    return {name: [family for family in FAMILIES if _finds_calls(name, family)] for name in known}
+
+
+def _finds_calls(name: str, family: str) -> bool:
+    for case in ("one call", "two calls"):
+        text = dict(texts(family))[case]
+        found = vllm_outcome(name, family, text).get("calls", [])
+        if [tool for tool, _ in found] != [tool for tool, _ in ours(family, text)["calls"]]:
+            return False
+    return True
+
+
+def recorded() -> dict[str, Any]:
+    return json.loads(RECORD.read_text()) if RECORD.exists() else {}
+
+
+def differences(record: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Each difference: side, peer with family, case, and what they do."""
+    for side in PEERS:
+        for peer, found in record.get(side, {}).items():
+            for case, both in found["differ"].items():
+                yield side, peer, case, both["how"]
+
+
+# --- the page -----------------------------------------------------------------------------------------------------
+
+
+def with_tables(page: str, record: Mapping[str, Any]) -> str:
+    """The page with its three tables between their markers."""
+    for name, table in (("comparison", _comparison), ("judgements", _judgements), ("vllm", _vllm)):
+        begin, end = f"<!-- {name}: written by tests/parser_outcomes.py -->\n", f"<!-- end of {name} -->\n"
+        before, _, rest = page.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise ValueError(f"{PAGE.name} must have the lines {begin.strip()!r} and {end.strip()!r}")
+        page = f"{before}{begin}\n{_markdown(table(record))}\n{end}{after}"
+    return page
+
+
+def _markdown(rows: Iterator[tuple[str, ...]]) -> str:
+    head, *body = rows
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ("---",) * len(head), *body))
+
+
+def _comparison(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    yield "Format", "Compared with", "Read alike", "Differences"
+    for side in PEERS:
+        for peer, found in record[side].items():
+            name, _, family = peer.partition(" / ")
+            total = found["alike"] + len(found["differ"])
+            marks: dict[str, list[str]] = {}
+            for case, both in found["differ"].items():
+                [judgement] = judgements_of(side, peer, case, both["how"])
+                marks.setdefault(judgement.key, []).append(case)
+            listed = "; ".join(f"{key}: {', '.join(cases)}" for key, cases in sorted(marks.items()))
+            yield f"`{family}`", f"{NAMES[side]} `{name}`", f"{found['alike']} of {total}", listed
+
+
+def _judgements(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    yield "", "They", "Who is right", "Why"
+    for each in JUDGEMENTS:
+        does = sorted({found[-1] for found in differences(record) if each in judgements_of(*found)})
+        yield each.key, "; ".join(does), each.right, each.why
+
+
+def _vllm(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    yield "vLLM's parser", "finds the calls of gymnast's formats"
+    for name, families in record["vllm_reads"].items():
+        if families:
+            yield f"`{name}`", ", ".join(f"`{each}`" for each in families)
+    others = [name for name, families in record["vllm_reads"].items() if not families]
+    yield ", ".join(f"`{each}`" for each in others), "none: other models, or names only"
+
+
+def write(side: str) -> None:
+    found = {f"{name} / {family}": compare(side, name, family) for name, family in PEERS[side]}
+    record = recorded() | {side: found} | ({"vllm_reads": readers_in_vllm()} if side == "vllm" else {})
+    RECORD.write_text(json.dumps(record, ensure_ascii=False, indent=1, sort_keys=True) + "\n")
+    record = recorded()
+    unclear = [each for each in differences(record) if len(judgements_of(*each)) != 1]
+    if unclear:
+        raise SystemExit(f"parser_judgements.py has none or several of these differences: {unclear}")
+    PAGE.write_text(with_tables(PAGE.read_text(), record))
+
+
+if __name__ == "__main__":
+    write(sys.argv[1])

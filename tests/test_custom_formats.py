@@ -1,0 +1,188 @@
+"""Formats from elsewhere: the tokenizer's response template, a user's parser, vLLM's; recognition, and ids of calls."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from typing import Any
+
+import pytest
+import trl.chat_template_utils as trl_templates
+
+from gymnast.envs.core import ConfigurationError, Message, ToolSchema
+from gymnast.trainer import FORMATS, ChatFormat, recognise_tool_format
+from gymnast.trainer.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
+
+from .writers import WRITERS
+
+hermes = WRITERS["hermes"]
+ADD: ToolSchema = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Add.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
+    },
+}
+
+
+def calls(message: Message) -> list[tuple[str, Any]]:
+    return [(each["function"]["name"], each["function"]["arguments"]) for each in message.get("tool_calls", [])]
+
+
+def errors(message: Message) -> list[str]:
+    return [each["error"] for each in message.get("malformed", [])]
+
+
+def tiny_tokenizer() -> Any:
+    return make_tiny_tokenizer(["x"], vocab_size=300)
+
+
+@cache
+def templated_tokenizer() -> Any:
+    tokenizer = tiny_tokenizer()
+    tokenizer.response_template = trl_templates.qwen3_template
+    return tokenizer
+
+
+def parse(chat: ChatFormat, text: str, prompt: str = "<|im_start|>assistant\n") -> Message:
+    ids = chat.tokenizer.encode(text + "<|im_end|>", add_special_tokens=False)
+    return chat.parse(chat.tokenizer.encode(prompt, add_special_tokens=False), ids, [ADD])
+
+
+# Recognition.
+
+
+def test_recognised_by_markers_and_by_reading_what_the_template_writes() -> None:
+    found = recognise_tool_format(tiny_tokenizer())
+    assert found.format is FORMATS["hermes"]
+    assert "markers ['<tool_call>', 'arguments'] and a call it rendered" in found.reason
+    assert "the template has no '<|START_ACTION|>'" in found.looked_for["command_r7b"]
+
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = CHAT_TEMPLATE.replace("tool_call>", "a_call>")
+    found = recognise_tool_format(tokenizer)
+    assert found.format is None
+    assert "hermes (the template has no '<tool_call>')" in found.reason
+
+    tokenizer.chat_template = CHAT_TEMPLATE.replace('{"name": \' ~', '{"nom": \' ~')
+    assert tokenizer.chat_template != CHAT_TEMPLATE
+    found = recognise_tool_format(tokenizer)
+    assert found.format is None
+    assert "it does not read the call that the template renders" in found.looked_for["hermes"]
+
+
+def test_markers_alone_are_not_equality() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = CHAT_TEMPLATE.replace("To call:", "In order to call:")
+    assert tokenizer.chat_template != CHAT_TEMPLATE
+    assert ChatFormat(tokenizer).tool_format is FORMATS["hermes"]
+
+
+# The tokenizer's own template.
+
+
+def test_response_template_comes_first() -> None:
+    chat = ChatFormat(templated_tokenizer())
+    assert chat.recognition.reason == "the tokenizer's response_template"
+    answer = hermes.answer(hermes(a=1), hermes(b=2), before="<think>\nHm.\n</think>\n\nSo:")
+    message = parse(chat, answer)
+    assert calls(message) == [("add", {"a": 1}), ("add", {"b": 2})]
+    assert (message.get("reasoning_content") or "").strip() == "Hm."
+    assert message.get("content") == "So:"
+
+
+def test_response_template_sees_only_the_answer() -> None:
+    """The prompt ends with text that looks like a call; the anchor keeps it out, however near it is."""
+    chat = ChatFormat(templated_tokenizer())
+    prompt = f"<|im_start|>user\n{hermes(a=9)}<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    message = parse(chat, "Hm.</think>Yes.", prompt)
+    assert calls(message) == []
+    assert (message.get("reasoning_content") or "").strip() == "Hm."
+    assert message.get("content") == "Yes."
+
+
+@pytest.mark.parametrize("broken", ['{"name": "add", "arguments": {"a": 1', "{]", '{"arguments": {}}', "3"])
+def test_response_template_with_malformed_output(broken: str) -> None:
+    message = parse(ChatFormat(templated_tokenizer()), f"<think>Hm.</think><tool_call>\n{broken}\n</tool_call>")
+    assert calls(message) == []
+    assert len(errors(message)) == 1
+    assert message.get("reasoning_content") == "Hm."
+
+
+def test_response_template_that_cannot_be_used() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.response_template = {"fields": {}}
+    with pytest.raises(ConfigurationError, match="response_template cannot be used"):
+        ChatFormat(tokenizer)
+    tokenizer.response_template = trl_templates.llama3_template
+    with pytest.raises(ConfigurationError, match="response_template does not read the call"):
+        ChatFormat(tokenizer).check_tools([ADD])
+
+
+# What a user gives.
+
+
+def test_a_users_parser() -> None:
+    def parser(text: str) -> Message:
+        name, _, number = text.partition(" ")
+        arguments = {"a": int(number)}  # a ValueError says: malformed
+        return {
+            "role": "assistant",
+            "tool_calls": [{"type": "function", "function": {"name": name, "arguments": arguments}}],
+        }
+
+    chat = ChatFormat(tiny_tokenizer(), tool_format=parser)
+    assert calls(parse(chat, "add 3")) == [("add", {"a": 3})]
+    assert "invalid literal" in errors(parse(chat, "add x"))[0]
+    chat = ChatFormat(tiny_tokenizer(), tool_format=lambda text: "text")  # type: ignore[arg-type,return-value]
+    with pytest.raises(TypeError, match="must return an assistant message"):
+        parse(chat, "x")
+
+
+def test_a_format_by_name_or_object() -> None:
+    llama3 = FORMATS["llama3"]
+    assert ChatFormat(tiny_tokenizer(), tool_format="llama3").tool_format is llama3
+    assert ChatFormat(tiny_tokenizer(), tool_format=llama3).tool_format is llama3
+    with pytest.raises(
+        ConfigurationError, match=r"unknown tool_format 'xml'; known are \['atem', 'command_r', .*'seed_oss'\]"
+    ):
+        ChatFormat(tiny_tokenizer(), tool_format="xml")
+    with pytest.raises(ConfigurationError, match="must be a name, a ToolFormat or a function, got 3"):
+        ChatFormat(tiny_tokenizer(), tool_format=3)  # type: ignore[arg-type]
+
+
+def read_as(name: str, text: str) -> Message:
+    return FORMATS[name].parse(text, prefix="", tools=[ADD])
+
+
+def test_ids_that_the_model_wrote() -> None:
+    texts = {
+        "hermes": '<tool_call>{"id": "a1", "name": "add", "arguments": {}}</tool_call>',
+        "granite3": '<|tool_call|>[{"name": "add", "arguments": {}, "id": "a1"}]',
+        "mistral": '[TOOL_CALLS][{"name": "add", "arguments": {}, "id": "a1"}]',
+        "mistral_v11": "[TOOL_CALLS]add[CALL_ID]a1[ARGS]{}",
+        "command_r7b": '<|START_ACTION|>[{"tool_call_id": "a1", "tool_name": "add", "parameters": {}}]<|END_ACTION|>',
+    }
+    for name, text in texts.items():
+        assert [each.get("id") for each in read_as(name, text).get("tool_calls", [])] == ["a1"], name
+    assert read_as("command_r7b", texts["command_r7b"].replace('"a1"', "0")).get("tool_calls", [])[0].get("id") == "0"
+    assert "id" not in read_as("hermes", texts["hermes"].replace('"a1"', "null")).get("tool_calls", [])[0]
+
+
+def test_a_call_without_an_id_gets_one_of_its_own() -> None:
+    chat = ChatFormat(tiny_tokenizer())
+    written = json.dumps({"id": "mine", "name": "add", "arguments": {}})
+    ids = chat.tokenizer.encode(f"{hermes(a=1)}<tool_call>{written}</tool_call>{hermes(b=2)}", add_special_tokens=False)
+    message = chat.parse([], ids, [ADD], calls_before=3)
+    assert [each.get("id") for each in message.get("tool_calls", [])] == ["call_3", "mine", "call_5"]
+
+
+def test_vllms_parsers_need_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they read is tested with vLLM, in `tests/with_vllm`."""
+    monkeypatch.setitem(sys.modules, "vllm", None)  # as if it were not installed
+    with pytest.raises(ConfigurationError, match=r"vLLM is not installed: pip install 'gymnast\[vllm\]'"):
+        ChatFormat(tiny_tokenizer(), tool_format="vllm:hermes")
+    with pytest.raises(ConfigurationError, match="and 'vllm:' with the name of one of vLLM's tool parsers"):
+        ChatFormat(tiny_tokenizer(), tool_format="hermes2")

@@ -1,0 +1,31 @@
+"""The benchmark of the tool formats runs, and its recorded figures are of the formats that there are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from gymnast.trainer import FORMATS
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+def test_the_benchmark_prints_its_table(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "formats.py"), "--quick", "--vllm", "none"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in FORMATS:
+        assert f"reading an answer: {name}, us" in done.stdout
+    assert "targets met" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_format_met_its_target_when_it_was_measured() -> None:
+    recorded = json.loads((BENCHMARKS / "results" / "formats.json").read_text())["figures"]
+    reading = {each["name"].removeprefix("reading an answer: "): each for each in recorded if each["target"]}
+    assert reading.keys() == FORMATS.keys()
+    assert [name for name, each in reading.items() if not each["met"]] == []
+    for peer in ("transformers", "vLLM"):
+        assert len([name for name, each in reading.items() if isinstance(each["peers"][peer], float)]) >= 7

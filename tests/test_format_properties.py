@@ -1,0 +1,353 @@
+"""Tool-call formats under any name, any arguments, any completion: what was written is read, and nothing raises."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+import trl.chat_template_utils as trl_templates
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from gymnast.envs.core import Message, ToolSchema
+from gymnast.trainer import FORMATS, ChatFormat, ToolFormat
+from gymnast.trainer.tiny import make_tiny_tokenizer
+
+from .families import chat_of
+from .writers import WRITERS
+
+ANY = settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=100,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+JSON = dict[str, Any]
+
+# Chat templates of each format. Where they render no calls, or there is none, only our own writer does.
+RENDERED = {
+    "harmony": ("gptoss",),
+    "atem": ("muse_glimmer",),
+    "qwen3_coder": ("qwen3_coder", "qwen3_6", "nemotron_3_nano"),
+    "seed_oss": ("seed_oss",),
+    "minimax_m2": ("minimax_m2",),
+    "glm4": ("glm4moe", "glm_4_7"),
+    "gemma4": ("gemma4",),
+    "functiongemma": ("functiongemma",),
+    "deepseek_v3": ("deepseek_r1",),
+    "deepseek_v3_1": ("deepseek_v3_1",),
+    "kimi_k2": ("kimi_k2",),
+    "mistral_v11": ("mistral_small_3_2", "magistral"),
+    "mistral": ("mistral_nemo", "mistral_v3"),
+    "command_r7b": ("command_r7b",),
+    "command_r": ("command_r",),
+    "lfm2": ("lfm2_v2", "lfm2_2_5"),
+    "llama3": ("llama3_1",),
+    "hermes": ("qwen3", "granite_4"),
+}
+WRITTEN = {"granite3": ("granite_3_3", "phi4_mini"), "pythonic": ("llama3_2",), "react": ("chatml",)}
+
+
+def test_every_format_is_tried() -> None:
+    assert {*RENDERED, *WRITTEN} == set(FORMATS)
+
+
+# What may stand in a call.
+
+MARKERS = sorted({piece for writer in WRITERS.values() for piece in (*writer.pieces, *writer.thinking)})
+MARKERS += [*(writer(a="x") for writer in WRITERS.values()), '"}}', "'", '"', "\\", "\\n", "{", "}", "]", "\n", "'''"]
+MARKERS += ["<|im_end|>", "</s>", "<|eot_id|>", "\\u00e9", "\\ud83d\\ude00", "[INST]", "|", "True", "null", "75001"]
+NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
+# Of parameters and of what nests in them, where a format writes keys without quotes.
+KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,20}", fullmatch=True)
+TEXTS = st.text(max_size=12) | st.lists(st.sampled_from(MARKERS) | st.text(max_size=5), max_size=4).map("".join)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
+
+
+def values(keys: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        SCALARS, lambda each: st.lists(each, max_size=3) | st.dictionaries(keys, each, max_size=3), max_leaves=5
+    )
+
+
+ARGUMENTS = {
+    "json": st.dictionaries(KEYS | TEXTS, values(TEXTS), max_size=4),
+    "keys": st.dictionaries(KEYS, values(TEXTS), max_size=4),  # parameters have names, what nests in them is JSON
+    "bare": st.dictionaries(KEYS, values(KEYS), max_size=4),  # no key has quotes
+}
+TEXTUAL = ("qwen3_coder", "seed_oss", "minimax_m2", "glm4", "atem")
+PYTHON, BRACES = ("lfm2", "pythonic"), ("gemma4", "functiongemma")
+KINDS = {**dict.fromkeys([*TEXTUAL, *PYTHON], "keys"), **dict.fromkeys(BRACES, "bare")}
+
+
+def kind_of(value: Any) -> str:
+    for kind, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array")):
+        if isinstance(value, kind):
+            return name
+    return "null" if value is None else "object"
+
+
+def tool_for(name: str, arguments: Mapping[str, Any]) -> ToolSchema:
+    """A tool that takes just these arguments."""
+    properties = {key: {"type": kind_of(value)} for key, value in arguments.items()}
+    parameters = {"type": "object", "properties": properties}
+    return {"type": "function", "function": {"name": name, "description": "A tool.", "parameters": parameters}}
+
+
+# What no reader can tell, since a format or a template escapes nothing: the end of a value, and then what follows one.
+
+XML_END = r"</parameter>\s*(?:<parameter[= ][^<>\n]+>|</function>|</invoke>|</(?:seed:|minimax:)?tool_call>)"
+AMBIGUOUS = {
+    "qwen3_coder": XML_END,
+    "seed_oss": XML_END,
+    "minimax_m2": XML_END,
+    "glm4": r"</arg_value>\s*(?:<arg_key>|</tool_call>)",
+    # ATEM's reader also ends a broken call where the next message begins.
+    "atem": r"</atem:parameter>\s*(?:<atem:(?:parameter )|</atem:(?:invoke|function_calls)>)|<\|start\|>assistant",
+    "gemma4": r'<\|"\|>\s*[,}\]]',
+    "functiongemma": r"<escape>\s*[,}\]]",
+}
+UNESCAPED = {
+    "lfm2_2_5": r"\\|'",  # texts are put between quotes as they are; lfm2_v2 escapes them
+    "command_r": "[\x85\u2028\u2029]",  # its JSON is indented line by line, and these end a line for Python
+}
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for each in value if isinstance(value, list) else value.values() if isinstance(value, dict) else ():
+        yield from texts_in(each)
+    if isinstance(value, dict):
+        yield from value
+
+
+def finds(pattern: str | None, arguments: JSON) -> bool:
+    return pattern is not None and any(re.search(pattern, text) for text in texts_in(arguments))
+
+
+def same(message: Message, name: str, arguments: JSON) -> bool:
+    """Whether the message is this call alone; 1 is not 1.0, and the order of keys says nothing."""
+    found = [[each["function"]["name"], each["function"]["arguments"]] for each in message.get("tool_calls", [])]
+    expected = json.dumps([[name, arguments]], sort_keys=True)
+    return "malformed" not in message and json.dumps(found, sort_keys=True) == expected
+
+
+def check_tokens(chat: ChatFormat, prefix: str, text: str, called: str, arguments: JSON) -> None:
+    """The tokens of a text are read as this call."""
+    ids = [chat.tokenizer(each, add_special_tokens=False)["input_ids"] for each in (prefix, text)]
+    assert chat.template.decode(ids[1]) == text
+    message = chat.parse(ids[0], ids[1], [tool_for(called, arguments)])
+    assert same(message, called, arguments), (text, message)
+
+
+def check_written(name: str, called: str, arguments: JSON, before: str = "") -> None:
+    """What our own writer writes is read."""
+    write, prefix = WRITERS[name], "<|start|>assistant" if name in ("harmony", "atem") else ""
+    text = write.answer(write.call(called, write.arguments(arguments)), before=before if write.text_before else "")
+    for stem in WRITTEN.get(name, RENDERED.get(name, ()))[:1]:
+        check_tokens(chat_of(stem, name), prefix, text, called, arguments)
+
+
+def check_rendered(name: str, called: str, arguments: JSON) -> None:
+    """What the chat templates render is read."""
+    for stem in RENDERED.get(name, ()):
+        chat = chat_of(stem, name)
+        assert chat.turns.call_end is not None
+        turn_ends = chat.turns.call_end.anchor in json.dumps(arguments, ensure_ascii=False)
+        if not turn_ends and not finds(UNESCAPED.get(stem), arguments):
+            rendered = chat.turns.render_call(called, arguments)
+            assert rendered is not None
+            check_tokens(chat, *rendered, called, arguments)
+
+
+@pytest.mark.parametrize("check", [check_written, check_rendered])
+@pytest.mark.parametrize("name", FORMATS)
+def test_markers_within_values_are_text(name: str, check: Callable[[str, str, JSON], None]) -> None:
+    unclear = AMBIGUOUS.get(name)
+    clear = [each for each in MARKERS if not finds(unclear, {"a": f"{each}x{each}", "b": f"{each}{each}"})]
+    assert len(clear) > len(MARKERS) * 0.8
+    for start in range(0, len(clear), 4):
+        some = clear[start : start + 4]
+        texts = {f"k{index}": f"{each}x{each}" for index, each in enumerate(some)}
+        doubled = [{"a": each, "b": [each + each]} for each in some]
+        check(name, "tool", {**texts, "last": doubled})
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_call_comes_back(name: str) -> None:
+    @ANY
+    @given(called=NAMES, arguments=ARGUMENTS[KINDS.get(name, "json")], before=st.sampled_from(["", "So:"]))
+    def check(called: str, arguments: JSON, before: str) -> None:
+        assume(not finds(AMBIGUOUS.get(name), arguments))
+        check_written(name, called, arguments, before)
+        check_rendered(name, called, arguments)
+
+    check()
+
+
+# Values that JSON, Python and text do not agree about.
+
+
+def read(name: str, text: str) -> Message:
+    return FORMATS[name].parse(text, prefix="<|start|>assistant" if name in ("harmony", "atem") else "", tools=TOOLS)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_last_of_two_equal_keys_counts(name: str) -> None:
+    write = WRITERS[name]
+    first, second = write.arguments({"a": 1}), write.arguments({"a": 2})
+    between = "" if name in TEXTUAL else ", "
+    if first.startswith("{"):
+        first, second = first[:-1], second[1:]
+    text = write.answer(write.call("add", first + between + second))
+    assert same(read(name, text), "add", {"a": 2}), text
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_huge_integers(name: str) -> None:
+    """They are read as they are, up to the 4300 digits that Python takes; then a call is malformed, or text stays."""
+    write = WRITERS[name]
+    assert same(read(name, write.answer(write(a=10**4000))), "add", {"a": 10**4000})
+    message = read(name, write.answer(write(a=7)).replace("7", "7" * 5000))
+    if name in TEXTUAL:
+        assert same(message, "add", {"a": "7" * 5000})
+    else:
+        assert "tool_calls" not in message
+        assert len(message.get("malformed", [])) == 1
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("written", ["NaN", "Infinity", "-Infinity", "nan", "inf", "1e999", "-1e999"])
+def test_no_number_that_json_cannot_hold(name: str, written: str) -> None:
+    write = WRITERS[name]
+    message = read(name, write.answer(write(a=7)).replace("7", written))
+    if name in TEXTUAL:
+        assert same(message, "add", {"a": written})
+    else:
+        assert "tool_calls" not in message
+        assert len(message.get("malformed", [])) == 1
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("code", [0xD83D, 0xDE00])
+def test_half_of_a_surrogate_pair_is_malformed(name: str, code: int) -> None:
+    """No tokenizer and no file takes it."""
+    write = WRITERS[name]
+    for text in (write.answer(write("say", text="x7y")), write.answer(write("s7y")), write.answer(write(k7=1))):
+        message = read(name, text.replace("7", chr(code)))
+        assert "tool_calls" not in message, text
+        check_message(message)
+    if name not in (*TEXTUAL, *PYTHON, *BRACES):  # as an escape, which is no character for Python, and text elsewhere
+        escaped = read(name, write.answer(write("say", text="x7y")).replace("7", f"\\u{code:x}"))
+        assert "tool_calls" not in escaped
+        assert len(escaped.get("malformed", [])) == 1
+
+
+# Anything at all.
+
+HARMLESS = [*MARKERS, '{"name": "add"', '"parameters"', '"arguments"', ":", ",", ";", "[", "1e999", "-", "NaN", "\\u"]
+HARMLESS += ["\\ud800", "\ud83d", "ü", "\x00", "Text. ", " ", "=", "(", "add", "a", "9" * 5000, "[" * 2000]
+TOOLS = [tool_for("add", {"a": 1, "b": [], "c": {}, "d": None}), tool_for("say", {"text": "x"})]
+SPOILT = ['{"a": 1', '{"a": NaN}', "[1]", "x", '{"a": 1, "a": {"b": "x"}}', '{"a": "\\ud800"}', "null", ""]
+
+
+@cache
+def own_pieces(name: str) -> list[str]:
+    """What a model of the format may well write."""
+    write = WRITERS[name]
+    good = [write(a=1), write("say", text="x"), write(a=[1, {"b": None}], c="}"), write.answer(write(), write(a=2))]
+    bad = [write.call("add", each) for each in SPOILT]
+    return [*good * 3, *bad, *write.pieces, write.thinking[0] + "Hm." + write.thinking[1], write.thinking[0]]
+
+
+def mutated(rng: random.Random, name: str) -> str:
+    """A completion in the making: pieces put together, put in, taken out and swapped."""
+    own = own_pieces(name)
+    pieces = [rng.choice(own if rng.random() < 0.8 else HARMLESS) for _ in range(rng.randrange(1, 5))]
+    text = "".join(pieces)
+    for _ in range(rng.randrange(4)):
+        start = rng.randrange(len(text) + 1)
+        text = text[:start] + rng.choice([*HARMLESS, ""]) + text[start + rng.randrange(6) :]
+    return text
+
+
+def check_message(message: Message) -> None:
+    """It can be written down and sent to a model, whatever it says."""
+    assert message["role"] == "assistant"
+    assert isinstance(message.get("content"), str)
+    assert isinstance(message.get("reasoning_content", ""), str)
+    for call in message.get("tool_calls", []):
+        assert call["function"]["name"]
+        assert isinstance(call["function"]["arguments"], dict)
+        assert isinstance(call.get("id", ""), str)
+        json.dumps(call, ensure_ascii=False, allow_nan=False).encode()
+    for each in message.get("malformed", []):
+        assert each["error"]
+        assert isinstance(each["text"], str)
+        json.dumps(each["error"])
+
+
+def templated() -> ToolFormat:
+    tokenizer: Any = make_tiny_tokenizer(["x"], vocab_size=300)
+    tokenizer.response_template = trl_templates.qwen3_template
+    found = ChatFormat(tokenizer).tool_format
+    assert found is not None
+    return found
+
+
+def test_nothing_that_a_model_may_write_raises() -> None:
+    rng, names = random.Random(0), list(FORMATS)
+    response_template = templated()
+    seen = dict.fromkeys(["tool_calls", "malformed", "reasoning_content"], 0)
+    for index in range(100_000):
+        name = names[index % len(names)]
+        prefix = rng.choice(["<|start|>assistant", "", "assistant\n<think>\n", WRITERS[name].thinking[0]])
+        text, tools = mutated(rng, name), TOOLS if index % 50 else []
+        readers: list[ToolFormat] = [FORMATS[name]]
+        if index % 4 == 0:
+            readers.append(FORMATS[rng.choice(names)])
+        if index % 100 == names.index("hermes"):
+            readers.append(response_template)
+        for reader in readers:
+            try:
+                message = reader.parse(text, prefix=prefix, tools=tools)
+                check_message(message)
+            except Exception as error:
+                raise AssertionError(f"{reader} on {text!r} after {prefix!r}") from error
+            for key in seen:
+                seen[key] += key in message
+    assert min(seen.values()) > 1000, seen
+
+
+# Time.
+
+
+def hostile_texts(name: str) -> Iterator[str]:
+    """What a format may stumble over: its own marks, with and without a payload's beginning, and those of others."""
+    write = WRITERS[name]
+    for piece in (*write.pieces, *write.thinking):
+        yield from ((piece + begun) * 10_000 for begun in ("", '{"a": "', "a='"))
+    yield from (
+        write.pieces[0] + piece * 10_000 for piece in ('{"name": ', "{", "[", '"', "<", "a=", "{a:", "\n", "\\")
+    )
+    for whole in (write(a=1), write("say", text="x, y")):
+        yield from (whole[: round(len(whole) * part)] * 4_000 for part in (0.4, 0.6, 0.75, 0.9, 1))
+    others = sorted({piece for writer in WRITERS.values() for piece in (*writer.pieces, *writer.thinking)})
+    yield from ("".join(others[start : start + 10]) * 1_000 for start in range(0, len(others), 10))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_time_grows_with_length_not_faster(name: str) -> None:
+    """A hostile answer must not stop the event loop."""
+    for text in hostile_texts(name):
+        started = time.process_time()
+        FORMATS[name].parse(text, prefix="<|start|>assistant", tools=TOOLS)
+        assert time.process_time() - started < 1.0, text[:100]  # measured: 0.01 to 0.5

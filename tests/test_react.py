@@ -1,0 +1,307 @@
+"""ReAct: tools through the prompt, calls as text."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gymnast.envs.core import Message, ToolSchema
+from gymnast.trainer.react import ReActFormat
+
+REACT = ReActFormat()
+
+
+def tool(name: str, description: str = "A tool.") -> ToolSchema:
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "description": "Größe"}}}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+
+
+TOOLS = [tool("add", "Adds."), tool("ping", "Pings.")]
+
+
+def read(text: str, prefix: str = "") -> Message:
+    return REACT.parse(text, prefix=prefix, tools=TOOLS)
+
+
+def calls(message: Message) -> list[tuple[str, Any]]:
+    return [(each["function"]["name"], each["function"]["arguments"]) for each in message.get("tool_calls", [])]
+
+
+def errors(message: Message) -> list[str]:
+    return [each["error"] for each in message.get("malformed", [])]
+
+
+def action(name: str = "add", **arguments: Any) -> str:
+    return f"Action: {name}\nAction Input: {json.dumps(arguments, ensure_ascii=False)}"
+
+
+def test_a_thought_and_a_call() -> None:
+    assert read(f"Thought: I add.\n{action(a=1)}") == {
+        "role": "assistant",
+        "content": "Thought: I add.",
+        "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}],
+    }
+
+
+def test_several_calls_and_the_text_around_them() -> None:
+    message = read(f"First.\n{action(a=1)}\nThought: More.\n{action(a=2)}\n\nThat is all.")
+    assert calls(message) == [("add", {"a": 1}), ("add", {"a": 2})]
+    assert message.get("content") == "First.\nThought: More.\n\nThat is all."
+    assert "malformed" not in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Plain.",
+        "",
+        " two  spaces \n",
+        "My Action: add\nAction Input: {}",
+        "An `Action: add` is a line.",
+        "Action Input: {}",
+        "Observation: It rains.\nThought: I stay.",
+        "Actions:\nAction items: none",
+        "Final Answer: 5",
+        f"Final Answer: write\n{action(a=1)}\nObservation: 5",
+        '{"name": "add", "arguments": {}}',
+    ],
+)
+def test_answers_without_an_action_stay_as_they_are(text: str) -> None:
+    assert read(text) == {"role": "assistant", "content": text}
+
+
+def test_without_tools_an_action_is_text() -> None:
+    text = "Plan:\nAction: rest\n"
+    assert REACT.parse(text, prefix="", tools=[]) == {"role": "assistant", "content": text}
+
+
+@pytest.mark.parametrize("opened_by_template", [False, True])
+def test_thinking_is_kept_apart(opened_by_template: bool) -> None:
+    thought = f"Perhaps\n{action(a=9)}\n</think>\n\n{action(a=1)}"
+    text, prefix = (thought, "<think>\n") if opened_by_template else (f"<think>\n{thought}", "")
+    message = read(text, prefix)
+    assert message.get("reasoning_content") == f"Perhaps\n{action(a=9)}"
+    assert calls(message) == [("add", {"a": 1})]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '{"a": 1}',
+        ' {"a": 1}  ',
+        '\n{\n  "a":\n  1\n}',
+        '```json\n{"a": 1}\n```',
+        '\n```\n{"a": 1}\n```\n',
+        '``` {"a": 1} ```',
+        '```json\n{"a": 1}',
+        "{'a': 1}",
+        "```python\n{'a': 1}\n```",
+        '"{\\"a\\": 1}"',
+        '{"a": "1"}',
+    ],
+)
+@pytest.mark.parametrize("after", ["", "\n", "\nDone.", "\r\n\nThe set {1}\nand more.", f"\n{action('ping')}"])
+def test_ways_to_write_the_input(written: str, after: str) -> None:
+    message = read(f"Action: add\nAction Input: {written}{after}")
+    assert calls(message)[0] == ("add", {"a": 1})
+    assert len(calls(message)) == 1 + ("ping" in after)
+    assert "malformed" not in message
+    assert message.get("content") == ("" if "ping" in after else after.strip())
+
+
+@pytest.mark.parametrize("space", ["", " ", "\t"])
+def test_labels_may_be_indented(space: str) -> None:
+    assert calls(read(f"{space}Action{space}: add{space}\r\n\n{space}Action Input{space}:{{}}")) == [("add", {})]
+
+
+def test_an_action_without_input() -> None:
+    assert calls(read("Thought: Now.\nAction: ping\n")) == [("ping", {})]
+    for text in ("Action: pong", "Action: I rest.", "Action: ping\nNow.", "Action:", f"Action: ping\n{action(a=1)}"):
+        message = read(text)
+        assert "without an Action Input" in errors(message)[0] or "names no tool" in errors(message)[0]
+        assert message.get("malformed", [])[0]["text"] == text.split("\n")[0]
+        assert len(calls(message)) == ("add" in text)
+
+
+MALFORMED = {
+    '{"a": 1': "must be a JSON object",
+    '{"a": 1}}': "must be a JSON object",
+    '{"a": NaN}': "must be a JSON object",
+    '{"a": "\ud800"}': "must be a JSON object",
+    '{"a": 1} I wait.': "must be a JSON object",
+    "[1, 2]": "must be a JSON object",
+    "Paris": "must be a JSON object",
+    "": "is empty",
+    "```json\n```": "must be a JSON object",
+}
+
+
+@pytest.mark.parametrize("written", MALFORMED, ids=range(len(MALFORMED)))
+def test_malformed_inputs(written: str) -> None:
+    text = f"Action: add\nAction Input: {written}"
+    message = read(f"So.\n{text}\nThought: Next.\n{action('ping')}")
+    assert len(errors(message)) == 1
+    assert MALFORMED[written] in errors(message)[0]
+    assert message.get("malformed", [])[0]["text"].strip() == text.strip()
+    assert calls(message) == [("ping", {})]
+
+
+def test_a_call_that_was_cut_is_no_call() -> None:
+    whole = action("addition", a=1)
+    for length in range(len("Action:"), len(whole)):
+        message = read(whole[:length])
+        assert calls(message) == ([("add", {})] if whole[:length] == "Action: add" else [])
+        assert bool(errors(message)) != bool(calls(message))
+
+
+@pytest.mark.parametrize("label", ["Observation:", "Observation 1 (add):", "Observation 2:"])
+def test_what_follows_an_invented_observation_does_not_count(label: str) -> None:
+    rest = f"{label} 5\nThought: More.\n{action(a=2)}\nFinal Answer: 5"
+    message = read(f"{action(a=1)}\n{rest}")
+    assert calls(message) == [("add", {"a": 1})]
+    assert message.get("content") == ""
+    assert [each["text"] for each in message.get("malformed", [])] == [rest]
+    assert "stop after the Action Input" in errors(message)[0]
+
+
+def test_a_final_answer_after_an_action_is_content() -> None:
+    message = read(f"{action(a=1)}\nFinal Answer: 5\n{action(a=2)}")
+    assert calls(message) == [("add", {"a": 1})]
+    assert message.get("content") == f"Final Answer: 5\n{action(a=2)}"
+
+
+# What the model is told.
+
+
+def test_instructions_tell_of_every_tool() -> None:
+    text = REACT.instructions(TOOLS)
+    for each in TOOLS:
+        function = each["function"]
+        assert f"{function['name']}: {function['description']}" in text
+        assert json.dumps(function["parameters"], ensure_ascii=False) in text
+    assert 'Action: tool_name\nAction Input: {"key": "value"}' in text
+    assert "Observation:" in text
+
+
+def test_the_example_in_the_instructions_is_read() -> None:
+    example = REACT.instructions(TOOLS).partition("Thought:")[2].partition("\n\n")[0]
+    assert calls(read(f"Thought:{example}")) == [("tool_name", {"key": "value"})]
+
+
+def test_a_tool_without_description_or_parameters() -> None:
+    assert "bare" in REACT.instructions([{"type": "function", "function": {"name": "bare"}}])
+
+
+def test_observations() -> None:
+    first: Message = {"role": "tool", "name": "add", "tool_call_id": "call_0", "content": "5"}
+    second: Message = {
+        "role": "tool",
+        "content": [{"type": "text", "text": "Error: "}, {"type": "text", "text": "no."}],
+    }
+    assert REACT.observation([first]) == {"role": "user", "content": "Observation: 5"}
+    assert REACT.observation([first, second]) == {
+        "role": "user",
+        "content": "Observation 1 (add): 5\nObservation 2: Error: no.",
+    }
+    with pytest.raises(ValueError, match="at least one result"):
+        REACT.observation([])
+    with pytest.raises(ValueError, match="content part of type 'image'"):
+        REACT.observation([{"role": "tool", "content": [{"type": "image"}]}])
+
+
+# Any call, any text.
+
+TRICKY = ["Action: ping", "\nAction: ping\nAction Input: {}", "Observation: 5", "\nFinal Answer:", "```", "</think>"]
+TRICKY += ["<think>", "{", "}", "'", '"', "\\", "\n", "\r", "\u2028", "ü ☀ 𝄞 日本", "True", "null"]
+NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
+TEXTS = st.lists(st.sampled_from(TRICKY) | st.text(max_size=5), max_size=4).map("".join)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    name=NAMES, arguments=st.dictionaries(TEXTS, JSON, max_size=4), style=st.sampled_from(["line", "lines", "fence"])
+)
+def test_every_call_that_is_written_is_read(name: str, arguments: dict[str, Any], style: str) -> None:
+    written = json.dumps(arguments, ensure_ascii=False, indent=None if style == "line" else 2)
+    written = f"```json\n{written}\n```" if style == "fence" else written
+    message = REACT.parse(
+        f"Thought: So.\nAction: {name}\nAction Input: {written}\nBye.", prefix="", tools=[tool("not.a.name")]
+    )
+    assert calls(message) == [(name, arguments)]
+    assert message.get("content") == "Thought: So.\nBye."
+    assert "malformed" not in message
+
+
+@settings(max_examples=100, deadline=None)
+@given(name=NAMES, arguments=st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.text(max_size=9)))
+def test_python_literals_are_read(name: str, arguments: dict[str, Any]) -> None:
+    message = REACT.parse(f"Action: {name}\nAction Input: {arguments!r}\n", prefix="", tools=[tool("not.a.name")])
+    assert calls(message) == [(name, arguments)]
+
+
+PIECES = ["Action:", "Action Input:", "Observation:", "Final Answer:", "Thought:", "\n", "```", "{", "}", '"', "'", "["]
+PIECES += ["Action: ping", "\\u", "\\ud800", "\ud83d", "\x00", "NaN", "<think>", "</think>", "\r", "\\", " "]
+
+
+def mutated(rng: random.Random) -> str:
+    """An answer in the making: lines with pieces put in, taken out and swapped."""
+    lines = [
+        action(a=1),
+        action("ping"),
+        "Thought: Hm.",
+        "Action: add\nAction Input: {'a': True}",
+        "<think>Hm.</think>",
+    ]
+    text = "\n".join(rng.choice(PIECES if rng.random() < 0.2 else lines) for _ in range(rng.randrange(1, 5)))
+    for _ in range(rng.randrange(3)):
+        start = rng.randrange(len(text) + 1)
+        text = text[:start] + rng.choice([*PIECES, ""]) + text[start + rng.randrange(6) :]
+    return text
+
+
+def test_nothing_that_a_model_may_write_raises() -> None:
+    rng = random.Random(0)
+    seen = {"tool_calls": 0, "malformed": 0, "reasoning_content": 0}
+    for _ in range(20_000):
+        message = read(mutated(rng), rng.choice(["", "", "", "assistant\n<think>\n"]))
+        assert message["role"] == "assistant"
+        assert isinstance(message.get("content"), str)
+        json.dumps(message.get("tool_calls", []), ensure_ascii=False).encode()
+        for key in seen:
+            seen[key] += key in message
+    assert min(seen.values()) > 1000, seen
+
+
+HOSTILE = [
+    "Action:",
+    "\nAction:",
+    "\nAction: add\nAction Input:",
+    f"\n{action()}",
+    "\nAction: add\nAction Input: {",
+    "\n",
+]
+HOSTILE += [
+    '\nAction: add\nAction Input: {"a": "',
+    "\nAction: add\nAction Input: ```",
+    "\nAction: add\nAction Input: {'a': '",
+]
+HOSTILE += ["{", "[", "'", "}", "\n}", " ", "```", "\nObservation", "Observation 1 (", "\nThought:", " \n", "{'a': "]
+
+
+@pytest.mark.parametrize("piece", HOSTILE, ids=range(len(HOSTILE)))
+def test_time_grows_with_length_not_faster(piece: str) -> None:
+    for text in (piece * 10_000, f"Action: add\nAction Input:{piece * 10_000}"):
+        started = time.process_time()
+        read(text)
+        assert time.process_time() - started < 1.0

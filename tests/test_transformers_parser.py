@@ -1,0 +1,86 @@
+"""Our formats beside transformers' parser with TRL's response templates; what differs is recorded, and judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trl.chat_template_utils as trl_templates
+
+from gymnast.trainer import FORMATS
+
+from .parser_cases import CASES, texts
+from .parser_families import FAMILIES
+from .parser_judgements import JUDGEMENTS, judgements_of
+from .parser_outcomes import PAGE, PEERS, TRANSFORMERS, compare, differences, ours, recorded, with_tables
+
+SIDES = {
+    "transformers": ".venv/bin/python -m tests.parser_outcomes transformers",
+    "vllm": ".venv-vllm/bin/python -m tests.parser_outcomes vllm",
+}
+ROME, PARIS = ["weather", {"city": "Rome", "days": 3}], ["weather", {"city": "Paris", "days": 1}]
+MEANT: dict[str, list[Any]] = {  # what a parser has to read where nothing is wrong
+    "one call": [ROME],
+    "two calls": [ROME, PARIS],
+    "thinking": [ROME],
+    "no arguments": [["ping", {}]],
+    "nested arguments": [
+        ["plan", {"stops": ["a, b", {"x": [1.5, None]}], "options": {"fast": True, "on": {}}}],
+    ],
+    "quotes and unicode": [["weather", {"city": 'Zürich "日本"\n\\n ☀ {x}', "days": 3}]],
+    "an unknown tool": [["fly", {"to": "Rome"}]],
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_texts_say_what_they_mean(family: str) -> None:
+    """Otherwise the parsers would be compared on nonsense."""
+    said = dict(texts(family))
+    assert len(said) >= 12
+    assert len(set(said.values())) >= len(said) - 1  # in XML a number and its text look alike
+    for case in MEANT.keys() & said.keys():
+        found = ours(family, said[case])
+        assert found["calls"] == MEANT[case], case
+        assert found["malformed"] == 0, case
+        assert found["thinking"] == ("Rome, then." if case == "thinking" else None), case
+        assert found["content"] == "", case
+
+
+def test_every_case_is_asked_of_some_family() -> None:
+    assert {case for family in FAMILIES for case, _ in texts(family)} == set(CASES)
+    assert FAMILIES.keys() <= FORMATS.keys()
+
+
+def test_every_response_template_of_trl_that_has_calls_is_compared() -> None:
+    has_calls = {
+        name
+        for name, value in vars(trl_templates).items()
+        if name.endswith("_template") and isinstance(value, dict) and "tool_calls" in value["fields"]
+    }
+    assert has_calls - {"nemotron_3_template"} == TRANSFORMERS.keys()
+    qwen, nemotron = trl_templates.qwen3_5_template, trl_templates.nemotron_3_template
+    assert nemotron["fields"]["tool_calls"] == qwen["fields"]["tool_calls"]
+
+
+@pytest.mark.parametrize(("name", "family"), PEERS["transformers"])
+def test_transformers_reads_as_recorded(name: str, family: str) -> None:
+    found = compare("transformers", name, family)
+    assert found == recorded()["transformers"][f"{name} / {family}"], f"run: {SIDES['transformers']}"
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_the_record_is_whole(side: str) -> None:
+    assert list(recorded()[side]) == sorted(f"{name} / {family}" for name, family in PEERS[side])
+
+
+def test_every_difference_is_judged_once() -> None:
+    record = recorded()
+    unclear = {each: len(judgements_of(*each)) for each in differences(record) if len(judgements_of(*each)) != 1}
+    assert unclear == {}
+    judged = {judgement.key for each in differences(record) for judgement in judgements_of(*each)}
+    assert [each.key for each in JUDGEMENTS if each.key not in judged] == []
+
+
+def test_the_tables_of_the_page_are_the_record() -> None:
+    page = PAGE.read_text()
+    assert page == with_tables(page, recorded()), f"run: {SIDES['transformers']}"

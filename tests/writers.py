@@ -1,0 +1,236 @@
+"""What the models of each family write: calls, thoughts and text in the syntax of every tool-call format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+THINK = ("<think>\n", "\n</think>\n\n")
+
+
+def to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def as_text(value: Any) -> str:
+    """A value as formats write it whose values are text."""
+    return value if isinstance(value, str) else to_json(value)
+
+
+def put_in(pattern: str) -> Callable[[str, str], str]:
+    """A writer of calls: `NAME` and `ARGUMENTS` of the pattern are filled in."""
+
+    def write(name: str, arguments: str) -> str:
+        before, _, after = pattern.partition("ARGUMENTS")
+        return before.replace("NAME", name) + arguments + after.replace("NAME", name)
+
+    return write
+
+
+def parameters(pattern: str, arguments: Mapping[str, Any]) -> str:
+    """Arguments whose values are text, one after the other."""
+    return "".join(put_in(pattern)(key, as_text(value)) for key, value in arguments.items())
+
+
+def in_braces(quote: str, value: Any) -> str:
+    """A value in Gemma's way: keys without quotes, strings between marks, nothing escaped."""
+    if isinstance(value, str):
+        return quote + value + quote
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{in_braces(quote, each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(in_braces(quote, each) for each in value) + "]"
+    return to_json(value)
+
+
+def in_python(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+
+
+@dataclass(kw_only=True, frozen=True)
+class Writer:
+    """Writes in the syntax of one format.
+
+    Attributes:
+        call: A tool's name and its arguments as text -> a call.
+        arguments: Arguments -> how they stand in a call.
+        joined: Calls, and text before and after them -> an answer.
+        pieces: Parts of the syntax, for hostile texts.
+        thinking: What stands before and behind a thought.
+        text_before: Whether there may be text before the first call.
+    """
+
+    call: Callable[[str, str], str]
+    arguments: Callable[[Mapping[str, Any]], str] = to_json
+    joined: Callable[[Sequence[str], str, str], str]
+    pieces: tuple[str, ...]
+    thinking: tuple[str, str] = THINK
+    text_before: bool = True
+
+    def __call__(self, name: str = "add", **arguments: Any) -> str:
+        """One call, as it stands between others."""
+        return self.call(name, self.arguments(arguments))
+
+    def answer(self, *calls: str, before: str = "", after: str = "") -> str:
+        return self.joined(calls, before, after)
+
+
+def _lines(calls: Sequence[str], before: str, after: str, *, opening: str = "", closing: str = "") -> str:
+    block = opening + "\n".join(calls) + closing
+    return "\n".join(filter(None, [before, block, after]))
+
+
+def wrapped(opening: str, closing: str) -> Callable[[Sequence[str], str, str], str]:
+    """One wrapper around all calls."""
+    return partial(_lines, opening=opening, closing=closing)
+
+
+def _channels(go_on: str, said: str, calls: Sequence[str], before: str, after: str) -> str:
+    texts = [said + each if each else "" for each in (before, after)]
+    return go_on.join(filter(None, [texts[0], *calls, texts[1]]))
+
+
+def _after_python_tag(calls: Sequence[str], before: str, after: str) -> str:
+    return (f"{before} <|python_tag|>" if before else "") + "; ".join(calls) + (f" {after}" if after else "")
+
+
+def _one_list(calls: Sequence[str], before: str, after: str) -> str:
+    return before + "[" + ", ".join(each[1:-1] for each in calls) + "]" + (f"\n{after}" if after else "")
+
+
+def _xml(call: str, parameter: str, *pieces: str, joined: Any = _lines, thinking: tuple[str, str] = THINK) -> Writer:
+    """A writer of calls whose arguments are text."""
+    write = partial(parameters, parameter)
+    return Writer(call=put_in(call), arguments=write, joined=joined, pieces=pieces, thinking=thinking)
+
+
+def _json(call: str, *pieces: str, joined: Any = _lines, thinking: tuple[str, str] = THINK) -> Writer:
+    """A writer of calls whose arguments are JSON."""
+    return Writer(call=put_in(call), joined=joined, pieces=pieces, thinking=thinking)
+
+
+def _braces(opening: str, closing: str, quote: str, *pieces: str, thinking: tuple[str, str] = THINK) -> Writer:
+    return Writer(
+        call=put_in(f"{opening}call:NAMEARGUMENTS{closing}"),
+        arguments=partial(in_braces, quote),
+        joined=_lines,
+        pieces=(opening, closing, quote, "call:add{", *pieces),
+        thinking=thinking,
+    )
+
+
+_CALLS, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_CALL, _CALL_END, _SEP = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
+_DEEPSEEK = (_CALLS, _CALLS_END, _CALL, _CALL_END, _SEP)
+_SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_HARMONY_NEXT, _ATEM_NEXT = "<|end|><|start|>assistant", "<|eom|><|start|>assistant"
+_FINAL, _ANALYSIS = "<|channel|>final<|message|>", "<|channel|>analysis<|message|>"
+_MINIMAX, _MINIMAX_END = "<minimax:tool_call>", "</minimax:tool_call>"
+_ACTION = "<|START_ACTION|>"
+
+WRITERS: dict[str, Writer] = {
+    "harmony": _json(
+        "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>ARGUMENTS",
+        *("<|channel|>", "<|message|>", "<|start|>assistant", "<|call|>", "<|end|>", " to=functions.add", _ANALYSIS),
+        joined=partial(_channels, _HARMONY_NEXT, _FINAL),
+        thinking=(_ANALYSIS, _HARMONY_NEXT),
+    ),
+    "atem": _xml(
+        ' to=NAME<|message|><atem:function_calls>\n<atem:invoke name="NAME">\nARGUMENTS</atem:invoke>\n'
+        "</atem:function_calls>",
+        '<atem:parameter name="NAME">ARGUMENTS</atem:parameter>\n',
+        *(" to=add<|message|>", "<atem:function_calls>", '<atem:invoke name="add">', "</atem:invoke>", "<|eom|>"),
+        *('<atem:parameter name="a">', "</atem:parameter>", " to=self<|message|>", "</atem:function_calls>"),
+        joined=partial(_channels, _ATEM_NEXT, " to=user<|message|>"),
+        thinking=(" to=self<|message|>", _ATEM_NEXT),
+    ),
+    "qwen3_coder": _xml(
+        "<tool_call>\n<function=NAME>\nARGUMENTS</function>\n</tool_call>",
+        "<parameter=NAME>\nARGUMENTS\n</parameter>\n",
+        *("<tool_call>", "</tool_call>", "<function=add>", "</function>", "<parameter=a>", "</parameter>"),
+    ),
+    "seed_oss": _xml(
+        "<seed:tool_call>\n<function=NAME>\nARGUMENTS</function>\n</seed:tool_call>",
+        "<parameter=NAME>ARGUMENTS</parameter>\n",
+        *("<seed:tool_call>", "</seed:tool_call>", "<function=add>", "<parameter=a>", "</parameter>", "<seed:think>"),
+        thinking=("<seed:think>", "</seed:think>\n"),
+    ),
+    "minimax_m2": _xml(
+        '<invoke name="NAME">\nARGUMENTS</invoke>',
+        '<parameter name="NAME">ARGUMENTS</parameter>\n',
+        *(_MINIMAX, _MINIMAX_END, "<invoke", ' name="add">', '<parameter name="a">', "</parameter>", "</invoke>"),
+        joined=wrapped(f"{_MINIMAX}\n", f"\n{_MINIMAX_END}"),
+    ),
+    "glm4": _xml(
+        "<tool_call>NAME\nARGUMENTS</tool_call>",
+        "<arg_key>NAME</arg_key>\n<arg_value>ARGUMENTS</arg_value>\n",
+        *("<tool_call>", "</tool_call>", "add\n", "<arg_key>a</arg_key>", "<arg_key>", "<arg_value>", "</arg_value>"),
+    ),
+    "gemma4": _braces(
+        "<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>thought\n", thinking=("<|channel>thought\n", "\n<channel|>")
+    ),
+    "functiongemma": _braces("<start_function_call>", "<end_function_call>", "<escape>"),
+    "deepseek_v3": _json(
+        f"{_CALL}function{_SEP}NAME\n```json\nARGUMENTS\n```{_CALL_END}",
+        *(*_DEEPSEEK, f"{_CALL}function{_SEP}add\n```json\n", "\n```"),
+        joined=wrapped(_CALLS, _CALLS_END),
+    ),
+    "deepseek_v3_1": _json(
+        f"{_CALL}NAME{_SEP}ARGUMENTS{_CALL_END}",
+        *(*_DEEPSEEK, f"{_CALL}add{_SEP}"),
+        joined=wrapped(_CALLS, _CALLS_END),
+    ),
+    "kimi_k2": _json(
+        "<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>ARGUMENTS<|tool_call_end|>",
+        *(_SECTION, _SECTION_END, "<|tool_call_begin|>", "functions.add:0", "<|tool_call_argument_begin|>"),
+        "<|tool_call_end|>",
+        joined=wrapped(_SECTION, _SECTION_END),
+    ),
+    "mistral_v11": _json(
+        "[TOOL_CALLS]NAME[ARGS]ARGUMENTS",
+        *("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "add", "[THINK]", "[/THINK]"),
+        thinking=("[THINK]", "[/THINK]"),
+    ),
+    "mistral": _json('[TOOL_CALLS] [{"name": "NAME", "arguments": ARGUMENTS}]', "[TOOL_CALLS]", "[TOOL_CALLS] ["),
+    "command_r7b": _json(
+        _ACTION + '[\n    {"tool_name": "NAME", "parameters": ARGUMENTS}\n]<|END_ACTION|>',
+        *(_ACTION, "<|END_ACTION|>", "<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>"),
+        thinking=("<|START_THINKING|>", "<|END_THINKING|>"),
+    ),
+    "command_r": _json(
+        'Action:\n```json\n[\n    {"tool_name": "NAME", "parameters": ARGUMENTS}\n]```',
+        "Action:",
+        "Action: ```json",
+        "```",
+    ),
+    "lfm2": Writer(
+        call=put_in("<|tool_call_start|>[NAME(ARGUMENTS)]<|tool_call_end|>"),
+        arguments=in_python,
+        joined=_lines,
+        pieces=("<|tool_call_start|>", "<|tool_call_end|>", "add(", "a=", "[", "'", ")", "<|tool_call_start|>[add(a="),
+    ),
+    "granite3": _json(
+        '<|tool_call|>[{"name": "NAME", "arguments": ARGUMENTS}]<|/tool_call|>', "<|tool_call|>", "<|/tool_call|>"
+    ),
+    "llama3": _json(
+        '{"name": "NAME", "parameters": ARGUMENTS}', "<|python_tag|>", '"parameters"', joined=_after_python_tag
+    ),
+    "hermes": _json(
+        '<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>',
+        *("<tool_call>", "</tool_call>", '{"name": "add", "arguments": '),
+    ),
+    "pythonic": Writer(
+        call=put_in("[NAME(ARGUMENTS)]"),
+        arguments=in_python,
+        joined=_one_list,
+        pieces=("[", "[add(", "add(", "a=", "'", "(", ")]"),
+        text_before=False,
+    ),
+    "react": _json(
+        "Action: NAME\nAction Input: ARGUMENTS",
+        *("\nAction:", "\nAction Input:", "\nObservation:", "\nThought:", "\nFinal Answer:", "Action: add\n"),
+    ),
+}

@@ -1,0 +1,170 @@
+"""Arguments of a tool call: from what a model wrote to an object, and text to the types of the tool's schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .literals import read_json_at, read_python, shorten, skip_space
+
+
+def read_arguments(value: Any, *, python: bool = False) -> dict[str, Any]:
+    """The arguments of a call as an object.
+
+    Args:
+        value: An object, nothing, or text that holds a JSON object: wrapped twice, or without its braces.
+        python: Whether the format also writes Python's literals.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if value is None:
+        return {}
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, str):
+        if not value.strip():
+            return {}
+        for text in _wrappings(value):
+            for read in (_whole_json, read_python) if python else (_whole_json,):
+                try:
+                    found = read(text)
+                except ValueError:
+                    continue
+                if isinstance(found, dict):
+                    return found
+    raise ValueError(f"the arguments must be a JSON object, got {_shown(value)}")
+
+
+def _wrappings(text: str) -> Iterable[str]:
+    """The texts in which an object may stand."""
+    yield text
+    try:
+        inner = _whole_json(text)
+    except ValueError:
+        yield "{" + text + "}"
+        return
+    if isinstance(inner, str):
+        yield inner
+        yield "{" + inner + "}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return shorten(value)
+    except RecursionError:
+        return f"a {type(value).__name__} nested too deeply"
+
+
+def _whole_json(text: str) -> Any:
+    value, end = read_json_at(text, 0)
+    if skip_space(text, end) < len(text):
+        raise ValueError(f"text behind the JSON value: {shorten(text[end:])}")
+    return value
+
+
+def convert(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None, *, textual: bool) -> dict[str, Any]:
+    """The arguments with text turned into what the tool's schema says; text that the schema allows stays.
+
+    Args:
+        arguments: The arguments of a call.
+        schema: The JSON schema of all arguments.
+        textual: Whether all values of the format are text, so that a template may have written Python's
+            `True`, `False` and `None` too.
+    """
+    schema = schema if isinstance(schema, Mapping) else {}
+    properties = schema.get("properties")
+    properties = properties if isinstance(properties, Mapping) else {}
+    return {
+        key: _convert(value, _types(properties.get(key), schema, 0), textual) if isinstance(value, str) else value
+        for key, value in arguments.items()
+    }
+
+
+def _convert(text: str, allowed: frozenset[str], textual: bool) -> Any:
+    if "string" in allowed:
+        return text
+    word = text.strip()
+    if textual and word in _PYTHON_WORDS:
+        value = _PYTHON_WORDS[word]
+    else:
+        try:
+            value = _whole_json(text)
+        except ValueError:
+            if not textual or allowed.isdisjoint({"array", "object"}):
+                return text
+            try:  # Seed-OSS's template writes lists and objects as Python does
+                value = read_python(text)
+            except ValueError:
+                return text
+    kind = _kind(value)
+    if kind in allowed or (kind == "integer" and "number" in allowed):
+        return value
+    if "integer" in allowed and isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
+        return int(value)
+    return text
+
+
+_PYTHON_WORDS = {"True": True, "False": False, "None": None}
+_ALL = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
+_DEEPEST = 16  # references and alternatives within each other; a schema may refer to itself
+
+
+def _kind(value: Any) -> str:
+    for kind, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array")):
+        if isinstance(value, kind):
+            return name
+    return "null" if value is None else "object"
+
+
+def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
+    """The types that a schema allows; all of them where it does not say, or cannot be understood."""
+    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+        return _ALL
+    allowed = _named_types(schema)
+    if "$ref" in schema:
+        allowed = _both(allowed, _types(_resolve(schema["$ref"], root), root, depth + 1))
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        options = schema.get(keyword)
+        if not isinstance(options, list) or not options:
+            continue
+        each = [_types(option, root, depth + 1) for option in options]
+        if keyword == "allOf":
+            for types in each:
+                allowed = _both(allowed, types)
+        else:
+            allowed = _both(allowed, frozenset().union(*each))
+    return allowed
+
+
+def _named_types(schema: Mapping[str, Any]) -> frozenset[str]:
+    """What `type`, `enum`, `const` and `nullable` say."""
+    named = schema.get("type", sorted(_ALL))
+    names = [named] if isinstance(named, str) else named
+    known = isinstance(names, list) and all(isinstance(name, str) and name in _ALL for name in names)
+    allowed = frozenset(names) if known else _ALL
+    if schema.get("nullable") is True:
+        allowed |= {"null"}
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(values, list) and values:
+        allowed = _both(allowed, frozenset(_kind(value) for value in values))
+    return allowed
+
+
+def _both(first: frozenset[str], second: frozenset[str]) -> frozenset[str]:
+    """Types that both allow: an integer is a number, too."""
+    shared = first & second
+    if ("number" in first and "integer" in second) or ("integer" in first and "number" in second):
+        shared |= {"integer"}
+    return shared
+
+
+def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
+    """The schema that a reference such as `#/$defs/Day` names; None when it is not there."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    found: Any = root
+    for step in filter(None, re.split("/", reference[1:])):
+        found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+    return found

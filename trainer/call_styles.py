@@ -1,0 +1,97 @@
+"""How calls and results have to look so that a chat template renders them; the probes of `turns.py` are made here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..envs.core import Message, ToolCall
+from .template import PROBE_TOOL
+from .tool_formats import Conventions
+
+SENTINEL = "qZ7answerZq"  # letters and a digit only, so that no template or JSON escape changes it
+CONTENTS = ("Sunny.", "Rainy.")
+PROBE_CALL: Any = {
+    "type": "function",
+    "function": {"name": "probe_tool", "arguments": {"city": "Zürich", "days": 3}},
+}
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class CallStyle:
+    """How an answer with calls and its results have to look so that the template renders them.
+
+    Attributes:
+        conventions: The family's.
+        as_text: The arguments are JSON text, not objects.
+        single: Only the first call is rendered, since the template refuses or drops the others.
+        written: The template renders no calls at all: the answer is its text, as the model wrote it.
+        result_role: The role of a tool's result.
+    """
+
+    conventions: Conventions
+    as_text: bool = False
+    single: bool = False
+    written: bool = False
+    result_role: str = "tool"
+
+    def id_of(self, name: str, index: int) -> str:
+        return self.conventions.call_id.format(name=name, index=index)
+
+    def answer(self, results: Sequence[Message], value: Any = SENTINEL) -> Message:
+        """An assistant message whose calls these results answer; the last argument of the last call is `value`."""
+        if self.written:
+            return {"role": "assistant", "content": value}
+        answered: Any = results[:1] if self.single else results
+        calls = [
+            self.call(each["name"], {"value": value if each is answered[-1] else "x"}, each.get("tool_call_id", ""))
+            for each in answered
+        ]
+        return {"role": "assistant", "content": "", "tool_calls": calls}
+
+    def call(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolCall:
+        written: Any = json.dumps(arguments, ensure_ascii=False) if self.as_text else arguments
+        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": written}}
+
+    def result(self, message: Message, index: int) -> Message:
+        """A tool's message as the template takes it, with a name and an id that it may look up in the calls."""
+        name = message.get("name") or "unknown"
+        call_id = self.fitting_id(message.get("tool_call_id"), name, index)
+        return {**message, "role": self.result_role, "name": name, "tool_call_id": call_id}
+
+    def results(self, count: int) -> list[Message]:
+        """Results of the probe tool, with `CONTENTS`."""
+        name = PROBE_TOOL["function"]["name"]
+        return [self.result({"role": "tool", "name": name, "content": CONTENTS[i % 2]}, i) for i in range(count)]
+
+    def fitting_id(self, given: Any, name: str, index: int) -> str:
+        """The id of a call as the template takes it: the given one if it fits."""
+        fits = isinstance(given, str) and re.fullmatch(self.conventions.allowed_ids, given)
+        return given if fits else self.id_of(name, index)
+
+    def with_ids(self, calls: Sequence[ToolCall], calls_before: int) -> list[ToolCall]:
+        """The calls of an answer, each with an id of its own."""
+        made: list[ToolCall] = []
+        seen: set[str] = set()
+        for index, call in enumerate(calls, start=calls_before):
+            name = call["function"]["name"]
+            call_id = self.fitting_id(call.get("id"), name, index)
+            while call_id in seen:
+                index += len(calls)
+                call_id = self.id_of(name, index)
+            seen.add(call_id)
+            made.append({**call, "id": call_id})
+        return made
+
+
+def call_styles(conventions: Conventions) -> Iterator[CallStyle]:
+    """The styles, the most telling first."""
+    for role in conventions.result_roles:
+        for single in (False, True):
+            for as_text in (False, True):
+                yield CallStyle(conventions=conventions, single=single, as_text=as_text, result_role=role)
+    for role in conventions.result_roles:
+        yield CallStyle(conventions=conventions, written=True, result_role=role)

@@ -1,0 +1,172 @@
+"""Answers written as several messages, each with a header that says for whom it is (harmony, ATEM).
+
+A model of these families writes in one turn, after `<|start|>assistant`:
+
+    <|channel|>analysis<|message|>Hm.<|end|><|start|>assistant to=functions.add<|channel|>commentary json<|message|>{}
+
+Decoded text cannot tell a special token from the same characters, so the markers are found as text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ..envs.core import MalformedCall, Message, ToolCall
+from .answers import make_message
+from .literals import shorten, skip_space
+
+START, CHANNEL, CONSTRAIN, BODY = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+WRITER = "assistant"
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Header:
+    """What stands before a message's body."""
+
+    sender: tuple[str, ...] = ()  # words that are neither channel nor recipient: the writer's role, or stray text
+    recipient: str | None = None
+    channel: str | None = None
+    problem: str = ""  # why it says nothing clear
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class ChannelMessage:
+    """One message of an answer: `text[start:end]`, end marker included."""
+
+    start: int
+    end: int
+    opened: bool  # with `<|start|>`; the first one was opened by the prompt
+    header: Header
+    body: str | None  # None: there is no `<|message|>`
+
+    @property
+    def invented(self) -> bool:
+        """Whether the model speaks for somebody else, say for a tool."""
+        return self.opened and bool(self.header.sender) and self.header.sender[0] != WRITER
+
+    @property
+    def stray(self) -> str:
+        """Text where only a header may stand."""
+        sender = self.header.sender
+        return " ".join(sender[1:] if sender[:1] == (WRITER,) else sender)
+
+
+def read_header(text: str) -> Header:
+    """A header: `[assistant] [to=NAME] [<|channel|>NAME [to=NAME] [type]] [<|constrain|>type]`, in many spellings."""
+    before, marked, after = text.partition(CHANNEL)
+    before_words = before.partition(CONSTRAIN)[0].split()
+    after_words = after.partition(CONSTRAIN)[0].split()
+    recipients = {each[3:] for each in (*before_words, *after_words) if each.startswith("to=")}
+    sender = tuple(each for each in before_words if not each.startswith("to="))
+    problem = ""
+    if len(recipients) > 1:
+        problem = f"a message has one recipient, this one has {shorten(sorted(recipients))}"
+    elif "" in recipients:
+        problem = "a message has an empty recipient"
+    named = after_words[:1] if marked and not "".join(after_words[:1]).startswith("to=") else []
+    return Header(
+        sender=sender,
+        recipient=next(iter(recipients), None),
+        channel=named[0] if named else None,
+        problem=problem,
+    )
+
+
+def read_messages(
+    text: str, *, ends: Sequence[str], skip_body: Callable[[Header, str, int], int]
+) -> Iterator[ChannelMessage]:
+    """The messages of an answer, in order.
+
+    Args:
+        text: What the model wrote, from a header on.
+        ends: The markers that end a message; a `<|start|>` does so too.
+        skip_body: Header, text, where the body begins -> from where on an end marker is one. What comes before is
+            text of the body, whatever it looks like.
+    """
+    closing = re.compile("|".join(map(re.escape, (START, *ends))))
+    marker = re.compile("|".join(map(re.escape, (START, BODY, *ends))))
+    position = 0
+    while (start := skip_space(text, position)) < len(text):
+        opened = text.startswith(START, start)
+        head = start + len(START) if opened else start
+        found = marker.search(text, head)
+        header = read_header(text[head : found.start() if found else len(text)])
+        first = None
+        if found and found[0] == BODY:
+            first = found.end()
+            expected = opened or position == 0  # else the text is broken, and what it says may end anywhere
+            found = closing.search(text, skip_body(header, text, first) if expected else first)
+        stop = found.start() if found else len(text)
+        position = found.end() if found and found[0] != START else stop
+        body = None if first is None else text[first:stop]
+        yield ChannelMessage(start=start, end=position, opened=opened, header=header, body=body)
+
+
+def opened_by_prompt(prefix: str) -> str:
+    """The part of a header, or header and body, that the prompt has begun for the model; often empty."""
+    _, found, turn = prefix.rpartition(START)
+    begun = turn.removeprefix(WRITER)
+    return begun if found and turn.startswith(WRITER) and begun.strip() else ""
+
+
+@dataclass(kw_only=True, slots=True)
+class Reading:
+    """What was read so far of an answer."""
+
+    thinking: list[str] = field(default_factory=list)
+    content: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    malformed: list[MalformedCall] = field(default_factory=list)
+
+    def refuse(self, text: str, error: str) -> None:
+        self.malformed.append({"text": text, "error": error})
+
+    def message(self) -> Message:
+        thinking = "\n".join(self.thinking) if self.thinking else None
+        return make_message("\n".join(self.content), thinking, self.calls, self.malformed)
+
+
+def read_answer(
+    text: str,
+    prefix: str,
+    *,
+    ends: Sequence[str],
+    markers: Sequence[str],
+    skip_body: Callable[[Header, str, int], int],
+    read: Callable[[ChannelMessage, str, Reading], None],
+) -> Message:
+    """An answer in channels, or plain text of a model that left the format.
+
+    Args:
+        text: What the model wrote.
+        prefix: The rendered text before it.
+        ends: See `read_messages`; so is `skip_body`.
+        markers: Texts that no plain answer has.
+        read: Adds one message, whose text is the second argument, to what was read so far.
+    """
+    begun = opened_by_prompt(prefix)
+    header = read_header(text)
+    cut = header.recipient is not None and not header.sender  # nothing but `to=NAME`: no answer, but a header
+    if not begun and not cut and not any(marker in text for marker in (*markers, *ends)):
+        return make_message(text, None, [], [])
+    whole = begun + text
+    reading = Reading()
+    for message in read_messages(whole, ends=ends, skip_body=skip_body):
+        if message.invented:
+            who = shorten(" ".join(message.header.sender))
+            reading.refuse(whole[message.start :], f"a message from {who} was invented; end the turn instead")
+            break
+        written = whole[max(message.start, len(begun)) : message.end]
+        if message.header.problem:
+            reading.refuse(written, message.header.problem)
+        elif message.stray:
+            reading.refuse(written, f"{shorten(message.stray)} stands where a message's header was expected")
+        elif message.body is None and message.header.recipient is not None:
+            reading.refuse(written, f"the message to {shorten(message.header.recipient)} was cut before its {BODY}")
+        elif message.body is not None:
+            read(message, written, reading)
+        elif message.header == Header() and not message.opened and reading == Reading():
+            reading.refuse(written, "an end marker stands where a message was expected")
+    return reading.message()

@@ -1,0 +1,87 @@
+"""Tool formats that come from elsewhere: the tokenizer's own response template, a user's function, or none at all."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jmespath
+from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_parsing.response_templates import load_response_template
+
+from ..envs.core import ConfigurationError, MalformedCall, Message, ToolSchema
+from .answers import make_call, make_message, split_thinking
+
+ToolParser = Callable[[str], Message]
+"""A user's own parser: text of one turn -> assistant message. A ValueError says that the turn cannot be read."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class ResponseTemplateFormat:
+    """The tokenizer's own `response_template` (transformers >= 5.13)."""
+
+    tokenizer: Any
+    payload: str = "{name: function.name, arguments: function.arguments, id: id}"
+    name: str = "response_template"
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> ResponseTemplateFormat:
+        """The tokenizer's template as a format.
+
+        Raises:
+            ConfigurationError: transformers cannot load it.
+        """
+        try:
+            load_response_template(tokenizer.response_template)
+        except ValueError as error:
+            raise ConfigurationError(f"the tokenizer's response_template cannot be used: {error}") from error
+        return cls(tokenizer=tokenizer)
+
+    def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
+        options = {"tools": list(tools)} if tools and _TYPES_ARGUMENTS else {}
+        try:
+            parsed = self.tokenizer.parse_response(text, prefix=prefix, **options)
+            found = parsed.get("tool_calls") or []
+            calls = [make_call(jmespath.search(self.payload, each), tools=tools) for each in found]
+            content = parsed.get("content") or ""
+            content.encode()
+        except Exception as error:  # the template's own code runs here, on whatever the model wrote
+            thinking, content = split_thinking(text, prefix)
+            malformed: list[MalformedCall] = [{"text": content, "error": str(error) or type(error).__name__}]
+            return make_message(content, thinking, [], malformed)
+        thinking = parsed.get("reasoning_content") or parsed.get("thinking")
+        return make_message(content, thinking, calls, [])
+
+
+# transformers >= 5.15 types the arguments by the tool's schema.
+_TYPES_ARGUMENTS = "tools" in inspect.signature(PreTrainedTokenizerBase.parse_response).parameters
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class CallableFormat:
+    """A user's own parser."""
+
+    parser: ToolParser
+    name: str = "custom"
+
+    def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
+        try:
+            message = self.parser(text)
+        except ValueError as error:
+            return make_message(text, None, [], [{"text": text, "error": str(error) or type(error).__name__}])
+        if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
+            raise TypeError(f"tool_format must return an assistant message (a dict), got {message!r}")
+        return {"content": "", **message, "role": "assistant"}
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class PlainFormat:
+    """No calls: the answer is text, perhaps with thinking before it."""
+
+    name: str = "plain"
+
+    def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
+        thinking, content = split_thinking(text, prefix)
+        return make_message(content, thinking, [], [])

@@ -1,0 +1,194 @@
+"""ReAct: tools through the prompt, for models whose chat template does not know tools.
+
+After "ReAct: Synergizing Reasoning and Acting in Language Models" (Yao et al., arXiv:2210.03629). The model writes
+
+    Thought: what to do
+    Action: tool_name
+    Action Input: {"key": "value"}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..envs.core import MalformedCall, Message, ToolCall, ToolSchema
+from .answers import make_call, make_message, split_thinking
+from .literals import PythonLiterals, read_json_at, shorten, skip_space
+from .tool_formats import KnownFormat
+
+_SYNTAX = """\
+To use a tool, write exactly these three lines, and then stop:
+
+Thought: what to do
+Action: tool_name
+Action Input: {"key": "value"}
+
+The action is the name of one tool, and its input one JSON object with the arguments ({} where there are none).
+The result comes back as `Observation: ...`. Never write an observation yourself.
+You may use tools as often as you need. An answer without an action is your final answer."""
+
+# A label begins its line. An observation may have the number and the name that tell several results apart.
+_LABEL = re.compile(
+    r"^[ \t]*(?:(?P<label>Action Input|Action|Thought|Final Answer)"
+    r"|(?P<observation>Observation)(?: \d{1,9})?(?: \([^()\n]{0,99}\))?)[ \t]*:",
+    re.MULTILINE,
+)
+_FENCE = re.compile(r"\s*```[\w-]*[ \t]*\n?")
+_LINE_END = re.compile(r"[ \t]*(?:\r?\n|\Z)")
+_FENCE_END = re.compile(r"\s*```[ \t]*(?:\r?\n|\Z)")
+_SYNTAX_HINT = "write `Action: tool_name`, and on the next line `Action Input: ` with one JSON object"
+_INVENTED = "an Observation was invented; stop after the Action Input and wait for the result"
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class ReActFormat(KnownFormat):
+    """Calls as text; `instructions` tells the model of it, and `observation` of the results."""
+
+    name: str = "react"
+    families: str = "models whose chat template does not render tools"
+
+    def instructions(self, tools: Sequence[ToolSchema]) -> str:
+        """What the system prompt begins with: the tools and how to call them."""
+        return "\n\n".join(["You have these tools:", *map(describe_tool, tools), _SYNTAX])
+
+    def observation(self, results: Sequence[Message]) -> Message:
+        """The user message that tells the model of the results of its calls, in their order.
+
+        Raises:
+            ValueError: there are no results, or one has content that is not text.
+        """
+        if not results:
+            raise ValueError("an observation needs at least one result, got none")
+        if len(results) == 1:
+            return {"role": "user", "content": f"Observation: {_text(results[0])}"}
+        lines = []
+        for number, each in enumerate(results, 1):
+            name = each.get("name")
+            lines.append(f"Observation {number}{f' ({name})' if name else ''}: {_text(each)}")
+        return {"role": "user", "content": "\n".join(lines)}
+
+    def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
+        thinking, text = split_thinking(text, prefix)
+        if not tools:  # then the model was told of no labels, and an answer may well have such lines
+            return make_message(text, thinking, [], [])
+        labels = [_Label.of(each) for each in _LABEL.finditer(text)]
+        calls: list[ToolCall] = []
+        malformed: list[MalformedCall] = []
+        content, position, index, acted = [], 0, 0, False
+        text_end = len(text.rstrip())
+        while index < len(labels) and labels[index].name != "Final Answer":
+            label, following = labels[index], labels[index + 1 : index + 3]
+            index += 1
+            if label.name == "Observation" and acted:
+                content.append(text[position : label.start])
+                malformed.append({"text": text[label.start :], "error": _INVENTED})
+                return make_message("".join(content), thinking, calls, malformed)
+            if label.name != "Action":
+                continue
+            acted = True
+            action = _read_action(text, label, following)
+            content.append(text[position : label.start])
+            position = action.end
+            try:
+                calls.append(_call(action, tools, last=position >= text_end))
+            except ValueError as error:
+                malformed.append({"text": text[label.start : position], "error": str(error)})
+        content.append(text[position:])
+        return make_message("".join(content), thinking, calls, malformed)
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class _Label:
+    name: str
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, found: re.Match[str]) -> _Label:
+        return cls(name=found["label"] or found["observation"], start=found.start(), end=found.end())
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class _Action:
+    """What stands in an action and its input, which end before `text[end]`; no input line: `arguments` is None."""
+
+    name: str
+    arguments: str | None
+    end: int
+    whole: bool = True  # the arguments are one value, and nothing else
+
+
+def _read_action(text: str, label: _Label, following: Sequence[_Label]) -> _Action:
+    """The action that begins at a label, with the input that the next label may begin."""
+    line_end = text.find("\n", label.end)
+    line_end = len(text) if line_end < 0 else line_end
+    name = text[label.end : line_end].strip()
+    given = following and following[0].name == "Action Input" and not text[line_end : following[0].start].strip()
+    if not given:
+        return _Action(name=name, arguments=None, end=line_end)
+    stop = following[1].start if len(following) > 1 else len(text)
+    arguments, length, whole = _read_input(text[following[0].end : stop])
+    return _Action(name=name, arguments=arguments, end=following[0].end + length, whole=whole)
+
+
+def _read_input(text: str) -> tuple[str, int, bool]:
+    """The text of an action's input, without its fence; the characters that it takes; and whether it is one value.
+
+    Args:
+        text: What stands between the label and the next one. Lines after the input are not part of it.
+    """
+    fence = _FENCE.match(text)
+    start = skip_space(text, fence.end() if fence else 0)
+    end = _value_end(text, start)
+    closed = (fence and _FENCE_END.match(text, end)) or _LINE_END.match(text, end) if end > start else None
+    return (text[start:end], closed.end(), True) if closed else (text[start:].strip(), len(text), False)
+
+
+def _value_end(text: str, start: int) -> int:
+    """Where the value in JSON or Python that begins at `start` ends; `start` where there is no complete one."""
+    for read in (read_json_at, _read_python_at):
+        try:
+            return read(text, start)[1]
+        except (ValueError, RecursionError, MemoryError):
+            continue
+    return start
+
+
+def _read_python_at(text: str, start: int) -> tuple[Any, int]:
+    return PythonLiterals(text).value(start)
+
+
+def _call(action: _Action, tools: Sequence[ToolSchema], *, last: bool) -> ToolCall:
+    if not action.name:
+        raise ValueError(f"the action names no tool; {_SYNTAX_HINT}")
+    if action.arguments == "":
+        raise ValueError("the Action Input is empty; write {} for no arguments")
+    if action.arguments and action.arguments[0] == "{" and not action.whole:
+        written = shorten(action.arguments)
+        raise ValueError(f"the Action Input of {action.name!r} must be a JSON object and nothing else, got {written}")
+    if action.arguments is None:
+        names = [each["function"]["name"] for each in tools]
+        if action.name not in names or not last:
+            raise ValueError(f"an action without an Action Input; {_SYNTAX_HINT}")
+    return make_call({"name": action.name, "arguments": action.arguments}, tools=tools, python=True)
+
+
+def describe_tool(tool: ToolSchema) -> str:
+    """A tool as the prompt shows it."""
+    function = tool["function"]
+    schema = json.dumps(function.get("parameters") or {}, ensure_ascii=False)
+    return f"{function['name']}: {function.get('description') or 'no description'}\nParameters (JSON schema): {schema}"
+
+
+def _text(message: Message) -> str:
+    """The text of a result, parts joined."""
+    content = message.get("content") or ""
+    parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    for part in parts:
+        if part.get("type") != "text":
+            raise ValueError(f"an observation takes text only, got a content part of type {part.get('type')!r}")
+    return "".join(part["text"] for part in parts)

@@ -1,0 +1,156 @@
+"""Recognition: which tool-call format a tokenizer's chat template asks for, and how that was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from ..envs.core import ConfigurationError
+from .call_styles import call_styles
+from .custom_formats import CallableFormat, ResponseTemplateFormat, ToolParser
+from .families import FORMATS
+from .template import ChatTemplate
+from .tool_formats import Conventions, KnownFormat, ToolFormat
+from .turns import Turns, reads_probe
+from .vllm_tools import VLLM_PREFIX, vllm_tool_format
+
+_TOLD = "the model is told of its tools in the prompt"
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Recognition:
+    """The tool-call format of a tokenizer, and why.
+
+    Attributes:
+        format: Reads the model's calls; None when there is none.
+        reason: What told it, or what was looked for.
+        problem: Why tools cannot be used with the template at all; empty when they can.
+        told_in_prompt: The model is told of its tools by gymnast, in the system message, not by the template.
+        looked_for: Formats that it is not, each with the reason.
+    """
+
+    format: ToolFormat | None
+    reason: str
+    problem: str = ""
+    told_in_prompt: bool = False
+    looked_for: Mapping[str, str] = field(default_factory=dict)
+
+
+def marked_formats(source: str) -> tuple[list[KnownFormat], dict[str, str]]:
+    """The formats whose markers all occur in a template's source, and what the others miss."""
+    found: list[KnownFormat] = []
+    missing: dict[str, str] = {}
+    for each in FORMATS.values():
+        absent = each.missing_marker(source)
+        if not each.markers:
+            continue  # it is only given by name
+        if absent:
+            missing[each.name] = f"the template has no {absent}"
+        else:
+            found.append(each)
+    return found, missing
+
+
+def recognise(
+    given: str | ToolFormat | ToolParser | None,
+    tokenizer: PreTrainedTokenizerBase,
+    template: ChatTemplate,
+    turns: Turns,
+) -> Recognition:
+    """The format that is given, else the tokenizer's `response_template`, else one that the template's markers tell.
+
+    On the way it finds what follows a call, and keeps it in `turns`.
+
+    Raises:
+        ConfigurationError: what was given cannot be used.
+    """
+    if isinstance(given, str) and not given.startswith(VLLM_PREFIX):
+        given = _named(given)
+    if given is not None and not isinstance(given, str) and not callable(given) and not hasattr(given, "parse"):
+        raise ConfigurationError(f"tool_format must be a name, a ToolFormat or a function, got {given!r}")
+    if hasattr(given, "instructions"):  # what the template knows of tools does not matter
+        return Recognition(format=given, reason=f"given; {_TOLD}", told_in_prompt=True)  # type: ignore[arg-type]
+    if template.tools_problem:
+        return _without_tools(given, template.tools_problem, turns)
+    marked, looked_for = marked_formats(template.source())
+    if given is None and tokenizer.response_template is None:
+        return _recognise_marked(marked, looked_for, turns)
+    preferred = [given] if isinstance(given, KnownFormat) else marked
+    problem = _find_call_end([*(each.conventions for each in preferred), Conventions()], turns)
+    if isinstance(given, str):
+        return _vllms(given.removeprefix(VLLM_PREFIX), tokenizer, template, turns, problem)
+    if given is not None:
+        return Recognition(format=_as_format(given), reason="given", problem=problem)
+    found = ResponseTemplateFormat.of(tokenizer)
+    if not problem and not reads_probe(found, turns.probe_call()):
+        reason = "the tokenizer's response_template does not read the call that its chat template renders"
+        return Recognition(format=None, reason=reason)
+    return Recognition(format=found, reason="the tokenizer's response_template", problem=problem)
+
+
+def _without_tools(given: Any, problem: str, turns: Turns) -> Recognition:
+    """A template that does not tell of tools may still render calls and results: DeepSeek V3."""
+    if isinstance(given, KnownFormat) and not _find_call_end([given.conventions], turns) and turns.probe_call():
+        return Recognition(format=given, reason=f"given; {_TOLD}", told_in_prompt=True)
+    if isinstance(given, str):
+        raise ConfigurationError(f"tool_format={given!r} has no effect: {problem}")
+    return Recognition(format=_as_format(given), reason=problem, problem=problem)
+
+
+def _named(name: str) -> ToolFormat:
+    if name not in FORMATS:
+        known = f"{sorted(FORMATS)}, and {VLLM_PREFIX!r} with the name of one of vLLM's tool parsers"
+        raise ConfigurationError(f"unknown tool_format {name!r}; known are {known}")
+    return FORMATS[name]
+
+
+def _as_format(given: Any) -> ToolFormat | None:
+    return given if given is None or hasattr(given, "parse") else CallableFormat(parser=given)
+
+
+def _vllms(
+    name: str, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, turns: Turns, problem: str
+) -> Recognition:
+    probe = None if problem else turns.probe_call()
+    if probe is None:
+        problem = problem or "the tokenizer's chat template does not render tool calls, so no parser can be checked"
+        raise ConfigurationError(f"tool_format={VLLM_PREFIX + name!r} has no effect: {problem}")
+    return Recognition(format=vllm_tool_format(name, tokenizer, template, probe), reason="given by name")
+
+
+def _recognise_marked(marked: Sequence[KnownFormat], looked_for: dict[str, str], turns: Turns) -> Recognition:
+    problems = []
+    for candidate in marked:
+        problem = _find_call_end([candidate.conventions], turns)
+        if problem:
+            problems.append(problem)
+            looked_for[candidate.name] = problem
+            continue
+        probe = turns.probe_call()
+        markers = f"the template's markers {list(candidate.markers)}"
+        if probe is None:
+            reason = f"{markers}; the template renders no calls that could prove it"
+            return Recognition(format=candidate, reason=reason, looked_for=looked_for)
+        if reads_probe(candidate, probe):
+            reason = f"{markers} and a call it rendered"
+            return Recognition(format=candidate, reason=reason, looked_for=looked_for)
+        looked_for[candidate.name] = f"it does not read the call that the template renders, {probe[1]!r}"
+    problem = problems[0] if problems else _find_call_end([Conventions()], turns)
+    reason = problem or "looked for " + ", ".join(f"{name} ({why})" for name, why in looked_for.items())
+    return Recognition(format=None, reason=reason, problem=problem, looked_for=looked_for)
+
+
+def _find_call_end(conventions: Sequence[Conventions], turns: Turns) -> str:
+    """Let `turns` find what follows a call, with one of these conventions; returns why it is not well defined."""
+    first_problem = ""
+    for style in (style for each in conventions for style in call_styles(each)):
+        try:
+            turns.find_call_end(style)
+        except ConfigurationError as error:
+            first_problem = first_problem or str(error)
+        else:
+            return ""
+    return first_problem
