@@ -237,7 +237,7 @@ def test_the_cost_of_an_observation_does_not_grow_with_the_history() -> None:
         before = tokenizer.rendered
         chat.observation_ids([RESULT], ended_by=chat.end_id, last=False)
         costs.append(tokenizer.rendered - before)
-    assert costs == [3] * 20  # a question, an answer, the result
+    assert costs == [6] + [3] * 19  # a question, an answer, the result; the first time it is checked, too
 
 
 def test_template_kwargs_reach_prompt_and_observation() -> None:
@@ -317,7 +317,7 @@ def test_an_unknown_tool_format_asks_for_a_parser() -> None:
     template = CHAT_TEMPLATE.replace("'<tool_call>\\n{\"name\": ' ~ call.name", "'<tool_call>\\ncall ' ~ call.name")
     assert template != CHAT_TEMPLATE
     chat = ChatFormat(tokenizer_for(template))
-    with pytest.raises(ConfigurationError, match=r"not recognised.*does not read the call.*pass tool_format="):
+    with pytest.raises(ConfigurationError, match=r"not recognised: no format reads the call.*pass tool_format="):
         chat.check_tools([WEATHER])
     parsed = ChatFormat(tokenizer_for(template), tool_format=lambda text: {"role": "assistant", "content": text})
     parsed.check_tools([WEATHER])

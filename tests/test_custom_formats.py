@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 import trl.chat_template_utils as trl_templates
 
 from gymnast.envs.core import ConfigurationError, Message, ToolSchema
-from gymnast.trainer import FORMATS, ChatFormat, recognise_tool_format
+from gymnast.trainer import FORMATS, ChatFormat, TextFormat, recognise_tool_format, tagged
+from gymnast.trainer.call_readers import named_json
 from gymnast.trainer.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
 
 from .writers import WRITERS
@@ -64,7 +66,11 @@ def test_recognised_by_markers_and_by_reading_what_the_template_writes() -> None
     tokenizer.chat_template = CHAT_TEMPLATE.replace("tool_call>", "a_call>")
     found = recognise_tool_format(tokenizer)
     assert found.format is None
-    assert "hermes (the template has no '<tool_call>')" in found.reason
+    assert "no format reads the call that the chat template renders, '<a_call>" in found.reason
+    assert found.looked_for["hermes"] == "the template has no '<tool_call>'"
+
+    tokenizer.chat_template = "{# like <tool_call> with arguments #}" + tokenizer.chat_template
+    assert recognise_tool_format(tokenizer).looked_for["hermes"] == "the template has no '<tool_call>'"
 
     tokenizer.chat_template = CHAT_TEMPLATE.replace('{"name": \' ~', '{"nom": \' ~')
     assert tokenizer.chat_template != CHAT_TEMPLATE
@@ -142,15 +148,100 @@ def test_a_users_parser() -> None:
 
 
 def test_a_format_by_name_or_object() -> None:
-    llama3 = FORMATS["llama3"]
-    assert ChatFormat(tiny_tokenizer(), tool_format="llama3").tool_format is llama3
-    assert ChatFormat(tiny_tokenizer(), tool_format=llama3).tool_format is llama3
-    with pytest.raises(
-        ConfigurationError, match=r"unknown tool_format 'xml'; known are \['atem', 'command_r', .*'seed_oss'\]"
-    ):
+    hermes = FORMATS["hermes"]
+    assert ChatFormat(tiny_tokenizer(), tool_format="hermes").tool_format is hermes
+    assert ChatFormat(tiny_tokenizer(), tool_format=hermes).tool_format is hermes
+    with pytest.raises(ConfigurationError, match=r"unknown tool_format 'xml'; known are \['atem', 'command_r', "):
         ChatFormat(tiny_tokenizer(), tool_format="xml")
-    with pytest.raises(ConfigurationError, match="must be a name, a ToolFormat or a function, got 3"):
-        ChatFormat(tiny_tokenizer(), tool_format=3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="unknown tool_format 'Hermes'; did you mean 'hermes'"):
+        ChatFormat(tiny_tokenizer(), tool_format="Hermes")
+    for wrong in (3, TextFormat):
+        with pytest.raises(ConfigurationError, match="must be a name, a ToolFormat or a function, got "):
+            ChatFormat(tiny_tokenizer(), tool_format=wrong)  # type: ignore[arg-type]
+
+
+def test_a_known_format_must_read_what_the_template_renders() -> None:
+    """Else every call of the model would be text, and every reward zero."""
+    with pytest.raises(ConfigurationError, match=r"'llama3' does not read the call.*<tool_call>.*do: .*hermes"):
+        ChatFormat(tiny_tokenizer(), tool_format="llama3")
+
+
+def test_a_format_of_ones_own() -> None:
+    own = TextFormat(
+        name="own",
+        spans=tagged("[[", "]]", named_json(r"(?P<name>\w+)\("), optional=r"\)"),
+        payload="{name: name, arguments: arguments}",
+    )
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = CHAT_TEMPLATE.replace(
+        "'<tool_call>\\n{\"name\": ' ~ call.name | tojson ~ ', \"arguments\": ' ~ arguments ~ '}\\n</tool_call>'",
+        "'[[' ~ call.name ~ '(' ~ arguments ~ ')]]'",
+    )
+    assert tokenizer.chat_template != CHAT_TEMPLATE
+    chat = ChatFormat(tokenizer, tool_format=own)
+    chat.check_tools([ADD])
+    assert calls(parse(chat, 'So: [[add({"a": 1})]]')) == [("add", {"a": 1})]
+    with pytest.raises(ConfigurationError, match="'own' does not read the call"):
+        ChatFormat(tiny_tokenizer(), tool_format=own)
+    with pytest.raises(ValueError, match=r"payload='\{name' is no JMESPath expression"):
+        TextFormat(name="own", spans=own.spans, payload="{name")
+
+
+class Slashes:
+    """Tells the model of its tools itself, so the template need not know any."""
+
+    def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
+        if not text.startswith("/"):
+            return {"role": "assistant", "content": text}
+        function: Any = {"name": text[1:], "arguments": {}}
+        return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+
+    def instructions(self, tools: Sequence[ToolSchema]) -> str:
+        return "Write " + " or ".join("/" + each["function"]["name"] for each in tools)
+
+    def observation(self, results: Sequence[Message]) -> Message:
+        return {"role": "user", "content": "\n".join(f"> {each.get('content')}" for each in results)}
+
+
+def test_a_format_that_tells_of_tools_itself() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>' }}{% endfor %}"
+        "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
+    )
+    chat = ChatFormat(tokenizer, tool_format=Slashes())
+    chat.check_tools([ADD])
+    prompt = tokenizer.decode(chat.prompt_ids([{"role": "user", "content": "Go."}], [ADD]))
+    assert prompt.startswith("<|im_start|>system\nWrite /add")
+    assert calls(parse(chat, "/add")) == [("add", {})]
+    result: Message = {"role": "tool", "name": "add", "content": "3"}
+    observed = tokenizer.decode(chat.observation_ids([result], ended_by=chat.end_id, last=True))
+    assert observed == "<|im_start|>user\n> 3<|im_end|>"
+
+    class Half:
+        parse, instructions = Slashes.parse, Slashes.instructions
+
+    with pytest.raises(
+        ConfigurationError, match=r"instructions\(tools\) and observation\(results\), got .* instructions"
+    ):
+        ChatFormat(tokenizer, tool_format=Half())
+
+
+@pytest.mark.parametrize("wrong", [{"name": "add"}, {"function": {"name": "add"}}, "add", {"function": "add"}])
+def test_calls_of_a_users_parser_that_are_none(wrong: Any) -> None:
+    message: Any = {"role": "assistant", "tool_calls": [wrong]}
+    chat = ChatFormat(tiny_tokenizer(), tool_format=lambda text: message)
+    with pytest.raises(TypeError, match="must return tool calls such as"):
+        parse(chat, "x")
+
+
+def test_recognition_never_raises() -> None:
+    tokenizer = tiny_tokenizer()
+    for template in ("{{ 1 // 0 }}", {"rag": CHAT_TEMPLATE}, "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"):
+        tokenizer.chat_template = template
+        found = recognise_tool_format(tokenizer)
+        assert found.format is None
+        assert found.problem
 
 
 def read_as(name: str, text: str) -> Message:

@@ -117,8 +117,11 @@ def test_recognition_tells_why(stem: str) -> None:
 
 @pytest.mark.parametrize("stem", UNSUPPORTED)
 def test_a_template_without_tools_is_refused_until_a_format_is_given(stem: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"\['weather'\].*does not render tools.*tool_format='react'"):
+    with pytest.raises(ConfigurationError, match=r"\['weather'\].*does not render tools.*'react'") as refused:
         chat_of(stem).check_tools(TOOLS)
+    name = GIVEN.get(stem)
+    assert (f"but calls of {name}: tool_format={name!r}" in str(refused.value)) == bool(name)
+    assert ("but calls of" in str(refused.value)) == bool(name), "add it to GIVEN in tests/families.py"
     chat_of(stem).check_tools([])
     chat_of(stem, "react").check_tools(TOOLS)
 

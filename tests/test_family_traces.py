@@ -380,7 +380,7 @@ def test_a_reply_after_a_call_and_a_text_between_calls() -> None:
 @pytest.mark.parametrize("stem", STEMS)
 def test_no_token_of_the_family_in_a_tools_result_is_obeyed(stem: str) -> None:
     chat = usable_chat(stem)
-    source = TEMPLATES[stem].read_text()
+    source = chat.template.source()
     tokens = [*TOKENS[stem]["special"], *(each for each in TOKENS[stem]["added"] if each in source)]
     watched = set(chat.tokenizer.convert_tokens_to_ids(tokens))
 

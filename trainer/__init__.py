@@ -7,10 +7,11 @@ from .generation import Generation, GenerationRequest, Generator, Sampling, Tran
 from .groups import RolloutError
 from .losses import LOSSES
 from .progress import RichProgress
+from .prompt_tools import PromptedFormat
 from .recognition import Recognition
 from .run_folder import RunFolder
 from .token_policy import TokenBudgets, TokenPolicy
-from .tool_formats import KnownFormat, TextFormat, ToolFormat
+from .tool_formats import Conventions, KnownFormat, TextFormat, ToolFormat, tagged
 from .trainer import AgentTrainer, GRPOTrainer, RLOOTrainer
 
 __all__ = [
@@ -18,12 +19,14 @@ __all__ = [
     "LOSSES",
     "AgentTrainer",
     "ChatFormat",
+    "Conventions",
     "GRPOConfig",
     "GRPOTrainer",
     "Generation",
     "GenerationRequest",
     "Generator",
     "KnownFormat",
+    "PromptedFormat",
     "RLOOConfig",
     "RLOOTrainer",
     "Recognition",
@@ -37,4 +40,5 @@ __all__ = [
     "ToolFormat",
     "TransformersGenerator",
     "recognise_tool_format",
+    "tagged",
 ]

@@ -91,6 +91,7 @@ class _Marks:
     argument: re.Pattern[str]  # group `key`; the value begins behind it
     value_end: re.Pattern[str]  # the mark behind a value, where it can be nothing else
     value_close: str
+    next_line: re.Pattern[str]  # an argument on a line of its own, which no value holds but one that has lost its end
     call_end: re.Pattern[str]
     call_close: str
     newlines: bool  # one newline at either end of a value belongs to the format
@@ -120,7 +121,8 @@ class _Marks:
                 if not argument:
                     raise _error(text, position, f"an argument or {self.call_close}")
                 stop = next_end(text, self.value_end, argument.end() + len(self.value_close))
-                if stop is None:
+                inner = next_end(text, self.next_line, argument.end() + 1)
+                if stop is None or (inner is not None and inner <= stop):
                     raise ValueError(f"the call is cut off: {argument['key']!r} has no {self.value_close}")
                 refuse_halves(text, position, stop)
                 values.append((_unquoted(argument["key"]), argument.end(), stop - len(self.value_close)))
@@ -171,6 +173,7 @@ def xml_call(
     marks = _Marks(
         opening=re.compile(opening),
         argument=re.compile(parameter),
+        next_line=re.compile(rf"\n[ \t]*{parameter}"),
         value_end=re.compile(rf"{re.escape(parameter_close)}(?=\s*(?:{parameter}|{call_end}|\Z))"),
         value_close=parameter_close,
         call_end=re.compile(call_end),
@@ -192,6 +195,7 @@ def argument_pairs_call(key: str, value: str, *, outer_close: str = "</tool_call
     marks = _Marks(
         opening=re.compile(r"(?P<name>[^<\n]{1,256})"),
         argument=re.compile(argument),
+        next_line=re.compile(rf"\n[ \t]*{argument}"),
         value_end=re.compile(rf"</{value}>(?=\s*(?:<{key}>|{re.escape(outer_close)}|\Z))"),
         value_close=f"</{value}>",
         call_end=re.compile(f"(?={re.escape(outer_close)})"),

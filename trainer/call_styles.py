@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..envs.core import Message, ToolCall
+from .arguments import read_arguments
 from .template import PROBE_TOOL
 from .tool_formats import Conventions
 
@@ -55,6 +56,16 @@ class CallStyle:
     def call(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolCall:
         written: Any = json.dumps(arguments, ensure_ascii=False) if self.as_text else arguments
         return {"id": call_id, "type": "function", "function": {"name": name, "arguments": written}}
+
+    def adapted(self, calls: Sequence[ToolCall], calls_before: int) -> list[ToolCall]:
+        """Calls of an earlier answer, with arguments and ids as the template takes them."""
+        made: list[ToolCall] = []
+        for call in self.with_ids(calls, calls_before):
+            arguments: Any = call["function"]["arguments"]
+            if isinstance(arguments, str):
+                arguments = read_arguments(arguments)
+            made.append(self.call(call["function"]["name"], arguments, call.get("id", "")))
+        return made
 
     def result(self, message: Message, index: int) -> Message:
         """A tool's message as the template takes it, with a name and an id that it may look up in the calls."""

@@ -24,6 +24,7 @@ from .template import TEMPLATE_DATE, ChatTemplate
 from .tool_formats import KnownFormat, ToolFormat
 from .turns import Turns
 
+CHARACTERS_A_TOKEN = 128  # at most; no vocabulary has longer runs of spaces
 PREFIX_TOKENS = 256  # more than any template begins an answer with
 
 
@@ -64,6 +65,7 @@ class ChatFormat:
         self.turns = Turns(self.template, known)
         self.recognition = recognise(tool_format, tokenizer, self.template, self.turns)
         self.tool_format = self.recognition.format
+        self._rendered: set[tuple[str, ...]] = set()  # sequences of roles of which no message is dropped
         told = self.recognition.told_in_prompt
         self._prompted = PromptTools(self.tool_format, self.template, self.turns) if told else None
         self.end_id = self.turns.text_end.end_id
@@ -73,18 +75,34 @@ class ChatFormat:
         self.call_end_id = self.end_id if self.turns.call_end is None else self.turns.call_end.end_id
         self.end_ids = frozenset({*known, self.end_id, self.call_end_id})
 
-    @property
-    def supports_tools(self) -> bool:
-        """Whether the model can be told of tools."""
-        return self._prompted is not None or self.template.supports_tools
-
     # Tokens.
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> list[int]:
         """The tokens of an episode's first messages, up to where the model begins to write."""
         if self._prompted is not None:
             messages, tools = self._prompted.prompt(messages, tools), ()
+        messages = self.turns.in_style(messages)
+        self._check_prompt(messages, tools)
         return self.template.encode(self.template.render(messages, tools=tools, more=True))
+
+    def _check_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
+        """Check once for each sequence of roles that the template drops none of them.
+
+        Raises:
+            ConfigurationError: it does.
+        """
+        roles = tuple(each["role"] for each in messages)
+        if roles in self._rendered:
+            return
+        probes: list[Message] = [{**each, "content": f"qZ{i}messageZq"} for i, each in enumerate(messages)]
+        text = self.template.render(probes, tools=tools, more=True)
+        said = [(str(each.get("content")), each["role"]) for each in probes if each["role"] != "assistant"]
+        lost = [role for content, role in said if content not in text]
+        if lost:
+            raise ConfigurationError(
+                f"the chat template drops messages of roles {lost} from first messages of roles {list(roles)}"
+            )
+        self._rendered.add(roles)
 
     def observation_ids(
         self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), ended_by: int | None, last: bool
@@ -106,7 +124,10 @@ class ChatFormat:
         elif self.turns.call_end is None and any(each["role"] == "tool" for each in messages):
             raise ConfigurationError(self.recognition.problem)
         end, ids = self.turns.follow_ids(messages, tools=tools, more=not last)
-        supplied = ended_by is None or (end.opens_next and ended_by != end.end_id)
+        ends = (self.turns.text_end, self.turns.call_end)
+        openings = {each.end_id for each in ends if each is not None and each.opens_next}
+        # An end token that opens what follows says nothing about the end of anything else.
+        supplied = ended_by is None or (ended_by != end.end_id and (end.opens_next or ended_by in openings))
         return ids if supplied else ids[1:]
 
     def fit_observation(
@@ -122,11 +143,15 @@ class ChatFormat:
 
         What the template writes is never cut, nor are the markers: where these alone take more, so does the result.
         """
-        ids = self.observation_ids(messages, tools=tools, ended_by=ended_by, last=last)
-        if len(ids) <= max_tokens:
-            return ids
+        longest = max((_text_length(message) for message in messages), default=0)
+        most = max_tokens * CHARACTERS_A_TOKEN
+        if longest <= most:
+            ids = self.observation_ids(messages, tools=tools, ended_by=ended_by, last=last)
+            if len(ids) <= max_tokens:
+                return ids
         best: list[int] | None = None
-        low, high = 0, max((_text_length(message) for message in messages), default=0)
+        ids: list[int] = []
+        low, high = 0, min(longest, most)
         while low <= high:  # the largest number of characters that fits; when none does, the last one tried is 0
             middle = (low + high) // 2
             shorter: list[Message] = [{**each, "content": cut(each.get("content") or "", middle)} for each in messages]
@@ -167,16 +192,17 @@ class ChatFormat:
         """
         if not tools or self._prompted is not None:
             return
+        names = [each["function"]["name"] for each in tools]
         if self.recognition.problem:
-            names = [each["function"]["name"] for each in tools]
             raise ConfigurationError(
-                f"the environment has tools, {names}, but {self.recognition.problem}; use another model, or "
-                f"tool_format='react', which tells the model of its tools in the prompt"
+                f"the environment has tools, {names}, but {self.recognition.problem}; use another model, or a "
+                f"tool_format that tells of tools itself ('react', or one of yours with instructions and observation)"
             )
         if self.tool_format is None:
             raise ConfigurationError(
-                f"the tool-call format of the chat template was not recognised ({self.recognition.reason}); pass "
-                f"tool_format= one of {sorted(FORMATS)}, or a function from text to an assistant message"
+                f"the environment has tools, {names}, but the tool-call format of the chat template was not "
+                f"recognised: {self.recognition.reason}; pass tool_format= one of {sorted(FORMATS)}, 'vllm:' with the "
+                f"name of one of vLLM's tool parsers, or a function from text to an assistant message"
             )
 
     def _ends_of(self, given: str | ToolFormat | ToolParser | None) -> set[int]:

@@ -73,7 +73,18 @@ class CallableFormat:
             return make_message(text, None, [], [{"text": text, "error": str(error) or type(error).__name__}])
         if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
             raise TypeError(f"tool_format must return an assistant message (a dict), got {message!r}")
+        for call in message.get("tool_calls") or []:
+            _check_call(call)
         return {"content": "", **message, "role": "assistant"}
+
+
+def _check_call(call: Any) -> None:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or "arguments" not in function:
+        raise TypeError(
+            f"tool_format must return tool calls such as {{'function': {{'name': str, 'arguments': dict}}}}, "
+            f"got {call!r}"
+        )
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

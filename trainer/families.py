@@ -148,23 +148,30 @@ _ENTRIES: tuple[KnownFormat, ...] = (
         families="Command R7B, Command A",
         markers=("<|START_ACTION|>",),
         spans=tagged("<|START_ACTION|>", "<|END_ACTION|>", json_payload),
-        payload="{name: tool_name, arguments: parameters, id: tool_call_id}",
+        payload="{name: tool_name, arguments: not_null(parameters, arguments), id: tool_call_id}",
         thinking=("<|START_THINKING|>", "<|END_THINKING|>"),
         wrappers=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
-        conventions=Conventions(call_id="{index}", allowed_ids=r"\d{1,3}", numbered=True),
+        conventions=Conventions(
+            call_id="{index}", allowed_ids=r"\d{1,9}", numbers=r'(?<="tool_call_id": ")\d+(?=",\n)'
+        ),
     ),
     TextFormat(
         name="command_r",
         families="Command R, Command R+",
         markers=("<|CHATBOT_TOKEN|>", "Action:", "tool_name"),
         spans=tagged(re.compile(r"Action:\s*```json"), "```", json_payload),
-        payload="{name: tool_name, arguments: parameters}",
+        payload="{name: tool_name, arguments: not_null(parameters, arguments)}",
     ),
     TextFormat(
         name="lfm2",
         families="LFM2, LFM2.5",
         markers=(("<|tool_call_start|>", "<|tool_list_start|>"),),
-        spans=tagged("<|tool_call_start|>", "<|tool_call_end|>", python_calls),
+        spans=tagged(
+            "<|tool_call_start|>",
+            "<|tool_call_end|>",
+            python_calls,
+            begins=r"(?<=<\|tool_call_end\|>)\s*<\|tool_call_start\|>\[",  # strings are quoted, but not all escaped
+        ),
         values="python",
     ),
     TextFormat(

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from ..envs.core import ConfigurationError, Message, ToolSchema
 from .react import describe_tool
 from .template import ChatTemplate, FromTool, Verbatim
+from .tool_formats import ToolFormat
 from .turns import Turns
+
+
+class PromptedFormat(ToolFormat, Protocol):
+    """A tool format that tells the model of its tools by itself, whatever its template knows, as `ReActFormat` does."""
+
+    def instructions(self, tools: Sequence[ToolSchema]) -> str:
+        """What the system message begins with: the tools, and how to call them."""
+        ...
+
+    def observation(self, results: Sequence[Message]) -> Message:
+        """The user's message that tells the model of the results of its calls."""
+        ...
 
 
 class PromptTools:
@@ -23,21 +37,25 @@ class PromptTools:
     """
 
     def __init__(self, found: Any, template: ChatTemplate, turns: Turns) -> None:
-        self._instructions = getattr(found, "instructions", None) or partial(_by_example, turns)
+        instructions = getattr(found, "instructions", None)
+        self._instructions = (
+            partial(_by_example, turns) if instructions is None else lambda tools: [instructions(tools)]
+        )
         self._observation = getattr(found, "observation", None)
         self._has_system = _has_system(template)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> list[Message]:
         """An episode's first messages, with the tools."""
+        runs = itertools.groupby(messages, key=lambda each: each["role"] == "tool")
+        messages = [each for is_result, run in runs for each in (self.observation(list(run)) if is_result else run)]
         if not tools:
             return list(messages)
-        instructions = Verbatim(self._instructions(tools))
         role = "system" if self._has_system else "user"
         index = next((i for i, each in enumerate(messages) if each["role"] == role), None)
         if index is None:
-            alone: Message = {"role": role, "content": instructions}
+            alone: Message = {"role": role, "content": _parts(self._instructions(tools))}
             return [alone, *messages]
-        told: Message = {**messages[index], "content": _parts(instructions, messages[index])}
+        told: Message = {**messages[index], "content": _parts(self._instructions(tools), messages[index])}
         return [*messages[:index], told, *messages[index + 1 :]]
 
     def observation(self, messages: Sequence[Message]) -> list[Message]:
@@ -47,21 +65,25 @@ class PromptTools:
             return list(messages)
         told = FromTool(self._observation(results)["content"])
         others = [each for each in messages if each["role"] != "tool"]
-        said = _parts(told, others.pop(0)) if others and others[0]["role"] == "user" else told
+        said = _parts([told], others.pop(0)) if others and others[0]["role"] == "user" else told
         return [{"role": "user", "content": said}, *others]
 
 
-def _by_example(turns: Turns, tools: Sequence[ToolSchema]) -> str:
+def _by_example(turns: Turns, tools: Sequence[ToolSchema]) -> list[str]:
+    """What is said of the tools, and a call as the model has to write it, control tokens and all."""
     example = turns.render_call("tool_name", {"key": "value"})
     assert example is not None
-    syntax = f"To call a tool, write its name and its arguments exactly like this:\n\n{example[1].strip()}"
-    return "\n\n".join(["You have these tools:", *map(describe_tool, tools), syntax])
+    syntax = "To call a tool, write its name and its arguments exactly like this:\n\n"
+    told = "\n\n".join(["You have these tools:", *map(describe_tool, tools), syntax])
+    return [told, Verbatim(example[1].strip())]
 
 
-def _parts(text: str, message: Message) -> list[dict[str, str]]:
-    content = message.get("content") or ""
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    return [{"type": "text", "text": text}, {"type": "text", "text": "\n\n"}, *parts]
+def _parts(texts: Sequence[str], message: Message | None = None) -> list[dict[str, Any]]:
+    """Texts, and behind them what a message says, as content parts."""
+    content = (message or {}).get("content")
+    said = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
+    parts = [{"type": "text", "text": text} for text in texts]
+    return [*parts, {"type": "text", "text": "\n\n"}, *said] if said else parts
 
 
 def _has_system(template: ChatTemplate) -> bool:

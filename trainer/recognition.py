@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -69,13 +70,13 @@ def recognise(
     """
     if isinstance(given, str) and not given.startswith(VLLM_PREFIX):
         given = _named(given)
-    if given is not None and not isinstance(given, str) and not callable(given) and not hasattr(given, "parse"):
+    if isinstance(given, type) or not (given is None or isinstance(given, str) or callable(given) or _parses(given)):
         raise ConfigurationError(f"tool_format must be a name, a ToolFormat or a function, got {given!r}")
-    if hasattr(given, "instructions"):  # what the template knows of tools does not matter
-        return Recognition(format=given, reason=f"given; {_TOLD}", told_in_prompt=True)  # type: ignore[arg-type]
-    if template.tools_problem:
-        return _without_tools(given, template.tools_problem, turns)
+    if tells_of_tools(given):  # what the template knows of tools does not matter
+        return Recognition(format=_as_format(given), reason=f"given; {_TOLD}", told_in_prompt=True)
     marked, looked_for = marked_formats(template.source())
+    if template.tools_problem:
+        return _without_tools(given, template.tools_problem, marked, looked_for, turns)
     if given is None and tokenizer.response_template is None:
         return _recognise_marked(marked, looked_for, turns)
     preferred = [given] if isinstance(given, KnownFormat) else marked
@@ -83,6 +84,8 @@ def recognise(
     if isinstance(given, str):
         return _vllms(given.removeprefix(VLLM_PREFIX), tokenizer, template, turns, problem)
     if given is not None:
+        if isinstance(given, KnownFormat) and not problem:
+            _check_reads(given, turns)
         return Recognition(format=_as_format(given), reason="given", problem=problem)
     found = ResponseTemplateFormat.of(tokenizer)
     if not problem and not reads_probe(found, turns.probe_call()):
@@ -91,24 +94,72 @@ def recognise(
     return Recognition(format=found, reason="the tokenizer's response_template", problem=problem)
 
 
-def _without_tools(given: Any, problem: str, turns: Turns) -> Recognition:
+def tells_of_tools(given: Any) -> bool:
+    """Whether a format tells the model of its tools by itself; see `PromptedFormat`.
+
+    Raises:
+        ConfigurationError: it says how to tell of tools, and not how to tell of results.
+    """
+    named = [name for name in ("instructions", "observation") if callable(getattr(given, name, None))]
+    if len(named) == 1:
+        raise ConfigurationError(
+            f"a tool_format that tells the model of its tools has instructions(tools) and observation(results), "
+            f"got {given!r}, which has {named[0]} only"
+        )
+    return bool(named)
+
+
+def _parses(given: Any) -> bool:
+    return callable(getattr(given, "parse", None))
+
+
+def _check_reads(given: KnownFormat, turns: Turns) -> None:
+    """Check that a known format reads the call that the chat template renders.
+
+    Raises:
+        ConfigurationError: it does not, so it would read none of the model's.
+    """
+    probe = turns.probe_call()
+    if probe is None or reads_probe(given, probe):
+        return
+    fitting = [name for name, each in FORMATS.items() if each.markers and reads_probe(each, probe)]
+    advice = f"formats that do: {', '.join(fitting)}" if fitting else "a function from text to a message might"
+    raise ConfigurationError(
+        f"tool_format={given.name!r} does not read the call that the chat template renders, {probe[1]!r}; {advice}"
+    )
+
+
+def _without_tools(
+    given: Any, problem: str, marked: Sequence[KnownFormat], looked_for: dict[str, str], turns: Turns
+) -> Recognition:
     """A template that does not tell of tools may still render calls and results: DeepSeek V3."""
-    if isinstance(given, KnownFormat) and not _find_call_end([given.conventions], turns) and turns.probe_call():
-        return Recognition(format=given, reason=f"given; {_TOLD}", told_in_prompt=True)
     if isinstance(given, str):
         raise ConfigurationError(f"tool_format={given!r} has no effect: {problem}")
-    return Recognition(format=_as_format(given), reason=problem, problem=problem)
+    for each in [given] if isinstance(given, KnownFormat) else marked:
+        if _find_call_end([each.conventions], turns) or turns.probe_call() is None:
+            continue
+        if given is None and reads_probe(each, turns.probe_call()):
+            problem += (
+                f", but calls of {each.name}: tool_format={each.name!r} tells the model of its tools in the prompt"
+            )
+            break
+        if given is not None:
+            _check_reads(each, turns)
+            return Recognition(format=each, reason=f"given; {_TOLD}", told_in_prompt=True)
+    return Recognition(format=_as_format(given), reason=problem, problem=problem, looked_for=looked_for)
 
 
 def _named(name: str) -> ToolFormat:
-    if name not in FORMATS:
-        known = f"{sorted(FORMATS)}, and {VLLM_PREFIX!r} with the name of one of vLLM's tool parsers"
-        raise ConfigurationError(f"unknown tool_format {name!r}; known are {known}")
-    return FORMATS[name]
+    if name in FORMATS:
+        return FORMATS[name]
+    near = get_close_matches(name.lower().replace("-", "_").replace(".", "_"), FORMATS)
+    advice = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    known = f"{sorted(FORMATS)}, and {VLLM_PREFIX!r} with the name of one of vLLM's tool parsers"
+    raise ConfigurationError(f"unknown tool_format {name!r}; {advice}known are {known}")
 
 
 def _as_format(given: Any) -> ToolFormat | None:
-    return given if given is None or hasattr(given, "parse") else CallableFormat(parser=given)
+    return given if given is None or _parses(given) else CallableFormat(parser=given)
 
 
 def _vllms(
@@ -139,8 +190,14 @@ def _recognise_marked(marked: Sequence[KnownFormat], looked_for: dict[str, str],
             return Recognition(format=candidate, reason=reason, looked_for=looked_for)
         looked_for[candidate.name] = f"it does not read the call that the template renders, {probe[1]!r}"
     problem = problems[0] if problems else _find_call_end([Conventions()], turns)
-    reason = problem or "looked for " + ", ".join(f"{name} ({why})" for name, why in looked_for.items())
-    return Recognition(format=None, reason=reason, problem=problem, looked_for=looked_for)
+    return Recognition(format=None, reason=problem or _unread(turns), problem=problem, looked_for=looked_for)
+
+
+def _unread(turns: Turns) -> str:
+    probe = turns.probe_call()
+    if probe is None:
+        return "the chat template has no format's markers, and renders no calls"
+    return f"no format reads the call that the chat template renders, {probe[1]!r}"
 
 
 def _find_call_end(conventions: Sequence[Conventions], turns: Turns) -> str:

@@ -11,12 +11,12 @@ A template that asks for today's date is told a fixed one, so that a run does no
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from ..envs.core import ConfigurationError, Message, ToolSchema
@@ -50,10 +50,12 @@ class ChatTemplate:
         self._kwargs = {"strftime_now": moment.strftime, **kwargs}
         special, added = _special_tokens(tokenizer), self._tokenizer.get_added_vocab()
         self.special_ids = frozenset({*self._tokenizer.all_special_ids, *added.values()})
-        self._special = _any_of(special)
+        self._added = frozenset(added)
+        self._special = self._speakers = _any_of(special)
         self._control = _any_of({*special, *(token for token in added if token in self.source())})
         self._in_parts = False
         self._in_parts = self._needs_parts()
+        self._speakers = _any_of({*special, *self._turn_tokens()})
         self._tools_in_system = False
         self.tools_problem = self._find_tools()
 
@@ -63,8 +65,16 @@ class ChatTemplate:
         return not self.tools_problem
 
     def source(self) -> str:
-        """The Jinja source that is used when there are tools."""
-        return self._tokenizer.get_chat_template(tools=[PROBE_TOOL])
+        """The Jinja source that is used when there are tools, without its comments.
+
+        Raises:
+            ConfigurationError: there are several templates, and none of them is that.
+        """
+        try:
+            source = self._tokenizer.get_chat_template(tools=[PROBE_TOOL])
+        except ValueError as error:
+            raise ConfigurationError(f"the tokenizer's chat template cannot be chosen: {error}") from error
+        return re.sub(r"\{#.*?#\}", "", source, flags=re.DOTALL)
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), more: bool = False) -> str:
         """The conversation as text, for `encode`; `more` begins the model's next answer.
@@ -74,18 +84,20 @@ class ChatTemplate:
         """
         texts: list[Any] = [self._as_text(each) for each in messages]
         if tools and self._tools_in_system:
-            texts = _with_tools_in_system(texts, tools)
+            texts = _with_tools_in_system(texts, _break(list(tools), self._control))
             tools = ()
-        options = {**self._kwargs, "tools": list(tools) or None, "add_generation_prompt": more}
+        schemas = _break(list(tools), self._control) or None
+        options = {**self._kwargs, "tools": schemas, "add_generation_prompt": more}
         try:
             return self._tokenizer.apply_chat_template(texts, tokenize=False, **options)
-        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:  # from the template's code
+        except Exception as error:  # whatever the template's own code raises
             roles = [message["role"] for message in messages]
             raise ConfigurationError(f"the chat template cannot render messages of roles {roles}: {error}") from error
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a rendered text; the template itself has written the beginning-of-sequence token, if any."""
-        return [token for piece in text.split(_BREAK) for token in self._encode(piece)]
+        first, *others = text.split(_BREAK)
+        return self._encode(first) + [token for piece in others for token in self._encode_behind(piece)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of these tokens, special ones included."""
@@ -95,8 +107,22 @@ class ChatTemplate:
         """Whether the text spells a special token."""
         return self._special.search(text) is not None
 
+    def _encode_behind(self, text: str) -> list[int]:
+        """Tokens of a text that goes on: behind a special token, SentencePiece puts no space before it."""
+        end = self._tokenizer.eos_token
+        return self._encode(end + text)[1:] if end else self._encode(text)
+
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def _turn_tokens(self) -> set[str]:
+        """Added tokens that the template writes around messages, special or not; thinking markers are no such."""
+        answer: Message = {"role": "assistant", "content": "Sunny."}
+        try:
+            text = self.render([QUESTION, answer, QUESTION])
+        except ConfigurationError:
+            return set()
+        return {token for token in self._added if token in text and "think" not in token.lower()}
 
     def _needs_parts(self) -> bool:
         """Whether the template takes content as a list of parts only, as those of some vision models do."""
@@ -124,19 +150,26 @@ class ChatTemplate:
         return f"the tokenizer's chat template does not render tools{problem}"
 
     def _as_text(self, message: Message) -> Message:
-        """The message with its parts joined, since many templates drop parts silently, and special tokens broken."""
+        """The message with its parts joined, since many templates drop parts silently, and tokens in it broken."""
+        role = message["role"]
+        pattern = self._speakers if role in _SPEAKERS else self._control
+        broken = {key: value if key == "role" else _break(value, pattern) for key, value in message.items()}
         content = message.get("content")
-        if content is None:
-            return message
-        texts = [content] if isinstance(content, str) else [_text_of(part, message["role"]) for part in content]
-        whole = "".join(self._broken(each, message["role"]) for each in texts)
-        return {**message, "content": [{"type": "text", "text": whole}] if self._in_parts else whole}
+        if isinstance(content, str):
+            broken["content"] = self._joined([content], pattern)
+        elif isinstance(content, list):
+            broken["content"] = self._joined([_text_of(part, role) for part in content], pattern)
+        if self._in_parts and "content" in broken:
+            broken["content"] = [{"type": "text", "text": broken["content"] or ""}]
+        return broken  # type: ignore[return-value]
 
-    def _broken(self, text: str, role: str) -> str:
-        if isinstance(text, Verbatim):
-            return text
-        trusted = role in _SPEAKERS and not isinstance(text, FromTool)
-        return (self._special if trusted else self._control).sub(_break, text)
+    def _joined(self, texts: Sequence[str], pattern: re.Pattern[str]) -> str:
+        """Texts joined; what stands in one kind of them is broken as a whole, since a token may be cut into two."""
+        runs = itertools.groupby(texts, key=type)
+        return "".join(self._broken("".join(run), kind, pattern) for kind, run in runs)
+
+    def _broken(self, text: str, kind: type, pattern: re.Pattern[str]) -> str:
+        return text if kind is Verbatim else _break(text, self._control if kind is FromTool else pattern)
 
 
 class Verbatim(str):
@@ -147,7 +180,20 @@ class FromTool(str):
     """What a tool said, in the message of a user."""
 
 
-def _break(match: re.Match[str]) -> str:
+def _break(value: Any, pattern: re.Pattern[str]) -> Any:
+    """A JSON-like value in which the tokens of every text are broken; what no tokenizer takes is replaced."""
+    if isinstance(value, str):
+        if not value.isascii():
+            value = value.replace(_BREAK, "\ufffd").encode("utf-8", "replace").decode()
+        return pattern.sub(_cut, value)
+    if isinstance(value, Mapping):
+        return {_break(key, pattern): _break(each, pattern) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_break(each, pattern) for each in value]
+    return value
+
+
+def _cut(match: re.Match[str]) -> str:
     return match[0][0] + _BREAK + match[0][1:]
 
 

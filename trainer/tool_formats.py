@@ -7,17 +7,20 @@ payload to `{name, arguments}`. The entries are in `families.py`.
 from __future__ import annotations
 
 import re
+import sys
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import jmespath
+from jmespath.exceptions import JMESPathError
 
 from ..envs.core import MalformedCall, Message, ToolCall, ToolSchema
 from .answers import THINK, make_call, make_message, split_thinking
 from .call_readers import Reader
-from .literals import shorten
+from .literals import shorten, skip_space
 
 
 class ToolFormat(Protocol):
@@ -60,13 +63,14 @@ class Conventions:
     Attributes:
         call_id: The id of a call to which the model gave none, with `{name}` and `{index}` (within the episode).
         allowed_ids: Ids that the templates take, as a regular expression; others are replaced.
-        numbered: The template counts the calls of an episode by itself, and an id is such a number.
+        numbers: Where a template that counts calls by itself writes their numbers in results, as a regular expression.
+            It counts from 0 in what is rendered here, so the ids are put there instead.
         result_roles: Roles that a tool's result may have; the first that the template renders is taken.
     """
 
     call_id: str = "call_{index}"
     allowed_ids: str = r"[\w.:\-]{1,128}"
-    numbered: bool = False
+    numbers: str = ""
     result_roles: tuple[str, ...] = ("tool",)
 
 
@@ -84,7 +88,7 @@ class KnownFormat(ABC):
     """
 
     name: str
-    families: str
+    families: str = ""
     markers: tuple[str | tuple[str, ...], ...] = ()
     end_tokens: tuple[str, ...] = ()
     conventions: Conventions = Conventions()
@@ -115,15 +119,24 @@ class TextFormat(KnownFormat):
     """
 
     spans: Spans
-    payload: str = "{name: name, arguments: arguments, id: id}"
+    payload: str = "{name: name, arguments: not_null(arguments, parameters), id: id}"
     values: Literal["json", "text", "python"] = "json"
     thinking: tuple[str, str] = THINK
     wrappers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            jmespath.compile(self.payload)
+        except JMESPathError as error:
+            raise ValueError(f"payload={self.payload!r} is no JMESPath expression: {error}") from None
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
         for wrapper in self.wrappers:
             text = text.removeprefix(wrapper)
         thinking, text = split_thinking(text, prefix, self.thinking)
+        thoughts, text = self._later_thoughts(text)
+        if thoughts:
+            thinking = "\n".join([*filter(None, [thinking]), *thoughts])
         calls: list[ToolCall] = []
         malformed: list[MalformedCall] = []
         pieces, position = [], 0
@@ -134,8 +147,31 @@ class TextFormat(KnownFormat):
             calls += found
             if errors:
                 malformed.append({"text": text[span.start : span.end], "error": "; ".join(errors)})
-        content = self._without_wrappers("".join([*pieces, text[position:]]))
+        pieces.append(text[position:])
+        content = "".join(without_ends(each, self.wrappers) for each in pieces)
         return make_message(content, thinking, calls, malformed)
+
+    def _later_thoughts(self, text: str) -> tuple[list[str], str]:
+        """Thoughts that do not begin the answer, and the rest: a call in them was thought of, and is not run.
+
+        A closing marker without an opening one ends thoughts that began before. A marker within a call is its text.
+        """
+        opening, closing = self.thinking
+        if closing not in text:
+            return [], text
+        calls = [(span.start, span.end) for span in self.spans(text) if not span.error]
+        marks = re.finditer(f"{re.escape(opening)}|{re.escape(closing)}", text)
+        outside = [mark for mark in marks if not _within(mark.start(), calls)]
+        thoughts, rest, position = [], [], 0
+        begun: int | None = 0  # the first closing marker may lack its opening one
+        for mark in outside:
+            if mark[0] == opening:
+                begun = mark.start() if begun in (0, None) else begun
+            elif begun is not None:
+                thoughts.append(text[max(begun, position) : mark.start()].removeprefix(opening).strip("\n"))
+                rest.append(text[position:begun])
+                position, begun = mark.end(), None
+        return thoughts, "".join([*rest, text[position:]]).lstrip("\n") if thoughts else text
 
     def _read(self, span: Span, tools: Sequence[ToolSchema]) -> tuple[list[ToolCall], list[str]]:
         """The calls of a span, and what is wrong with those that cannot be read."""
@@ -167,10 +203,23 @@ class TextFormat(KnownFormat):
             raise ValueError(f"a tool call has no {sorted(others)}, but a name and arguments")
         return mapped
 
-    def _without_wrappers(self, content: str) -> str:
-        for wrapper in self.wrappers:
-            content = content.replace(wrapper, "")
-        return content
+
+def _within(place: int, stretches: Sequence[tuple[int, int]]) -> bool:
+    index = bisect_right(stretches, (place, sys.maxsize)) - 1
+    return index >= 0 and place < stretches[index][1]
+
+
+def without_ends(text: str, markers: Sequence[str]) -> str:
+    """A text without the markers that it begins or ends with, and the white space around those."""
+    start, end = 0, len(text)
+    while marker := next((each for each in markers if text.startswith(each, skip_space(text, start))), None):
+        start = skip_space(text, start) + len(marker)
+    trimmed = len(text.rstrip())
+    while marker := next((each for each in markers if text.endswith(each, start, trimmed)), None):
+        end = trimmed = trimmed - len(marker)
+        while trimmed > start and text[trimmed - 1].isspace():
+            trimmed -= 1
+    return text[start:end]
 
 
 def tagged(
@@ -194,10 +243,12 @@ def tagged(
         ends: What a call ends with, where that is not the closing marker; the call behind it is read by itself.
     """
     opens = re.compile(re.escape(opening)) if isinstance(opening, str) else opening
-    markers = re.compile("|".join([opens.pattern, re.escape(closing)] if closing else [opens.pattern]))
-    within = rf"(?P<closed>{re.escape(ends or closing)}\s*)?(?:{begins})"
+    ends = ends or closing
+    markers = re.compile("|".join([opens.pattern, re.escape(ends)] if ends else [opens.pattern]))
+    within = rf"(?P<closed>{re.escape(ends)}\s*)?(?:{begins})"
     cutter = _Cutter(
         closing=closing,
+        ends=ends,
         reader=reader,
         markers=markers,
         between=re.compile(rf"\s*(?:{optional})?\s*"),
@@ -219,6 +270,7 @@ class _Cutter:
     """Cuts one call out of a text; see `tagged`."""
 
     closing: str
+    ends: str
     reader: Reader
     markers: re.Pattern[str]
     between: re.Pattern[str]
@@ -248,8 +300,15 @@ class _Cutter:
         return Span(start=start, end=end, payload=reading.payload)
 
     def _malformed(self, text: str, start: int, place: int, error: str) -> Span:
-        """What cannot be read, up to the next marker from a place on."""
+        """What cannot be read, up to the next marker from a place on.
+
+        Where texts are not escaped and that marker opens a call, it may stand in a text: it is not run, either.
+        """
         marker = self.markers.search(text, place)
+        if self.within and marker and marker[0] != self.ends:
+            closed = text.find(self.ends, marker.start())
+            end = len(text) if closed < 0 else closed + len(self.ends)
+            return Span(start=start, end=end, error=error)
         stop = marker.start() if marker else len(text)
-        end = marker.end() if marker and marker[0] == self.closing else stop
+        end = marker.end() if marker and marker[0] == self.ends else stop
         return Span(start=start, end=end, error=error)

@@ -7,6 +7,7 @@ alike, whatever came before. Both are checked here, once, for answers in text an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -127,8 +128,8 @@ class Turns:
         self._check(self.text_end, self._before_text, [_REPLY], _EARLIER_TEXT, what)
         self.call_end: TurnEnd | None = None
         self.style = CallStyle(conventions=Conventions())
-        self.rewrites_results = False
         self._takes_replies = True  # a user's message may follow results
+        self._shown: set[tuple[str, ...]] = set()  # sequences of roles that are rendered whole
 
     def find_call_end(self, style: CallStyle) -> None:
         """Find what follows calls of this style.
@@ -146,7 +147,6 @@ class Turns:
             some = results[:count]
             self._check(end, [QUESTION, style.answer(some)], some, _EARLIER_TEXT, what)
         self.call_end, self.style = end, style
-        self.rewrites_results = self._rewrites_results(before, results)
         self._takes_replies = self._renders([*before, *results, _REPLY])
 
     def _renders(self, messages: Sequence[Message]) -> bool:
@@ -186,17 +186,27 @@ class Turns:
         answered = self._template.decode(ids[common:])
         return self._template.decode(ids[:common]), answered.partition(self.call_end.anchor)[0]
 
-    def _rewrites_results(self, before: Sequence[Message], results: Sequence[Message]) -> bool:
-        """Whether results after the second round of calls are rendered otherwise than after the first."""
-        earlier = [QUESTION, self.style.answer(results[:1], value="Paris"), results[0]]
-        messages = [*before, *results]
-        tails = []
-        for history in (messages, [*earlier, *messages[1:]]):
-            try:
-                tails.append(after_sentinel(self._template, history, tools=[PROBE_TOOL], more=True))
-            except ConfigurationError:
-                tails.append(None)
-        return tails[0] != tails[1]
+    def in_style(self, messages: Sequence[Message]) -> list[Message]:
+        """An episode's first messages, with earlier calls and results as the template takes them.
+
+        Raises:
+            ConfigurationError: the template renders no calls.
+        """
+        made: list[Message] = []
+        for index, each in enumerate(messages):
+            calls = each.get("tool_calls")
+            if calls and (self.call_end is None or self.style.written):
+                raise ConfigurationError(
+                    f"message {index} has tool_calls, which the chat template does not render; write the call into "
+                    f"its content, as the model would"
+                )
+            if calls:
+                styled: Message = {**each, "tool_calls": self.style.adapted(calls, index)}
+                made.append(styled)
+            else:
+                result = each["role"] == "tool" and self.call_end is not None
+                made.append(self.style.result(each, index) if result else each)
+        return made
 
     def follow_ids(
         self, messages: Sequence[Message], *, tools: Sequence[ToolSchema], more: bool
@@ -206,30 +216,78 @@ class Turns:
         Raises:
             ConfigurationError: the template does not render them after an answer.
         """
+        self._check_shown(messages)
         results = [each for each in messages if each["role"] == "tool"]
         if not results:
-            return self.text_end, self._ids(self.text_end, [*self._before_text, *messages], tools, more)
-        if not self._takes_replies and len(results) < len(messages):  # Mistral: rather the two, one behind the other
-            others = [each for each in messages if each["role"] != "tool"]
-            end, ids = self.follow_ids(results, tools=tools, more=False)
-            return end, ids + self.follow_ids(others, tools=tools, more=more)[1][1:]
+            return self.text_end, self._ids_of(self.text_end, self._text_tail(messages, tools, more), "these messages")
         assert self.call_end is not None
+        end, ids = self.call_end, []
+        parts = self._parts(messages)
+        for index, part in enumerate(parts):
+            last = index == len(parts) - 1
+            if part[0]["role"] == "tool":
+                tail = self._result_tail(part, tools, more and last)
+                some = self._ids_of(end, tail, "these messages")
+            else:
+                some = self._ids_of(self.text_end, self._text_tail(part, tools, more and last), "these messages")
+            ids += some if index == 0 else some[1:]
+        return end, ids
+
+    def _parts(self, messages: Sequence[Message]) -> list[Sequence[Message]]:
+        """The messages in parts, each rendered in a conversation of its own; the tails are put one behind the other.
+
+        An answer with several calls that is rendered with one only gets each result for itself, and a user's message
+        that may not follow results (Mistral) is rendered behind an answer.
+        """
+        count = sum(each["role"] == "tool" for each in messages)
+        parts: list[Sequence[Message]] = [messages[:count]] if count < len(messages) else [messages]
+        if self.style.single:
+            parts = [[each] for each in messages[:count]]
+        others = messages[count:]
+        if others and self._takes_replies:
+            parts[-1] = [*parts[-1], *others]
+        elif others:
+            parts.append(others)
+        return parts
+
+    def _text_tail(self, messages: Sequence[Message], tools: Sequence[ToolSchema], more: bool) -> str | None:
+        return after_sentinel(self._template, [*self._before_text, *messages], tools=tools, more=more)
+
+    def _result_tail(self, messages: Sequence[Message], tools: Sequence[ToolSchema], more: bool) -> str | None:
         style = self.style
         named = [style.result(each, i) if each["role"] == "tool" else each for i, each in enumerate(messages)]
         answered = [each for each in named if each["role"] == style.result_role]
-        earlier = self._numbered(answered[0]) if style.conventions.numbered else []
-        return self.call_end, self._ids(
-            self.call_end, [QUESTION, *earlier, style.answer(answered), *named], tools, more
-        )
+        tail = after_sentinel(self._template, [QUESTION, style.answer(answered), *named], tools=tools, more=more)
+        if tail is None or not style.conventions.numbers:
+            return tail
+        ids = iter([each.get("tool_call_id", "") for each in answered])
+        return re.sub(style.conventions.numbers, lambda match: next(ids, match[0]), tail)
 
-    def _numbered(self, first: Message) -> list[Message]:
-        """As many earlier calls as the template has to count so that it gives this result its number."""
-        results = self.style.results(int(first.get("tool_call_id", "0")))
-        return [self.style.answer(results, value="x"), *results] if results else []
+    def _check_shown(self, messages: Sequence[Message]) -> None:
+        """Check once for each sequence of roles that every message is in what is rendered, in order.
 
-    def _ids(self, end: TurnEnd, messages: Sequence[Message], tools: Sequence[ToolSchema], more: bool) -> list[int]:
-        tail = after_sentinel(self._template, messages, tools=tools, more=more)
-        return self._ids_of(end, tail, "these messages")
+        Raises:
+            ConfigurationError: one is not, or results do not come first.
+        """
+        roles = tuple(each["role"] for each in messages)
+        if roles in self._shown or not roles:
+            return
+        probes: list[Message] = [{"role": role, "content": f"qZ{i}messageZq"} for i, role in enumerate(roles)]
+        if list(roles) != sorted(roles, key=lambda role: role != "tool"):
+            raise ConfigurationError(f"new messages of roles {list(roles)}: the results of tools must come first")
+        self._shown.add(roles)  # for the rendering below
+        try:
+            text = self._template.decode(self.follow_ids(probes, tools=[PROBE_TOOL], more=True)[1])
+            places = [text.find(str(each.get("content"))) for each in probes]
+            if -1 in places or places != sorted(places):
+                lost = [role for role, place in zip(roles, places, strict=True) if place < 0] or list(roles)
+                raise ConfigurationError(
+                    f"the chat template does not render new messages of roles {list(roles)} one after the other: "
+                    f"{lost} would be lost or out of order"
+                )
+        except ConfigurationError:
+            self._shown.discard(roles)
+            raise
 
     def _ids_of(self, end: TurnEnd, tail: str | None, what: str) -> list[int]:
         place = -1 if tail is None else tail.find(end.anchor)  # before it come brackets and ids, never a content
