@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 THINK = ("<think>\n", "\n</think>\n\n")
 
@@ -61,6 +61,7 @@ class Writer:
         pieces: Parts of the syntax, for hostile texts.
         thinking: What stands before and behind a thought.
         text_before: Whether there may be text before the first call.
+        kind: How arguments are written.
     """
 
     call: Callable[[str, str], str]
@@ -69,6 +70,7 @@ class Writer:
     pieces: tuple[str, ...]
     thinking: tuple[str, str] = THINK
     text_before: bool = True
+    kind: Literal["json", "text", "braces", "python"] = "json"
 
     def __call__(self, name: str = "add", **arguments: Any) -> str:
         """One call, as it stands between others."""
@@ -104,7 +106,7 @@ def _one_list(calls: Sequence[str], before: str, after: str) -> str:
 def _xml(call: str, parameter: str, *pieces: str, joined: Any = _lines, thinking: tuple[str, str] = THINK) -> Writer:
     """A writer of calls whose arguments are text."""
     write = partial(parameters, parameter)
-    return Writer(call=put_in(call), arguments=write, joined=joined, pieces=pieces, thinking=thinking)
+    return Writer(call=put_in(call), arguments=write, joined=joined, pieces=pieces, thinking=thinking, kind="text")
 
 
 def _json(call: str, *pieces: str, joined: Any = _lines, thinking: tuple[str, str] = THINK) -> Writer:
@@ -119,6 +121,7 @@ def _braces(opening: str, closing: str, quote: str, *pieces: str, thinking: tupl
         joined=_lines,
         pieces=(opening, closing, quote, "call:add{", *pieces),
         thinking=thinking,
+        kind="braces",
     )
 
 
@@ -209,6 +212,7 @@ WRITERS: dict[str, Writer] = {
     "lfm2": Writer(
         call=put_in("<|tool_call_start|>[NAME(ARGUMENTS)]<|tool_call_end|>"),
         arguments=in_python,
+        kind="python",
         joined=_lines,
         pieces=("<|tool_call_start|>", "<|tool_call_end|>", "add(", "a=", "[", "'", ")", "<|tool_call_start|>[add(a="),
     ),
@@ -225,6 +229,7 @@ WRITERS: dict[str, Writer] = {
     "pythonic": Writer(
         call=put_in("[NAME(ARGUMENTS)]"),
         arguments=in_python,
+        kind="python",
         joined=_one_list,
         pieces=("[", "[add(", "add(", "a=", "'", "(", ")]"),
         text_before=False,
