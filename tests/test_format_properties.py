@@ -52,7 +52,7 @@ RENDERED = {
     "llama3": ("llama3_1",),
     "hermes": ("qwen3", "granite_4"),
 }
-WRITTEN = {"granite3": ("granite_3_3", "phi4_mini"), "pythonic": ("llama3_2",), "react": ("chatml",)}
+WRITTEN = {"granite3": ("granite_3_3", "phi4_mini"), "pythonic": ("smollm3",), "react": ("chatml",)}
 
 
 def rendering(name: str) -> tuple[str, ...]:
@@ -113,7 +113,10 @@ AMBIGUOUS = {
     "qwen3_coder": XML_END,
     "seed_oss": XML_END,
     "minimax_m2": XML_END,
-    "glm4": r"</arg_value>\s*(?:<arg_key>|</tool_call>)",
+    "glm4": r"</arg_value>\s*(?:<arg_key>|</tool_call>)|(?<!>)\n[ \t]*<arg_key>",
+    # Two calls behind each other, or the beginning of one behind a quote and a comma.
+    "lfm2": r"<\|tool_call_end\|>\s*<\|tool_call_start\|>\[|['\"]\s*,\s*[\w.\-]+\s*\(",
+    "pythonic": r"['\"]\s*,\s*[\w.\-]+\s*\(",
     # ATEM's reader also ends a broken call where the next message begins.
     "atem": r"</atem:parameter>\s*(?:<atem:(?:parameter )|</atem:(?:invoke|function_calls)>)|<\|start\|>assistant",
     "gemma4": r'<\|"\|>\s*[,}\]]',

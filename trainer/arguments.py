@@ -108,7 +108,7 @@ def _convert(text: str, allowed: frozenset[str], textual: bool) -> Any:
 
 _PYTHON_WORDS = {"True": True, "False": False, "None": None}
 _ALL = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
-_DEEPEST = 16  # references and alternatives within each other; a schema may refer to itself
+_DEEPEST = 6  # references and alternatives within each other; a schema may refer to itself
 
 
 def _kind(value: Any) -> str:

@@ -173,7 +173,7 @@ def xml_call(
     marks = _Marks(
         opening=re.compile(opening),
         argument=re.compile(parameter),
-        next_line=re.compile(rf"\n[ \t]*{parameter}"),
+        next_line=re.compile(rf"(?<!>)\n[ \t]*{parameter}"),
         value_end=re.compile(rf"{re.escape(parameter_close)}(?=\s*(?:{parameter}|{call_end}|\Z))"),
         value_close=parameter_close,
         call_end=re.compile(call_end),
@@ -195,7 +195,7 @@ def argument_pairs_call(key: str, value: str, *, outer_close: str = "</tool_call
     marks = _Marks(
         opening=re.compile(r"(?P<name>[^<\n]{1,256})"),
         argument=re.compile(argument),
-        next_line=re.compile(rf"\n[ \t]*{argument}"),
+        next_line=re.compile(rf"(?<!>)\n[ \t]*{argument}"),
         value_end=re.compile(rf"</{value}>(?=\s*(?:<{key}>|{re.escape(outer_close)}|\Z))"),
         value_close=f"</{value}>",
         call_end=re.compile(f"(?={re.escape(outer_close)})"),

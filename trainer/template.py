@@ -14,13 +14,15 @@ import datetime
 import itertools
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from ..envs.core import ConfigurationError, Message, ToolSchema
 
+_ESCAPED_BREAK = "\\ufdd0"  # as a template writes it that shows lists as Python does
 _SPEAKERS = ("system", "developer", "user", "assistant")
 TEMPLATE_DATE = datetime.date(2025, 1, 1)
 _BREAK = "\ufdd0"  # a noncharacter, which no text holds; put into a spelled-out special token, it tells where to cut
@@ -50,12 +52,12 @@ class ChatTemplate:
         self._kwargs = {"strftime_now": moment.strftime, **kwargs}
         special, added = _special_tokens(tokenizer), self._tokenizer.get_added_vocab()
         self.special_ids = frozenset({*self._tokenizer.all_special_ids, *added.values()})
-        self._added = frozenset(added)
-        self._special = self._speakers = _any_of(special)
-        self._control = _any_of({*special, *(token for token in added if token in self.source())})
+        self._added, source = frozenset(added), self.source()
+        self._special = self._speakers = _any_of(frozenset(special))
+        self._control = _any_of(frozenset({*special, *(token for token in added if token in source)}))
         self._in_parts = False
         self._in_parts = self._needs_parts()
-        self._speakers = _any_of({*special, *self._turn_tokens()})
+        self._speakers = _any_of(frozenset({*special, *self._turn_tokens()}))
         self._tools_in_system = False
         self.tools_problem = self._find_tools()
 
@@ -89,10 +91,11 @@ class ChatTemplate:
         schemas = _break(list(tools), self._control) or None
         options = {**self._kwargs, "tools": schemas, "add_generation_prompt": more}
         try:
-            return self._tokenizer.apply_chat_template(texts, tokenize=False, **options)
+            text: str = self._tokenizer.apply_chat_template(texts, tokenize=False, **options)
         except Exception as error:  # whatever the template's own code raises
             roles = [message["role"] for message in messages]
             raise ConfigurationError(f"the chat template cannot render messages of roles {roles}: {error}") from error
+        return text.replace(_ESCAPED_BREAK, _BREAK)
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a rendered text; the template itself has written the beginning-of-sequence token, if any."""
@@ -197,7 +200,8 @@ def _cut(match: re.Match[str]) -> str:
     return match[0][0] + _BREAK + match[0][1:]
 
 
-def _any_of(tokens: Collection[str]) -> re.Pattern[str]:
+@lru_cache(maxsize=16)  # a tokenizer may have thousands, and mostly they are the same for all kinds of messages
+def _any_of(tokens: frozenset[str]) -> re.Pattern[str]:
     named = sorted((re.escape(token) for token in tokens if len(token.strip()) > 1), key=len, reverse=True)
     return re.compile("|".join(named) or "(?!)")
 
