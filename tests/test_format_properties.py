@@ -353,9 +353,9 @@ def hostile_texts(name: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_time_grows_with_length_not_faster(name: str) -> None:
-    """A hostile answer must not stop the event loop."""
+def test_no_answer_holds_a_reader_for_long(name: str) -> None:
+    """A hostile answer must not stop the event loop: each takes 0.01 to 0.5 s, and minutes where time grows faster."""
     for text in hostile_texts(name):
-        started = time.process_time()
+        started = time.thread_time()  # of this thread alone, as other tests' programs run beside it
         FORMATS[name].parse(text, prefix="<|start|>assistant", tools=TOOLS)
-        assert time.process_time() - started < 1.0, text[:100]  # measured: 0.01 to 0.5
+        assert time.thread_time() - started < 10.0, text[:100]
