@@ -21,6 +21,7 @@ _MODULES = (  # each after those that it imports
     "inside_sessions",
     "inside_python",
     "inside_bash",
+    "inside_names",
     "supervisor",
 )
 

@@ -16,6 +16,7 @@ def supervisor_settings(
     workspace: str,
     environment: Mapping[str, str],
     preload: Sequence[str],
+    names: bool = False,
     local: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The settings of a box.
@@ -25,6 +26,7 @@ def supervisor_settings(
         workspace: the folder that the code starts in, and its home.
         environment: of the code, on top of the supervisor's own and of what every box has.
         preload: modules to import before the first session.
+        names: whether the supervisor has to tell what `localhost` is, as nobody else does.
         local: None in a container; else the folder and the limits of a box that has only its own processes to rule.
     """
     return {
@@ -36,6 +38,7 @@ def supervisor_settings(
         "grace": limits.grace,
         "idle": limits.idle,
         "lifetime": limits.lifetime,
+        "names": names,
         "local": local,
     }
 

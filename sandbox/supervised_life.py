@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Hashable, Mapping
 from functools import cached_property
@@ -15,6 +16,8 @@ from .boot import program
 from .cancellation import finish
 from .connection import Connection
 from .errors import EngineError, ImageError, SandboxClosedError, SandboxError, SandboxLostError, SandboxTimeoutError
+
+logger = logging.getLogger("gymnast.sandbox")
 
 START_TIMEOUT = 60.0  # seconds until a box is ready
 
@@ -160,6 +163,8 @@ class SupervisedLife(Executor):
         if "unfit" in header:
             raise ImageError(f"{self.what} lacks {header['unfit']}")
         self._has_bash = bool(header.get("bash"))
+        for warning in header.get("warnings", []):
+            logger.warning("%s", warning)
 
     def _discard(self, reason: str) -> None:
         """Give up the box, which is removed in the background."""

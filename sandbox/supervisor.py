@@ -28,6 +28,7 @@ from .inside_bash import BashSession
 from .inside_container import Container
 from .inside_descendants import Descendants
 from .inside_loop import Loop
+from .inside_names import Names
 from .inside_python import PythonSession
 from .protocol import Decoder, encode
 
@@ -53,6 +54,7 @@ class Supervisor:
         self.frames = frames
         self.decoder = decoder
         self.loop.watch(0, self._on_host)
+        self.warnings = self._tell_names() if settings["names"] else []
         self.python = PythonSession(self)
         self.shell = BashSession(self)
         self.born = time.monotonic()
@@ -73,10 +75,18 @@ class Supervisor:
         gc.freeze()  # forked workers share what is here already
         self._begin_clean()  # so that a box begins as it is after a reset, the modes of its folders included
         self.memory, self.oom_kills = self.territory.memory(), self.territory.oom_kills()
-        self._reply({"id": 0, "bash": bool(self.bash)}, [])
+        self._reply({"id": 0, "bash": bool(self.bash), "warnings": self.warnings}, [])
         while True:
             self._answer(*self._next())
             self.python.ensure()  # in the pause between two requests rather than within the next one
+
+    def _tell_names(self) -> list[str]:
+        try:
+            self.names = Names()
+        except OSError as error:
+            return [f"no name is known in the box, `localhost` included: {error}"]
+        self.loop.watch(self.names.fileno(), self.names.answer)
+        return []
 
     def _answer(self, header: dict[str, Any], payload: bytes) -> None:
         """Perform one request. What it was and what came of it is gone after that: workers are forked of this."""

@@ -244,8 +244,9 @@ async def test_a_box_with_system_v_objects_left_behind_is_replaced(image: str) -
 
 def test_the_request_to_the_engine_holds_every_measure() -> None:
     options = BoxOptions(image="x", limits=Limits(), runtime="runsc")
-    host = container_config(options, options.image, {}, ["/data"])["HostConfig"]
-    assert host["NetworkMode"] == "none"
+    config = container_config(options, options.image, {}, ["/data"])
+    host = config["HostConfig"]
+    assert (host["NetworkMode"], config["NetworkDisabled"]) == ("none", True)
     assert host["ReadonlyRootfs"] is True
     assert (host["CapDrop"], host["CapAdd"]) == (["ALL"], ["SETUID", "SETGID", "KILL"])
     assert host["SecurityOpt"][0] == "no-new-privileges:true"

@@ -146,8 +146,8 @@ def test_what_runs_inside_is_python_3_8(name: str) -> None:
     absolute = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level}
     absolute |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     modules_of_python_3_8 = {
-        "__future__", "_signal", "ast", "collections", "collections.abc", "contextlib", "errno", "fcntl", "gc",
-        "importlib", "json", "linecache", "math", "os", "select", "signal", "site", "stat", "struct", "sys", "time",
-        "traceback", "types", "typing",
+        "__future__", "_signal", "_socket", "ast", "collections", "collections.abc", "contextlib", "errno", "fcntl",
+        "gc", "importlib", "json", "linecache", "math", "os", "select", "signal", "site", "stat", "struct", "sys",
+        "time", "traceback", "types", "typing",
     }  # fmt: skip
     assert absolute <= modules_of_python_3_8
