@@ -124,6 +124,10 @@ class Client:
             raise
         return Launched(container=made["Id"], socket=attached, warnings=tuple(made.get("Warnings") or ()))
 
+    def process(self, container: str) -> int:
+        """The number of a running container's first process, on the engine's machine."""
+        return int(self.api.inspect_container(container)["State"]["Pid"])
+
     def remove(self, container: str) -> bool:
         """Remove a container, running or not, and wait until it is gone; returns whether it was there."""
         from docker.errors import APIError, NotFound

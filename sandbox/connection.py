@@ -14,11 +14,13 @@ from functools import cache
 from typing import Any, cast
 
 from .errors import SandboxLostError
+from .pipes import Pipes
 from .protocol import Decoder, ProtocolError, encode, split
 
 Reply = tuple[dict[str, Any], list[bytes]]  # a header, and the parts of the payload
 
 _STREAM_HEADER = 8  # a stream's number, three zeros, and a u32 length, before every piece
+_LAST_WORDS = 1.0  # seconds in which the socket may tell why a box has ended whose pipes have
 _STDERR_TAIL = 4096  # bytes kept of what the supervisor says when it breaks
 
 
@@ -63,7 +65,7 @@ class Connection(asyncio.Protocol):
             reply.set_result(({"retire": "interrupt: the answer to a cancelled call was missed"}, []))
         else:
             self._waiting[number] = reply
-            self._transport.write(encode({"op": "interrupt", "id": number}))
+            self._write(encode({"op": "interrupt", "id": number}))
         return reply
 
     def abort(self, reason: str) -> None:
@@ -93,8 +95,12 @@ class Connection(asyncio.Protocol):
             return reply
         frame = encode({**header, "id": number}, payload)
         self._waiting[number] = reply
-        self._transport.write(frame)
+        self._write(frame)
         return reply
+
+    def _write(self, frame: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(frame)
 
     def let_go(self) -> None:
         """In a child that was forked from this process: do not hold the box, which is its parent's."""
@@ -102,9 +108,7 @@ class Connection(asyncio.Protocol):
             return
         number = self._transport.get_extra_info("socket").fileno()
         if number >= 0:
-            null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, number, inheritable=False)  # keeps the number taken: somebody may still close it
-            os.close(null)
+            _replace(number)
 
     # Called by the event loop.
 
@@ -158,6 +162,47 @@ class AttachedConnection(Connection):
         super().__init__(max_payload)
         self._prefix = bytearray()
         self._stream, self._left = 0, 0  # of the piece that is being received
+        self._pipes: Pipes | None = None
+
+    def use_pipes(self, requests: int, answers: int) -> None:
+        """Speak over pipes from now on; the socket still tells when the box ends, and why."""
+        self._pipes = Pipes(requests, answers, self._on_data, self._on_end)
+        if self.lost is not None:
+            self._close_pipes()
+
+    def let_go(self) -> None:
+        super().let_go()
+        if self._pipes is not None and self.lost is None:
+            for number in self._pipes.descriptors:
+                _replace(number)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._pipes is not None and self.lost is None:
+            self._pipes.read_rest()  # the box may have answered before it ended
+        super().connection_lost(exc)
+        self._close_pipes()
+
+    def _write(self, frame: bytes) -> None:
+        if self._pipes is not None:
+            self._pipes.write(frame)
+        else:
+            super()._write(frame)
+
+    def _on_data(self, data: bytes) -> None:
+        if self.lost is not None:
+            return
+        try:
+            Connection._receive(self, data)
+        except ProtocolError as error:
+            self.abort(str(error))
+
+    def _on_end(self) -> None:
+        self._loop.call_later(_LAST_WORDS, self.abort, "it has ended")
+
+    def _close_pipes(self) -> None:
+        if self._pipes is not None:
+            self._pipes.close()
+            self._pipes = None
 
     def _receive(self, data: bytes) -> None:
         view = memoryview(data)
@@ -174,13 +219,20 @@ class AttachedConnection(Connection):
             return view[missing:]
         piece = view[: self._left]
         self._left -= len(piece)
-        if self._stream == 1:
+        if self._stream == 1 and self._pipes is None:
             super()._receive(bytes(piece))
         elif self._stream == 2:
             self._complain(piece)
         else:
             raise ProtocolError(f"the engine sent stream {self._stream}")
         return view[len(piece) :]
+
+
+def _replace(number: int) -> None:
+    """Let go of what a descriptor stands for; its number stays taken, as somebody may still close it."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, number, inheritable=False)
+    os.close(null)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

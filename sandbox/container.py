@@ -113,7 +113,7 @@ def _tmpfs(limits: Limits, volumes: list[str]) -> dict[str, str]:
     }
 
 
-def box_settings(options: BoxOptions) -> dict[str, Any]:
+def box_settings(options: BoxOptions, *, pipes: bool) -> dict[str, Any]:
     """What the supervisor is told first."""
     return supervisor_settings(
         options.limits,
@@ -121,4 +121,5 @@ def box_settings(options: BoxOptions) -> dict[str, Any]:
         environment=dict(options.environment),
         preload=options.preload,
         names=options.network == NO_NETWORK,
+        pipes=pipes,
     )

@@ -1,7 +1,8 @@
 """DockerExecutor: code in a container without network, privileges or a writable root, as fast as a local process.
 
-The engine creates and removes the container (`engine.py`, `container.py`); everything else goes over one socket to the
-supervisor inside (`supervised.py`, `supervisor.py`). When this process dies, the socket closes and the box ends.
+The engine creates and removes the container (`engine.py`, `container.py`); everything else goes over one socket, or
+over two pipes (`pipes.py`), to the supervisor inside (`supervised.py`, `supervisor.py`). When this process dies, the
+socket closes and the box ends.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from . import owner
 from .arguments import checked_environment, checked_modules
 from .base import Limits
 from .client import Image, Launched
-from .connection import AttachedConnection, Connection
+from .connection import AttachedConnection, Connection, Reply
 from .container import BoxOptions, box_settings, container_config
 from .engine import CLOSE_SECONDS, Engine, Pull, Session
 from .errors import EngineError, ImageError
 from .images import DEFAULT_IMAGE, default_image, dockerfile_image
+from .pipes import open_pipes
 from .reaper import reap_once
 from .supervised import SupervisedExecutor
 from .supervised_life import START_TIMEOUT
@@ -147,7 +149,21 @@ class DockerExecutor(SupervisedExecutor):
         return connection
 
     def _settings(self) -> dict[str, Any]:
-        return box_settings(self.options)
+        return box_settings(self.options, pipes=self.engine.direct)
+
+    async def _answer_offer(self, connection: Connection, offer: dict[str, Any]) -> Reply:
+        assert isinstance(connection, AttachedConnection)
+        assert self._launched is not None
+        try:
+            init = await self.engine.call(self.engine.client.process, self._launched.container)
+        except EngineError:
+            pipes = None  # the container has ended, which the socket tells, or the engine cannot say
+        else:
+            pipes = open_pipes(init, offer)
+        reply = connection.hello({"op": "pipes", "taken": pipes is not None})
+        if pipes is not None:
+            connection.use_pipes(*pipes)
+        return await reply
 
     def _explain(self, said: str) -> Exception | None:
         return ImageError(f"{self.what} has no python3 on its PATH") if "exec python3 failed" in said else None

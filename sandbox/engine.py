@@ -129,9 +129,17 @@ class Engine:
 
     Args:
         creators: containers that are started at a time; more than two for each core only wait for one another.
+        direct: whether to speak to boxes without the engine in between where that can be done, which is on the
+            engine's own machine, as root.
+
+    Raises:
+        TypeError: `direct` is no bool.
     """
 
-    def __init__(self, *, creators: int | None = None) -> None:
+    def __init__(self, *, creators: int | None = None, direct: bool = True) -> None:
+        if not isinstance(direct, bool):
+            raise TypeError(f"direct must be True (where it can be done) or False (never), got {direct!r}")
+        self.direct = direct and os.geteuid() == 0
         self.creators = creators or 2 * (os.cpu_count() or 1)
         self.reaped = False  # somebody has looked for what dead owners left
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}  # those with users, the last one at the end

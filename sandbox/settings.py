@@ -17,6 +17,7 @@ def supervisor_settings(
     environment: Mapping[str, str],
     preload: Sequence[str],
     names: bool = False,
+    pipes: bool = False,
     local: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The settings of a box.
@@ -27,6 +28,7 @@ def supervisor_settings(
         environment: of the code, on top of the supervisor's own and of what every box has.
         preload: modules to import before the first session.
         names: whether the supervisor has to tell what `localhost` is, as nobody else does.
+        pipes: whether the supervisor is to offer pipes (`pipes.py`).
         local: None in a container; else the folder and the limits of a box that has only its own processes to rule.
     """
     return {
@@ -39,6 +41,7 @@ def supervisor_settings(
         "idle": limits.idle,
         "lifetime": limits.lifetime,
         "names": names,
+        "pipes": pipes,
         "local": local,
     }
 

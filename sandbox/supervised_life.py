@@ -14,7 +14,7 @@ from .arguments import checked_files
 from .base import Executor, Limits, State, check_timeout, size_of
 from .boot import program
 from .cancellation import finish
-from .connection import Connection
+from .connection import Connection, Reply
 from .errors import EngineError, ImageError, SandboxClosedError, SandboxError, SandboxLostError, SandboxTimeoutError
 
 logger = logging.getLogger("gymnast.sandbox")
@@ -54,6 +54,10 @@ class SupervisedLife(Executor):
     @abstractmethod
     def _settings(self) -> dict[str, Any]:
         """What the supervisor is told first."""
+
+    async def _answer_offer(self, connection: Connection, offer: dict[str, Any]) -> Reply:
+        """Take the pipes that the supervisor offers, or not; returns what it says next."""
+        raise NotImplementedError
 
     def _explain(self, said: str) -> Exception | None:
         """A better error for a supervisor that ended while it was started, from what it said; None if there is none."""
@@ -157,6 +161,8 @@ class SupervisedLife(Executor):
     async def _hello(self, connection: Connection) -> None:
         try:
             header, _ = await connection.hello(self._settings())
+            if "pipes" in header:
+                header, _ = await self._answer_offer(connection, header["pipes"])
         except SandboxLostError as error:
             said = connection.stderr
             raise self._explain(said) or EngineError(f"the box ended while it was started: {said or error}") from error

@@ -53,6 +53,7 @@ class Supervisor:
         self.loop = Loop()
         self.frames = frames
         self.decoder = decoder
+        self.requests, self.answers = 0, 1  # the descriptors on which the host is spoken to
         self.loop.watch(0, self._on_host)
         self.warnings = self._tell_names() if settings["names"] else []
         self.python = PythonSession(self)
@@ -61,6 +62,24 @@ class Supervisor:
         self.retire = ""  # why the box should not be used again; whatever is found stays true
 
     # The host's requests.
+
+    def offer_pipes(self) -> None:
+        """Offer the host two pipes, which it may be able to open; what follows goes over them if it is."""
+        requests, theirs = os.pipe()
+        ours, answers = os.pipe()
+        ends = {"requests": [theirs, os.fstat(theirs).st_ino], "answers": [ours, os.fstat(ours).st_ino]}
+        self._reply({"id": 0, "pipes": {"pid": os.getpid(), **ends}}, [])
+        taken = self._next()[0]["taken"]
+        for end in (theirs, ours):
+            os.close(end)  # who writes to a pipe must not hold its other end, or would not see it end
+        if taken:
+            self.requests, self.answers = requests, answers
+            self.loop.watch(requests, self._on_host)
+            self.loop.unwatch(0)
+            self.loop.watch(0, self._on_end)
+        else:
+            os.close(requests)
+            os.close(answers)
 
     def serve(self) -> None:
         for name in self.settings["preload"]:
@@ -131,10 +150,10 @@ class Supervisor:
         answer["lengths"] = [len(part) for part in parts]
         data = memoryview(encode(answer, b"".join(parts)))
         while data:
-            data = data[os.write(1, data) :]
+            data = data[os.write(self.answers, data) :]
 
     def _on_host(self) -> None:
-        data = os.read(0, 1 << 16)
+        data = os.read(self.requests, 1 << 16)
         if not data:
             self.leave("its owner is gone")
         for header, payload in self.decoder.feed(data):
@@ -142,6 +161,10 @@ class Supervisor:
                 self.loop.unwanted = header["id"]
             else:
                 self.frames.append((header, payload))
+
+    def _on_end(self) -> None:
+        """Standard input, over which nothing comes any more, has ended."""
+        self.leave("its owner is gone")
 
     # Processes.
 
@@ -284,6 +307,8 @@ def main() -> None:
     settings, _ = frames.popleft()
     supervisor = Supervisor(settings, decoder, frames)
     try:
+        if settings["pipes"]:
+            supervisor.offer_pipes()
         supervisor.serve()
     finally:
         supervisor.territory.abandon()

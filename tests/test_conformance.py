@@ -12,6 +12,7 @@ import pytest
 
 from gymnast.sandbox import (
     DockerExecutor,
+    Engine,
     ExecutionResult,
     FileEntry,
     Limits,
@@ -30,9 +31,9 @@ OF_CODE = [check for check in CHECKS if check.needs <= {suite.CODE}]
 OF_NO_CODE = [check for check in CHECKS if not check.needs]
 
 
-@pytest.fixture(scope="module")
-async def docker_box(image: str) -> AsyncIterator[DockerExecutor]:
-    async with DockerExecutor(image=image, limits=LIMITS) as box:
+@pytest.fixture(scope="module", params=[True, False], ids=["direct", "through the engine"])
+async def docker_box(image: str, request: pytest.FixtureRequest) -> AsyncIterator[DockerExecutor]:
+    async with DockerExecutor(image=image, limits=LIMITS, engine=Engine(direct=request.param)) as box:
         yield box
 
 

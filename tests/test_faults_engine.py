@@ -85,7 +85,8 @@ async def test_a_stalled_engine_holds_no_call(
 ) -> None:
     monkeypatch.setattr("gymnast.sandbox.supervised.MARGIN", 0.5)
     monkeypatch.setattr("gymnast.sandbox.client.CALL_SECONDS", 2.0)
-    async with DockerExecutor(limits=LIMITS) as box, DockerExecutor(limits=LIMITS) as other:
+    engine = Engine(direct=False)
+    async with DockerExecutor(limits=LIMITS, engine=engine) as box, box.clone() as other:
         engine_process.send_signal(signal.SIGSTOP)
         try:
             started = time.monotonic()
@@ -105,6 +106,27 @@ async def test_a_stalled_engine_holds_no_call(
             engine_process.send_signal(signal.SIGCONT)
         await box.reset()
         assert await usable(box)
+
+
+@pytest.mark.fault(36)
+@pytest.mark.usefixtures("nothing_left")
+async def test_root_does_not_need_the_engine_between_start_and_end(engine_process: asyncio.subprocess.Process) -> None:
+    async with DockerExecutor(limits=LIMITS) as box, box.clone() as other:
+        assert box._launched is not None
+        init = await box.engine.call(box.engine.client.process, box._launched.container)
+        engine_process.send_signal(signal.SIGSTOP)
+        try:
+            assert (await box.python("1 + 1", timeout=5)).value == "2"
+            await box.reset()
+            assert (await other.bash("echo yes")).stdout == "yes\n"
+            call = asyncio.create_task(box.python("import time; time.sleep(60)", timeout=60))
+            await asyncio.sleep(0.2)
+            os.kill(init, signal.SIGKILL)  # the box is gone, and the engine does not say so
+            with pytest.raises(SandboxLostError):
+                await asyncio.wait_for(call, 5)
+            assert (await other.python("1 + 1", timeout=5)).value == "2"
+        finally:
+            engine_process.send_signal(signal.SIGCONT)
 
 
 # --- images and engines that are not there ----------------------------------------------------------------------
