@@ -125,8 +125,8 @@ class Client:
         return Launched(container=made["Id"], socket=attached, warnings=tuple(made.get("Warnings") or ()))
 
     def process(self, container: str) -> int:
-        """The number of a running container's first process, on the engine's machine."""
-        return int(self.api.inspect_container(container)["State"]["Pid"])
+        """The number of a running container's first process, on the engine's machine; 0 if it is not told."""
+        return int(self.api.inspect_container(container).get("State", {}).get("Pid") or 0)
 
     def remove(self, container: str) -> bool:
         """Remove a container, running or not, and wait until it is gone; returns whether it was there."""

@@ -171,10 +171,10 @@ class AttachedConnection(Connection):
             self._close_pipes()
 
     def let_go(self) -> None:
-        super().let_go()
-        if self._pipes is not None and self.lost is None:
+        if self._pipes is not None:
             for number in self._pipes.descriptors:
                 _replace(number)
+        super().let_go()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._pipes is not None and self.lost is None:
@@ -219,7 +219,9 @@ class AttachedConnection(Connection):
             return view[missing:]
         piece = view[: self._left]
         self._left -= len(piece)
-        if self._stream == 1 and self._pipes is None:
+        if self._stream == 1:
+            if self._pipes is not None:
+                raise ProtocolError("something in the box writes to its supervisor's standard output")
             super()._receive(bytes(piece))
         elif self._stream == 2:
             self._complain(piece)

@@ -59,8 +59,8 @@ def container_config(options: BoxOptions, image: str, labels: dict[str, str], vo
         "OpenStdin": True,
         "StdinOnce": True,  # the container's input ends with our connection, hence with our death
         "Tty": False,
-        # The runtime makes an empty namespace then. It is the same to the code, and saves the engine, which would set
-        # up a network without members, a third of a start. (It writes no /etc/hosts either: inside_names.py.)
+        # The runtime makes an empty namespace then, and the engine need not set up a network without members, which
+        # takes it a third of a start. It writes no /etc/hosts either, hence `inside_names.py`.
         "NetworkDisabled": options.network == NO_NETWORK,
         "HostConfig": _host_config(options, volumes),
     }
@@ -87,13 +87,14 @@ def _host_config(options: BoxOptions, volumes: list[str]) -> dict[str, Any]:
             {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
             {"Name": "fsize", **dict.fromkeys(("Soft", "Hard"), max(map(size_of, (limits.workspace, limits.tmp))))},
         ],
-        # Whoever answers for names inside may do so at the resolver's port; it is the engine's default, too.
-        "Sysctls": {"net.ipv4.ip_unprivileged_port_start": "0"},
         "Init": True,  # collects orphans; their zombies would use up the process limit
         "AutoRemove": True,
         "LogConfig": {"Type": "none", "Config": {}},  # output would fill the host's disk
         "Binds": [],
     }
+    if options.network == NO_NETWORK:
+        # The supervisor tells names at the resolver's port. It is most engines' default.
+        config["Sysctls"] = {"net.ipv4.ip_unprivileged_port_start": "0"}
     if options.runtime is not None:
         config["Runtime"] = options.runtime
     return config

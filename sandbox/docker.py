@@ -8,6 +8,7 @@ socket closes and the box ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Hashable, Mapping, Sequence
@@ -149,21 +150,25 @@ class DockerExecutor(SupervisedExecutor):
         return connection
 
     def _settings(self) -> dict[str, Any]:
-        return box_settings(self.options, pipes=self.engine.direct)
+        return box_settings(self.options, pipes=self._may_be_direct)
 
     async def _answer_offer(self, connection: Connection, offer: dict[str, Any]) -> Reply:
         assert isinstance(connection, AttachedConnection)
         assert self._launched is not None
-        try:
-            init = await self.engine.call(self.engine.client.process, self._launched.container)
-        except EngineError:
-            pipes = None  # the container has ended, which the socket tells, or the engine cannot say
-        else:
-            pipes = open_pipes(init, offer)
+        pipes = None
+        if self._may_be_direct:
+            # If the engine cannot say, the container has ended, which the socket tells.
+            with contextlib.suppress(EngineError):
+                init = await self.engine.call(self.engine.client.process, self._launched.container)
+                pipes = open_pipes(init, offer)
         reply = connection.hello({"op": "pipes", "taken": pipes is not None})
         if pipes is not None:
             connection.use_pipes(*pipes)
         return await reply
+
+    @property
+    def _may_be_direct(self) -> bool:
+        return self.engine.direct and self.options.runtime is None  # what another runtime's processes are, it knows
 
     def _explain(self, said: str) -> Exception | None:
         return ImageError(f"{self.what} has no python3 on its PATH") if "exec python3 failed" in said else None

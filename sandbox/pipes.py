@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import stat
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +35,8 @@ class Pipes:
         self._on_data = on_data
         self._on_end = on_end
         self._outgoing = bytearray()
-        self._closed = False
+        self._let_go = weakref.finalize(self, _close, requests, answers)  # also where the event loop ended before
+        self._let_go.atexit = False
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(answers, self._read)
 
@@ -49,19 +51,16 @@ class Pipes:
 
     def read_rest(self) -> None:
         """Pass on what is there, when nobody writes any more."""
-        while not self._closed and self._read():
+        while self._let_go.alive and self._read():
             pass
 
     def close(self) -> None:
         """Let go of both."""
-        if self._closed:
-            return
-        self._closed = True
-        requests, answers = self.descriptors
-        self._loop.remove_reader(answers)
-        self._loop.remove_writer(requests)
-        os.close(requests)
-        os.close(answers)
+        if self._let_go.alive:
+            requests, answers = self.descriptors
+            self._loop.remove_reader(answers)
+            self._loop.remove_writer(requests)
+            self._let_go()
 
     def _write_some(self, data: bytes | bytearray) -> int:
         try:
@@ -90,28 +89,56 @@ class Pipes:
         return bool(data)
 
 
-def open_pipes(init: int, offer: dict[str, Any]) -> tuple[int, int] | None:
+def open_pipes(init: int, offer: Any) -> tuple[int, int] | None:
     """Open the pipes that a supervisor offers, to write requests to and to read answers from.
+
+    Nothing is opened but a pipe, and the one that is meant: what the numbers stand for is looked at before.
 
     Args:
         init: the number, on the engine's machine, of the first process of the supervisor's container.
         offer: the supervisor's number in its container; a descriptor of each pipe there, and the pipe's inode.
 
     Returns:
-        None if this process may not open them, or is not on the same machine.
+        None if this process may not open them, or is not on the same machine, or the offer is none.
     """
-    folder = f"/proc/{init}/root/proc/{int(offer['pid'])}/fd"
+    numbers = _numbers_of(offer)
+    if numbers is None:
+        return None
+    pid, ends = numbers
+    processes = f"/proc/{init}/root/proc"  # as they are numbered in the container
     opened: list[int] = []
     try:
-        for name, way in (("requests", os.O_WRONLY), ("answers", os.O_RDONLY)):
-            number, inode = offer[name]
-            opened.append(os.open(f"{folder}/{int(number)}", way | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY))
-            found = os.fstat(opened[-1])
-            if not stat.S_ISFIFO(found.st_mode) or found.st_ino != inode:
-                raise FileNotFoundError("another process has this number on this machine")
+        if os.stat(processes).st_dev == os.stat("/proc").st_dev:
+            return None  # no container: these would be this machine's own
+        for (number, inode), way in zip(ends, (os.O_WRONLY, os.O_RDONLY), strict=True):
+            path = f"{processes}/{pid}/fd/{number}"
+            _check(os.stat(path), inode)
+            opened.append(os.open(path, way | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY))
+            _check(os.fstat(opened[-1]), inode)
     except OSError:
-        for descriptor in opened:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        _close(*opened)
         return None
     return opened[0], opened[1]
+
+
+def _numbers_of(offer: Any) -> tuple[int, list[list[int]]] | None:
+    """The process, and of each pipe the descriptor and the inode."""
+    try:
+        pid, ends = offer["pid"], [list(offer["requests"]), list(offer["answers"])]
+    except (KeyError, TypeError):
+        return None
+    numbers = [pid, *ends[0], *ends[1]]
+    if len(numbers) != 5 or len(ends[0]) != 2 or any(type(number) is not int or number < 0 for number in numbers):
+        return None
+    return pid, ends
+
+
+def _check(found: os.stat_result, inode: int) -> None:
+    if not stat.S_ISFIFO(found.st_mode) or found.st_ino != inode:
+        raise FileNotFoundError("another process has this number on this machine")
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)

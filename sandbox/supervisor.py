@@ -16,6 +16,7 @@ import collections
 import gc
 import importlib
 import os
+import select
 import signal
 import sys
 import time
@@ -55,7 +56,6 @@ class Supervisor:
         self.decoder = decoder
         self.requests, self.answers = 0, 1  # the descriptors on which the host is spoken to
         self.loop.watch(0, self._on_host)
-        self.warnings = self._tell_names() if settings["names"] else []
         self.python = PythonSession(self)
         self.shell = BashSession(self)
         self.born = time.monotonic()
@@ -74,6 +74,7 @@ class Supervisor:
             os.close(end)  # who writes to a pipe must not hold its other end, or would not see it end
         if taken:
             self.requests, self.answers = requests, answers
+            os.set_blocking(answers, False)
             self.loop.watch(requests, self._on_host)
             self.loop.unwatch(0)
             self.loop.watch(0, self._on_end)
@@ -90,11 +91,13 @@ class Supervisor:
                     raise  # it is there, and what it needs is not
                 self._reply({"id": 0, "unfit": f"the module {name}, named in preload"}, [])
                 self.leave(f"there is no module {name}")
+        # Not before: who is asked by a module while that is imported cannot answer, and would keep it waiting.
+        warnings = self._tell_names() if self.settings["names"] else []
         gc.collect()
         gc.freeze()  # forked workers share what is here already
         self._begin_clean()  # so that a box begins as it is after a reset, the modes of its folders included
         self.memory, self.oom_kills = self.territory.memory(), self.territory.oom_kills()
-        self._reply({"id": 0, "bash": bool(self.bash), "warnings": self.warnings}, [])
+        self._reply({"id": 0, "bash": bool(self.bash), "warnings": warnings}, [])
         while True:
             self._answer(*self._next())
             self.python.ensure()  # in the pause between two requests rather than within the next one
@@ -150,7 +153,21 @@ class Supervisor:
         answer["lengths"] = [len(part) for part in parts]
         data = memoryview(encode(answer, b"".join(parts)))
         while data:
-            data = data[os.write(self.answers, data) :]
+            try:
+                data = data[os.write(self.answers, data) :]
+            except BlockingIOError:
+                self._await_room()
+            except BrokenPipeError:
+                self.leave("its owner is gone")
+
+    def _await_room(self) -> None:
+        """Wait until the host has read something, unless it dies or the box's time is over."""
+        deadline = self.born + self.settings["lifetime"]
+        if time.monotonic() >= deadline:
+            self.leave("its lifetime is over")
+        self.loop.watch(self.answers, lambda: None, select.EPOLLOUT)
+        self.loop.pump(deadline)
+        self.loop.unwatch(self.answers)
 
     def _on_host(self) -> None:
         data = os.read(self.requests, 1 << 16)
@@ -296,6 +313,7 @@ def leave(reason: str) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.stdout = sys.stderr  # what a preloaded module prints is no frame
     # Code may write where relative entries point to, and nothing from there may be imported into this process.
     sys.path = [entry for entry in sys.path if os.path.isabs(entry)]
     decoder, frames = Decoder(), collections.deque()

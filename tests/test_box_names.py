@@ -1,8 +1,9 @@
-"""Names in a box without a network: `localhost` is known, nothing else is, and who answers cannot be disturbed."""
+"""Names in a box without a network: `localhost` is known, others are not, and whatever is asked costs no deadline."""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncIterator
 
 import pytest
@@ -71,6 +72,11 @@ page"""
 
 async def test_boxes_and_the_host_have_each_a_network_namespace(image: str, engine: Engine) -> None:
     async with DockerExecutor(limits=LIMITS, engine=engine) as one, DockerExecutor(limits=LIMITS, engine=engine) as two:
+        processes = ["self"]
+        for box in (one, two):
+            assert box._launched is not None
+            processes.append(str(await engine.call(engine.client.process, box._launched.container)))
+        assert len({os.stat(f"/proc/{process}/ns/net").st_ino for process in processes}) == 3
         await one.python("import socket; server = socket.create_server(('127.0.0.1', 8124))")
         look = LOOK + "attempt(socket.create_connection, ('127.0.0.1', 8124), 1)"
         assert (await two.python(look)).value == "'ConnectionRefusedError'"

@@ -86,6 +86,12 @@ async def test_a_reset_is_in_place_but_where_the_root_can_be_written(image: str)
             assert await usable(box)
 
 
+async def test_a_module_that_prints_can_be_there_from_the_start(image: str) -> None:
+    async with DockerExecutor(limits=LIMITS, preload=["this"]) as box:
+        result = await box.python("import this, sys; print('x'); 'this' in sys.modules")
+        assert (result.stdout, result.value) == ("x\n", "True")
+
+
 async def test_modules_can_be_there_from_the_start(image: str) -> None:
     async with DockerExecutor(limits=LIMITS, preload=["decimal"]) as box:
         for _ in range(2):

@@ -3,21 +3,58 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import gc
 import os
 import stat
+import warnings
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gymnast.sandbox import DockerExecutor, Engine, Status
+from gymnast.sandbox import DockerExecutor, Engine, SandboxLostError, Status
+from gymnast.sandbox import docker as docker_module
 from gymnast.sandbox.client import Client
 from gymnast.sandbox.pipes import Pipes, open_pipes
 
-from .boxes import LIMITS
+from .boxes import LIMITS, containers_of, eventually
 
 
 def pipes_of(box: DockerExecutor) -> Pipes | None:
     return getattr(box._connection, "_pipes", None)
+
+
+def streams_of(init: int) -> dict[str, Any]:
+    """The standard streams of the supervisor in a container, as an offer."""
+    processes = Path(f"/proc/{init}/root/proc")
+    [pid, *_] = [int(each.name) for each in processes.glob("[0-9]*") if b"-c\0" in (each / "cmdline").read_bytes()[:20]]
+    inodes = [(processes / str(pid) / "fd" / str(number)).stat().st_ino for number in (0, 1)]
+    return {"pid": pid, "requests": [0, inodes[0]], "answers": [1, inodes[1]]}
+
+
+def no_pipe_of(init: int, pid: int) -> list[int]:
+    """A descriptor of a process in a container that stands for no pipe, and its inode."""
+    folder = Path(f"/proc/{init}/root/proc/{pid}/fd")
+    other = next(each for each in folder.iterdir() if not stat.S_ISFIFO(each.stat().st_mode))
+    return [int(other.name), other.stat().st_ino]
+
+
+def seen_by_a_child(descriptors: tuple[int, int]) -> str:
+    """What descriptors stand for in a child that is forked now."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+        child = os.fork()
+    if child == 0:
+        os.write(write, " ".join(os.readlink(f"/proc/self/fd/{each}") for each in descriptors).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    seen = os.read(read, 1000).decode()
+    os.close(read)
+    os.close(write)
+    return seen
 
 
 def open_pipes_here() -> list[str]:
@@ -25,11 +62,6 @@ def open_pipes_here() -> list[str]:
     folder = Path("/proc/self/fd")
     links = [os.readlink(each) for each in folder.iterdir() if each.exists()]
     return sorted(link for link in links if link.startswith("pipe:"))
-
-
-@pytest.fixture
-def pipe() -> tuple[int, int]:
-    return os.pipe()
 
 
 async def test_root_on_the_engines_machine_takes_it(image: str) -> None:
@@ -70,29 +102,120 @@ async def test_with_the_engine_on_another_machine_the_socket_does(
     assert open_pipes_here() == before
 
 
-@pytest.mark.parametrize("wrong", ["inode", "kind", "descriptor"])
-def test_only_the_pipes_that_were_offered_are_opened(pipe: tuple[int, int], tmp_path: Path, wrong: str) -> None:
-    read, write = pipe
-    with open(tmp_path / "file", "w") as file:
-        offer = {
-            "pid": os.getpid(),
-            "requests": [write, os.fstat(write).st_ino],
-            "answers": [read, os.fstat(read).st_ino],
-        }
-        opened = open_pipes(os.getpid(), offer)
-        assert opened is not None
-        assert all(stat.S_ISFIFO(os.fstat(each).st_mode) for each in opened)
-        if wrong == "inode":
-            offer["answers"] = [read, os.fstat(read).st_ino + 1]
-        elif wrong == "kind":
-            offer["requests"] = [file.fileno(), os.fstat(file.fileno()).st_ino]
-        else:
-            offer["answers"] = [4095, os.fstat(read).st_ino]
-        before = open_pipes_here()
-        assert open_pipes(os.getpid(), offer) is None
-        assert open_pipes_here() == before
-    for each in (read, write, *opened):
+async def test_other_runtimes_are_spoken_to_through_the_engine(image: str) -> None:
+    async with DockerExecutor(limits=LIMITS, runtime="runc") as box:
+        assert pipes_of(box) is None
+        assert (await box.python("1 + 1")).value == "2"
+
+
+async def test_an_offer_that_was_not_asked_for_is_not_taken(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = docker_module.box_settings
+    monkeypatch.setattr(docker_module, "box_settings", lambda options, pipes: settings(options, pipes=True))
+    async with DockerExecutor(limits=LIMITS, engine=Engine(direct=False)) as box:
+        assert pipes_of(box) is None
+        assert (await box.python("1 + 1")).value == "2"
+
+
+@pytest.fixture
+async def offer(image: str) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+    """The first process of a running box, and its supervisor's standard streams as an offer."""
+    async with DockerExecutor(limits=LIMITS) as box:
+        assert box._launched is not None
+        init = await box.engine.call(box.engine.client.process, box._launched.container)
+        yield init, streams_of(init)
+
+
+async def test_what_is_offered_is_opened(offer: tuple[int, dict[str, Any]]) -> None:
+    opened = open_pipes(*offer)
+    assert opened is not None
+    assert [os.fstat(each).st_ino for each in opened] == [offer[1]["requests"][1], offer[1]["answers"][1]]
+    for each in opened:
         os.close(each)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"answers": [1, 1]},  # another inode
+        {"answers": [4095, 1]},  # no such descriptor
+        {"answers": [3]},
+        {"answers": "ab"},
+        {"answers": ["1", 2]},
+        {"answers": [-1, 2]},
+        {"answers": [True, 2]},
+        {"answers": None},
+        {"pid": "../../1"},
+        {"pid": 4_000_000},
+    ],
+    ids=str,
+)
+async def test_nothing_else_is(offer: tuple[int, dict[str, Any]], change: dict[str, Any]) -> None:
+    before = open_pipes_here()
+    assert open_pipes(offer[0], offer[1] | change) is None
+    assert open_pipes_here() == before
+
+
+async def test_what_is_no_pipe_is_not_even_opened(offer: tuple[int, dict[str, Any]]) -> None:
+    init, good = offer
+    assert open_pipes(init, good | {"answers": no_pipe_of(init, good["pid"])}) is None
+
+
+@pytest.mark.parametrize("offer", [None, 7, [], {}, {"pid": 1}], ids=str)
+def test_what_is_no_offer_is_not_taken(offer: object) -> None:
+    assert open_pipes(os.getpid(), offer) is None
+
+
+def test_this_machines_own_processes_are_not_opened() -> None:
+    read, write = os.pipe()
+    inode = os.fstat(read).st_ino
+    assert open_pipes(os.getpid(), {"pid": os.getpid(), "requests": [write, inode], "answers": [read, inode]}) is None
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("ending", ["abandoned", "closed in a later loop", "closed when its loop was"])
+def test_a_box_whose_event_loop_has_ended_holds_no_pipe(image: str, ending: str) -> None:
+    before = open_pipes_here()
+    loop = asyncio.new_event_loop()
+    box: DockerExecutor | None = DockerExecutor(limits=LIMITS)
+    assert box is not None
+    loop.run_until_complete(box.start())
+    if ending == "closed in a later loop":
+        asyncio.run(box.close())
+        loop.close()
+    else:
+        loop.close()
+        if ending == "closed when its loop was":
+            asyncio.run(box.close())
+    box = loop = None  # type: ignore[assignment]
+    gc.collect()
+    assert open_pipes_here() == before
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+async def test_a_box_that_waits_to_be_read_ends_with_its_lifetime(image: str) -> None:
+    async with DockerExecutor(limits=dataclasses.replace(LIMITS, lifetime=4.0)) as box:
+        await box.write_file("large", bytes(8 << 20))
+        pipes = pipes_of(box)
+        assert pipes is not None
+        assert box._launched is not None
+        asyncio.get_running_loop().remove_reader(pipes.descriptors[1])  # nobody reads, and the pipe stays open
+        container = box._launched.container[:12]
+        call = asyncio.create_task(box.read_file("large"))
+
+        assert await eventually(lambda: container not in containers_of(os.getpid()), 10)
+        with pytest.raises(SandboxLostError):
+            await call
+
+
+async def test_a_child_that_is_forked_after_the_end_holds_no_pipe(image: str) -> None:
+    async with DockerExecutor(limits=LIMITS) as box:
+        connection, pipes = box._connection, pipes_of(box)
+        assert connection is not None
+        assert pipes is not None
+        connection.abort("as if it was given up")
+        assert seen_by_a_child(pipes.descriptors) == "/dev/null /dev/null"
 
 
 async def test_an_answer_just_before_the_end_is_not_lost(image: str) -> None:
