@@ -66,11 +66,8 @@ class Container:
         """How many processes of the box were killed for memory so far; 0 where there is no counter."""
         if self._events < 0:
             return 0
-        for line in os.pread(self._events, 4096, 0).splitlines():
-            name, _, value = line.partition(b" ")
-            if name == b"oom_kill":
-                return int(value)
-        return 0
+        _, _, rest = os.pread(self._events, 4096, 0).partition(b"oom_kill ")
+        return int(rest.partition(b"\n")[0] or 0)
 
     def memory(self) -> int:
         """Bytes that processes and in-memory files hold; the page cache is not counted, as it gives way."""
