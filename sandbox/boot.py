@@ -18,6 +18,7 @@ _MODULES = (  # each after those that it imports
     "inside_descendants",
     "inside_worker",
     "inside_loop",
+    "inside_host",
     "inside_sessions",
     "inside_python",
     "inside_bash",

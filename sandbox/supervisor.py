@@ -16,7 +16,6 @@ import collections
 import gc
 import importlib
 import os
-import select
 import signal
 import sys
 import time
@@ -28,6 +27,7 @@ from . import inside_processes as processes
 from .inside_bash import BashSession
 from .inside_container import Container
 from .inside_descendants import Descendants
+from .inside_host import Host
 from .inside_loop import Loop
 from .inside_names import Names
 from .inside_python import PythonSession
@@ -52,44 +52,24 @@ class Supervisor:
         self.null = os.open(os.devnull, os.O_RDONLY)
         self.territory = Descendants(settings) if settings["local"] else Container(settings)
         self.loop = Loop()
-        self.frames = frames
-        self.decoder = decoder
-        self.requests, self.answers = 0, 1  # the descriptors on which the host is spoken to
-        self.loop.watch(0, self._on_host)
+        self.born = time.monotonic()
+        self.host = Host(self.loop, decoder, frames, self.born + settings["lifetime"], self.leave)
         self.python = PythonSession(self)
         self.shell = BashSession(self)
-        self.born = time.monotonic()
         self.retire = ""  # why the box should not be used again; whatever is found stays true
 
     # The host's requests.
 
-    def offer_pipes(self) -> None:
-        """Offer the host two pipes, which it may be able to open; what follows goes over them if it is."""
-        requests, theirs = os.pipe()
-        ours, answers = os.pipe()
-        ends = {"requests": [theirs, os.fstat(theirs).st_ino], "answers": [ours, os.fstat(ours).st_ino]}
-        self._reply({"id": 0, "pipes": {"pid": os.getpid(), **ends}}, [])
-        taken = self._next()[0]["taken"]
-        for end in (theirs, ours):
-            os.close(end)  # who writes to a pipe must not hold its other end, or would not see it end
-        if taken:
-            self.requests, self.answers = requests, answers
-            os.set_blocking(answers, False)
-            self.loop.watch(requests, self._on_host)
-            self.loop.unwatch(0)
-            self.loop.watch(0, self._on_end)
-        else:
-            os.close(requests)
-            os.close(answers)
-
     def serve(self) -> None:
+        if self.settings["pipes"]:
+            self.host.offer_pipes(time.monotonic() + self.settings["idle"])
         for name in self.settings["preload"]:
             try:
                 importlib.import_module(name)
             except ModuleNotFoundError as error:
                 if not f"{name}.".startswith(f"{error.name}."):
                     raise  # it is there, and what it needs is not
-                self._reply({"id": 0, "unfit": f"the module {name}, named in preload"}, [])
+                self.host.reply({"id": 0, "unfit": f"the module {name}, named in preload"}, [])
                 self.leave(f"there is no module {name}")
         # Not before: who is asked by a module while that is imported cannot answer, and would keep it waiting.
         warnings = self._tell_names() if self.settings["names"] else []
@@ -97,9 +77,9 @@ class Supervisor:
         gc.freeze()  # forked workers share what is here already
         self._begin_clean()  # so that a box begins as it is after a reset, the modes of its folders included
         self.memory, self.oom_kills = self.territory.memory(), self.territory.oom_kills()
-        self._reply({"id": 0, "bash": bool(self.bash), "warnings": warnings}, [])
+        self.host.reply({"id": 0, "bash": bool(self.bash), "warnings": warnings}, [])
         while True:
-            self._answer(*self._next())
+            self._answer(*self.host.next(time.monotonic() + self.settings["idle"]))
             self.python.ensure()  # in the pause between two requests rather than within the next one
 
     def _tell_names(self) -> list[str]:
@@ -115,16 +95,7 @@ class Supervisor:
         answer, parts = self._perform(header, payload)
         answer["id"], answer["op"] = header["id"], header["op"]
         self.retire = answer["retire"] = self.retire or answer.get("retire", "")
-        self._reply(answer, parts)
-
-    def _next(self) -> tuple[dict[str, Any], bytes]:
-        """The next request; ends the box when its time is over."""
-        deadline = min(self.born + self.settings["lifetime"], time.monotonic() + self.settings["idle"])
-        while not self.frames:
-            if time.monotonic() >= deadline:
-                self.leave("its lifetime or idle time is over")
-            self.loop.pump(deadline)
-        return self.frames.popleft()
+        self.host.reply(answer, parts)
 
     def _perform(self, header: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], list[bytes]]:
         operation, self.loop.current = header["op"], header["id"]
@@ -148,40 +119,6 @@ class Supervisor:
             answer, data = self._in_child(work)
         answer.pop("obstructed", None)
         return answer, [data]
-
-    def _reply(self, answer: dict[str, Any], parts: list[bytes]) -> None:
-        answer["lengths"] = [len(part) for part in parts]
-        data = memoryview(encode(answer, b"".join(parts)))
-        while data:
-            try:
-                data = data[os.write(self.answers, data) :]
-            except BlockingIOError:
-                self._await_room()
-            except BrokenPipeError:
-                self.leave("its owner is gone")
-
-    def _await_room(self) -> None:
-        """Wait until the host has read something, unless it dies or the box's time is over."""
-        deadline = self.born + self.settings["lifetime"]
-        if time.monotonic() >= deadline:
-            self.leave("its lifetime is over")
-        self.loop.watch(self.answers, lambda: None, select.EPOLLOUT)
-        self.loop.pump(deadline)
-        self.loop.unwatch(self.answers)
-
-    def _on_host(self) -> None:
-        data = os.read(self.requests, 1 << 16)
-        if not data:
-            self.leave("its owner is gone")
-        for header, payload in self.decoder.feed(data):
-            if header["op"] == "interrupt":
-                self.loop.unwanted = header["id"]
-            else:
-                self.frames.append((header, payload))
-
-    def _on_end(self) -> None:
-        """Standard input, over which nothing comes any more, has ended."""
-        self.leave("its owner is gone")
 
     # Processes.
 
@@ -325,8 +262,6 @@ def main() -> None:
     settings, _ = frames.popleft()
     supervisor = Supervisor(settings, decoder, frames)
     try:
-        if settings["pipes"]:
-            supervisor.offer_pipes()
         supervisor.serve()
     finally:
         supervisor.territory.abandon()
