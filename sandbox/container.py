@@ -7,7 +7,7 @@ to start processes as that user (SETUID, SETGID) and to end them (KILL).
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,10 @@ def default_seccomp() -> str:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class BoxOptions:
-    """How a box differs from the default; hashable, as boxes with equal options are interchangeable."""
+    """Every measure of protection that `Limits` does not hold; the last six are there to be seen, and the same always.
+
+    Hashable, as boxes with equal options are interchangeable.
+    """
 
     image: str
     limits: Limits
@@ -40,6 +43,12 @@ class BoxOptions:
     seccomp: str | None = None  # None is ours; JSON, or "unconfined"
     environment: tuple[tuple[str, str], ...] = ()  # for the code; never the host's
     preload: tuple[str, ...] = ()  # modules that every session has imported already
+    capabilities: tuple[str, ...] = field(default=("SETUID", "SETGID", "KILL"), init=False)  # the supervisor's alone
+    no_new_privileges: bool = field(default=True, init=False)
+    ipc: str = field(default="private", init=False)
+    mounts: tuple[str, ...] = field(default=(), init=False)  # of the host
+    log_driver: str = field(default="none", init=False)  # output would fill the host's disk
+    orphans_collected: bool = field(default=True, init=False)  # by an init; else zombies use up the process limit
 
 
 def container_config(options: BoxOptions, image: str, labels: dict[str, str], volumes: list[str]) -> dict[str, Any]:
@@ -74,23 +83,26 @@ def _host_config(options: BoxOptions, volumes: list[str]) -> dict[str, Any]:
         "ReadonlyRootfs": options.read_only,
         "Tmpfs": _tmpfs(limits, volumes),
         "CapDrop": ["ALL"],
-        "CapAdd": ["SETUID", "SETGID", "KILL"],
-        "SecurityOpt": ["no-new-privileges:true", f"seccomp={options.seccomp or default_seccomp()}"],
+        "CapAdd": list(options.capabilities),
+        "SecurityOpt": [
+            f"no-new-privileges:{str(options.no_new_privileges).lower()}",
+            f"seccomp={options.seccomp or default_seccomp()}",
+        ],
         "PidsLimit": limits.pids,
         "Memory": memory,
         "MemorySwap": memory,  # memory and swap together, that is no swap
         "NanoCpus": int(limits.cpus * 1e9),
-        "IpcMode": "private",
+        "IpcMode": options.ipc,
         "ShmSize": size_of(limits.shm),
         "Ulimits": [
             {"Name": "core", "Soft": 0, "Hard": 0},
             {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
             {"Name": "fsize", **dict.fromkeys(("Soft", "Hard"), max(map(size_of, (limits.workspace, limits.tmp))))},
         ],
-        "Init": True,  # collects orphans; their zombies would use up the process limit
+        "Init": options.orphans_collected,
         "AutoRemove": True,
-        "LogConfig": {"Type": "none", "Config": {}},  # output would fill the host's disk
-        "Binds": [],
+        "LogConfig": {"Type": options.log_driver, "Config": {}},
+        "Binds": list(options.mounts),
     }
     if options.network == NO_NETWORK:
         # The supervisor tells names at the resolver's port. It is most engines' default.

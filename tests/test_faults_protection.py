@@ -259,6 +259,23 @@ def test_the_request_to_the_engine_holds_every_measure() -> None:
     assert not {"Devices", "Privileged", "PidMode", "UsernsMode", "Mounts", "CgroupParent"} & set(host)
 
 
+@pytest.mark.parametrize(
+    ("measure", "value"),
+    [
+        ("capabilities", ("SETUID", "SETGID", "KILL")),
+        ("no_new_privileges", True),
+        ("ipc", "private"),
+        ("mounts", ()),
+        ("log_driver", "none"),
+        ("orphans_collected", True),
+    ],
+)
+def test_what_cannot_be_chosen_can_be_seen(measure: str, value: object) -> None:
+    assert getattr(DockerExecutor().options, measure) == value
+    with pytest.raises(TypeError, match=measure):
+        BoxOptions(image="x", limits=Limits(), **{measure: value})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("network", ["host", "container:abc"])
 def test_networks_that_are_refused(network: str) -> None:
     with pytest.raises(ValueError, match="network namespace"):
