@@ -342,20 +342,18 @@ def hostile_texts(name: str) -> Iterator[str]:
     """What a format may stumble over: its own marks, with and without a payload's beginning, and those of others."""
     write = WRITERS[name]
     for piece in (*write.pieces, *write.thinking):
-        yield from ((piece + begun) * 10_000 for begun in ("", '{"a": "', "a='"))
-    yield from (
-        write.pieces[0] + piece * 10_000 for piece in ('{"name": ', "{", "[", '"', "<", "a=", "{a:", "\n", "\\")
-    )
+        yield from ((piece + begun) * 5_000 for begun in ("", '{"a": "', "a='"))
+    yield from (write.pieces[0] + piece * 5_000 for piece in ('{"name": ', "{", "[", '"', "<", "a=", "{a:", "\n", "\\"))
     for whole in (write(a=1), write("say", text="x, y")):
-        yield from (whole[: round(len(whole) * part)] * 4_000 for part in (0.4, 0.6, 0.75, 0.9, 1))
+        yield from (whole[: round(len(whole) * part)] * 2_000 for part in (0.4, 0.6, 0.75, 0.9, 1))
     others = sorted({piece for writer in WRITERS.values() for piece in (*writer.pieces, *writer.thinking)})
-    yield from ("".join(others[start : start + 10]) * 1_000 for start in range(0, len(others), 10))
+    yield from ("".join(others[start : start + 10]) * 500 for start in range(0, len(others), 10))
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_answer_holds_a_reader_for_long(name: str) -> None:
-    """A hostile answer must not stop the event loop: each takes 0.01 to 0.5 s, and minutes where time grows faster."""
+    """A hostile answer must not stop the event loop: each takes 0.25 s at most, and far more if time grows faster."""
     for text in hostile_texts(name):
         started = time.thread_time()  # of this thread alone, as other tests' programs run beside it
         FORMATS[name].parse(text, prefix="<|start|>assistant", tools=TOOLS)
-        assert time.thread_time() - started < 10.0, text[:100]
+        assert time.thread_time() - started < 2.0, text[:100]

@@ -240,7 +240,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(name=NAMES, arguments=st.dictionaries(TEXTS, JSON, max_size=4))
 def test_every_call_that_gpt_oss_renders_is_read(name: str, arguments: dict[str, Any]) -> None:
     answer: Message = {
@@ -331,7 +331,7 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(name=NAMES, data=st.data(), kinds=st.dictionaries(NAMES, st.sampled_from(sorted(KINDS)), max_size=4))
 def test_every_call_that_muse_glimmer_renders_is_read(name: str, data: st.DataObject, kinds: dict[str, str]) -> None:
     arguments = {key: data.draw(KINDS[kind]) for key, kind in kinds.items()}

@@ -228,7 +228,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     name=NAMES, arguments=st.dictionaries(TEXTS, JSON, max_size=4), style=st.sampled_from(["line", "lines", "fence"])
 )
