@@ -105,7 +105,7 @@ def _host_config(options: BoxOptions, volumes: list[str]) -> dict[str, Any]:
         "Binds": list(options.mounts),
     }
     if options.network == NO_NETWORK:
-        # The supervisor tells names at the resolver's port. It is most engines' default.
+        # The supervisor tells names at the resolver's port, for which it would need another capability.
         config["Sysctls"] = {"net.ipv4.ip_unprivileged_port_start": "0"}
     if options.runtime is not None:
         config["Runtime"] = options.runtime

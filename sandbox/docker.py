@@ -8,7 +8,6 @@ socket closes and the box ends.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import uuid
 from collections.abc import Hashable, Mapping, Sequence
@@ -153,18 +152,21 @@ class DockerExecutor(SupervisedExecutor):
         return box_settings(self.options, pipes=self._may_be_direct)
 
     async def _answer_offer(self, connection: Connection, offer: dict[str, Any]) -> Reply:
+        pipes = await self._open_pipes(offer) if self._may_be_direct else None
+        if pipes is None:
+            return await super()._answer_offer(connection, offer)
         assert isinstance(connection, AttachedConnection)
-        assert self._launched is not None
-        pipes = None
-        if self._may_be_direct:
-            # If the engine cannot say, the container has ended, which the socket tells.
-            with contextlib.suppress(EngineError):
-                init = await self.engine.call(self.engine.client.process, self._launched.container)
-                pipes = open_pipes(init, offer)
-        reply = connection.hello({"op": "pipes", "taken": pipes is not None})
-        if pipes is not None:
-            connection.use_pipes(*pipes)
+        reply = connection.hello({"op": "pipes", "taken": True})
+        connection.use_pipes(*pipes)
         return await reply
+
+    async def _open_pipes(self, offer: dict[str, Any]) -> tuple[int, int] | None:
+        assert self._launched is not None
+        try:
+            init = await self.engine.call(self.engine.client.process, self._launched.container)
+        except EngineError:
+            return None  # the container has ended, which the socket tells, or the engine cannot say
+        return open_pipes(init, offer)
 
     @property
     def _may_be_direct(self) -> bool:

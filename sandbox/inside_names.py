@@ -7,7 +7,7 @@ answered there, with messages of RFC 1035. Runs inside the box: standard library
 
 from __future__ import annotations
 
-import _socket  # pyright: ignore[reportMissingImports] # a module of CPython; `socket` takes ten times longer to load
+import _socket  # pyright: ignore[reportMissingImports] # a module of CPython; `socket` takes several times as long to load
 import os
 import struct
 

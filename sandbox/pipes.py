@@ -1,8 +1,9 @@
 """The short way to a box on this machine: two pipes of its supervisor's, without the engine in between.
 
-An engine hands every frame on twice, through a process of its own for each container: that takes longer than a small
-execution itself. Whoever may look into other users' processes, as root does, can open a pipe that another process has
-open, by its name in `/proc`. The engine's socket stays what the box lives and dies with.
+An engine hands every frame on twice, through a process of its own for each container, which takes nearly half of the
+time of a small execution (`benchmarks/sandbox.py`). Whoever may look into other users' processes, as root does, can
+open a pipe that another process has open, by its name in `/proc`. The engine's socket stays what the box lives and
+dies with.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class SupervisedLife(Executor):
         """What the supervisor is told first."""
 
     async def _answer_offer(self, connection: Connection, offer: dict[str, Any]) -> Reply:
-        """Take the pipes that the supervisor offers, or not; returns what it says next."""
-        raise NotImplementedError
+        """Take the pipes that the supervisor offers, or not, as here; returns what it says next."""
+        return await connection.hello({"op": "pipes", "taken": False})
 
     def _explain(self, said: str) -> Exception | None:
         """A better error for a supervisor that ended while it was started, from what it said; None if there is none."""

@@ -31,7 +31,7 @@ from .inside_host import Host
 from .inside_loop import Loop
 from .inside_names import Names
 from .inside_python import PythonSession
-from .protocol import Decoder, encode
+from .protocol import SESSIONS, Decoder, encode
 
 _OPERATION_SECONDS = 12.0  # for reading, writing and listing, which are tried twice; memory is fast
 _WIPE_SECONDS = 5.0
@@ -99,7 +99,7 @@ class Supervisor:
 
     def _perform(self, header: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], list[bytes]]:
         operation, self.loop.current = header["op"], header["id"]
-        if operation in ("python", "bash"):
+        if operation in SESSIONS:
             session = self.python if operation == "python" else self.shell
             left = self.born + self.settings["lifetime"] - time.monotonic()
             return session.run(payload, min(header["timeout"], max(left, 0.0)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 if TYPE_CHECKING:
-    from gymnast.sandbox import Engine
+    from gymnast.sandbox import DockerExecutor, Engine
 
     from .long_runs import LongRun, LongRuns
 
@@ -57,6 +57,23 @@ async def engine(image: str) -> AsyncIterator[Engine]:
 
     async with Engine() as engine:
         yield engine
+
+
+@pytest.fixture(scope="module")
+async def shared_box(image: str) -> AsyncIterator[DockerExecutor]:
+    from gymnast.sandbox import DockerExecutor
+
+    from .boxes import LIMITS
+
+    async with DockerExecutor(limits=LIMITS) as box:
+        yield box
+
+
+@pytest.fixture
+async def box(shared_box: DockerExecutor) -> DockerExecutor:
+    """A clean box, the same one for the tests of a file."""
+    await shared_box.reset()
+    return shared_box
 
 
 @pytest.fixture

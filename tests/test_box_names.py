@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -23,18 +22,11 @@ def attempt(call, *arguments):
 """
 
 
-@pytest.fixture(scope="module")
-async def shared_box(image: str) -> AsyncIterator[DockerExecutor]:
-    async with DockerExecutor(limits=LIMITS) as box:
-        yield box
-
-
 @pytest.fixture
-async def box(shared_box: DockerExecutor) -> DockerExecutor:
-    """A clean box."""
-    await shared_box.reset()
-    await shared_box.python(LOOK)
-    return shared_box
+async def box(box: DockerExecutor) -> DockerExecutor:
+    """A clean box in which names can be asked for."""
+    await box.python(LOOK)
+    return box
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,6 @@ import pytest
 from gymnast.sandbox import DockerExecutor, Engine, Limits, SandboxLostError, Status
 
 from .boxes import LIMITS, eventually, usable
-
-
-@pytest.fixture(scope="module")
-async def shared_box(image: str) -> AsyncIterator[DockerExecutor]:
-    async with DockerExecutor(limits=LIMITS) as box:
-        yield box
-
-
-@pytest.fixture
-async def box(shared_box: DockerExecutor) -> DockerExecutor:
-    """A clean box."""
-    await shared_box.reset()
-    return shared_box
-
 
 # --- sessions ---------------------------------------------------------------------------------------------------
 

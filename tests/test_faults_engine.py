@@ -28,7 +28,7 @@ from gymnast.sandbox import (
 )
 from gymnast.sandbox.images import build_dockerfile
 
-from .boxes import LIMITS, usable
+from .boxes import LIMITS, eventually, usable
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -120,7 +120,7 @@ async def test_root_does_not_need_the_engine_between_start_and_end(engine_proces
             await box.reset()
             assert (await other.bash("echo yes")).stdout == "yes\n"
             call = asyncio.create_task(box.python("import time; time.sleep(60)", timeout=60))
-            await asyncio.sleep(0.2)
+            assert await eventually(lambda: box._connection is not None and bool(box._connection._waiting), 5)
             os.kill(init, signal.SIGKILL)  # the box is gone, and the engine does not say so
             with pytest.raises(SandboxLostError):
                 await asyncio.wait_for(call, 5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,20 +10,6 @@ from gymnast.sandbox import DockerExecutor, Limits, Status
 from gymnast.sandbox.container import BoxOptions, container_config
 
 from .boxes import LIMITS, usable
-
-
-@pytest.fixture(scope="module")
-async def shared_box(image: str) -> AsyncIterator[DockerExecutor]:
-    async with DockerExecutor(limits=LIMITS) as box:
-        yield box
-
-
-@pytest.fixture
-async def box(shared_box: DockerExecutor) -> DockerExecutor:
-    """A clean box."""
-    await shared_box.reset()
-    return shared_box
-
 
 ATTEMPT = """
 import os, signal, socket, resource

@@ -6,7 +6,9 @@ import asyncio
 import dataclasses
 import gc
 import os
+import select
 import stat
+import traceback
 import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -57,6 +59,13 @@ def seen_by_a_child(descriptors: tuple[int, int]) -> str:
     return seen
 
 
+async def say_how_it_is_spoken_to(number: int) -> None:
+    async with DockerExecutor(limits=LIMITS) as box:
+        said = f"{(await box.python('1 + 1')).value} {pipes_of(box)}"
+    if number:
+        os.write(number, said.encode())
+
+
 def open_pipes_here() -> list[str]:
     """The pipes that this process holds an end of."""
     folder = Path("/proc/self/fd")
@@ -79,10 +88,28 @@ async def test_it_can_be_turned_off(image: str) -> None:
         assert (await box.python("1 + 1")).value == "2"
 
 
-async def test_others_than_root_do_not_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Engine().direct
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert not Engine().direct
+def test_others_than_root_go_through_the_engine(image: str) -> None:
+    """A user of the group that the engine's socket belongs to, as `usermod -aG docker` makes one."""
+    asyncio.run(say_how_it_is_spoken_to(0))  # loads what another user may not be able to read
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+        child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([os.stat("/var/run/docker.sock").st_gid])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            asyncio.run(say_how_it_is_spoken_to(write))
+        except BaseException:
+            os.write(write, traceback.format_exc().encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    said = os.read(read, 1 << 16).decode()
+    os.close(read)
+    assert said == "2 None"
 
 
 def test_it_is_taken_or_not() -> None:
@@ -224,8 +251,8 @@ async def test_an_answer_just_before_the_end_is_not_lost(image: str) -> None:
         assert pipes is not None
         asyncio.get_running_loop().remove_reader(pipes.descriptors[1])  # as if it came at the same time as the end
         call = asyncio.create_task(box.python("'x' * 10_000", timeout=5))
-        await asyncio.sleep(0.5)
         assert box._launched is not None
+        assert await eventually(lambda: bool(select.select([pipes.descriptors[1]], [], [], 0)[0]), 5)
         await box.engine.remove(box._launched.container)
         assert (await asyncio.wait_for(call, 5)).status is Status.OK
 

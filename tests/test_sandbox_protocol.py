@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.sandbox import boot, connection
+from gymnast.sandbox import Status, boot, connection, protocol
 from gymnast.sandbox.errors import SandboxLostError
 from gymnast.sandbox.protocol import MAX_HEADER, MAX_PAYLOAD, Decoder, ProtocolError, encode, split
 
@@ -55,6 +55,28 @@ def test_a_huge_length_is_refused_at_once_and_nothing_is_allocated(lengths: tupl
 def test_a_header_that_is_no_json_object_is_refused(text: bytes) -> None:
     with pytest.raises(ProtocolError, match="header is no JSON"):
         Decoder().feed(struct.pack(">II", len(text), 0) + text)
+
+
+def test_both_ends_know_the_same_ways_to_end() -> None:
+    assert {*protocol.STATUSES, "sandbox_lost"} == {str(each) for each in Status}
+
+
+@pytest.mark.parametrize("code", [None, 0, 255, -9])
+@pytest.mark.parametrize("status", protocol.STATUSES)
+def test_answers_to_code_come_back_as_they_were(status: str, code: int | None) -> None:
+    request = {"id": 2**40, "op": "bash", "timeout": 1e300}
+    answer = {
+        "id": 7, "op": "python", "status": status, "value": True, "lost": False, "code": code,
+        "dropped": [0, 2**53, 1], "lengths": [1, 0, 0, 0, 0, 0, 2], "retire": "\N{SNOWMAN}",
+    }  # fmt: skip
+    frames = Decoder().feed(encode(request, b"x") + encode(answer, b"abc"))
+    assert frames == [(request, b"x"), (answer, b"abc")]
+
+
+@pytest.mark.parametrize("header", [b"?", b"!", b"!" + b"\xff" * 118, b"?" + b"\xff" * 17, b"?" * 19, b"!" * 200])
+def test_fields_that_cannot_be_are_refused(header: bytes) -> None:
+    with pytest.raises(ProtocolError, match="fields"):
+        Decoder().feed(len(header).to_bytes(4, "big") + bytes(4) + header)
 
 
 def test_what_is_too_large_is_not_sent() -> None:
