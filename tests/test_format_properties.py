@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -20,6 +19,7 @@ from gymnast.trainer import FORMATS, ChatFormat, ToolFormat
 from gymnast.trainer.tiny import make_tiny_tokenizer
 
 from .families import STEMS, chat_of
+from .reading_time import not_held
 from .writers import WRITERS
 
 ANY = settings(
@@ -352,8 +352,7 @@ def hostile_texts(name: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_answer_holds_a_reader_for_long(name: str) -> None:
-    """A hostile answer must not stop the event loop: each takes 0.25 s at most, and far more if time grows faster."""
+    """A hostile answer must not stop the event loop."""
     for text in hostile_texts(name):
-        started = time.thread_time()  # of this thread alone, as other tests' programs run beside it
-        FORMATS[name].parse(text, prefix="<|start|>assistant", tools=TOOLS)
-        assert time.thread_time() - started < 2.0, text[:100]
+        with not_held(text):
+            FORMATS[name].parse(text, prefix="<|start|>assistant", tools=TOOLS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from typing import Any
 
 import pytest
@@ -16,6 +15,8 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from gymnast.envs.core import Message, ToolSchema
 from gymnast.trainer.atem import AtemFormat
 from gymnast.trainer.harmony import HarmonyFormat
+
+from .reading_time import not_held
 
 HARMONY, ATEM = HarmonyFormat(), AtemFormat()
 PROMPT = "<|start|>user<|message|>Add.<|end|><|start|>assistant"
@@ -432,8 +433,7 @@ HOSTILE += [f"<|start|>assistant{harmony_call()}", f"<|start|>assistant{atem_cal
 
 @pytest.mark.parametrize("format", [HARMONY, ATEM], ids=["harmony", "atem"])
 @pytest.mark.parametrize("piece", HOSTILE, ids=range(len(HOSTILE)))
-def test_time_grows_with_length_not_faster(format: HarmonyFormat | AtemFormat, piece: str) -> None:
+def test_no_answer_holds_a_reader_for_long(format: HarmonyFormat | AtemFormat, piece: str) -> None:
     for text in (piece * 10_000, f" to=add<|message|>{piece * 5000}</atem:parameter></atem:invoke>"):
-        started = time.process_time()
-        format.parse(text, prefix=PROMPT, tools=TOOLS)
-        assert time.process_time() - started < 1.0
+        with not_held(text):
+            format.parse(text, prefix=PROMPT, tools=TOOLS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import suppress
 
 import pytest
@@ -20,6 +19,8 @@ from gymnast.trainer.call_readers import (
     python_tag_call,
     xml_parameters,
 )
+
+from .reading_time import not_held
 
 DEEPSEEK = named_json("function<sep>(?P<name>[^\n]+)\n```json\n")
 MISTRAL = named_json(r"(?P<name>[^\[{]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\])?")
@@ -135,11 +136,10 @@ HOSTILE: list[tuple[Reader, str, str]] = [
 
 
 @pytest.mark.parametrize(("reader", "piece", "end"), HOSTILE)
-def test_time_grows_with_length_not_faster(reader: Reader, piece: str, end: str) -> None:
+def test_no_answer_holds_a_reader_for_long(reader: Reader, piece: str, end: str) -> None:
     """A caller tries every opening; without memory of what failed, many of these are quadratic."""
     text = f"<M>{piece}" * 10_000 + end
-    started = time.process_time()
-    for start in range(len("<M>"), len(text) - len(end), len(piece) + len("<M>")):
-        with suppress(ValueError):
-            reader(text, start)
-    assert time.process_time() - started < 1.0  # measured: 0.1 to 0.6
+    with not_held(text):
+        for start in range(len("<M>"), len(text) - len(end), len(piece) + len("<M>")):
+            with suppress(ValueError):
+                reader(text, start)

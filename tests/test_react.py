@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from typing import Any
 
 import pytest
@@ -13,6 +12,8 @@ from hypothesis import strategies as st
 
 from gymnast.envs.core import Message, ToolSchema
 from gymnast.trainer.react import ReActFormat
+
+from .reading_time import not_held
 
 REACT = ReActFormat()
 
@@ -300,8 +301,7 @@ HOSTILE += ["{", "[", "'", "}", "\n}", " ", "```", "\nObservation", "Observation
 
 
 @pytest.mark.parametrize("piece", HOSTILE, ids=range(len(HOSTILE)))
-def test_time_grows_with_length_not_faster(piece: str) -> None:
+def test_no_answer_holds_a_reader_for_long(piece: str) -> None:
     for text in (piece * 10_000, f"Action: add\nAction Input:{piece * 10_000}"):
-        started = time.process_time()
-        read(text)
-        assert time.process_time() - started < 1.0
+        with not_held(text):
+            read(text)
