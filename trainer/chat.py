@@ -22,7 +22,7 @@ from .prompt_tools import PromptTools
 from .recognition import Recognition, marked_formats, recognise
 from .template import TEMPLATE_DATE, ChatTemplate
 from .tool_formats import KnownFormat, ToolFormat
-from .turns import Turns
+from .turns import Turns, numbered
 
 CHARACTERS_A_TOKEN = 128  # at most; no vocabulary has longer runs of spaces
 PREFIX_TOKENS = 256  # more than any template begins an answer with
@@ -94,7 +94,7 @@ class ChatFormat:
         roles = tuple(each["role"] for each in messages)
         if roles in self._rendered:
             return
-        probes: list[Message] = [{**each, "content": f"qZ{i}messageZq"} for i, each in enumerate(messages)]
+        probes = numbered(messages)
         text = self.template.render(probes, tools=tools, more=True)
         said = [(str(each.get("content")), each["role"]) for each in probes if each["role"] != "assistant"]
         lost = [role for content, role in said if content not in text]

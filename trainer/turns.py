@@ -107,6 +107,12 @@ def after_sentinel(template: ChatTemplate, messages: Sequence[Message], **option
     return tail if found else None
 
 
+def numbered(messages: Sequence[Message]) -> list[Message]:
+    """The messages with other contents, by which each is found in what a template renders."""
+    probes: list[Message] = [{**each, "content": f"qZ{i}messageZq"} for i, each in enumerate(messages)]
+    return probes
+
+
 class Turns:
     """What follows an answer, for answers in text, and for answers with calls once `find_call_end` has found it.
 
@@ -217,6 +223,11 @@ class Turns:
             ConfigurationError: the template does not render them after an answer.
         """
         self._check_shown(messages)
+        return self._follow_ids(messages, tools=tools, more=more)
+
+    def _follow_ids(
+        self, messages: Sequence[Message], *, tools: Sequence[ToolSchema], more: bool
+    ) -> tuple[TurnEnd, list[int]]:
         results = [each for each in messages if each["role"] == "tool"]
         if not results:
             return self.text_end, self._ids_of(self.text_end, self._text_tail(messages, tools, more), "these messages")
@@ -272,22 +283,18 @@ class Turns:
         roles = tuple(each["role"] for each in messages)
         if roles in self._shown or not roles:
             return
-        probes: list[Message] = [{"role": role, "content": f"qZ{i}messageZq"} for i, role in enumerate(roles)]
         if list(roles) != sorted(roles, key=lambda role: role != "tool"):
             raise ConfigurationError(f"new messages of roles {list(roles)}: the results of tools must come first")
-        self._shown.add(roles)  # for the rendering below
-        try:
-            text = self._template.decode(self.follow_ids(probes, tools=[PROBE_TOOL], more=True)[1])
-            places = [text.find(str(each.get("content"))) for each in probes]
-            if -1 in places or places != sorted(places):
-                lost = [role for role, place in zip(roles, places, strict=True) if place < 0] or list(roles)
-                raise ConfigurationError(
-                    f"the chat template does not render new messages of roles {list(roles)} one after the other: "
-                    f"{lost} would be lost or out of order"
-                )
-        except ConfigurationError:
-            self._shown.discard(roles)
-            raise
+        probes = numbered([{"role": role} for role in roles])
+        text = self._template.decode(self._follow_ids(probes, tools=[PROBE_TOOL], more=True)[1])
+        places = [text.find(str(each.get("content"))) for each in probes]
+        if -1 in places or places != sorted(places):
+            lost = [role for role, place in zip(roles, places, strict=True) if place < 0] or list(roles)
+            raise ConfigurationError(
+                f"the chat template does not render new messages of roles {list(roles)} one after the other: "
+                f"{lost} would be lost or out of order"
+            )
+        self._shown.add(roles)
 
     def _ids_of(self, end: TurnEnd, tail: str | None, what: str) -> list[int]:
         place = -1 if tail is None else tail.find(end.anchor)  # before it come brackets and ids, never a content
