@@ -1,8 +1,10 @@
 """Run untrusted code: the executor contract and the executors that keep it; start reading at `base.py`."""
 
-from .base import ExecutionResult, Executor, FileEntry, Limits, Status
-from .docker import DockerExecutor
-from .engine import Engine
+from .base import ExecutionResult, Executor, FileEntry, RetireReason, Status
+from .docker.engine import Engine
+from .docker.executor import DockerExecutor
+from .docker.images import DEFAULT_IMAGE, build_image
+from .docker.reaper import reap
 from .errors import (
     EngineError,
     EngineLoopError,
@@ -18,14 +20,12 @@ from .errors import (
     SandboxPermissionError,
     SandboxTimeoutError,
 )
-from .images import DEFAULT_IMAGE, build_image
-from .local import LocalExecutor
-from .pool import ExecutorPool, pool_of
-from .pool_statistics import PoolStatistics
-from .reaper import reap
-from .recorder import Recorder
-from .recording import Recording, ScriptError
-from .scripted import ScriptedExecutor
+from .limits import Limits
+from .local.executor import LocalExecutor
+from .pool import ExecutorPool, PoolStatistics, pool_of
+from .scripted.executor import ScriptedExecutor
+from .scripted.recorder import Recorder
+from .scripted.recording import Recording, ScriptError
 
 __all__ = [
     "DEFAULT_IMAGE",
@@ -45,6 +45,7 @@ __all__ = [
     "PoolStatistics",
     "Recorder",
     "Recording",
+    "RetireReason",
     "SandboxClosedError",
     "SandboxError",
     "SandboxFileError",

@@ -1,4 +1,4 @@
-"""`python -m gymnast.sandbox build` makes the sandbox image; `python -m gymnast.sandbox reap` removes what was left."""
+"""Make the sandbox image (`build`), or remove the containers that dead processes left behind (`reap`)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import asyncio
 import sys
 import time
 
-from .engine import Engine
+from .docker.engine import Engine
+from .docker.images import DEFAULT_IMAGE, build, build_dockerfile
+from .docker.reaper import reap
 from .errors import SandboxError
-from .images import DEFAULT_IMAGE, build, build_dockerfile
-from .reaper import reap
 
 
 def main() -> None:
-    """Do what the command line says; a broken engine or image ends the process with its reason."""
+    """Run the command line; a failure of the engine or of an image ends the process with its reason."""
     parser = argparse.ArgumentParser(prog="python -m gymnast.sandbox", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    building = commands.add_parser("build", help="make a sandbox image of this machine's Python; needs no registry")
+    building = commands.add_parser("build", help="make a sandbox image from this machine's Python; needs no registry")
     building.add_argument("--name", default=DEFAULT_IMAGE, help="the image's name (default: %(default)s)")
     building.add_argument("--dockerfile", metavar="FOLDER", help="build the Dockerfile in this folder instead")
-    commands.add_parser("reap", help="remove the containers of owners that are dead")
+    commands.add_parser("reap", help="remove containers whose owner, a process on this machine, is dead")
     try:
         asyncio.run(_run(parser.parse_args()))
     except SandboxError as error:

@@ -1,22 +1,21 @@
-"""Checks of what users pass to executors, so that a mistake is named where it is made."""
+"""Checks of the arguments of executors, so that a mistake is reported where it is made."""
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 
-from .base import Limits
-from .quantities import size_of
+from .limits import Limits, size_of
 
 _PAGE = 4096  # bytes; some machines have larger ones
 
 
 def checked_environment(env: Mapping[str, str] | None) -> dict[str, str]:
-    """Environment variables, if they are any.
+    """Return the environment as a dict.
 
     Raises:
-        TypeError: a name or a value is no text.
-        ValueError: a name is empty or holds "=", or either holds a NUL character.
+        TypeError: a name or a value is not a str.
+        ValueError: a name is empty or holds "=", or a name or a value holds a NUL character.
     """
     for name, value in (env or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
@@ -29,11 +28,11 @@ def checked_environment(env: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def checked_modules(preload: Sequence[str]) -> tuple[str, ...]:
-    """Names of modules, if they are any.
+    """Return the names of modules as a tuple.
 
     Raises:
-        TypeError: it is one text rather than a sequence of them, or a name is none.
-        ValueError: a name is no module's.
+        TypeError: `preload` is a single str, or a name is not a str.
+        ValueError: a name is not a valid module name.
     """
     if isinstance(preload, str) or not all(isinstance(name, str) for name in preload):
         raise TypeError(f"preload is a list of modules' names, such as ['numpy'], got {preload!r}")
@@ -44,12 +43,12 @@ def checked_modules(preload: Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_files(files: Mapping[str, bytes | str] | None, limits: Limits) -> dict[str, bytes]:
-    """What a workspace is to hold, as bytes.
+    """Return the files of a workspace with their content as bytes.
 
     Raises:
-        TypeError: a path is no text, or its data neither text nor bytes.
-        ValueError: a path is absolute, leads out of the workspace, or lies below another that is a file's; or data is
-            larger than `Limits.max_file`, or all of it together than `Limits.workspace`.
+        TypeError: a path is not a str, or its content neither str nor bytes.
+        ValueError: a path is absolute, leads out of the workspace, or lies below another file; or a content is larger
+            than `Limits.max_file`, or all together are larger than `Limits.workspace`.
     """
     limit = size_of(limits.max_file)
     checked: dict[str, bytes] = {}
@@ -75,8 +74,8 @@ def checked_files(files: Mapping[str, bytes | str] | None, limits: Limits) -> di
 
 
 def _check_folders(files: Iterable[str]) -> None:
-    """A file cannot be a folder on the way to another."""
-    folders: dict[str, str] = {}  # with a file that lies below
+    """A file cannot also be a folder that holds another file."""
+    folders: dict[str, str] = {}  # each with a file below it
     for path in files:
         folder = posixpath.dirname(path)
         while folder:
@@ -89,7 +88,7 @@ def _check_folders(files: Iterable[str]) -> None:
 
 
 def _check_total(files: Mapping[str, bytes], limits: Limits) -> None:
-    """The workspace lives in memory, of which a file takes whole pages."""
+    """Count whole pages: the workspace lives in memory."""
     pages = {posixpath.normpath(path): -(-len(data) // _PAGE) for path, data in files.items()}
     taken = sum(pages.values()) * _PAGE
     if taken > -(-size_of(limits.workspace) // _PAGE) * _PAGE:
@@ -101,11 +100,11 @@ def _check_total(files: Mapping[str, bytes], limits: Limits) -> None:
 
 
 def content_of(data: bytes | str, what: str = "data") -> bytes:
-    """A file's content; text is encoded as UTF-8.
+    """Return a file's content as bytes; text is encoded as UTF-8.
 
     Raises:
-        TypeError: it is neither text nor bytes.
-        UnicodeEncodeError: it is text that UTF-8 has no bytes for.
+        TypeError: `data` is neither str nor bytes.
+        UnicodeEncodeError: `data` holds half of a surrogate pair.
     """
     if isinstance(data, str):
         return data.encode()

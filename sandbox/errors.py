@@ -1,24 +1,20 @@
-"""What a broken sandbox raises. Code that fails inside a box raises nothing: its failure is an `ExecutionResult`.
+"""The exceptions of a broken sandbox. Code that fails inside a box raises none: its failure is an `ExecutionResult`.
 
-Every error is a `SandboxError` and a standard-library type, so callers may catch either.
+Every error is both a `SandboxError` and a standard-library type, so callers can catch either.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .base import ExecutionResult
 
 
 class SandboxError(Exception):
-    """Something is wrong with the sandbox; never with the code that runs in it."""
+    """The sandbox failed, and not the code that runs in it."""
 
 
 class EngineError(SandboxError, ConnectionError):
-    """The container engine is absent, out of reach, or refused a request; or a box ended while it was started."""
+    """The container engine is absent, out of reach, or refused a request; or a box ended during its start."""
 
 
 class EngineUnansweredError(EngineError):
@@ -30,7 +26,7 @@ class EngineLoopError(SandboxError, RuntimeError):
 
 
 class ImageError(SandboxError, LookupError):
-    """The image, or what else a box is made of, is missing or lacks what a box needs; the message names it."""
+    """The image, or another part of a box, is missing or lacks something; the message names it."""
 
 
 class SandboxClosedError(SandboxError, RuntimeError):
@@ -38,22 +34,15 @@ class SandboxClosedError(SandboxError, RuntimeError):
 
 
 class PoolLoopError(SandboxError, RuntimeError):
-    """The pool is open in another event loop than the one that wants a box of it."""
+    """The pool belongs to another event loop than the running one."""
 
 
 class SandboxTimeoutError(SandboxError, TimeoutError):
-    """A box could not be had in time. (Code that runs too long is a result with `Status.TIMEOUT`.)"""
+    """No box was ready in time. (Code that runs too long is a result with `Status.TIMEOUT`.)"""
 
 
 class SandboxLostError(SandboxError, ConnectionError):
-    """The box died or stopped answering under a call; `reset` makes a new one.
-
-    `result` holds what is known of the call that was running (`Status.SANDBOX_LOST`), or None.
-    """
-
-    def __init__(self, message: str, *, result: ExecutionResult | None = None) -> None:
-        super().__init__(message)
-        self.result = result
+    """The box died or stopped answering during a call; `reset` makes a new one."""
 
 
 class SandboxFileError(SandboxError, OSError):

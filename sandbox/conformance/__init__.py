@@ -1,4 +1,4 @@
-"""The contract of `base.py` as checks that every executor passes: run them on an executor of your own.
+"""The contract of `base.py` as checks that every executor passes; run them on an executor of your own.
 
     report = await conformance.check(MyExecutor)
     assert report.ok, report
@@ -11,35 +11,30 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from . import (
-    conformance_bash,
-    conformance_files,
-    conformance_life,
-    conformance_python,
-    conformance_reset,
-    conformance_turns,
-)
-from .base import Executor
-from .conformance_check import CODE, ISOLATION, MEMORY, NEEDS, Check, ConformanceError, Make
+from ..base import Executor
+from . import bash, concurrency, files, isolation, lifecycle, processes, python, reset
+from .checks import CODE, ISOLATION, MEMORY, NEEDS, Check, ConformanceError, Make
 
 __all__ = ["CHECKS", "CODE", "ISOLATION", "MEMORY", "NEEDS", "Check", "ConformanceError", "Outcome", "Report", "check"]
 
 CHECKS: tuple[Check, ...] = (
-    *conformance_life.CHECKS,
-    *conformance_files.CHECKS,
-    *conformance_python.CHECKS,
-    *conformance_bash.CHECKS,
-    *conformance_turns.CHECKS,
-    *conformance_reset.CHECKS,
+    *lifecycle.CHECKS,
+    *files.CHECKS,
+    *python.CHECKS,
+    *bash.CHECKS,
+    *processes.CHECKS,
+    *concurrency.CHECKS,
+    *reset.CHECKS,
+    *isolation.CHECKS,
 )
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Outcome:
-    """What came of one check."""
+    """The outcome of one check."""
 
     check: Check
-    error: str | None  # what does not hold, or None
+    error: str | None  # the sentence's violation, or None
 
     @property
     def ok(self) -> bool:
@@ -54,14 +49,14 @@ class Outcome:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Report:
-    """What came of all checks; as text, one line for each and two for one that failed."""
+    """The outcomes of all checks; as text, one line for each check and two for a failed one."""
 
     outcomes: tuple[Outcome, ...]
-    left_out: tuple[Check, ...]  # they need what the executor does not claim to provide
+    left_out: tuple[Check, ...]  # they need something that the executor does not claim to provide
 
     @property
     def ok(self) -> bool:
-        """No check that was run has failed; those that were left out do not count."""
+        """No check failed; those that were left out do not count."""
         return not self.failed
 
     @property
@@ -76,7 +71,7 @@ class Report:
 
 
 async def check(make: Make, *, provides: Collection[str] = frozenset({CODE})) -> Report:
-    """Run the checks on executors that `make` makes; whatever else an executor raises is a failure of the check too.
+    """Run the checks on executors that `make` makes. An exception of the executor fails the check that meets it.
 
     Args:
         make: makes executors of one configuration, not started; most checks share one of them.
@@ -84,7 +79,7 @@ async def check(make: Make, *, provides: Collection[str] = frozenset({CODE})) ->
             `MEMORY` for a box that you would let hostile code into: these checks try to get out, and to take 8 GiB.
 
     Raises:
-        ValueError: `provides` holds something else.
+        ValueError: `provides` holds a name that is not in `NEEDS`.
     """
     unknown = set(provides) - NEEDS
     if unknown:
@@ -102,7 +97,7 @@ async def check(make: Make, *, provides: Collection[str] = frozenset({CODE})) ->
                 error = None
             except Exception as failure:
                 error = str(failure) if isinstance(failure, ConformanceError) else f"it raised {failure!r}"
-                if box is not None:  # what a failed check has left behind is not the next one's fault
+                if box is not None:  # the next check gets a new box
                     await box.close()
                     box = None
             outcomes.append(Outcome(check=one, error=error))

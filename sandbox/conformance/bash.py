@@ -1,12 +1,12 @@
-"""Checks of `Executor.bash`, and of what processes of both sessions may do."""
+"""Checks of `Executor.bash`: state, exit codes, output, failures, timeouts."""
 
 from __future__ import annotations
 
 import signal
 
-from .base import Executor, Status
-from .conformance_check import CODE, PROMPT, SHORT, box_check, checks_in, expect, require, require_usable
-from .conformance_python import OUTPUT
+from ..base import Executor, Status
+from .checks import CODE, PROMPT, SHORT, box_check, checks_in, expect, require, require_usable
+from .python import OUTPUT
 
 
 @box_check(CODE)
@@ -71,7 +71,7 @@ async def bash_has_no_input(box: Executor) -> None:
 
 @box_check(CODE)
 async def bash_replaces_odd_bytes(box: Executor) -> None:
-    """Output that is no UTF-8 is replaced; NUL characters stay."""
+    """Output that is not valid UTF-8 is replaced; NUL characters stay."""
     expect(await box.bash("printf 'a\\377b\\000c é'"), stdout="a\ufffdb\0c é")
 
 
@@ -89,7 +89,7 @@ async def bash_caps_its_output(box: Executor) -> None:
 
 @box_check(CODE)
 async def bash_that_exits_is_begun_afresh(box: Executor) -> None:
-    """A shell that ends reports how, and is begun afresh in the same directory."""
+    """A shell that ends reports how, and is restarted in the same directory."""
     endings = (
         ("exit 4", Status.EXITED, 4),
         ("set -e; false", Status.EXITED, 1),
@@ -126,7 +126,7 @@ async def bash_is_interrupted_at_its_timeout(box: Executor) -> None:
 
 @box_check(CODE)
 async def bash_is_killed_where_it_ignores_interruption(box: Executor) -> None:
-    """A shell that does not return is killed and begun afresh in the same directory; Python's state stays."""
+    """A shell that does not return is killed and restarted in the same directory; Python's state stays."""
     await box.python("kept = 1")
     for command in ("while :; do :; done", "trap '' INT; sleep 60"):
         await box.bash("mkdir -p d; cd d; gone=1")
@@ -138,7 +138,7 @@ async def bash_is_killed_where_it_ignores_interruption(box: Executor) -> None:
 
 @box_check(CODE)
 async def a_timeout_ends_the_processes_of_the_call(box: Executor) -> None:
-    """What the call has started in the background is gone after its timeout."""
+    """Processes that a call started in the background are gone after its timeout."""
     code = "import subprocess\nchild = subprocess.Popen(['sleep', '60'])\nprint(child.pid)\nwhile True: pass"
     result = await box.python(code, timeout=SHORT)
     expect(result, status=Status.TIMEOUT)
@@ -149,7 +149,7 @@ async def a_timeout_ends_the_processes_of_the_call(box: Executor) -> None:
 
 @box_check(CODE)
 async def bash_cannot_forge_its_status(box: Executor) -> None:
-    """What a command writes to its shell's descriptors, with whatever that knows, cannot pass for a result."""
+    """Nothing that a command writes to its shell's descriptors is taken for a result."""
     answers = "for value in x $(compgen -v | grep -i -e nonce -e token -e id); do"
     answers += ' { printf \'%s 0 /\\0\' "$value" "${!value}" >&$fd; } 2>/dev/null; done'
     await box.bash("true")  # now its variables hold what they hold after a command
@@ -160,79 +160,6 @@ async def bash_cannot_forge_its_status(box: Executor) -> None:
         tampered = result.status is Status.PROTOCOL
         require(not tampered or box.retire_reason is not None, "a box that was tampered with must give a retire_reason")
         await require_usable(box)
-
-
-@box_check(CODE)
-async def only_the_parent_answers_after_a_fork(box: Executor) -> None:
-    """A child that goes on where the parent does gives no second answer."""
-    code = "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\npid > 0"
-    expect(await box.python(code), status=Status.OK, value="True", state_lost=False)
-    for number in range(3):
-        expect(await box.python(f"print({number}); {number}"), stdout=f"{number}\n", value=str(number))
-
-
-@box_check(CODE)
-async def threads_and_processes_work(box: Executor) -> None:
-    """Threads, a pool of processes and subprocesses run, and what cells define can be pickled."""
-    code = """
-import multiprocessing, pickle, subprocess, sys, threading
-def square(n): return n * n
-with multiprocessing.get_context("fork").Pool(2) as pool:
-    pooled = pool.map(square, range(4))
-threads = [threading.Thread(target=square, args=(1,)) for _ in range(3)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-said = subprocess.run([sys.executable, "-c", "print(6 * 7)"], capture_output=True, text=True).stdout
-pooled, pickle.loads(pickle.dumps(square))(5), said"""
-    expect(await box.python(code), status=Status.OK, value="([0, 1, 4, 9], 25, '42\\n')")
-
-
-@box_check(CODE)
-async def a_late_thread_speaks_in_the_next_result(box: Executor) -> None:
-    """What a thread of an earlier call writes comes at the front of the next call's output."""
-    code = "import threading\ngo = threading.Event()\n"
-    code += "t = threading.Thread(target=lambda: (go.wait(), print('late')))\nt.start()\nprint('first')"
-    expect(await box.python(code), stdout="first\n")
-    expect(await box.python("go.set(); t.join(); print('now')"), stdout="late\nnow\n")
-
-
-@box_check(CODE)
-async def closed_descriptors_are_survived(box: Executor) -> None:
-    """Code that closes all its descriptors harms itself only; whether its session survives is reported."""
-    result = await box.python("import os; kept = 1; os.closerange(0, 300)")
-    require(result.status is not Status.SANDBOX_LOST, "a lost sandbox is an error, not a result")
-    after = await box.python("'kept' in globals()")
-    kept = str(not (result.state_lost or after.state_lost))
-    expect(after, status=Status.OK, value=kept)
-    await require_usable(box)
-
-
-@box_check(CODE)
-async def garbage_on_the_channel_is_noticed(box: Executor) -> None:
-    """Whoever writes to every descriptor that he finds reaches no channel, or it is reported as tampering."""
-    code = """
-import os, stat, time
-kept = 1
-for fd in range(3, 256):
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode): os.write(fd, b"\\xff" * 64)
-    except OSError: pass
-time.sleep(0.2)"""
-    result = await box.python(code)
-    tampered = result.status is Status.PROTOCOL
-    expect(result, status=Status.PROTOCOL if tampered else Status.OK, state_lost=tampered)
-    expect(await box.python("'kept' in globals()"), value=str(not tampered))
-    require(not tampered or box.retire_reason is not None, "a box that was tampered with should give a retire_reason")
-    await require_usable(box)
-
-
-@box_check(CODE)
-async def both_sessions_share_files_and_nothing_else(box: Executor) -> None:
-    """Python and Bash begin in the same directory, and neither's directory or environment is the other's."""
-    await box.bash("echo 1 > shared; mkdir elsewhere; cd elsewhere; export ONLY_SHELL=1")
-    expect(await box.python("import os; open('shared').read(), 'ONLY_SHELL' in os.environ"), value="('1\\n', False)")
-    await box.python("os.environ['ONLY_PYTHON'] = '1'; os.chdir('/')")
-    expect(await box.bash("basename $PWD; echo [$ONLY_PYTHON]"), stdout="elsewhere\n[]\n")
 
 
 CHECKS = checks_in(globals())

@@ -1,4 +1,4 @@
-"""What the checks of the contract are made of: a check, its error, and the questions that it asks."""
+"""The parts of a check: `Check`, its error, its decorators, and the assertions that it makes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from .base import ExecutionResult, Executor, Status
+from ..base import ExecutionResult, Executor, Status
 
 Make = Callable[[], Executor]
 """Makes executors of one configuration, not started."""
@@ -16,10 +16,10 @@ CODE = "code"  # it runs Python and Bash; a script does not
 MEMORY = "memory"  # it limits memory, and tells a process killed for it from others
 ISOLATION = "isolation"  # the code has no privileges, and reaches neither the network nor anything of the host
 NEEDS = frozenset({CODE, MEMORY, ISOLATION})
-"""What a check may need; an executor that keeps the whole contract provides all of it."""
+"""All needs; an executor that keeps the whole contract provides every one."""
 
-SECONDS = 60.0  # for one check; each takes a second or two
-PROMPT = 10.0  # seconds within which a call must come back that has no reason to wait
+SECONDS = 60.0  # for one check, which takes a second or two
+PROMPT = 10.0  # seconds within which a call must return if it has no reason to wait
 SHORT = 0.5  # seconds: a timeout to run into, long enough for the code to begin on a busy machine
 
 Error = TypeVar("Error", bound=BaseException)
@@ -51,10 +51,10 @@ class Check:
 
         Args:
             make: makes executors, not started.
-            box: a started one, which is reset and used; without it, or where the check is of life itself, `make` is.
+            box: a started box, which is reset and used. Without it, or for a check of `start`, `make` is used.
 
         Raises:
-            ConformanceError: what the contract says does not hold.
+            ConformanceError: the executor breaks the contract.
         """
         deadline = asyncio.timeout(SECONDS)
         try:
@@ -114,7 +114,7 @@ def checks_in(module: Mapping[str, Any]) -> tuple[Check, ...]:
 
 
 def require(condition: bool, message: str) -> None:
-    """Unlike `assert`, this holds under `python -O` too."""
+    """Raise `ConformanceError` unless the condition holds; unlike `assert`, under `python -O` too."""
     if not condition:
         raise ConformanceError(message)
 
@@ -145,8 +145,6 @@ def _contradiction(result: ExecutionResult) -> str:
             return "" if code is not None and code >= 0 and result.state_lost else "status exited has lost the state"
         case Status.SIGNAL:
             return "" if code is not None and code < 0 and result.state_lost else "status signal has lost the state"
-        case Status.SANDBOX_LOST:
-            return "a lost sandbox is an error, not a result"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Checks of calls that are made at once, or given up."""
+"""Checks of calls that are made at once, or cancelled."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from .base import Executor, Status
-from .conformance_check import CODE, PROMPT, ConformanceError, box_check, checks_in, expect, require, require_usable
-from .conformance_python import IGNORE
+from ..base import Executor, Status
+from .checks import CODE, PROMPT, ConformanceError, box_check, checks_in, expect, require, require_usable
+from .python import IGNORE
 
 
 @box_check(CODE)
@@ -84,7 +84,7 @@ async def a_cancelled_command_is_interrupted(box: Executor) -> None:
 
 @box_check(CODE)
 async def a_cancelled_call_that_ignores_interruption_is_killed(box: Executor) -> None:
-    """Code that does not give way to a cancellation is killed; the next call says that the state is lost."""
+    """Code that ignores a cancellation is killed; the next call says that the state is lost."""
 
     async def has_begun() -> bool:
         return bool(await box.list_files())
@@ -98,7 +98,7 @@ async def a_cancelled_call_that_ignores_interruption_is_killed(box: Executor) ->
 
 @box_check(CODE)
 async def a_call_cancelled_before_its_turn_does_not_run(box: Executor) -> None:
-    """A call that is given up while it waits leaves no trace, and those behind it get their turns."""
+    """A call that is cancelled while it waits leaves no trace, and the calls behind it get their turns."""
     first = asyncio.ensure_future(box.bash("sleep 0.3; echo first"))
     waiting = asyncio.ensure_future(box.write_file("unwanted", "x"))
     last = asyncio.ensure_future(box.bash("ls; echo last"))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from .base import Executor, FileEntry, Status
-from .conformance_check import CODE, box_check, checks_in, expect, raises, require
-from .errors import (
+from ..base import Executor, FileEntry, Status
+from ..errors import (
     SandboxFileError,
     SandboxFileNotFoundError,
     SandboxFileTooLargeError,
     SandboxPermissionError,
 )
+from .checks import CODE, box_check, checks_in, expect, raises, require
 
 TOO_LARGE = (64 << 20) + 1  # bytes; no `Limits.max_file` allows as much
 
@@ -53,7 +53,7 @@ async def a_file_may_be_empty(box: Executor) -> None:
 
 @box_check()
 async def a_file_is_replaced_whole(box: Executor) -> None:
-    """Writing a file again leaves nothing of what it was."""
+    """Writing a file again replaces all of its content."""
     await box.write_file("f", b"a long text")
     await box.write_file("f", b"short")
     _require_bytes(await box.read_file("f"), b"short", "a file written again")
@@ -100,7 +100,7 @@ async def names_may_be_odd(box: Executor) -> None:
 
 @box_check()
 async def a_missing_file_is_not_found(box: Executor) -> None:
-    """Reading what is not there raises an error that names it, and is a FileNotFoundError."""
+    """Reading a missing file raises an error that names the file and is a FileNotFoundError."""
     for path in ("missing", "no/such/folder/f"):
         error = await raises(SandboxFileNotFoundError, box.read_file(path), f"read_file({path!r})")
         require(isinstance(error, FileNotFoundError), "the error is a FileNotFoundError too")
@@ -110,7 +110,7 @@ async def a_missing_file_is_not_found(box: Executor) -> None:
 
 @box_check()
 async def a_folder_is_no_file(box: Executor) -> None:
-    """A folder is neither read nor written as a file, a file is not listed and holds no files."""
+    """A folder is not read or written as a file; a file is not listed and holds no files."""
     await box.write_file("folder/f", "x")
     await raises(SandboxFileError, box.read_file("folder"), "reading a folder")
     await raises(SandboxFileError, box.write_file("folder", "x"), "writing onto a folder")
@@ -122,7 +122,7 @@ async def a_folder_is_no_file(box: Executor) -> None:
 
 @box_check()
 async def a_path_that_cannot_be_is_an_error(box: Executor) -> None:
-    """NUL characters and endless names raise SandboxFileError in every operation, and no file has an empty name."""
+    """NUL characters and very long names raise SandboxFileError in every operation, and so does an empty name."""
     await raises(SandboxFileError, box.read_file(""), "read_file('')")
     await raises(SandboxFileError, box.write_file("", b""), "write_file('')")
     for path in ("x\0y", "x" * 5000, "x" * 300):
@@ -149,7 +149,7 @@ async def a_file_over_the_limit_is_not_read(box: Executor) -> None:
 
 @box_check(CODE)
 async def the_code_and_the_caller_see_the_same_files(box: Executor) -> None:
-    """Relative paths start where the code does, and what is written is the code's own."""
+    """Relative paths start in the code's directory, and a written file belongs to the code's user."""
     await box.write_file("given/in.txt", "in")
     expect(await box.bash("cat given/in.txt; rm given/in.txt; echo out > given/out.txt"), status=Status.OK, stdout="in")
     _require_bytes(await box.read_file("given/out.txt"), b"out\n", "a file of the shell's")
@@ -161,7 +161,7 @@ async def the_code_and_the_caller_see_the_same_files(box: Executor) -> None:
 
 @box_check(CODE)
 async def absolute_paths_are_paths_in_the_box(box: Executor) -> None:
-    """An absolute path is the one that the code sees, wherever the sessions have gone."""
+    """An absolute path means the same to the caller and to the code, whatever the sessions' directories."""
     home = (await box.bash("pwd; mkdir d; cd d")).stdout.strip()
     await box.write_file(f"{home}/x", "1")
     await box.write_file("d/y", "2")
@@ -172,7 +172,7 @@ async def absolute_paths_are_paths_in_the_box(box: Executor) -> None:
 
 @box_check(CODE)
 async def links_are_listed_and_not_followed(box: Executor) -> None:
-    """A symbolic link is listed as one, and refused as a file, whether it leads anywhere or not."""
+    """A symbolic link is listed as a link and refused as a file, dangling or not."""
     await box.bash("mkdir folder; echo x > folder/target; ln -s folder/target link; ln -s nowhere dangling")
     await box.bash("ln -s folder linked")
     for path in ("link", "dangling"):
@@ -195,7 +195,7 @@ async def pipes_and_devices_are_no_files(box: Executor) -> None:
 
 @box_check(CODE)
 async def names_need_not_be_text(box: Executor) -> None:
-    """A name that is no UTF-8 is listed in a form by which it can be read."""
+    """A name that is not UTF-8 is listed in a form by which it can be read."""
     expect(await box.python("with open(b'\\xff', 'w') as f: f.write('x')"), status=Status.OK)
     [entry] = await box.list_files()
     _require_bytes(await box.read_file(entry.path), b"x", f"the file {entry.path!r}")

@@ -7,8 +7,9 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from .base import Executor
-from .conformance_check import (
+from ..base import Executor
+from ..errors import SandboxClosedError, SandboxFileNotFoundError
+from .checks import (
     CODE,
     PROMPT,
     Make,
@@ -19,7 +20,6 @@ from .conformance_check import (
     raises,
     require,
 )
-from .errors import SandboxClosedError, SandboxFileNotFoundError
 
 
 def _calls(box: Executor) -> list[tuple[str, Callable[[], Awaitable[Any]]]]:
@@ -43,7 +43,7 @@ async def _require_closed(box: Executor, when: str) -> None:
 
 @make_check()
 async def a_box_is_used_between_start_and_close(make: Make) -> None:
-    """Every method but start and close raises SandboxClosedError before the one and after the other."""
+    """Every method but start and close raises SandboxClosedError before start and after close."""
     box = make()
     await _require_closed(box, "before start()")
     await box.start()
@@ -57,7 +57,7 @@ async def a_box_is_used_between_start_and_close(make: Make) -> None:
 
 @make_check()
 async def a_box_is_started_once(make: Make) -> None:
-    """A second start raises and harms nothing; a closed box is not started again; `state` says where it is."""
+    """A second start raises and harms nothing; a closed box cannot be started; `state` tells which it is."""
     box = make()
     require(box.state == "new", f"the state of a new box is 'new', got {box.state!r}")
     await box.start()
@@ -152,7 +152,7 @@ async def clones_do_not_share_state(make: Make) -> None:
 
 @box_check()
 async def a_fresh_box_may_be_reused(box: Executor) -> None:
-    """Nothing speaks against reusing a box in which nothing happened."""
+    """A box in which nothing happened has no reason to retire."""
     require(box.retire_reason is None, f"retire_reason of a fresh box is {box.retire_reason!r}")
     await box.write_file("f", "x")
     require(box.retire_reason is None, f"retire_reason after one file is {box.retire_reason!r}")
@@ -169,7 +169,7 @@ async def a_ping_is_answered(box: Executor) -> None:
 
 @box_check()
 async def timeouts_are_positive_and_finite(box: Executor) -> None:
-    """A timeout of 0, below, without end or that is no number raises ValueError, and nothing runs."""
+    """A timeout that is zero, negative, infinite or not a number raises ValueError, and nothing runs."""
     for timeout in (0, -1.0, float("inf"), float("nan")):
         await raises(ValueError, box.python("x = 1", timeout=timeout), f"python(timeout={timeout})")
         await raises(ValueError, box.bash("touch f", timeout=timeout), f"bash(timeout={timeout})")

@@ -1,15 +1,15 @@
-"""Checks of `Executor.python`: state, values, output, failures, and what a session survives."""
+"""Checks of `Executor.python`: state, values, output, failures, timeouts."""
 
 from __future__ import annotations
 
 import signal
 
-from .base import Executor, Status
-from .conformance_check import CODE, MEMORY, PROMPT, SHORT, box_check, checks_in, expect, require, require_usable
+from ..base import Executor, Status
+from .checks import CODE, MEMORY, PROMPT, SHORT, box_check, checks_in, expect, require, require_usable
 
 IGNORE = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 OUTPUT = 40_000_000  # more than the largest `Limits.max_output`
-MARKER = 100  # characters, at most, of what stands where output was dropped
+MARKER = 100  # the most characters of the marker that stands where output was dropped
 
 
 @box_check(CODE)
@@ -24,7 +24,7 @@ async def python_keeps_its_state(box: Executor) -> None:
 
 @box_check(CODE)
 async def python_gives_the_last_expression(box: Executor) -> None:
-    """The value is repr() of the last expression; None where that is None, or where a statement is last."""
+    """The value is repr() of the last expression; None if that is None or if a statement is last."""
     for code, value in (("'a\\n'", "'a\\n'"), ("1\n2", "2"), ("x = 1", None), ("None", None), ("1;", "1"), ("", None)):
         expect(await box.python(code), status=Status.OK, value=value, stdout="", stderr="")
     expect(await box.python("x = 5\nif x:\n    x"), value=None)
@@ -39,7 +39,7 @@ async def python_keeps_streams_apart(box: Executor) -> None:
 
 @box_check(CODE)
 async def python_captures_other_writers(box: Executor) -> None:
-    """Output of subprocesses, and what is written to the descriptors themselves, is captured in order."""
+    """Output of subprocesses and writes to the descriptors themselves are captured in order."""
     code = "import os, subprocess\nprint('a', flush=True)\nos.write(1, b'b\\n')\n"
     code += "ended = subprocess.run('echo c; echo d >&2', shell=True)"
     expect(await box.python(code), status=Status.OK, stdout="a\nb\nc\n", stderr="d\n")
@@ -126,7 +126,7 @@ async def python_exit_ends_the_call_only(box: Executor) -> None:
 
 @box_check(CODE)
 async def python_replaces_odd_bytes(box: Executor) -> None:
-    """Output that is no UTF-8 is replaced; NUL, escapes and lone surrogates break nothing."""
+    """Output that is not valid UTF-8 is replaced; NUL, escapes and lone surrogates break nothing."""
     code = "import sys; x = sys.stdout.buffer.write(b'\\xff\\x00\\x1b[31m\\n'); print(chr(0xd800)); 'é' + chr(0xdfff)"
     result = await box.python(code)
     expect(result, status=Status.OK, value="'é\\udfff'")
@@ -154,7 +154,7 @@ async def python_caps_its_output(box: Executor) -> None:
 
 @box_check(CODE)
 async def python_caps_its_value(box: Executor) -> None:
-    """A huge value is cut as output is."""
+    """A huge value is cut like output."""
     result = await box.python(f"'a' * {OUTPUT}")
     expect(result, status=Status.OK)
     value = result.value or ""
@@ -182,7 +182,7 @@ def _require_capped(text: str, dropped: int, total: int) -> None:
 
 @box_check(CODE)
 async def python_is_interrupted_at_its_timeout(box: Executor) -> None:
-    """Code that runs too long is interrupted; what it wrote and what it defined stay."""
+    """Code that runs too long is interrupted; its output and its names stay."""
     for code in ("while True: pass", "import time; time.sleep(60)", "import os; x = os.system('sleep 60')"):
         await box.python("kept = 1")
         result = await box.python(f"print('partial')\nnew = 2\n{code}", timeout=SHORT)
@@ -205,7 +205,7 @@ async def python_can_catch_its_interruption(box: Executor) -> None:
 
 @box_check(CODE)
 async def python_is_killed_where_it_ignores_interruption(box: Executor) -> None:
-    """Code that does not give way is killed; what it wrote stays, the state is lost, the shell's is not."""
+    """Code that does not stop is killed: its output stays, its state is lost, and the shell's state stays."""
     stopped = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
     for code in (IGNORE + "while True: pass", stopped):
         await box.bash("kept=1")
@@ -240,13 +240,13 @@ async def python_that_crashes_is_begun_afresh(box: Executor) -> None:
 
 @box_check(CODE)
 async def python_that_is_killed_is_begun_afresh(box: Executor) -> None:
-    """A session that kills itself is a signal, and no memory failure."""
+    """A session that kills itself ends by a signal, and not for lack of memory."""
     await _ends(box, "import os; os.kill(os.getpid(), 9)", Status.SIGNAL, -signal.SIGKILL)
 
 
 @box_check(CODE)
 async def python_killed_between_calls_is_reported(box: Executor) -> None:
-    """A session that dies between two calls is begun afresh, and the next result says that the state is lost."""
+    """A session that dies between two calls is restarted, and the next result says that the state is lost."""
     pid = (await box.python("import os; x = 1; os.getpid()")).value
     expect(await box.bash(f"kill -9 {pid}; while kill -0 {pid} 2>/dev/null; do :; done"), status=Status.OK)
     expect(await box.python("'x' in globals()"), value="False", state_lost=True)
@@ -255,7 +255,7 @@ async def python_killed_between_calls_is_reported(box: Executor) -> None:
 
 @box_check(CODE, MEMORY)
 async def python_out_of_memory(box: Executor) -> None:
-    """Code that takes all memory, 8 GiB if it may, is killed with a status of its own, and the box is to be retired."""
+    """Code that takes all memory, 8 GiB if it can, is killed with a status of its own, and the box is retired."""
     code = "print('partial', flush=True)\nkept = []\nwhile len(kept) < 512: kept.append(bytearray(b'x' * (16 << 20)))"
     expect(await box.python(code), status=Status.OOM, stdout="partial\n", state_lost=True)
     await require_usable(box)

@@ -1,8 +1,8 @@
 """DockerExecutor: code in a container without network, privileges or a writable root, as fast as a local process.
 
-The engine creates and removes the container (`engine.py`, `container.py`); everything else goes over one socket, or
-over two pipes (`pipes.py`), to the supervisor inside (`supervised.py`, `supervisor.py`). When this process dies, the
-socket closes and the box ends.
+The engine creates and removes the container (`engine.py`, `options.py`). Everything else goes over one socket to the
+supervisor inside (`host/executor.py`, `guest/supervisor.py`). When this process dies, the socket closes and the box
+ends.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from . import owner
-from .arguments import checked_environment, checked_modules
-from .base import Limits
-from .client import Image, Launched
-from .connection import AttachedConnection, Connection, Reply
-from .container import BoxOptions, box_settings, container_config
-from .engine import CLOSE_SECONDS, Engine, Pull, Session
-from .errors import EngineError, ImageError
+from ..arguments import checked_environment, checked_modules
+from ..errors import EngineError, ImageError
+from ..host.connection import AttachedConnection, Connection
+from ..host.executor import SupervisedExecutor
+from ..host.lifecycle import START_TIMEOUT
+from ..limits import Limits, check_limits
+from . import labels
+from .client import EVENT_SECONDS, Image, Launched
+from .engine import CLOSE_SECONDS, Engine, Pull
 from .images import DEFAULT_IMAGE, default_image, dockerfile_image
-from .pipes import open_pipes
+from .options import BoxOptions, box_settings, container_config
 from .reaper import reap_once
-from .supervised import SupervisedExecutor
-from .supervised_life import START_TIMEOUT
 
-logger = logging.getLogger("gymnast.sandbox")
+logger = logging.getLogger(__name__)
 
 
 class DockerExecutor(SupervisedExecutor):
@@ -38,7 +37,8 @@ class DockerExecutor(SupervisedExecutor):
             print((await box.bash("wc -l data.csv")).stdout)
 
     Args:
-        image: any image with Python >= 3.8, by name; or, as a `Path`, the folder of a Dockerfile, which is built when
+        image: any image with Python >= 3.8, by name (its volumes are empty folders here, its USER and WORKDIR are not
+            used); or, as a `Path`, the folder of a Dockerfile, which is built when
             it has changed. The default is made by `python -m gymnast.sandbox build`.
         limits: what the box may use.
         network: "none"; or "bridge", or the name of another network, which give untrusted code a network.
@@ -51,8 +51,9 @@ class DockerExecutor(SupervisedExecutor):
         read_only: whether the root file system is; a box that can write it is replaced at `reset`.
         seccomp: None for our filter of system calls; a profile as JSON, or "unconfined".
         engine: an `Engine` to share; without one the executor and its clones share their own.
-        start_timeout: seconds until the box must be ready. The fetching or building of its image is not among them; in
-            that, an engine that says nothing for 30 s is given up.
+        best_effort: whether a box may start although the engine does not hold one of its limits. Each is logged then.
+        start_timeout: seconds until the box must be ready, not counting the time in which its image is fetched (given
+            up after 60 s without a word from the engine) or built (after 10 minutes).
 
     Raises:
         TypeError, ValueError: an argument is of the wrong type or out of range, or two contradict one another.
@@ -72,11 +73,12 @@ class DockerExecutor(SupervisedExecutor):
         read_only: bool = True,
         seccomp: str | None = None,
         engine: Engine | None = None,
+        best_effort: bool = False,
         start_timeout: float = START_TIMEOUT,
     ) -> None:
         _check_image(image, pull)
         _check_network(network)
-        limits = limits or Limits()
+        limits = check_limits(limits)
         super().__init__(limits=limits, files=files, start_timeout=start_timeout)
         self.dockerfile = image.resolve() if isinstance(image, Path) else None
         self.options = BoxOptions(
@@ -90,15 +92,18 @@ class DockerExecutor(SupervisedExecutor):
             preload=checked_modules(preload),
         )
         self.pull: Pull = pull
+        self.best_effort = best_effort
         self.engine = engine or Engine()
+        self._given_engine = engine  # part of the key: two executors with engines of their own are alike
         self.what = f"the image {str(image)!r}"
-        self._session: Session | None = None  # of the engine, while this executor has it open
+        self._has_engine = False  # this executor has opened it
         self._image: Image | None = None
         self._launched: Launched | None = None
+        self._user = 0  # the id of the code's user in the box
 
     @property
     def key(self) -> Hashable:
-        return (type(self), self.options, self.dockerfile, self.pull, self._file_key)
+        return (type(self), self.options, self.dockerfile, self.pull, self.best_effort, self._given_engine)
 
     @property
     def creators(self) -> int:
@@ -106,7 +111,7 @@ class DockerExecutor(SupervisedExecutor):
 
     def clone(self) -> Self:
         options = self.options
-        return type(self)(
+        twin = type(self)(
             image=self.dockerfile or options.image,
             limits=options.limits,
             network=options.network,
@@ -118,15 +123,18 @@ class DockerExecutor(SupervisedExecutor):
             read_only=options.read_only,
             seccomp=options.seccomp,
             engine=self.engine,
+            best_effort=self.best_effort,
             start_timeout=self.start_timeout,
         )
+        twin._given_engine = self._given_engine
+        return twin
 
     # How.
 
     async def _prepare(self) -> None:
-        if self._session is None:
+        if not self._has_engine:
             await self.engine.open()
-            self._session = self.engine.session
+            self._has_engine = True
         if self.dockerfile is not None:
             self._image = await dockerfile_image(self.engine, self.dockerfile)
         elif self.options.image == DEFAULT_IMAGE:  # never from a registry, where the name may be anybody's
@@ -136,12 +144,14 @@ class DockerExecutor(SupervisedExecutor):
 
     async def _launch(self) -> Connection:
         assert self._image is not None
-        labels = owner.labels(self.limits.lifetime)
-        config = container_config(self.options, self._image.id, labels, self._image.volumes)
-        self._launched = await self.engine.launch(f"gymnast-{uuid.uuid4().hex[:12]}", config)
+        own_labels = labels.labels(self.limits.lifetime)
+        self._user = await self.engine.new_user()
+        image = self._image
+        config = container_config(self.options, image.id, own_labels, image.volumes, user=self._user)
+        self._launched = await self.engine.launch(
+            f"gymnast-{uuid.uuid4().hex[:12]}", config, best_effort=self.best_effort
+        )
         reap_once(self.engine)
-        for warning in self._launched.warnings:
-            logger.warning("the engine refused a limit: %s", warning)
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
             lambda: AttachedConnection(self._max_payload), sock=self._launched.socket
@@ -149,31 +159,28 @@ class DockerExecutor(SupervisedExecutor):
         return connection
 
     def _settings(self) -> dict[str, Any]:
-        return box_settings(self.options, pipes=self._may_be_direct)
-
-    async def _answer_offer(self, connection: Connection, offer: dict[str, Any]) -> Reply:
-        pipes = await self._open_pipes(offer) if self._may_be_direct else None
-        if pipes is None:
-            return await super()._answer_offer(connection, offer)
-        assert isinstance(connection, AttachedConnection)
-        reply = connection.hello({"op": "pipes", "taken": True})
-        connection.use_pipes(*pipes)
-        return await reply
-
-    async def _open_pipes(self, offer: dict[str, Any]) -> tuple[int, int] | None:
-        assert self._launched is not None
-        try:
-            init = await self.engine.call(self.engine.client.process, self._launched.container)
-        except EngineError:
-            return None  # the container has ended, which the socket tells, or the engine cannot say
-        return open_pipes(init, offer)
-
-    @property
-    def _may_be_direct(self) -> bool:
-        return self.engine.direct and self.options.runtime is None  # what another runtime's processes are, it knows
+        return box_settings(self.options, self._user)
 
     def _explain(self, said: str) -> Exception | None:
-        return ImageError(f"{self.what} has no python3 on its PATH") if "exec python3 failed" in said else None
+        if "exec python3 failed" not in said:
+            return None
+        if "Exec format error" in said:
+            return ImageError(f"{self.what} is for another kind of processor than this machine's")
+        return ImageError(f"{self.what} has no python3 on its PATH")
+
+    async def _ran_out_of_memory(self) -> bool:
+        if self._launched is None:
+            return False
+        try:
+            return await self.engine.talk(EVENT_SECONDS, self.engine.client.ran_out_of_memory, self._launched.container)
+        except EngineError:
+            return False
+
+    def _revive(self) -> bool:
+        if self._launched is None:
+            return False
+        self.engine.submit(self.engine.client.forgive_processor_time, self._launched.container)
+        return True
 
     def _remove_soon(self) -> None:
         launched, self._launched = self._launched, None
@@ -189,9 +196,9 @@ class DockerExecutor(SupervisedExecutor):
                     await self.engine.remove(launched.container)
             except (EngineError, TimeoutError) as error:
                 logger.warning("container %.12s was not removed; it ends by itself: %s", launched.container, error)
-        session, self._session = self._session, None
-        if session is not None:
-            await self.engine.close(session)
+        if self._has_engine:
+            self._has_engine = False
+            await self.engine.close()
 
     @property
     def _reusable(self) -> bool:
@@ -201,6 +208,10 @@ class DockerExecutor(SupervisedExecutor):
 def _check_image(image: str | Path, pull: str) -> None:
     if not isinstance(image, str | Path):
         raise TypeError(f"image must be a name, or a Dockerfile's folder as a Path, got {image!r}")
+    if isinstance(image, str) and image.startswith((".", "/", "~")):
+        raise ValueError(
+            f"image={image!r} is a folder: to build its Dockerfile, give it as a Path, image=Path({image!r})"
+        )
     if not str(image).strip():
         raise ValueError(f"image must name an image, such as 'python:3.12-slim', got {image!r}")
     if pull not in ("never", "missing", "always"):

@@ -1,16 +1,9 @@
-"""Images: a small one made of this machine's own Python, without a registry; and any other from a Dockerfile.
-
-`python -m gymnast.sandbox build` makes the default image: the interpreter and its standard library, Bash and the usual
-command-line tools, and the C libraries that these need. Linux with glibc only; elsewhere build `images/python`.
-"""
+"""The root file system of the default image, made of this machine's own Python and command-line tools."""
 
 from __future__ import annotations
 
-import asyncio
 import compileall
 import hashlib
-import json
-import logging
 import os
 import platform
 import py_compile
@@ -20,24 +13,16 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from .client import Client, Image
-from .engine import Engine
-from .errors import EngineError, ImageError
+from ..errors import ImageError
 
-logger = logging.getLogger("gymnast.sandbox")
+_METHOD = 2  # to be raised when `_make_archive` comes to make another image of the same parts
 
-DEFAULT_IMAGE = "gymnast-sandbox:latest"
+DOCKERFILES = Path(__file__).with_name("dockerfiles")
 
-RECIPE_LABEL = "gymnast.recipe"  # of the images that `build` makes: what `recipe` was
-
-DOCKERFILES = Path(__file__).with_name("images")
-
-_LEFT_OUT = shutil.ignore_patterns(
+_LEFT_OUT = (
     "__pycache__", "test", "tests", "idlelib", "tkinter", "turtledemo", "turtle.py", "ensurepip", "lib2to3",
     "pydoc_data", "site-packages", "dist-packages", "config-*", "_test*.so", "_ctypes_test*.so", "_xx*.so",
     "_tkinter*.so", "*.a",
@@ -66,136 +51,13 @@ _FILES = {
 }
 
 
-async def default_image(engine: Engine) -> Image:
-    """The default image.
-
-    Raises:
-        ImageError: it has not been made yet.
-    """
-    try:
-        return await engine.image(DEFAULT_IMAGE, "never")
-    except ImageError:
-        raise ImageError(
-            f"there is no image {DEFAULT_IMAGE} yet: `python -m gymnast.sandbox build` makes it from this machine's "
-            "Python within seconds and without a registry; or name an image of yours: DockerExecutor(image=...)"
-        ) from None
-
-
-async def build(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
-    """Make an image of this machine's Python and command-line tools; it replaces an earlier one of this name.
-
-    Raises:
-        ImageError: this machine is no Linux with glibc, or the name is empty.
-        EngineError: the engine does not answer, or refuses the name.
-    """
-    _check_name(name)
-    previous = await engine.call(engine.client.inspect, name)
-    with tempfile.TemporaryDirectory(prefix="gymnast-image-") as folder:
-        archive = Path(folder, "rootfs.tar")
-        await asyncio.to_thread(_make_archive, Path(folder, "rootfs"), archive)
-        await engine.call(_import, engine.client, archive, name)
-    if previous is not None and RECIPE_LABEL in previous.labels:
-        try:
-            await engine.call(engine.client.remove_untagged, previous.id)
-        except EngineError as error:
-            logger.warning("the image that was %s before was not removed: %s", name, error)
-    return await engine.image(name, "never")
-
-
-async def build_if_changed(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
-    """Make the image unless it is there, of this Python and by this recipe.
-
-    Raises:
-        ImageError, EngineError: as `build`.
-    """
-    try:
-        found = await engine.image(name, "never")
-    except ImageError:
-        return await build(engine, name)
-    return found if found.labels.get(RECIPE_LABEL) == recipe() else await build(engine, name)
-
-
-async def build_image(name: str = DEFAULT_IMAGE) -> Image:
-    """Make the image unless it is there, with a connection to the engine of its own; takes seconds the first time.
-
-    Raises:
-        ImageError: this machine is no Linux with glibc.
-        EngineError: no engine answers, or it may not be used; the message says what to do.
-    """
-    async with Engine() as engine:
-        return await build_if_changed(engine, name)
-
-
-async def build_dockerfile(engine: Engine, folder: str | Path, name: str) -> Image:
-    """Build an image from the folder of a Dockerfile, as `docker build -t NAME FOLDER` does.
-
-    Raises:
-        ImageError: the build failed, and the message ends with the build's last lines; or the name is empty.
-        EngineError: the engine does not answer, or refuses the name.
-    """
-    _check_name(name)
-
-    def work() -> None:
-        if not Path(folder, "Dockerfile").is_file():
-            raise ImageError(f"there is no Dockerfile in {folder}")
-        lines = list(engine.client.api.build(path=str(folder), tag=name, rm=True, forcerm=True, decode=True))
-        if lines and "error" in lines[-1]:
-            said = "".join(line.get("stream", "") for line in lines)[-2000:]
-            raise ImageError(f"the image {name!r} could not be built: {lines[-1]['error']}\n{said}")
-
-    await engine.call(work)
-    return await engine.image(name, "never")
-
-
-async def dockerfile_image(engine: Engine, folder: Path) -> Image:
-    """The image of a Dockerfile's folder, built unless it has been built of the same files before.
-
-    Raises:
-        ImageError, EngineError: as `build_dockerfile`.
-    """
-    name = f"gymnast-dockerfile:{await asyncio.to_thread(_digest, folder)}"
-    async with engine.lock(f"building {name}"):
-        try:
-            return await engine.image(name, "never")
-        except ImageError:
-            return await build_dockerfile(engine, folder, name)
-
-
-def _digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.update(f"{path.relative_to(folder)}\0{path.stat().st_mode}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 def recipe() -> str:
-    """Changes when the default image would."""
-    parts = (sys.version, platform.machine(), Path(__file__).read_text("utf-8"))
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    """A text that changes when the default image would."""
+    parts = (_METHOD, sys.version, platform.machine(), _LEFT_OUT, _TOOLS, _FOLDERS, _FILES)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def _check_name(name: str) -> None:
-    if not name:
-        raise ImageError("an image needs a name, such as 'my-sandbox:latest', got ''")
-
-
-def _import(client: Client, archive: Path, name: str) -> None:
-    from docker.utils import parse_repository_tag  # late, as `client.py` does
-
-    repository, tag = parse_repository_tag(name)
-    changes = [
-        "ENV PATH=/usr/local/bin:/usr/bin:/bin",
-        'CMD ["python3"]',
-        "WORKDIR /workspace",
-        f"LABEL {RECIPE_LABEL}={recipe()}",
-    ]
-    answer: Any = client.api.import_image(src=str(archive), repository=repository, tag=tag or "latest", changes=changes)
-    last = json.loads(answer.strip().splitlines()[-1])
-    if "error" in last:
-        raise ImageError(f"the engine did not take the image {name!r}: {last['error']}")
-
-
-def _make_archive(root: Path, archive: Path) -> None:
+def make_archive(root: Path, archive: Path) -> None:
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         raise ImageError(
             "an image can be made of this machine's own programs on Linux with glibc only; "
@@ -241,10 +103,10 @@ def _copy_python(root: Path) -> list[Path]:
     for name in ("python3", "python"):
         interpreter.with_name(name).symlink_to(version)
     library = root / "usr/local/lib" / version
-    shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=_LEFT_OUT)
+    shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=shutil.ignore_patterns(*_LEFT_OUT))
     extensions = Path(sysconfig.get_config_var("DESTSHARED") or "")
     if extensions.is_dir() and not (library / "lib-dynload").exists():  # distributions keep them elsewhere
-        shutil.copytree(extensions, library / "lib-dynload", ignore=_LEFT_OUT)
+        shutil.copytree(extensions, library / "lib-dynload", ignore=shutil.ignore_patterns(*_LEFT_OUT))
     return [interpreter, *library.rglob("*.so")]
 
 

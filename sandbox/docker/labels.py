@@ -1,10 +1,9 @@
-"""Who owns a container: written into its labels, and read by whoever looks for what dead owners have left."""
+"""The owner of a container: written into its labels, and read by the reaper to find the containers of dead owners."""
 
 from __future__ import annotations
 
 import os
 import platform
-import time
 from functools import cache
 from pathlib import Path
 
@@ -25,13 +24,12 @@ def labels(lifetime: float) -> dict[str, str]:
         f"{LABEL}.namespace": _pid_namespace(),
         f"{LABEL}.pid": str(pid),
         f"{LABEL}.pid-started": _started(pid),
-        f"{LABEL}.created": f"{time.time():.0f}",
         f"{LABEL}.lifetime": f"{lifetime:.0f}",
     }
 
 
 def is_abandoned(found: dict[str, str], *, state: str, age: float) -> bool:
-    """Whether the owner in these labels is certainly dead or has given the container up, or its lifetime is over.
+    """Whether the owner in these labels is certainly dead or has given up the container, or its lifetime is over.
 
     A process number means something only on its own machine, between two boots, in one namespace; an owner elsewhere
     is left to the lifetime.
@@ -39,15 +37,14 @@ def is_abandoned(found: dict[str, str], *, state: str, age: float) -> bool:
     Args:
         found: a container's labels.
         state: what the engine says of the container, such as "running".
-        age: seconds since the engine created it.
+        age: seconds since the engine created it, by the engine's clock.
     """
     label = {key.removeprefix(f"{LABEL}."): value for key, value in found.items()}
     try:
-        ends = float(label["created"]) + float(label["lifetime"]) + _SLACK
-        pid = int(label["pid"])
+        lifetime, pid = float(label["lifetime"]), int(label["pid"])
     except (KeyError, ValueError):
         return False  # not written by us
-    if time.time() > ends:
+    if age > lifetime + _SLACK:
         return True
     if label.get("host") != platform.node() or not _boot_id():
         return False

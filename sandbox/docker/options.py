@@ -1,7 +1,7 @@
-"""What the engine is asked for: one table that holds every measure of protection. Nothing here does anything.
+"""The request for a container: one table that holds every measure of protection. Nothing here speaks to the engine.
 
-The code runs as user 1000 without capabilities. Only the supervisor is the container's root, with three capabilities:
-to start processes as that user (SETUID, SETGID) and to end them (KILL).
+The code runs as an ordinary user without capabilities, another one in each box. Only the supervisor is the container's
+root, with three capabilities: to start processes as that user (SETUID, SETGID) and to end them (KILL).
 """
 
 from __future__ import annotations
@@ -12,25 +12,29 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .base import WORKSPACE, Limits, size_of
-from .boot import BOOT
-from .settings import supervisor_settings
+from ..base import WORKSPACE
+from ..host.boot import BOOT
+from ..host.messages import supervisor_settings
+from ..limits import Limits, size_of
 
-UNCONFINED = "unconfined"  # a `seccomp` that filters nothing
-
-UID = 1000
 NO_NETWORK = "none"
+HOSTNAME = "sandbox"
+
+_CPU_PERIOD = 100_000  # microseconds, in which the processes of a box get `cpus` times as much processor time
+
+# An empty file takes about 1 KiB of the box's memory, in /workspace and in /tmp: a quarter of it may be such.
+_MEMORY_PER_INODE = 8 << 10
 
 
 @cache
 def default_seccomp() -> str:
-    """Our own filter of system calls, as the engine takes it."""
+    """Return our own filter of system calls, in the form that the engine takes."""
     return json.dumps(json.loads(Path(__file__).with_name("seccomp.json").read_text("utf-8")))
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class BoxOptions:
-    """Every measure of protection that `Limits` does not hold; the last six are there to be seen, and the same always.
+    """Every measure of protection that `Limits` does not hold. The last six are the same for every box.
 
     Hashable, as boxes with equal options are interchangeable.
     """
@@ -46,20 +50,36 @@ class BoxOptions:
     capabilities: tuple[str, ...] = field(default=("SETUID", "SETGID", "KILL"), init=False)  # the supervisor's alone
     no_new_privileges: bool = field(default=True, init=False)
     ipc: str = field(default="private", init=False)
-    mounts: tuple[str, ...] = field(default=(), init=False)  # of the host
+    mounts: tuple[str, ...] = field(default=(), init=False)  # of the host's folders
     log_driver: str = field(default="none", init=False)  # output would fill the host's disk
     orphans_collected: bool = field(default=True, init=False)  # by an init; else zombies use up the process limit
 
 
-def container_config(options: BoxOptions, image: str, labels: dict[str, str], volumes: list[str]) -> dict[str, Any]:
-    """The body of the engine's request to create the container (`POST /containers/create`)."""
+def container_config(
+    options: BoxOptions,
+    image: str,
+    labels: dict[str, str],
+    volumes: list[str],
+    *,
+    user: int = 1000,
+) -> dict[str, Any]:
+    """The body of the engine's request to create the container (`POST /containers/create`).
+
+    Args:
+        options: the measures of protection.
+        image: its id.
+        labels: of the container.
+        volumes: folders that the image declares as volumes.
+        user: the id of the code's user. The kernel counts some things per user id (inotify instances, pipe pages,
+            queued signals), so boxes that share an id can starve one another.
+    """
     return {
         "Image": image,
         "Entrypoint": ["python3", "-u", "-c", BOOT],
         "Cmd": [],
-        "User": "0:0",  # the supervisor; what the image names is for programs that are not there
+        "User": "0:0",  # of the supervisor; the image's USER is meant for its own entrypoint, which is replaced
         "WorkingDir": "/",
-        "Hostname": "sandbox",
+        "Hostname": HOSTNAME,
         "Labels": labels,
         "Healthcheck": {"Test": ["NONE"]},  # an image's health check would run as root
         "AttachStdin": True,
@@ -68,20 +88,17 @@ def container_config(options: BoxOptions, image: str, labels: dict[str, str], vo
         "OpenStdin": True,
         "StdinOnce": True,  # the container's input ends with our connection, hence with our death
         "Tty": False,
-        # The runtime makes an empty namespace then, and the engine need not set up a network without members, which
-        # takes it a third of a start. It writes no /etc/hosts either, hence `inside_names.py`.
-        "NetworkDisabled": options.network == NO_NETWORK,
-        "HostConfig": _host_config(options, volumes),
+        "HostConfig": _host_config(options, volumes, user),
     }
 
 
-def _host_config(options: BoxOptions, volumes: list[str]) -> dict[str, Any]:
+def _host_config(options: BoxOptions, volumes: list[str], user: int) -> dict[str, Any]:
     limits = options.limits
     memory = size_of(limits.memory)
     config: dict[str, Any] = {
         "NetworkMode": options.network,
         "ReadonlyRootfs": options.read_only,
-        "Tmpfs": _tmpfs(limits, volumes),
+        "Tmpfs": _tmpfs(limits, volumes, user),
         "CapDrop": ["ALL"],
         "CapAdd": list(options.capabilities),
         "SecurityOpt": [
@@ -91,8 +108,12 @@ def _host_config(options: BoxOptions, volumes: list[str]) -> dict[str, Any]:
         "PidsLimit": limits.pids,
         "Memory": memory,
         "MemorySwap": memory,  # memory and swap together, that is no swap
-        "NanoCpus": int(limits.cpus * 1e9),
+        "CpuPeriod": _CPU_PERIOD,
+        "CpuQuota": int(limits.cpus * _CPU_PERIOD),
         "IpcMode": options.ipc,
+        "CgroupnsMode": "private",  # else /sys/fs/cgroup may show the host's root, which counts no killed processes
+        # A closed connection would keep its port for a minute, beyond a reset.
+        "Sysctls": {"net.ipv4.tcp_max_tw_buckets": "0"},
         "ShmSize": size_of(limits.shm),
         "Ulimits": [
             {"Name": "core", "Soft": 0, "Hard": 0},
@@ -105,34 +126,31 @@ def _host_config(options: BoxOptions, volumes: list[str]) -> dict[str, Any]:
         "Binds": list(options.mounts),
     }
     if options.network == NO_NETWORK:
-        # The supervisor tells names at the resolver's port, for which it would need another capability.
-        config["Sysctls"] = {"net.ipv4.ip_unprivileged_port_start": "0"}
+        config["ExtraHosts"] = [f"{HOSTNAME}:127.0.0.1"]  # the engine knows no address of a box without a network
     if options.runtime is not None:
         config["Runtime"] = options.runtime
     return config
 
 
-def _tmpfs(limits: Limits, volumes: list[str]) -> dict[str, str]:
+def _tmpfs(limits: Limits, volumes: list[str], user: int) -> dict[str, str]:
     common = "rw,nosuid,nodev"
+    inodes = min(limits.max_inodes, size_of(limits.memory) // _MEMORY_PER_INODE)
     return {
-        # An image's volumes would be folders on the host's disk, without a limit.
-        **dict.fromkeys(volumes, f"{common},noexec,size=64k,mode=0555"),
-        WORKSPACE: (
-            f"{common},exec,size={size_of(limits.workspace)},nr_inodes={limits.max_inodes},"
-            f"uid={UID},gid={UID},mode=0700"
-        ),
-        "/tmp": f"{common},exec,size={size_of(limits.tmp)},nr_inodes={limits.max_inodes},mode=1777",
+        # An image's volumes would be folders on the host's disk, without a limit. In /dev/mqueue the code could make
+        # message queues.
+        **dict.fromkeys([*volumes, "/dev/mqueue"], f"{common},noexec,size=64k,mode=0555"),
+        WORKSPACE: f"{common},exec,size={size_of(limits.workspace)},nr_inodes={inodes},uid={user},gid={user},mode=0700",
+        "/tmp": f"{common},exec,size={size_of(limits.tmp)},nr_inodes={inodes},mode=1777",
         "/dev/shm": f"{common},noexec,size={size_of(limits.shm)},nr_inodes=1024,mode=1777",
     }
 
 
-def box_settings(options: BoxOptions, *, pipes: bool) -> dict[str, Any]:
-    """What the supervisor is told first."""
+def box_settings(options: BoxOptions, user: int) -> dict[str, Any]:
+    """The settings of the supervisor, its first message."""
     return supervisor_settings(
         options.limits,
         workspace=WORKSPACE,
         environment=dict(options.environment),
         preload=options.preload,
-        names=options.network == NO_NETWORK,
-        pipes=pipes,
+        user=user,
     )

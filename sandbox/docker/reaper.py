@@ -7,14 +7,14 @@ in between, a container that was created and never started.
 from __future__ import annotations
 
 import logging
-import time
 
-from .client import Client, translate
+from ..errors import EngineError
+from .client import Client
+from .connect import translate
 from .engine import Engine
-from .errors import EngineError
-from .owner import is_abandoned
+from .labels import is_abandoned
 
-logger = logging.getLogger("gymnast.sandbox")
+logger = logging.getLogger(__name__)
 
 
 async def reap(engine: Engine) -> list[str]:
@@ -37,8 +37,9 @@ def reap_once(engine: Engine) -> None:
 
 def _reap(client: Client) -> list[str]:
     removed = []
+    now = client.now()
     for found in client.containers():
-        age = time.time() - found["Created"]
+        age = now - found["Created"]
         if not is_abandoned(found.get("Labels") or {}, state=found["State"], age=age):
             continue
         names = found.get("Names") or [found["Id"][:12]]  # one that is half removed has lost its name

@@ -5,26 +5,20 @@ Runs inside the box: standard library only, Python >= 3.8.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import signal
-import sys
-from typing import Any
 
-from . import inside_processes as processes
-from .inside_sessions import Session
+from . import processes
 from .protocol import ProtocolError
+from .session import Box, Session
 
-_FIONREAD = 0x541B  # of ioctl(2): how many bytes a pipe holds
-_LONGEST = 1 << 16  # bytes of an answer: a directory's path may be longer than what the kernel takes at once
+_LONGEST = 1 << 16  # bytes of a reply: the path of a directory may be longer than a path that the kernel accepts
 
-# Reads a command, runs it, and only then reads the nonce with which to report its status and the directory.
+# The shell reads a command, runs it, and only then reads the nonce, with which it reports the status and the directory.
 #
-# Nothing that a command writes, to whatever descriptor, passes for a status unless it has read the nonce, which is in
-# the pipe until the command ends. It can do that, as it runs in this very process: `eval` keeps copies of the channel
-# from descriptor 10 on. Who imitates this loop so far is believed, and has lied about himself. It helps him no further:
-# a shell that runs on instead of taking the next command, or that gives an answer too many, is killed for it
-# (`untaken`, `_on_reply`), and the box is replaced.
+# A command's output never passes for a status: a status must carry the nonce, which stays in the pipe until the command
+# ends. A command runs in this very process, though, and `eval` keeps copies of the channel from descriptor 10 on, so it
+# can read the nonce and forge one status, that is lie about its own exit code. It gains nothing else: a shell that
+# does not take the next command is killed at that command's timeout, and one that answers twice is killed at once.
 _SHELL = r"""
 while IFS= builtin read -r -d '' __gymnast_command <&8; do
   eval "$__gymnast_command" </dev/null 8<&- 9>&-
@@ -36,27 +30,20 @@ done
 
 
 class BashSession(Session):
-    """A shell that stays, with its directory, variables and functions."""
+    """A shell that keeps its directory, variables and functions."""
 
-    def __init__(self, box: Any) -> None:
+    def __init__(self, box: Box) -> None:
         super().__init__(box)
+        self.program = processes.program("bash")  # its path; "" where the image has none
         self.cwd = box.workspace
 
     def start(self, fds: dict[int, int]) -> int:
         self.buffer = bytearray()
         arguments = ["bash", "--norc", "--noprofile", "-O", "expand_aliases", "-c", _SHELL]
-        return self.box.spawn(lambda: processes.replace(self.box.bash, arguments), fds, self.cwd)
+        return self.box.spawn(lambda: processes.replace(self.program, arguments), fds, self.cwd)
 
     def request(self, source: bytes) -> bytes:
         return b"%s\0%s\0" % (source, self.nonce)
-
-    def untaken(self) -> int:
-        last = len(self.nonce) + 1  # is read when the command has ended
-        try:
-            held = fcntl.ioctl(self.commands, _FIONREAD, bytes(4))
-        except OSError:
-            return 0
-        return max(0, int.from_bytes(held, sys.byteorder) + len(self.outgoing) - last)
 
     def feed(self, data: bytes) -> None:
         self.buffer += data
@@ -70,15 +57,15 @@ class BashSession(Session):
             raise ProtocolError(f"the shell answered {bytes(text[:80])!r}")
         status, directory = fields[1:]
         if not status.isdigit() or len(status) > 3:  # a longer number may be one that int() refuses
-            raise ProtocolError(f"the shell gave {status[:80]!r} for a status")
+            raise ProtocolError(f"the shell gave {status[:80]!r} as a status")
         self.buffer.clear()
         code, self.cwd = int(status) & 0xFF, os.fsdecode(directory)
         parts = [b"", b"", b""]
         self.reply = {"status": "error" if code else "ok", "code": code, "value": False, "dropped": 0, "parts": parts}
 
-    def interrupt(self) -> None:
-        """Interrupt what the shell waits for; the shell itself would ignore it, as background jobs do."""
-        self.box.territory.send(processes.descendants(self.pid), signal.SIGINT)
+    def interrupt(self, began: int) -> None:
+        """Interrupt the command for which the shell waits. The shell itself would ignore SIGINT, as its jobs do."""
+        self._interrupt_children(began)
 
     def reset(self) -> None:
         self.cwd, self.lost = self.box.workspace, False

@@ -1,73 +1,80 @@
-"""Files inside the box: read, write, list and wipe, as the code's own user.
+"""Files inside the box: read, write, list and remove them, with the rights of the code.
 
-Each operation runs in a child process of its own that has no privileges, so a trap that the code has laid (a link
-into /proc, a pipe that nobody feeds) catches a process that can do no more than the code itself.
+Each operation runs in a child process without privileges. A trap of the code (a link into /proc, a pipe without a
+writer) thus catches a process that has only the rights of the code itself.
 Runs inside the box: standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 from collections.abc import Callable
 from typing import Any
 
-_LISTED_BYTES = 64  # about what one entry takes beside its name
+from .protocol import MAX_LISTED, PIECE
 
 
 def report(work: Callable[[], bytes]) -> tuple[dict[str, Any], bytes]:
-    """What came of a piece of work, as a frame: an empty header and the result, or an errno and a detail."""
+    """Call a function and return the parts of a frame: an empty header and the result, or an errno and a detail."""
     try:
         return {}, work()
     except OSError as error:
         return {"errno": error.errno or errno.EIO, "detail": error.strerror or ""}, b""
-    except (ValueError, MemoryError) as error:  # a NUL in the path, or a file that the box's memory cannot hold
+    except (ValueError, MemoryError) as error:  # a NUL in the path, or too little memory
         return {"errno": errno.EINVAL if isinstance(error, ValueError) else errno.ENOMEM, "detail": str(error)}, b""
 
 
-def perform(operation: str, path: str, data: bytes, limit: int, recursive: bool) -> bytes:
-    """Read, write or list.
+def perform(request: dict[str, Any], path: str, data: bytes, limit: int) -> bytes:
+    """Read or write a piece of a file, or list a folder.
+
+    Args:
+        request: the header of the host's request.
+        path: of the file or folder.
+        data: the piece to write.
+        limit: bytes of a file, or of a listing.
 
     Raises:
         OSError, ValueError, MemoryError: it cannot be done.
     """
-    if operation == "read":
-        return _read(path, limit)
-    if operation == "write":
-        _write(path, data)
+    if request["op"] == "read":
+        return _read(path, request["offset"], limit)
+    if request["op"] == "write":
+        _write(path, request["offset"], data)
         return b""
-    assert operation == "list", operation
-    return _list(path, limit, recursive)
+    assert request["op"] == "list", request
+    return _list(path, limit, request["recursive"])
 
 
-def _read(path: str, limit: int) -> bytes:
-    # Without O_NONBLOCK the opening of a pipe waits for a writer.
+def _read(path: str, offset: int, limit: int) -> bytes:
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         _require_regular(fd)
-        chunks, total = [], 0
-        size = os.fstat(fd).st_size
-        while size <= limit and total <= limit:  # the size of a file in /proc is said to be 0
-            chunk = os.read(fd, 1 << 20)
-            if not chunk:
-                return b"".join(chunks)
-            chunks.append(chunk)
-            total += len(chunk)
-        raise OSError(errno.EFBIG, f"the file has {max(size, total)} bytes or more, the limit is {limit}")
+        piece, size = bytearray(), os.fstat(fd).st_size  # a file in /proc has contents and a size of 0
+        while size <= limit and len(piece) < PIECE:
+            data = os.pread(fd, PIECE - len(piece), offset + len(piece))
+            if not data:
+                break
+            piece += data
+        size = max(size, offset + len(piece))
+        if size > limit:
+            raise OSError(errno.EFBIG, f"the file has {size} bytes or more, the limit is {limit}")
+        return bytes(piece)
     finally:
         os.close(fd)
 
 
-def _write(path: str, data: bytes) -> None:
+def _write(path: str, offset: int, data: bytes) -> None:
     folder = os.path.dirname(path)
     if folder:
         os.makedirs(folder, exist_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
     try:
         _require_regular(fd)
-        os.ftruncate(fd, 0)
+        os.ftruncate(fd, offset)
+        os.lseek(fd, offset, os.SEEK_SET)
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(fd, rest) :]
@@ -80,12 +87,12 @@ def _require_regular(fd: int) -> None:
     if stat.S_ISDIR(mode):
         raise OSError(errno.EISDIR, "this is a directory")
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "this is no regular file but a device, a pipe or a socket")
+        raise OSError(errno.EINVAL, "this is not a regular file but a device, a pipe or a socket")
 
 
 def _list(path: str, limit: int, recursive: bool) -> bytes:
     root = os.fsencode(path)
-    found: list[tuple[str, str, int]] = []
+    found: list[bytes] = []
     folders, total = [b""], 0
     while folders:
         folder = folders.pop()
@@ -94,34 +101,31 @@ def _list(path: str, limit: int, recursive: bool) -> bytes:
         except OSError:
             if not folder:
                 raise
-            continue  # not ours to read, or gone meanwhile; it is listed itself
+            continue  # the code may not read it, or it is gone; its own entry is listed
         with entries:
             for entry in entries:
                 name = os.path.join(folder, entry.name)
                 kind, size = _describe(entry)
-                total += len(name) + _LISTED_BYTES
-                if total > limit:
+                found.append(b"%s%d %s\0" % (kind, size, name))
+                total += len(found[-1])
+                if total > limit or len(found) > MAX_LISTED:
                     raise OSError(errno.EFBIG, f"the listing is too long, with {len(found)} files so far")
-                found.append((os.fsdecode(name), kind, size))
-                if recursive and kind == "directory":
+                if recursive and kind == b"d":
                     folders.append(name)
-    listing = json.dumps(sorted(found)).encode("ascii")
-    if len(listing) > limit:  # JSON writes up to six bytes for one
-        raise OSError(errno.EFBIG, f"the listing of {len(found)} files has {len(listing)} bytes, the limit is {limit}")
-    return listing
+    return b"".join(found)
 
 
-def _describe(entry: Any) -> tuple[str, int]:
+def _describe(entry: Any) -> tuple[bytes, int]:
     try:
         status = entry.stat(follow_symlinks=False)
     except OSError:
-        return "other", 0
-    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
-    return kinds.get(stat.S_IFMT(status.st_mode), "other"), status.st_size
+        return b"o", 0
+    kinds = {stat.S_IFREG: b"f", stat.S_IFDIR: b"d", stat.S_IFLNK: b"l"}
+    return kinds.get(stat.S_IFMT(status.st_mode), b"o"), status.st_size
 
 
-def wipe_memory() -> None:
-    """Empty every file system in memory that the code can write to; no other process may be running."""
+def empty_memory() -> None:
+    """Empty every file system in memory that the code can write to. No other process of it may be running."""
     with open("/proc/self/mounts") as file:
         mounts = [line.split() for line in file]
     for _, path, kind, options, *_ in mounts:
@@ -132,16 +136,16 @@ def wipe_memory() -> None:
 
 
 def empty(path: str) -> None:
-    """Remove everything below a directory: step by step, as paths may be longer than the kernel takes.
+    """Remove everything below a directory. It goes step by step, as a path may be longer than the kernel accepts.
 
-    '..' is safe here only because no other process is left that could move directories about.
+    '..' is safe here only because no other process of the code is running that could move directories.
     """
     if os.stat(path).st_uid == os.getuid():
         os.chmod(path, 0o700)
         _forget_attributes(path)
     os.chdir(path)
-    waiting = [_unlink_files()]  # for each level the directories still to remove
-    names: list[bytes] = []  # the way down
+    waiting = [_unlink_files()]  # for each level, the directories that are still to be removed
+    names: list[bytes] = []  # the path to the current directory
     while True:
         if waiting[-1]:
             name = waiting[-1].pop()
@@ -154,6 +158,7 @@ def empty(path: str) -> None:
             os.rmdir(names.pop())
             waiting.pop()
         else:
+            os.utime(".")  # else code could leave a message in the times of a folder
             os.chdir("/")
             return
 
@@ -166,7 +171,7 @@ def _forget_attributes(path: str) -> None:
             raise
         return
     for name in names:
-        if not name.startswith("security."):  # these are the system's
+        if not name.startswith("security."):  # those belong to the system
             os.removexattr(path, name)
 
 

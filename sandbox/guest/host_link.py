@@ -1,4 +1,4 @@
-"""The supervisor's end of the connection to the host: standard input and output, or two pipes that the host has opened.
+"""The supervisor's end of the connection to the host: requests on standard input, answers on standard output.
 
 Runs inside the box: standard library only, Python >= 3.8.
 """
@@ -12,21 +12,22 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .inside_loop import Loop
+from .loop import Loop
 from .protocol import Decoder, encode
 
+_REQUESTS, _ANSWERS = 0, 1  # descriptors
 _CHUNK = 1 << 16
 
 
 class Host:
-    """Who sends requests and gets answers; the box ends when it is gone.
+    """The connection to the host. The box ends when the host is gone.
 
     Args:
-        loop: where requests are waited for.
-        decoder: that of the frames on standard input.
-        frames: those that have come already.
+        loop: the supervisor's event loop.
+        decoder: the decoder of standard input.
+        frames: requests that have come already.
         end: the moment of time.monotonic() at which the lifetime of the box is over.
-        leave: ends the box, for a reason.
+        shut_down: ends the box, for a reason.
     """
 
     def __init__(
@@ -35,22 +36,23 @@ class Host:
         decoder: Decoder,
         frames: collections.deque[tuple[dict[str, Any], bytes]],
         end: float,
-        leave: Callable[[str], None],
+        shut_down: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._decoder = decoder
         self._frames = frames
         self._end = end
-        self._leave = leave
-        self._requests, self._answers = 0, 1
-        loop.watch(0, self._on_requests)
+        self._shut_down = shut_down
+        for stream in (_REQUESTS, _ANSWERS):  # a host that does not read must not keep the box from its end
+            os.set_blocking(stream, False)
+        loop.watch(_REQUESTS, self._on_requests)
 
     def next(self, deadline: float) -> tuple[dict[str, Any], bytes]:
         """Wait for the next request; the box ends if none has come by then."""
         deadline = min(deadline, self._end)
         while not self._frames:
             if time.monotonic() >= deadline:
-                self._leave("its lifetime or idle time is over")
+                self._shut_down("its lifetime or idle time is over")
             self._loop.pump(deadline)
         return self._frames.popleft()
 
@@ -60,49 +62,29 @@ class Host:
         data = memoryview(encode(answer, b"".join(parts)))
         while data:
             try:
-                data = data[os.write(self._answers, data) :]
+                data = data[os.write(_ANSWERS, data) :]
             except BlockingIOError:
                 self._await_room()
             except BrokenPipeError:
-                self._leave("its owner is gone")
-
-    def offer_pipes(self, deadline: float) -> None:
-        """Offer two pipes, which the host may be able to open; what follows goes over them if it has."""
-        requests, theirs = os.pipe()
-        ours, answers = os.pipe()
-        ends = {"requests": [theirs, os.fstat(theirs).st_ino], "answers": [ours, os.fstat(ours).st_ino]}
-        self.reply({"id": 0, "pipes": {"pid": os.getpid(), **ends}}, [])
-        taken = self.next(deadline)[0]["taken"]
-        for end in (theirs, ours):
-            os.close(end)  # who writes to a pipe must not hold its other end, or would not see it end
-        if not taken:
-            os.close(requests)
-            os.close(answers)
-            return
-        self._requests, self._answers = requests, answers
-        os.set_blocking(answers, False)
-        self._loop.watch(requests, self._on_requests)
-        self._loop.unwatch(0)
-        self._loop.watch(0, self._on_end)
+                self._shut_down("its owner is gone")
 
     def _await_room(self) -> None:
         """Wait until the host has read something, unless it dies or the box's time is over."""
         if time.monotonic() >= self._end:
-            self._leave("its lifetime is over")
-        self._loop.watch(self._answers, lambda: None, select.EPOLLOUT)
+            self._shut_down("its lifetime is over")
+        self._loop.watch(_ANSWERS, lambda: None, select.EPOLLOUT)
         self._loop.pump(self._end)
-        self._loop.unwatch(self._answers)
+        self._loop.unwatch(_ANSWERS)
 
     def _on_requests(self) -> None:
-        data = os.read(self._requests, _CHUNK)
+        try:
+            data = os.read(_REQUESTS, _CHUNK)
+        except BlockingIOError:
+            return
         if not data:
-            self._leave("its owner is gone")
+            self._shut_down("its owner is gone")
         for header, payload in self._decoder.feed(data):
             if header["op"] == "interrupt":
                 self._loop.unwanted = header["id"]
             else:
                 self._frames.append((header, payload))
-
-    def _on_end(self) -> None:
-        """Standard input, over which nothing comes any more, has ended."""
-        self._leave("its owner is gone")

@@ -1,4 +1,4 @@
-"""Processes inside the box: starting them, finding them, signalling them.
+"""Processes inside the box: start them, find them, signal them.
 
 Runs inside the box: standard library only, Python >= 3.8.
 """
@@ -22,7 +22,10 @@ _SCRATCH = 40  # descriptors from here on are free while a child arranges its ow
 def spawn(
     run: Callable[[], Any], fds: dict[int, int], environment: dict[str, str], cwd: str, enter: Callable[[], None]
 ) -> int:
-    """Fork a process that gives up what is not the code's (`enter`), with the descriptors `{its number: ours}` alone.
+    """Fork a process that gives up its privileges (`enter`) and keeps only the descriptors `{its number: ours}`.
+
+    Each standard stream that is not among them is the null device, opened anew: processes that share one opening of a
+    file share its locks and flags too, and could leave messages there.
 
     Raises:
         OSError: there are too many processes, or no memory.
@@ -35,7 +38,7 @@ def spawn(
         for number in (signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
-        os.nice(5)  # the supervisor must get its turn beside a fork bomb
+        os.nice(5)  # so that the supervisor gets its turn beside a fork bomb
         enter()
         _arrange(fds)
         os.environ.clear()
@@ -53,6 +56,9 @@ def spawn(
 
 
 def _arrange(fds: dict[int, int]) -> None:
+    for target in range(3):
+        if target not in fds:
+            fds = {**fds, target: os.open(os.devnull, os.O_RDWR)}
     copies = {target: fcntl.fcntl(source, fcntl.F_DUPFD, _SCRATCH) for target, source in fds.items()}
     limit = os.sysconf("SC_OPEN_MAX")
     for target, copy in copies.items():
@@ -66,40 +72,41 @@ def _arrange(fds: dict[int, int]) -> None:
 
 
 def program(name: str) -> str:
-    """The path of a program, or "" if there is none."""
+    """Return the path of a program, or "" if it is not on the PATH."""
     candidates = (os.path.join(folder, name) for folder in os.get_exec_path())
     return next((path for path in candidates if os.path.isfile(path) and os.access(path, os.X_OK)), "")
 
 
 def replace(path: str, arguments: list[str]) -> None:
-    """Become another program, for which signals mean what they mean everywhere: Python ignores two of them."""
+    """Become another program, with the usual effect of the two signals that Python ignores."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.execv(path, arguments)
 
 
 def everyone() -> set[int]:
-    """Every process that can be seen."""
+    """Return every process that can be seen."""
     return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
 def now() -> int:
-    """The time in the unit of a process's start time."""
+    """Return the time in the unit of a process's start time."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
 
 
 def started_since(moment: int, pids: Iterable[int]) -> set[int]:
-    """Those younger than a moment of `now()`, the dead that nobody has waited for excepted."""
+    """Return the processes among `pids` that are alive and were started at a moment of `now()` or later."""
     found = set()
     for pid in pids:
         fields = _stat(pid)
-        if fields and fields[0] not in (b"Z", b"X") and int(fields[19]) >= moment:
+        # A process is in state Z as soon as its first thread has ended; its other threads may still run.
+        if fields and (fields[0] not in (b"Z", b"X") or int(fields[17]) > 1) and int(fields[19]) >= moment:
             found.add(pid)
     return found
 
 
 def descendants(root: int) -> set[int]:
-    """The children of a process, their children, and so on, the dead that nobody has waited for included."""
+    """Return the children of a process, their children, and so on, zombies included."""
     children: dict[int, list[int]] = {}
     for pid in everyone():
         fields = _stat(pid)
@@ -114,7 +121,7 @@ def descendants(root: int) -> set[int]:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """The fields of /proc/PID/stat from the state on (index 0); empty if the process is gone."""
+    """Return the fields of /proc/PID/stat from the state on (index 0); none if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -123,12 +130,12 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def send(pids: Iterable[int], number: int, *, under: int = 0) -> None:
-    """Signal processes, the dead among them excepted, and those that became another user's (as `sudo` does).
+    """Signal processes. Skip those that are gone, and those that became another user's (as `sudo` does).
 
     Args:
         pids: the processes.
         number: the signal.
-        under: a process from which they must descend at this moment: a number may have come to be a stranger's.
+        under: a process from which they must descend at this moment; a number may have been reused for a stranger.
     """
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -140,7 +147,7 @@ def send(pids: Iterable[int], number: int, *, under: int = 0) -> None:
 
 def _send_to_descendant(pid: int, number: int, root: int) -> None:
     try:
-        handle = os.pidfd_open(pid)  # whoever has the number now; who gets it later is not signalled by this
+        handle = os.pidfd_open(pid)  # holds the process that has the number now, and no later one
     except (AttributeError, OSError):  # Python 3.8, or an old kernel
         if _descends(pid, root):
             os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""The Python session as the supervisor sees it: a worker, its channel, and the checks of what comes from it.
+"""The Python session: the supervisor's side of a worker (`python_worker.py`).
 
 Runs inside the box: standard library only, Python >= 3.8.
 """
@@ -11,46 +11,46 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from .inside_channel import decode_reply, encode_request, new_nonce
-from .inside_sessions import Session
-from .inside_worker import serve
+from . import processes
+from .python_worker import decode_reply, encode_request, new_nonce, serve
+from .session import Box, Session
 
 
 class PythonSession(Session):
-    """The worker of `inside_worker.py`, forked from the supervisor."""
+    """A worker, forked from the supervisor, that keeps its variables and imports."""
 
     COMMANDS, REPLIES = 62, 63  # out of the way of code that closes or reuses the first few
 
-    def __init__(self, box: Any) -> None:
+    def __init__(self, box: Box) -> None:
         super().__init__(box)
-        self.errand: Callable[[], Any] | None = None  # what a worker that is being begun does before its first cell
+        self._setup: Callable[[], Any] | None = None  # what a worker that is being started does before its first cell
 
-    def begin_with(self, errand: Callable[[], Any], seconds: float) -> str:
-        """Begin a worker that has something else to do first; returns what went wrong, or "".
+    def start_with(self, setup: Callable[[], Any], seconds: float) -> str:
+        """Start a worker that calls `setup` before its first cell; return the error of that call, or "".
 
-        It costs a process less than to have another one do it.
+        A process of its own for `setup` would make each reset longer by a fork.
         """
         assert not self.pid
-        self.errand = errand
+        self._setup = setup
         try:
             self.ensure()
         finally:
-            self.errand = None
-        self._await_reply(seconds)
+            self._setup = None
+        self._await_reply(seconds, processes.now())
         reply, self.reply, self.nonce = self.reply, None, b""
         if reply is None:
             self.kill()
-            return "it did not come to its end"
+            return "it did not end in time"
         return reply["parts"][2].decode("utf-8", "replace")
 
     def start(self, fds: dict[int, int]) -> int:
         self.limit: int = self.box.settings["max_output"]
         self.received = bytearray()
-        errand = None
-        if self.errand is not None:
+        setup = None
+        if self._setup is not None:
             self.nonce = new_nonce()
-            errand = (self.nonce, self.errand)
-        return self.box.spawn(lambda: serve(self.COMMANDS, self.REPLIES, self.limit, errand), fds)
+            setup = (self.nonce, self._setup)
+        return self.box.spawn(lambda: serve(self.COMMANDS, self.REPLIES, self.limit, setup), fds)
 
     def request(self, source: bytes) -> bytes:
         return encode_request(self.nonce, source)
@@ -61,6 +61,8 @@ class PythonSession(Session):
         if self.reply is not None:
             self.received.clear()
 
-    def interrupt(self) -> None:
+    def interrupt(self, began: int) -> None:
+        """Interrupt the worker, and the processes that its cell has started: os.system() waits for its child anyway."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGINT)  # the group: os.system() waits for its child whatever comes
+            os.kill(self.pid, signal.SIGINT)
+        self._interrupt_children(began)

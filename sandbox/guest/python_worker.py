@@ -1,7 +1,9 @@
-"""The Python session: a process without privileges that runs cells of code, one after the other, in one namespace.
+"""The Python worker: a process without privileges that runs cells of code, one after the other, in one namespace.
 
-Forked from the supervisor, which has imported everything already. Whatever the code does to this process harms this
-process alone: the supervisor bounds, checks and replaces it. Runs inside the box: standard library only, Python >= 3.8.
+It is forked from the supervisor, which has imported everything already. Code can damage only this process: the
+supervisor bounds, checks and replaces it. They exchange messages of fixed fields, not JSON: the supervisor is root and
+reads bytes that hostile code may have written, and a number of 32 bits can be neither of a wrong type nor slow to read.
+Runs inside the box: standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations
@@ -12,30 +14,42 @@ import linecache
 import os
 import signal
 import site
+import struct
 import sys
 import traceback
 import types
 from collections.abc import Callable
 from typing import Any
 
-from .inside_channel import encode_reply, read_request
+from .protocol import ProtocolError
 
 CELL = "<cell "  # file names of cells begin so
 
 _SIGINT = int(signal.SIGINT)
-_set_handler = _signal.signal  # what `signal.signal` wraps to make enumerations of handlers, twenty times slower
+_set_handler = _signal.signal  # `signal.signal` wraps it to make enumerations of handlers, twenty times slower
+
+_REQUEST = struct.Struct(">16sI")  # the nonce, and the length of the source that follows
+# The nonce; whether the cell failed, and whether it has a value; the exit code; bytes of value and traceback that were
+# dropped; and the lengths of the parts that follow: the value's head and tail, and the traceback.
+_REPLY = struct.Struct(">16s??BQIII")
+_MOST_DROPPED = 1 << 53
+_CHUNK = 1 << 16
+_MARKER = 64  # bytes, at most, of the text that replaces the middle of a long traceback
 
 
-def serve(requests: int, replies: int, limit: int, errand: tuple[bytes, Callable[[], Any]] | None) -> None:
+def serve(requests: int, replies: int, limit: int, setup: tuple[bytes, Callable[[], Any]] | None) -> None:
     """Answer requests (a nonce and a cell's source) until the descriptor `requests` ends.
 
-    An errand is a nonce, and what is to be done before anything of the code is here; it is answered like a cell.
+    Args:
+        requests, replies: descriptors.
+        limit: bytes of a value, and of a traceback.
+        setup: a nonce, and a function to call before the first cell; it is answered like a cell.
     """
     read, write, getpid, leave = os.read, os.write, os.getpid, os._exit  # before the code can replace them
     me = getpid()
-    if errand is not None:
-        nonce, work = errand
-        os.write(replies, encode_reply(nonce, 0, None, _problem(work), limit))
+    if setup is not None:
+        nonce, work = setup
+        os.write(replies, encode_reply(nonce, 0, None, _error_of(work), limit))
     namespace = _prepare_interpreter()
     count = 0
     while True:
@@ -53,7 +67,7 @@ def serve(requests: int, replies: int, limit: int, errand: tuple[bytes, Callable
             reply = reply[write(replies, reply) :]
 
 
-def _problem(work: Callable[[], Any]) -> bytes | None:
+def _error_of(work: Callable[[], Any]) -> bytes | None:
     try:
         work()
         os.chdir(os.environ["PWD"])
@@ -68,16 +82,16 @@ def _prepare_interpreter() -> dict[str, Any]:
     sys.modules["__main__"] = main
     sys.argv = [""]
     sys.path.insert(0, "")
-    site.USER_BASE = site.USER_SITE = None  # found out anew, as the home is another one now
-    sys.path.append(site.getusersitepackages())  # where `pip install` puts things, in a box with a network
+    site.USER_BASE = site.USER_SITE = None  # computed again, as the home has changed
+    sys.path.append(site.getusersitepackages())  # `pip install` puts packages there, in a box with a network
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     for name, number in (("stdout", 1), ("stderr", 2)):
-        # Line by line: what was printed before a crash or a kill is not lost.
+        # Line by line, so that nothing printed before a crash or a kill is lost.
         stream = open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_IGN)  # as ever in Python: an OSError for the code, not its death
+        signal.signal(number, signal.SIG_IGN)  # as everywhere in Python: the code gets an OSError
     _ignore_interrupts()
     return main.__dict__
 
@@ -92,11 +106,11 @@ def _ignore_interrupts() -> None:
 
 
 def _nothing(number: int, frame: Any) -> None:
-    """An interruption that comes between two cells. (SIG_IGN would be inherited by every child.)"""
+    """Ignore an interruption between two cells. (SIG_IGN would be inherited by every child.)"""
 
 
 class _Cell:
-    """One piece of code: runs it, and holds what came of it."""
+    """One piece of code and its result."""
 
     def __init__(self, namespace: dict[str, Any], name: str) -> None:
         self.namespace = namespace
@@ -112,7 +126,7 @@ class _Cell:
                 self._run_and_describe(source)
             finally:
                 _ignore_interrupts()
-        except BaseException as error:  # an interruption while the error of another was being described
+        except BaseException as error:  # an interruption while another error was being described
             self._fail(1, type(error).__name__ + "\n")
 
     def _run_and_describe(self, source: bytes) -> None:
@@ -140,7 +154,7 @@ class _Cell:
                 self.value = str(repr(value)).encode("utf-8", "backslashreplace")
 
     def _exit(self, code: Any) -> None:
-        """sys.exit() ends the cell, not the session; without an argument it is no error."""
+        """End the cell for sys.exit(); the session goes on. Without an argument it is no error."""
         number = 0 if code is None else int.__and__(code, 0xFF) if isinstance(code, int) else 1
         if number:  # as a process's: 256 is 0
             self._fail(number, f"SystemExit: {code}\n")
@@ -163,3 +177,73 @@ def _flush() -> None:
             stream.flush()  # type: ignore[union-attr]
         except (AttributeError, OSError, ValueError):
             pass  # the code closed or replaced it
+
+
+# --- messages ---------------------------------------------------------------------------------------------------
+
+
+def new_nonce() -> bytes:
+    """Return 16 bytes of text that nobody can guess; a reply has to repeat those of its request."""
+    return os.urandom(8).hex().encode()
+
+
+def encode_request(nonce: bytes, source: bytes) -> bytes:
+    return _REQUEST.pack(nonce, len(source)) + source
+
+
+def read_request(read: Callable[[int], bytes]) -> tuple[bytes, bytes] | None:
+    """Wait for the next request, with a function that reads some bytes; return None when the channel has ended."""
+    data, nonce, end = bytearray(), b"", 0
+    while not nonce or len(data) < end:
+        more = read(_CHUNK)
+        if not more:
+            return None
+        data += more
+        if not nonce and len(data) >= _REQUEST.size:
+            nonce, length = _REQUEST.unpack_from(data)
+            end = _REQUEST.size + length
+    return nonce, bytes(data[_REQUEST.size :])
+
+
+def encode_reply(nonce: bytes, code: int, value: bytes | None, error: bytes | None, limit: int) -> bytes:
+    """Encode a cell's exit code, its value or None, and its traceback or None, each cut to the limit."""
+    head, tail, dropped = _cut(value or b"", limit)
+    start, end, more = _cut(error or b"", limit)
+    text = b"%s\n[... %d bytes dropped ...]\n%s" % (start, more, end) if more else start
+    lengths = (len(head), len(tail), len(text))
+    fields = _REPLY.pack(nonce, error is not None, value is not None, code, dropped + more, *lengths)
+    return b"".join((fields, head, tail, text))
+
+
+def decode_reply(data: bytearray, nonce: bytes, limit: int) -> dict[str, Any] | None:
+    """Decode a worker's reply; return None if more of it is to come.
+
+    Args:
+        data: every byte that came since the request.
+        nonce: the request's.
+        limit: bytes of a value, and of a traceback.
+
+    Raises:
+        ProtocolError: this is not a reply to that request.
+    """
+    if not data.startswith(nonce[: len(data)]):
+        raise ProtocolError("its reply does not begin with the nonce of the request")
+    if len(data) < _REPLY.size:
+        return None
+    _, failed, value, code, dropped, head, tail, error = _REPLY.unpack_from(data)
+    tail_at, error_at, end = _REPLY.size + head, _REPLY.size + head + tail, _REPLY.size + head + tail + error
+    if head + tail > limit or error > limit + _MARKER or dropped > _MOST_DROPPED or len(data) > end:
+        raise ProtocolError("its reply is longer than the limits allow")
+    if len(data) < end:
+        return None
+    parts = [bytes(data[_REPLY.size : tail_at]), bytes(data[tail_at:error_at]), bytes(data[error_at:])]
+    status = "error" if failed else "ok"
+    return {"status": status, "code": code, "value": value, "dropped": dropped, "parts": parts}
+
+
+def _cut(data: bytes, limit: int) -> tuple[bytes, bytes, int]:
+    """Return the head and the tail of data that is larger than the limit, and the number of bytes dropped."""
+    if len(data) <= limit:
+        return data, b"", 0
+    half = limit // 2
+    return data[:half], data[-half:], len(data) - 2 * half

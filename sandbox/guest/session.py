@@ -1,7 +1,7 @@
-"""What both sessions inside the box have: a process, its channel, its output, and the ladder at a timeout.
+"""The base of both sessions: a process, its channel, its output, and the steps at a timeout.
 
-Everything that comes from a session is untrusted: its output is capped, its channel is read without waiting, a reply
-must carry the request's nonce, and anything else is a fault after which the session is replaced.
+The bytes of a session are untrusted. Its output is capped, its channel is read without waiting, and a reply must carry
+the request's nonce. Anything else is a fault, after which the session is replaced.
 Runs inside the box: standard library only, Python >= 3.8.
 """
 
@@ -13,55 +13,82 @@ import os
 import select
 import signal
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from . import inside_processes as processes
-from .inside_channel import new_nonce
-from .inside_loop import Capture, Loop
+from . import processes
+from .loop import Capture, Loop
+from .ownership import Owner
 from .protocol import ProtocolError
+from .python_worker import new_nonce
 
 _CHUNK = 1 << 16
-_TAKING_SECONDS = 5.0  # within which a shell that is alive and waits reads something
 _ORPHANED_SECONDS = 0.2  # between the end of a channel and the end of the process that held it
 
 
+class Box(Protocol):
+    """The parts of the supervisor that a session uses."""
+
+    settings: dict[str, Any]
+    workspace: str
+    loop: Loop
+    owned: Owner
+
+    def spawn(self, run: Callable[[], Any], fds: dict[int, int], cwd: str = ...) -> int: ...
+
+    def kill_everything(self) -> None: ...
+
+    def kill_since(self, began: int) -> bool: ...
+
+    def retire(self, reason: str) -> None: ...
+
+
 class Session:
-    """A process that answers requests; begun when first needed, and again after its death."""
+    """A process that answers requests. It is started when first needed, and again after its death."""
 
     COMMANDS, REPLIES = 8, 9  # the numbers of the channel's descriptors in the process
 
-    def __init__(self, box: Any) -> None:
-        self.box = box  # the supervisor: settings, loop, territory, `spawn` and `kill_everything`
-        self.loop: Loop = box.loop
+    def __init__(self, box: Box) -> None:
+        self.box = box
+        self.loop = box.loop
         self.pid = 0
-        self.lost = False  # the state was lost since the last answer
+        self.lost = False  # whether the state was lost since the last answer
         self.fault = ""  # what is wrong with the channel
         self.reply: dict[str, Any] | None = None
         self.nonce = b""
 
-    # What the two kinds of sessions differ in.
+    # Each kind of session has its own.
 
     def start(self, fds: dict[int, int]) -> int:
+        """Start the process with the descriptors `{its number: ours}`, and return its id."""
         raise NotImplementedError
 
     def request(self, source: bytes) -> bytes:
+        """Encode a request to run a piece of code."""
         raise NotImplementedError
 
     def feed(self, data: bytes) -> None:
+        """Take bytes from the channel, and set `reply` when it is complete.
+
+        Raises:
+            ProtocolError: these are not bytes of a reply to the request.
+        """
         raise NotImplementedError
 
-    def untaken(self) -> int:
-        """Bytes of the request that a session at rest would have read at once; 0 where that cannot be said."""
-        return 0
-
-    def interrupt(self) -> None:
+    def interrupt(self, began: int) -> None:
+        """Send SIGINT to the code of a call that began at a moment of `processes.now()`."""
         raise NotImplementedError
+
+    def _interrupt_children(self, began: int) -> None:
+        """Interrupt the processes that the call has started; those of earlier calls go on."""
+        young = processes.started_since(began, processes.descendants(self.pid))
+        self.box.owned.signal(young, signal.SIGINT)
 
     # Life and death.
 
     def ensure(self) -> None:
-        """Have a living process behind a channel that is in order."""
-        if self.loop.unburied:
+        """Start the process unless it is alive and its channel in order."""
+        if self.loop.unreaped:
             self.loop.reap()
         if self.pid and (self.fault or self.pid in self.loop.exits):
             self.kill()
@@ -76,7 +103,7 @@ class Session:
         self.fault, self.nonce, self.reply, self.outgoing = "", b"", None, memoryview(b"")
         self.waits_to_send = False
         self.loop.watch(self.replies, self._on_reply)
-        streams = {0: self.box.null, 1: self.out.write_end, 2: self.err.write_end}
+        streams = {1: self.out.write_end, 2: self.err.write_end}
         fds = {**streams, self.COMMANDS: commands, self.REPLIES: replies}
         try:
             self.pid = self.start(fds)
@@ -97,7 +124,7 @@ class Session:
         self.forget()
 
     def forget(self) -> None:
-        """Release what belonged to a process that has ended."""
+        """Close the descriptors of a process that has ended, and note that its state is lost."""
         if not self.pid:
             return
         self.loop.exits.pop(self.pid, None)
@@ -114,23 +141,23 @@ class Session:
     # One request.
 
     def run(self, source: bytes, timeout: float) -> tuple[dict[str, Any], list[bytes]]:
-        """Run a piece of code to its end, whatever that is, and return the answer's header and parts."""
+        """Run a piece of code until it ends, however it ends, and return the answer's header and parts."""
         self.ensure()
-        began, kills = processes.now(), self.box.territory.oom_kills()
+        began, kills = processes.now(), self.box.owned.oom_kills()
         self.reply, self.nonce = None, new_nonce()
         self.outgoing = memoryview(self.request(source))
         self._send()
-        interrupted = self._await_reply(timeout)
+        interrupted = self._await_reply(timeout, began)
         answer = {"status": "timeout", "code": None, "value": False, "dropped": 0}
         parts = [b"", b"", b""]  # head and tail of the value, and the traceback
         reply, ended = self.reply, self._end_of_process()
         if reply is not None:
             parts = reply.pop("parts")
             answer.update(reply)
-            if answer["code"] == 137 and self.box.territory.oom_kills() > kills:
+            if answer["code"] == 137 and self.box.owned.oom_kills() > kills:
                 answer["status"] = "oom"
         elif ended is not None and not interrupted:
-            killed_for_memory = ended == -signal.SIGKILL and self.box.territory.oom_kills() > kills
+            killed_for_memory = ended == -signal.SIGKILL and self.box.owned.oom_kills() > kills
             answer["status"] = "oom" if killed_for_memory else "signal" if ended < 0 else "exited"
             answer["code"] = ended
         elif self.fault and not interrupted:
@@ -139,31 +166,31 @@ class Session:
         if interrupted:
             answer.update(status="timeout", code=None, value=False)
             parts[:2] = b"", b""
-        self.reply, self.outgoing = None, memoryview(b"")  # nothing of it is in a worker that is forked later
+        self.reply, self.outgoing = None, memoryview(b"")  # workers are forked from this process, and would inherit it
         return self._close_request(answer, parts, began, interrupted, died=reply is None)
 
     def _close_request(
         self, answer: dict[str, Any], parts: list[bytes], began: int, interrupted: bool, *, died: bool
     ) -> tuple[dict[str, Any], list[bytes]]:
-        """Kill what must not go on, take the output, and say whether the state is lost."""
-        out, err = (stream.take(drain=died or interrupted) for stream in (self.out, self.err))
+        """Kill the processes that must not go on, take the output, and note whether the state is lost."""
+        out, err = (stream.take() for stream in (self.out, self.err))
         if died:
             self.kill()
         if interrupted:
             answer["retire"] = "hard kill" if died else ""
-            if not self.box.sweep(began):
+            if not self.box.kill_since(began):
                 answer["retire"] = "hard kill"
         answer["lost"], self.lost = self.lost, False
         answer["dropped"] = [out[2], err[2], answer["dropped"]]
         return answer, [out[0], out[1], err[0], err[1], *parts]
 
-    def _await_reply(self, timeout: float) -> bool:
-        """Wait for the reply or the end; interrupt at the deadline, and give up after the grace.
+    def _await_reply(self, timeout: float, began: int) -> bool:
+        """Wait for the reply or the end of the process; return whether the code was interrupted.
 
-        In the middle of the grace it is interrupted once more: the first time it may not have begun yet.
+        At the deadline the code is interrupted, and once more in the middle of the grace: the first SIGINT may have
+        come before the code began. After the grace nobody waits any longer.
         """
         interrupted, deadline, again = False, time.monotonic() + timeout, math.inf
-        look, left = time.monotonic() + _TAKING_SECONDS, self.untaken()
         while self.reply is None and not self.fault and self.pid not in self.loop.exits:
             late = time.monotonic() >= deadline
             if interrupted and late:
@@ -171,19 +198,15 @@ class Session:
             if not interrupted and (late or self.loop.interrupted):
                 interrupted, deadline = True, time.monotonic() + self.box.settings["grace"]
                 again = deadline - self.box.settings["grace"] / 2
-                self.interrupt()
+                self.interrupt(began)
             elif time.monotonic() >= again:
                 again = math.inf
-                self.interrupt()
-            if time.monotonic() >= look:
-                look, before, left = time.monotonic() + _TAKING_SECONDS, left, self.untaken()
-                if left >= before > 0:
-                    self._tampered("it takes no request")
-            self.loop.pump(min(deadline, look, again))
+                self.interrupt(began)
+            self.loop.pump(min(deadline, again))
         return interrupted
 
     def _end_of_process(self) -> int | None:
-        """The exit status, or minus the signal; None if the process is alive."""
+        """Return the exit status, or minus the signal; None if the process is alive."""
         if self.reply is None and self.fault:
             self.loop.await_exit(self.pid, _ORPHANED_SECONDS)
         status = self.loop.exits.get(self.pid)
@@ -217,9 +240,9 @@ class Session:
             return
         try:
             if not self.nonce:
-                raise ProtocolError("it spoke without being asked")
+                raise ProtocolError("it replied without a request")
             self.feed(data)
-        except Exception as error:  # whatever it was that our code did not expect of these bytes
+        except Exception as error:  # hostile bytes may cause an error that we did not foresee
             self._tampered(f"{type(error).__name__}: {error}")
         if self.reply is not None:
             self.nonce = b""
@@ -229,6 +252,6 @@ class Session:
         self.loop.unwatch(self.replies)
 
     def _tampered(self, fault: str) -> None:
-        """The end of a session that imitates itself; who does that may have prepared for what comes after it, too."""
+        """End a session that forged a reply, and retire the box: the code may have tampered with more than that."""
         self._fail(fault)
-        self.box.distrust("protocol")
+        self.box.retire("protocol")

@@ -1,12 +1,11 @@
-"""The program inside a box: takes requests from the host, and has other processes run them.
+"""The supervisor: the program inside a box that takes requests from the host and runs them in other processes.
 
-It comes over standard input (`program`), so an image needs nothing but Python >= 3.8. In a container it runs as root
-with three capabilities: to become another user, and to signal it; what it may do to other processes and files is a
-matter of `inside_container.py`, or of `inside_descendants.py`. What runs code is forked from it, which has imported
-everything already: that makes a clean start a matter of milliseconds. It ends when standard input ends, that is when
-its owner dies, and leaves nothing behind.
+Its source comes over standard input (`host/boot.py`), so an image needs nothing but Python >= 3.8. In a container it
+runs as root with three capabilities: to become another user, and to signal that user's processes. `ownership.py` says
+which processes and files belong to it. Workers are forked from it, with everything imported already, so a clean session
+starts within milliseconds. It ends when standard input ends, that is when its owner dies, and leaves nothing behind.
 
-Frames on standard input and output (`protocol.py`); the host sends one request at a time, and `interrupt` meanwhile.
+Requests and answers are frames (`protocol.py`). The host sends one request at a time, and `interrupt` while it runs.
 Runs inside the box: standard library only, Python >= 3.8.
 """
 
@@ -22,79 +21,65 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import inside_files, protocol
-from . import inside_processes as processes
-from .inside_bash import BashSession
-from .inside_container import Container
-from .inside_descendants import Descendants
-from .inside_host import Host
-from .inside_loop import Loop
-from .inside_names import Names
-from .inside_python import PythonSession
+from . import files, processes, protocol
+from .bash_session import BashSession
+from .host_link import Host
+from .loop import Loop
+from .ownership import Container, Descendants, Owner
 from .protocol import SESSIONS, Decoder, encode
+from .python_session import PythonSession
 
-_OPERATION_SECONDS = 12.0  # for reading, writing and listing, which are tried twice; memory is fast
+_OPERATION_SECONDS = 12.0  # for one try of a file operation, of which there are two
 _WIPE_SECONDS = 5.0
-_DETAIL = 1000  # characters of what a child says of an error
+_DETAIL = 1000  # characters of an error's text
 _KILLED: tuple[dict[str, Any], bytes] = ({"errno": 5, "detail": "the operation was killed", "obstructed": True}, b"")
-_MAX_REPORT = 16 << 10  # bytes of it; a number of so many digits is still read in no time
-_LEAK_BYTES = 32 << 20  # more memory than this after a reset speaks against reuse
+_MAX_REPORT = 16 << 10  # bytes of a report's header; a longer one could hold numbers that are slow to parse
+_LEAK_BYTES = 32 << 20  # a box that uses so much more memory after a reset than at its start is replaced
 
 
 class Supervisor:
-    """Owns the box: its settings, its sessions, and every process in it."""
+    """Runs the box: its settings, its sessions, and every process in it."""
 
     def __init__(self, settings: dict[str, Any], decoder: Decoder, frames: collections.deque[Any]) -> None:
         self.settings = settings
         self.workspace: str = settings["workspace"]
         self.environment = {**os.environ, **settings["environment"]}
-        self.bash = processes.program("bash")
-        self.null = os.open(os.devnull, os.O_RDONLY)
-        self.territory = Descendants(settings) if settings["local"] else Container(settings)
+        self.owned: Owner = Descendants(settings) if settings["local"] else Container(settings)
         self.loop = Loop()
         self.born = time.monotonic()
-        self.host = Host(self.loop, decoder, frames, self.born + settings["lifetime"], self.leave)
+        self.host = Host(self.loop, decoder, frames, self.born + settings["lifetime"], self.shut_down)
         self.python = PythonSession(self)
         self.shell = BashSession(self)
-        self.retire = ""  # why the box should not be used again; whatever is found stays true
+        self.retire_reason = ""  # why the box should not be used again
 
     # The host's requests.
 
     def serve(self) -> None:
-        if self.settings["pipes"]:
-            self.host.offer_pipes(time.monotonic() + self.settings["idle"])
+        """Prepare the box, tell the host that it is ready, and answer requests for ever."""
+        os.environ.update(self.settings["environment"])  # preloaded modules may read it when they are imported
         for name in self.settings["preload"]:
             try:
                 importlib.import_module(name)
             except ModuleNotFoundError as error:
                 if not f"{name}.".startswith(f"{error.name}."):
-                    raise  # it is there, and what it needs is not
+                    raise  # the module is there, but a module that it imports is not
                 self.host.reply({"id": 0, "unfit": f"the module {name}, named in preload"}, [])
-                self.leave(f"there is no module {name}")
-        # Not before: who is asked by a module while that is imported cannot answer, and would keep it waiting.
-        warnings = self._tell_names() if self.settings["names"] else []
+                self.shut_down(f"there is no module {name}")
         gc.collect()
-        gc.freeze()  # forked workers share what is here already
-        self._begin_clean()  # so that a box begins as it is after a reset, the modes of its folders included
-        self.memory, self.oom_kills = self.territory.memory(), self.territory.oom_kills()
-        self.host.reply({"id": 0, "bash": bool(self.bash), "warnings": warnings}, [])
+        gc.freeze()  # forked workers share the memory of all objects that exist now
+        self._start_clean()  # a new box is as it is after a reset, down to the modes of its folders
+        self.memory, self.oom_kills = self.owned.memory(), self.owned.oom_kills()
+        self.host.reply({"id": 0, "bash": bool(self.shell.program)}, [])
         while True:
             self._answer(*self.host.next(time.monotonic() + self.settings["idle"]))
             self.python.ensure()  # in the pause between two requests rather than within the next one
 
-    def _tell_names(self) -> list[str]:
-        try:
-            self.names = Names()
-        except OSError as error:
-            return [f"no name is known in the box, `localhost` included: {error}"]
-        self.loop.watch(self.names.fileno(), self.names.answer)
-        return []
-
     def _answer(self, header: dict[str, Any], payload: bytes) -> None:
-        """Perform one request. What it was and what came of it is gone after that: workers are forked of this."""
+        """Perform one request. Keep no reference to it: workers are forked from this process, and would inherit it."""
         answer, parts = self._perform(header, payload)
-        answer["id"], answer["op"] = header["id"], header["op"]
-        self.retire = answer["retire"] = self.retire or answer.get("retire", "")
+        answer["id"] = header["id"]
+        self.retire(answer.get("retire", ""))
+        answer["retire"] = self.retire_reason
         self.host.reply(answer, parts)
 
     def _perform(self, header: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], list[bytes]]:
@@ -107,15 +92,15 @@ class Supervisor:
             return self._reset(), []
         if operation == "ping":
             return {}, []
-        path = os.path.join(self.workspace, header["path"])  # absolute: the process may not even enter its directory
-        limit, recursive = self.settings["max_file"], header["recursive"]
+        # Absolute, as the child cannot enter its working directory if the code has closed it.
+        path = os.path.join(self.workspace, header["path"])
 
         def work() -> bytes:
-            return inside_files.perform(operation, path, payload, limit, recursive)
+            return files.perform(header, path, payload, self.settings["max_file"])
 
         answer, data = self._in_child(work)
         if "obstructed" in answer and not self.loop.interrupted:
-            self.kill_everything()  # the code has used up all processes, or kills or starves whoever works on files
+            self.kill_everything()  # the code used up all processes or the memory, or killed the child
             answer, data = self._in_child(work)
         answer.pop("obstructed", None)
         return answer, [data]
@@ -125,24 +110,24 @@ class Supervisor:
     def spawn(self, run: Callable[[], Any], fds: dict[int, int], cwd: str = "") -> int:
         """Start one of the code's processes; raises OSError if there are too many, or no memory."""
         cwd = cwd or self.workspace
-        pid = processes.spawn(run, fds, {**self.environment, "PWD": cwd}, cwd, self.territory.enter)
+        pid = processes.spawn(run, fds, {**self.environment, "PWD": cwd}, cwd, self.owned.confine)
         self.loop.expect(pid)
         return pid
 
-    def sweep(self, began: int) -> bool:
-        """Kill what was started since a moment; False if only the death of everything could do it."""
+    def kill_since(self, began: int) -> bool:
+        """Kill the processes that were started since a moment; return False if everything had to be killed for it."""
         kept = {self.python.pid, self.shell.pid}
         killed: set[int] = set()
         deadline = time.monotonic() + 2.0
-        for _ in range(6):  # rounds in which there were new ones: a fork bomb has always new ones
+        for _ in range(6):  # rounds with new processes; a fork bomb always has new ones
             while True:
-                young = processes.started_since(began, self.territory.others() - kept)
+                young = processes.started_since(began, self.owned.processes() - kept)
                 if not young:
                     return True
                 if young - killed or time.monotonic() > deadline:
                     break
                 time.sleep(0.001)
-            self.territory.send(young, signal.SIGKILL)
+            self.owned.signal(young, signal.SIGKILL)
             killed |= young
         self.kill_everything()
         return False
@@ -151,48 +136,48 @@ class Supervisor:
         """Kill every process of the code, and wait until they are gone."""
         deadline = time.monotonic() + 5.0
         while True:
-            self.territory.strike()
+            self.owned.kill_all()
             self.loop.reap()
-            if not self.territory.others():
+            if not self.owned.processes():
                 break
             if time.monotonic() > deadline:
-                self.leave("a process does not die")
-            time.sleep(0.0003)  # orphans are init's children, so nothing tells us of their end
+                self.shut_down("a process does not die")
+            time.sleep(0.0003)  # orphans are init's children, so no signal tells us of their end
         self.python.forget()
         self.shell.forget()
         self.loop.exits.clear()
 
     def _reset(self) -> dict[str, Any]:
         self.kill_everything()
-        self._begin_clean()
+        self._start_clean()
         self.shell.reset()
-        grown = self.territory.memory() - self.memory
-        retire = self.territory.leftovers()
+        grown = self.owned.memory() - self.memory
+        retire = self.owned.leftovers()
         if grown > _LEAK_BYTES:
-            retire = f"{grown >> 20} MiB of memory are still in use after a reset"
-        elif self.territory.oom_kills() > self.oom_kills:
+            retire = f"memory: {grown >> 20} MiB are still in use after a reset"
+        elif self.owned.oom_kills() > self.oom_kills:
             retire = "oom"
         return {"retire": retire}
 
-    def _begin_clean(self) -> None:
-        """Begin a Python session that empties the code's folders first; no process of the code is left."""
-        problem = self.python.begin_with(self.territory.wipe, _WIPE_SECONDS)
+    def _start_clean(self) -> None:
+        """Start a Python session that first empties the code's folders. No process of the code is running."""
+        problem = self.python.start_with(self.owned.wipe, _WIPE_SECONDS)
         if problem:
-            self.distrust("the files could not be removed: " + problem[:_DETAIL])
+            self.retire("reset: the files could not be removed: " + problem[:_DETAIL])
         self.python.ensure()
         self.python.lost = False
 
     def _in_child(self, work: Callable[[], bytes]) -> tuple[dict[str, Any], bytes]:
-        """Have one of the code's processes work on files, and pass on what it says.
+        """Run a file operation in a child with the code's rights, and return its report as header and data.
 
-        An answer with an errno is `obstructed` where other processes may be the reason.
+        A report with an errno is also `obstructed` if other processes of the code may be the reason.
         """
         frames: list[Any] = []
         decoder = Decoder(max_header=_MAX_REPORT, max_payload=self.settings["max_file"] + 1024)
         read_end, write_end = os.pipe()
 
         def run() -> None:
-            reply = memoryview(encode(*inside_files.report(work)))
+            reply = memoryview(encode(*files.report(work)))
             while reply:
                 reply = reply[os.write(1, reply) :]
             os._exit(0)
@@ -202,7 +187,7 @@ class Supervisor:
             frames.extend(decoder.feed(chunk) if chunk else [_KILLED])
 
         try:
-            pid = self.spawn(run, {0: self.null, 1: write_end, 2: self.null})
+            pid = self.spawn(run, {1: write_end})
         except OSError as error:
             os.close(read_end)
             return {"errno": error.errno, "detail": "no process could be started for it", "obstructed": True}, b""
@@ -223,8 +208,8 @@ class Supervisor:
                 self.loop.await_exit(pid)
             self.loop.exits.pop(pid, None)
         if not frames:
-            said = "the operation was interrupted" if self.loop.interrupted else "the operation took too long"
-            return {"errno": 110, "detail": said, "obstructed": True}, b""
+            detail = "the operation was interrupted" if self.loop.interrupted else "the operation took too long"
+            return {"errno": 110, "detail": detail, "obstructed": True}, b""
         header, data = frames[0]
         if not header or frames[0] is _KILLED:
             return dict(header), data
@@ -232,26 +217,27 @@ class Supervisor:
         known = type(number) is int and 0 < number < 4096
         return {"errno": number if known else 5, "detail": detail}, b""
 
-    def distrust(self, reason: str) -> None:
-        """Have the box replaced; of several reasons the first is kept."""
-        self.retire = self.retire or reason
+    def retire(self, reason: str) -> None:
+        """Ask the host to replace the box, if there is a reason; the first reason is kept."""
+        self.retire_reason = self.retire_reason or reason
 
-    def leave(self, reason: str) -> None:
+    def shut_down(self, reason: str) -> None:
         """End the box."""
-        self.territory.abandon()
+        self.owned.clean_up()
         leave(reason)
 
 
 def leave(reason: str) -> None:
-    """End this process. In a container init ends with it, and the kernel kills the rest."""
+    """End this process. In a container init then ends too, and the kernel kills the rest."""
     os.write(2, f"gymnast: the box ends: {reason}\n".encode())
     os._exit(0)
 
 
 def main() -> None:
+    """Read the settings and run a supervisor with them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.stdout = sys.stderr  # what a preloaded module prints is no frame
-    # Code may write where relative entries point to, and nothing from there may be imported into this process.
+    sys.stdout = sys.stderr  # a preloaded module may print, and standard output is for frames
+    # Code can write to folders that relative entries name; nothing from there may be imported into this process.
     sys.path = [entry for entry in sys.path if os.path.isabs(entry)]
     decoder, frames = Decoder(), collections.deque()
     while not frames:
@@ -264,4 +250,4 @@ def main() -> None:
     try:
         supervisor.serve()
     finally:
-        supervisor.territory.abandon()
+        supervisor.owned.clean_up()

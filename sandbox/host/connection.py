@@ -1,4 +1,4 @@
-"""The host's end of a box: frames over a socket or pipe to the supervisor.
+"""The host's end of a box: frames over a socket to the supervisor.
 
 `AttachedConnection` is for the socket that an engine attaches to a container's standard streams.
 """
@@ -10,29 +10,49 @@ import contextlib
 import os
 import socket
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
-from .errors import SandboxLostError
-from .pipes import Pipes
-from .protocol import Decoder, ProtocolError, encode, split
+from ..errors import SandboxLostError
+from ..guest.protocol import Decoder, ProtocolError, encode, split
+from .messages import Header, Ready, decode_ready, decode_retire, shown
 
-Reply = tuple[dict[str, Any], list[bytes]]  # a header, and the parts of the payload
+Content = TypeVar("Content")
+Decode = Callable[[Header, list[bytes]], Content]  # of a header and the parts of the payload
 
 _STREAM_HEADER = 8  # a stream's number, three zeros, and a u32 length, before every piece
-_LAST_WORDS = 1.0  # seconds in which the socket may tell why a box has ended whose pipes have
 _STDERR_TAIL = 4096  # bytes kept of what the supervisor says when it breaks
 
 
+@dataclass(slots=True, frozen=True)
+class Answer(Generic[Content]):
+    """The supervisor's answer to one request, decoded."""
+
+    content: Content
+    retire: str  # the reason why the box should not be used again, or ""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request without an answer so far."""
+
+    answer: asyncio.Future[Any]
+    decode: Decode[Any]
+
+
 class Connection(asyncio.Protocol):
-    """Sends requests and gives each the reply with its id; anything else that comes ends the connection."""
+    """Sends requests and gives each the answer with its id. Any other message ends the connection."""
 
     def __init__(self, max_payload: int) -> None:
-        self.lost: str | None = None  # why nothing can be sent any more
+        self.lost: str | None = None  # the reason why nothing can be sent any more
+        self.ended = False  # the box has ended, rather than that we gave it up
+        self.received = 0  # bytes
         self._stderr = bytearray()
         self._decoder = Decoder(max_payload=max_payload)
         self._transport: asyncio.Transport | None = None
-        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._waiting: dict[int, _Waiting] = {}
         self._next_id = 1
         self._loop = asyncio.get_running_loop()
 
@@ -46,27 +66,33 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         self._transport.write(data)
 
-    def hello(self, settings: dict[str, Any]) -> asyncio.Future[Reply]:
-        """Send the settings; the reply comes when the box is ready."""
-        return self._send(0, settings, b"")
+    def hello(self, settings: dict[str, Any]) -> asyncio.Future[Answer[Ready]]:
+        """Send the settings; the answer comes when the box is ready."""
+        return self._send(0, settings, b"", decode_ready)
 
-    def request(self, header: dict[str, Any], payload: bytes = b"") -> tuple[int, asyncio.Future[Reply]]:
-        """Send a request; returns its id and the reply to come, which fails with `SandboxLostError` if none can."""
+    def request(
+        self, header: dict[str, Any], payload: bytes, decode: Decode[Content]
+    ) -> tuple[int, asyncio.Future[Answer[Content]]]:
+        """Send a request; returns its id and the answer to come, which fails with `SandboxLostError` if none can."""
         number = self._next_id
         self._next_id += 1
-        return number, self._send(number, header, payload)
+        return number, self._send(number, header, payload, decode)
 
-    def interrupt(self, number: int) -> asyncio.Future[Reply]:
-        """Ask the box to end a request whose reply nobody awaits any more; returns the reply, to be awaited again."""
-        reply: asyncio.Future[Reply] = self._loop.create_future()
+    def interrupt(self, number: int) -> asyncio.Future[Answer[Any]] | None:
+        """Ask the box to end a request whose caller has gone.
+
+        Returns:
+            The answer, to be awaited anew; None if it came after the caller had gone, and was not read.
+        """
+        answer: asyncio.Future[Answer[Any]] = self._loop.create_future()
         if self._transport is None or self.lost is not None:
-            reply.set_exception(SandboxLostError(f"the box is gone: {self.lost}"))
-        elif number not in self._waiting:  # it has come, and nobody has seen what it says of the box
-            reply.set_result(({"retire": "interrupt: the answer to a cancelled call was missed"}, []))
+            answer.set_exception(SandboxLostError(self.lost or "it is not connected"))
+        elif number not in self._waiting:
+            return None
         else:
-            self._waiting[number] = reply
-            self._write(encode({"op": "interrupt", "id": number}))
-        return reply
+            self._waiting[number].answer = answer
+            self._transport.write(encode({"op": "interrupt", "id": number}))
+        return answer
 
     def abort(self, reason: str) -> None:
         """End the connection, and fail whoever waits for a reply; from any event loop."""
@@ -80,27 +106,20 @@ class Connection(asyncio.Protocol):
             # Its own loop may have ended, and the box must end all the same, and now.
             with contextlib.suppress(OSError):
                 self._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
-        try:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits there any more
             self._loop.call_soon_threadsafe(self.abort, reason)
-        except RuntimeError:  # it is closed, and nobody waits there any more
-            # What the loop would call to close the socket: nothing public does, and to be collected is to warn.
-            transport, self._transport = self._transport, None
-            with contextlib.suppress(RuntimeError):
-                getattr(transport, "_call_connection_lost", lambda _: None)(None)
 
-    def _send(self, number: int, header: dict[str, Any], payload: bytes) -> asyncio.Future[Reply]:
-        reply: asyncio.Future[Reply] = self._loop.create_future()
+    def _send(
+        self, number: int, header: dict[str, Any], payload: bytes, decode: Decode[Content]
+    ) -> asyncio.Future[Answer[Content]]:
+        answer: asyncio.Future[Answer[Content]] = self._loop.create_future()
         if self.lost is not None or self._transport is None:
-            reply.set_exception(SandboxLostError(f"the box is gone: {self.lost}"))
-            return reply
+            answer.set_exception(SandboxLostError(self.lost or "it is not connected"))
+            return answer
         frame = encode({**header, "id": number}, payload)
-        self._waiting[number] = reply
-        self._write(frame)
-        return reply
-
-    def _write(self, frame: bytes) -> None:
-        assert self._transport is not None
+        self._waiting[number] = _Waiting(answer, decode)
         self._transport.write(frame)
+        return answer
 
     def let_go(self) -> None:
         """In a child that was forked from this process: do not hold the box, which is its parent's."""
@@ -117,16 +136,18 @@ class Connection(asyncio.Protocol):
         _live_connections().add(self)
 
     def data_received(self, data: bytes) -> None:
+        self.received += len(data)
         try:
             self._receive(data)
         except ProtocolError as error:
-            self.abort(str(error))
+            self.abort(f"it broke the protocol: {error}")
 
     def eof_received(self) -> None:
         assert self._transport is not None
         self._transport.abort()  # else a request that cannot be written any more would keep the end from being seen
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.ended = self.lost is None
         self._fail(self.stderr or (str(exc) or repr(exc) if exc else "it has ended"))
 
     def _receive(self, data: bytes) -> None:
@@ -137,21 +158,22 @@ class Connection(asyncio.Protocol):
         self._stderr += data
         del self._stderr[:-_STDERR_TAIL]
 
-    def _deliver(self, header: dict[str, Any], payload: bytes) -> None:
+    def _deliver(self, header: Header, payload: bytes) -> None:
         number, lengths = header.get("id"), header.get("lengths")
-        if not isinstance(number, int) or number not in self._waiting or not isinstance(lengths, list):
-            raise ProtocolError(f"the box sent what was not asked for: {header!r:.200}")
-        parts = split(payload, lengths)
-        reply = self._waiting.pop(number)
-        if not reply.done():
-            reply.set_result((header, parts))
+        if type(number) is not int or number not in self._waiting or not isinstance(lengths, list):
+            raise ProtocolError(f"an answer to request {shown(number)}, which was not sent, or without lengths")
+        waiting = self._waiting[number]
+        answer = Answer(waiting.decode(header, split(payload, lengths)), decode_retire(header))
+        del self._waiting[number]
+        if not waiting.answer.done():
+            waiting.answer.set_result(answer)
 
     def _fail(self, reason: str) -> None:
         self.lost = self.lost or reason
-        for reply in self._waiting.values():
-            if not reply.done():
-                reply.set_exception(SandboxLostError(f"the box is gone: {self.lost}"))
-                reply.exception()  # nobody may be waiting for it any more
+        for waiting in self._waiting.values():
+            if not waiting.answer.done():
+                waiting.answer.set_exception(SandboxLostError(self.lost))
+                waiting.answer.exception()  # nobody may be waiting for it any more
         self._waiting.clear()
 
 
@@ -162,47 +184,6 @@ class AttachedConnection(Connection):
         super().__init__(max_payload)
         self._prefix = bytearray()
         self._stream, self._left = 0, 0  # of the piece that is being received
-        self._pipes: Pipes | None = None
-
-    def use_pipes(self, requests: int, answers: int) -> None:
-        """Speak over pipes from now on; the socket still tells when the box ends, and why."""
-        self._pipes = Pipes(requests, answers, self._on_data, self._on_end)
-        if self.lost is not None:
-            self._close_pipes()
-
-    def let_go(self) -> None:
-        if self._pipes is not None:
-            for number in self._pipes.descriptors:
-                _replace(number)
-        super().let_go()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._pipes is not None and self.lost is None:
-            self._pipes.read_rest()  # the box may have answered before it ended
-        super().connection_lost(exc)
-        self._close_pipes()
-
-    def _write(self, frame: bytes) -> None:
-        if self._pipes is not None:
-            self._pipes.write(frame)
-        else:
-            super()._write(frame)
-
-    def _on_data(self, data: bytes) -> None:
-        if self.lost is not None:
-            return
-        try:
-            Connection._receive(self, data)
-        except ProtocolError as error:
-            self.abort(str(error))
-
-    def _on_end(self) -> None:
-        self._loop.call_later(_LAST_WORDS, self.abort, "it has ended")
-
-    def _close_pipes(self) -> None:
-        if self._pipes is not None:
-            self._pipes.close()
-            self._pipes = None
 
     def _receive(self, data: bytes) -> None:
         view = memoryview(data)
@@ -220,8 +201,6 @@ class AttachedConnection(Connection):
         piece = view[: self._left]
         self._left -= len(piece)
         if self._stream == 1:
-            if self._pipes is not None:
-                raise ProtocolError("something in the box writes to its supervisor's standard output")
             super()._receive(bytes(piece))
         elif self._stream == 2:
             self._complain(piece)

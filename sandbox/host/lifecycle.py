@@ -1,23 +1,20 @@
-"""SupervisedLife: how a box behind a supervisor is started, given up and removed; `supervised.py` is what it does."""
+"""SupervisedLife: starts, gives up and removes a box behind a supervisor; `executor.py` uses the box."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Hashable, Mapping
-from functools import cached_property
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from .arguments import checked_files
-from .base import Executor, Limits, State, check_timeout, size_of
+from ..arguments import checked_files
+from ..base import Executor
+from ..cancellation import finish
+from ..errors import EngineError, ImageError, SandboxClosedError, SandboxLostError, SandboxTimeoutError
+from ..limits import Limits, check_timeout, size_of
 from .boot import program
-from .cancellation import finish
-from .connection import Connection, Reply
-from .errors import EngineError, ImageError, SandboxClosedError, SandboxError, SandboxLostError, SandboxTimeoutError
-
-logger = logging.getLogger("gymnast.sandbox")
+from .connection import Connection
 
 START_TIMEOUT = 60.0  # seconds until a box is ready
 
@@ -27,25 +24,23 @@ class SupervisedLife(Executor):
 
     def __init__(self, *, limits: Limits, files: Mapping[str, bytes | str] | None, start_timeout: float) -> None:
         self.limits = limits
-        self.files: dict[str, bytes] = checked_files(files, limits)
+        self.files = checked_files(files, limits)
         self.start_timeout = check_timeout(start_timeout, "start_timeout")
         self._connection: Connection | None = None
         self._has_bash = False
-        self._state: State = "new"
         self._gone = False  # nothing is left to be released
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Task[None] | None = None
         self._lost: str | None = None
         self._retire: str | None = None
 
     # What the subclasses differ in.
 
     what = "the image"
-    """What lacks something that a box needs, in messages."""
+    """The name of what a box is made of, in messages about a missing part."""
 
     @abstractmethod
     async def _prepare(self) -> None:
-        """What boxes are made of, made ready before the clock starts."""
+        """Make ready what boxes are made of; the time that this takes does not count as the box's start."""
 
     @abstractmethod
     async def _launch(self) -> Connection:
@@ -53,15 +48,19 @@ class SupervisedLife(Executor):
 
     @abstractmethod
     def _settings(self) -> dict[str, Any]:
-        """What the supervisor is told first."""
-
-    async def _answer_offer(self, connection: Connection, offer: dict[str, Any]) -> Reply:
-        """Take the pipes that the supervisor offers, or not, as here; returns what it says next."""
-        return await connection.hello({"op": "pipes", "taken": False})
+        """The supervisor's settings, which are its first message."""
 
     def _explain(self, said: str) -> Exception | None:
-        """A better error for a supervisor that ended while it was started, from what it said; None if there is none."""
+        """A better error for a supervisor that ended at its start, made from its last words; None without one."""
         return None
+
+    def _revive(self) -> bool:
+        """Begin to help a box that does not answer; return whether there is any help."""
+        return False
+
+    async def _ran_out_of_memory(self) -> bool:
+        """Whether the box, which has just ended, was killed because its memory was used up."""
+        return False
 
     @abstractmethod
     def _remove_soon(self) -> None:
@@ -93,7 +92,7 @@ class SupervisedLife(Executor):
             raise
 
     async def close(self) -> None:
-        if self._gone:  # a close() whose event loop ended in the middle of it is done again
+        if self._gone:  # not by the state: a close() whose event loop ended in the middle of it is done again
             return
         self._state = "closed"
         if self._connection is not None:
@@ -102,24 +101,13 @@ class SupervisedLife(Executor):
         await finish(self._close())
 
     async def _close(self) -> None:
-        if self._loop is asyncio.get_running_loop():  # else nobody in there does anything any more
-            async with self._opening:
-                pass  # a box that was being made has found that it is not wanted any more
+        await self._stop_opening()
         await self._remove()
         self._gone = True
 
     @property
-    def state(self) -> State:
-        return self._state
-
-    @property
     def lifetime(self) -> float:
         return self.limits.lifetime
-
-    @cached_property
-    def _file_key(self) -> Hashable:
-        """The part of `key` that the files are."""
-        return tuple(sorted(self.files.items()))
 
     @property
     def _max_payload(self) -> int:
@@ -128,24 +116,37 @@ class SupervisedLife(Executor):
 
     async def _open_box(self) -> None:
         """Make a box and its files; on failure, or when the executor is closed meanwhile, nothing is left."""
-        self._loop = asyncio.get_running_loop()
-        async with self._opening:
-            try:
-                await self._prepare()
-                async with self._in_time():
-                    connection = await self._launch()
-                    self._connection = connection
-                    self._require_open()
-                    connection.send_raw(program())
-                    await self._hello(connection)
-                    self._lost = self._retire = None
-                    await self._put_files()
-            except BaseException as error:
-                late = isinstance(error, TimeoutError)
-                self._discard("it was not ready in time" if late else "it could not be started")
-                if isinstance(error, SandboxError):
-                    self._require_open()  # it was closed, which is why it could not be started
-                raise
+        self._opening = opening = asyncio.ensure_future(self._open())
+        try:
+            await asyncio.wait({opening})
+        except asyncio.CancelledError:
+            await finish(self._stop_opening())
+            raise
+        _retrieve(opening)
+        self._require_open()  # close() may have stopped it
+        opening.result()
+
+    async def _open(self) -> None:
+        try:
+            await self._prepare()
+            async with self._in_time():
+                connection = await self._launch()
+                self._connection = connection
+                connection.send_raw(program())
+                await self._hello(connection)
+                self._lost = self._retire = None
+                await self._put_files()
+        except BaseException as error:
+            late = isinstance(error, TimeoutError)
+            self._discard("it was not ready in time" if late else "it could not be started")
+            raise
+
+    async def _stop_opening(self) -> None:
+        opening = self._opening
+        if opening is not None and opening.get_loop() is asyncio.get_running_loop():
+            opening.cancel()
+            await asyncio.wait({opening})
+            _retrieve(opening)
 
     @contextlib.asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:
@@ -160,17 +161,13 @@ class SupervisedLife(Executor):
 
     async def _hello(self, connection: Connection) -> None:
         try:
-            header, _ = await connection.hello(self._settings())
-            if "pipes" in header:
-                header, _ = await self._answer_offer(connection, header["pipes"])
+            ready = (await connection.hello(self._settings())).content
         except SandboxLostError as error:
             said = connection.stderr
             raise self._explain(said) or EngineError(f"the box ended while it was started: {said or error}") from error
-        if "unfit" in header:
-            raise ImageError(f"{self.what} lacks {header['unfit']}")
-        self._has_bash = bool(header.get("bash"))
-        for warning in header.get("warnings", []):
-            logger.warning("%s", warning)
+        if ready.unfit:
+            raise ImageError(f"{self.what} lacks {ready.unfit}")
+        self._has_bash = ready.bash
 
     def _discard(self, reason: str) -> None:
         """Give up the box, which is removed in the background."""
@@ -183,3 +180,9 @@ class SupervisedLife(Executor):
     def _require_open(self) -> None:
         if self._state != "open":
             raise SandboxClosedError(f"the box is {self._state}: use it inside `async with`, or call start() first")
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Look at a task's error, or asyncio logs that nobody did."""
+    if not task.cancelled():
+        task.exception()

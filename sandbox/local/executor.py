@@ -17,14 +17,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from .arguments import checked_environment, checked_modules
-from .base import Limits, size_of
-from .connection import Connection
-from .errors import ImageError, SandboxClosedError
-from .local_process import LocalProcess, has_proc, start_process
-from .settings import supervisor_settings
-from .supervised import SupervisedExecutor
-from .supervised_life import START_TIMEOUT
+from ..arguments import checked_environment, checked_modules
+from ..errors import ImageError, SandboxClosedError
+from ..host.connection import Connection
+from ..host.executor import SupervisedExecutor
+from ..host.lifecycle import START_TIMEOUT
+from ..host.messages import supervisor_settings
+from ..limits import Limits, check_limits, size_of
+from .process import LocalProcess, has_proc, start_process
 
 _NOT_HELD = ("cpus", "pids", "shm", "max_inodes")  # limits that a subprocess cannot be given
 
@@ -69,7 +69,7 @@ class LocalExecutor(SupervisedExecutor):
         preload: Sequence[str] = (),
         start_timeout: float = START_TIMEOUT,
     ) -> None:
-        limits = limits or Limits()
+        limits = check_limits(limits)
         self._set_up(str(python), limits, checked_environment(env), files, checked_modules(preload), start_timeout)
         if ignored := limits.changed(_NOT_HELD):
             warnings.warn(
@@ -97,7 +97,7 @@ class LocalExecutor(SupervisedExecutor):
     @property
     def key(self) -> Hashable:
         environment = tuple(sorted(self.env.items()))
-        return (type(self), self.python_path, self.limits, environment, self.preload, self._file_key)
+        return (type(self), self.python_path, self.limits, environment, self.preload)
 
     def clone(self) -> Self:
         twin = object.__new__(type(self))  # without a second warning
@@ -188,6 +188,7 @@ class _LocalConnection(Connection):
         super().__init__(max_payload)
         self._said = said
         self._close_said = weakref.finalize(self, os.close, said)  # nobody calls connection_lost() in a loop that ended
+        self._close_said.atexit = False  # a pool that is closed at exit may still need it
 
     def connection_lost(self, exc: Exception | None) -> None:
         size = os.fstat(self._said).st_size

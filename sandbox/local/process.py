@@ -1,4 +1,4 @@
-"""The process of a `LocalExecutor`: a supervisor, whose end is the end of all that its code has started and written."""
+"""The process of a `LocalExecutor`: a supervisor. When it ends, its code's processes and folder go too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from .boot import BOOT
+from ..host.boot import BOOT
 
 MARK = "GYMNAST_SANDBOX"  # the variable that tells a box's processes, even where the supervisor was killed
 

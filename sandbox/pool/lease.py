@@ -1,39 +1,42 @@
-"""LeasedExecutor: a box of a pool for as long as its lease lasts, and not a call longer."""
+"""LeasedExecutor: a box of a pool, usable until its lease ends."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 
-from .base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, State
-from .errors import SandboxClosedError
+from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, RetireReason, State
+from ..errors import SandboxClosedError
 
 
 class LeasedExecutor(Executor):
-    """Passes every call on to a box until the lease ends; a task that outlives the lease reaches nobody's box.
+    """Passes calls on to a box until the lease ends, so a task that outlives the lease cannot reach the next one's box.
 
     Args:
         box: the executor that a pool lends; the pool starts and closes it.
+        files: what the workspace holds after `put_files` and `reset`; `box` itself has no files.
     """
 
-    def __init__(self, box: Executor) -> None:
+    def __init__(self, box: Executor, files: Mapping[str, bytes]) -> None:
         self._box = box
-        self._over: str | None = None  # why there are no more calls
+        self._files = files
+        self.limits = box.limits
+        self._over: str | None = None  # why further calls are refused
         self._calls = 0  # in flight
         self._resets: set[asyncio.Future[None]] = set()
 
     def end(self, reason: str) -> None:
-        """Refuse all further calls, with a reason."""
+        """Refuse all further calls with this reason."""
         self._over = self._over or reason
 
     @property
     def busy(self) -> bool:
-        """Calls have begun and not ended."""
+        """Whether a call is in flight."""
         return self._calls > 0
 
     async def settle(self) -> None:
-        """Call off the resets in flight, which might start a new box beside the one that is about to be closed."""
+        """Cancel the resets in flight: they could start a new box beside the one that is about to be closed."""
         for reset in self._resets:
             reset.cancel()
         if self._resets:
@@ -82,7 +85,7 @@ class LeasedExecutor(Executor):
 
     async def reset(self) -> None:
         with self._call() as box:
-            reset = asyncio.ensure_future(box.reset())
+            reset = asyncio.ensure_future(self._reset(box))
             self._resets.add(reset)
             try:
                 await reset
@@ -90,13 +93,24 @@ class LeasedExecutor(Executor):
                 task = asyncio.current_task()
                 if self._over is None or task is None or task.cancelling():
                     raise
-                raise SandboxClosedError(self._over) from None  # called off by `settle`, and not this task
+                raise SandboxClosedError(
+                    self._over
+                ) from None  # `settle` cancelled the reset, nobody cancelled this task
             finally:
                 self._resets.discard(reset)
 
+    async def _reset(self, box: Executor) -> None:
+        await box.reset()
+        await self.put_files()
+
+    async def put_files(self) -> None:
+        """Write the lease's files into the workspace."""
+        for path, data in self._files.items():
+            await self.write_file(path, data)
+
     @property
-    def retire_reason(self) -> str | None:
-        return self._over or self._box.retire_reason
+    def retire_reason(self) -> RetireReason | None:
+        return RetireReason("lease over", self._over) if self._over else self._box.retire_reason
 
     @property
     def lifetime(self) -> float:
@@ -114,5 +128,7 @@ class LeasedExecutor(Executor):
     def key(self) -> Hashable:
         return self._box.key
 
-    def clone(self) -> Executor:  # of the box: a clone is no lease
-        return self._box.clone()
+    def clone(self) -> Executor:  # of the box: a clone is not leased
+        clone = self._box.clone()
+        clone.files = self._files
+        return clone

@@ -1,21 +1,22 @@
-"""What a pool has counted: `PoolStatistics` is the picture that callers get, `Tally` what the pool adds to."""
+"""The numbers of a pool: callers get a `PoolStatistics`, the pool adds to `Counters`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class PoolStatistics:
-    """The numbers of a pool: first those of this moment, then those since the pool was made."""
+    """The numbers of a pool: first those of this moment, then the counts since the pool was made."""
 
     boxes: int  # all that count against `max_boxes`, with those that are being made or closed
     idle: int  # ready for a lease
     leased: int
     waiting: int  # leases that have no box yet
-    creating: int  # boxes that are being made, or wait for their turn to be
+    creating: int  # boxes that are being made, or wait for their turn
     leases: int  # leases that got a box
     created: int
     reused: int  # leases whose box had served one before
@@ -24,12 +25,12 @@ class PoolStatistics:
     unhealthy: int  # idle boxes found dead or silent before a lease could get them
     failed_creations: int
     timeouts: int  # leases that got no box in time
-    wait_seconds: float  # that the leases which got a box waited, all together
+    wait_seconds: float  # the sum over the leases that got a box
     max_wait_seconds: float
 
 
 @dataclass(kw_only=True, slots=True)
-class Tally:
+class Counters:
     """Counts since a pool was made; they go on when the pool is closed and opened again."""
 
     leases: int = 0
@@ -50,22 +51,8 @@ class Tally:
         self.wait_seconds += waited
         self.max_wait_seconds = max(self.max_wait_seconds, waited)
 
-    def picture(self, *, boxes: int, idle: int, leased: int, waiting: int, creating: int) -> PoolStatistics:
-        """The counts as they are now, which later ones do not change, with the numbers of this moment."""
-        return PoolStatistics(
-            boxes=boxes,
-            idle=idle,
-            leased=leased,
-            waiting=waiting,
-            creating=creating,
-            leases=self.leases,
-            created=self.created,
-            reused=self.reused,
-            resets=self.resets,
-            retired=dict(self.retired),
-            unhealthy=self.unhealthy,
-            failed_creations=self.failed_creations,
-            timeouts=self.timeouts,
-            wait_seconds=self.wait_seconds,
-            max_wait_seconds=self.max_wait_seconds,
-        )
+    def snapshot(self, *, boxes: int, idle: int, leased: int, waiting: int, creating: int) -> PoolStatistics:
+        """Return a copy of the counts, together with the numbers of this moment."""
+        counts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        counts["retired"] = dict(self.retired)
+        return PoolStatistics(boxes=boxes, idle=idle, leased=leased, waiting=waiting, creating=creating, **counts)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import posixpath
 
-from .base import WORKSPACE, FileEntry
-from .errors import file_error
+from ..base import WORKSPACE, FileEntry
+from ..errors import file_error
 
 
 class MemoryFiles:
-    """Folders and files below `/`, in which relative paths start at the workspace.
+    """Folders and files below `/`, with relative paths from the workspace.
 
     Args:
         limit: the most bytes of one file.

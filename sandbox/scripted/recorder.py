@@ -1,31 +1,33 @@
-"""Recorder: any executor, with a recording of what passes, for `ScriptedExecutor` to replay."""
+"""Recorder: wraps any executor and records its calls, for `ScriptedExecutor` to replay."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, Self, TypeVar
 
-from .base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, State
-from .errors import SandboxClosedError, SandboxError
-from .recording import Ending, Operation, Recording, ScriptError, Step, portable, recorded_arguments
+from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, RetireReason, State
+from ..errors import SandboxClosedError, SandboxError
+from .recording import Operation, Recording, ScriptError, Step, copy_error, recorded_arguments
 
 Value = TypeVar("Value")
 
 
 class Recorder(Executor):
-    """Passes every call on to an executor and keeps what came of it.
+    """Passes every call on to an executor and records the outcome.
 
         async with Recorder(DockerExecutor()) as box:
             await box.python("6 * 7")
         Path("cassette.json").write_text(box.recording.to_json())
 
+    A clone records on its own. To record in a lease, wrap its box: `Recorder(box)`.
+
     Args:
-        executor: what answers; it may have been started.
+        executor: answers the calls; it may have been started.
     """
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
+        self.limits = executor.limits
         self.recording = Recording()
 
     async def start(self) -> None:
@@ -58,7 +60,15 @@ class Recorder(Executor):
         await self.executor.close()
 
     @property
-    def retire_reason(self) -> str | None:
+    def files(self) -> Mapping[str, bytes]:
+        return self.executor.files
+
+    @files.setter
+    def files(self, files: Mapping[str, bytes]) -> None:
+        self.executor.files = files
+
+    @property
+    def retire_reason(self) -> RetireReason | None:
         return self.executor.retire_reason
 
     @property
@@ -78,28 +88,26 @@ class Recorder(Executor):
         return (type(self), self.executor.key)
 
     def clone(self) -> Self:
-        """A recorder of the executor's clone; its recording is among `recording.clones`."""
-        other = type(self)(self.executor.clone())
-        self.recording.clones.append(other.recording)
-        return other
+        return type(self)(self.executor.clone())
 
     async def _record(
         self, operation: Operation, arguments: dict[str, Any], call: Callable[[], Awaitable[Value]]
     ) -> Value:
-        step = Step(operation=operation, arguments=recorded_arguments(**arguments))
-        self.recording.steps.append(step)  # now: calls are replayed in the order in which they were made
+        step = Step(operation=operation, arguments=recorded_arguments(**arguments), ended=False)
+        self.recording.steps.append(step)  # before the call: calls are replayed in the order in which they were made
         try:
             value = await call()
-            step.outcome = value if isinstance(value, ExecutionResult | bytes | list) else Ending.DONE
-            return value
-        except asyncio.CancelledError:
-            step.outcome = Ending.CANCELLED
-            raise
         except SandboxError as error:
-            if not isinstance(error, SandboxClosedError | ScriptError):
-                step.outcome = portable(error)
+            if isinstance(error, SandboxClosedError | ScriptError):
+                self.recording.steps.remove(step)  # the box was not asked
+            else:
+                step.outcome, step.ended = copy_error(error), True
             raise
+        except Exception:
+            self.recording.steps.remove(step)  # an argument was wrong
+            raise
+        else:
+            step.outcome, step.ended = value if isinstance(value, ExecutionResult | bytes | list) else None, True
+            return value
         finally:
             step.retire = self.executor.retire_reason
-            if step.outcome is Ending.RUNNING:  # an argument was wrong, or the box was not in use: no answer of a box
-                self.recording.steps.remove(step)

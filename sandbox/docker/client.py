@@ -1,0 +1,267 @@
+"""The blocking calls to the engine, by docker-py, for the threads of an `Engine`; their errors become ours."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import os
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import EngineError, ImageError
+from .connect import Line, engine_settings, make_api
+from .labels import LABEL
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+
+logger = logging.getLogger(__name__)
+
+CALL_SECONDS = 30.0  # for one answer of the engine
+PULL_SECONDS = 60.0  # without a word from the engine while it fetches an image
+BUILD_SECONDS = 600.0  # the same while it builds one, as a step of a Dockerfile may say nothing for long
+_ENDING_SECONDS = 8  # for a container that ends to be removed by the engine itself
+_REMOVALS = 3  # attempts
+EVENT_SECONDS = 1.0  # for the engine to tell why a container has ended
+_KILLED = "137"  # the exit code of a container whose first process was killed
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Launched:
+    """A running container, and the socket that its standard streams are attached to."""
+
+    container: str
+    socket: socket.socket
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Image:
+    """The facts about an image that a container is made with."""
+
+    id: str
+    volumes: list[str]
+    labels: dict[str, str]
+    size: int  # bytes
+
+
+class Client:
+    """One connection to an engine.
+
+    Args:
+        threads: how many may use it at a time.
+
+    Raises:
+        EngineError: no engine answers, or it may not be used; the message says what to do.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._settings = engine_settings()
+        # The default of ten connections would make the other threads open a new one for each call.
+        self.api = make_api(version="auto", timeout=int(CALL_SECONDS), max_pool_size=threads, **self._settings)
+        if self.is_podman():
+            self.api.close()
+            raise EngineError(
+                "this engine is Podman, which takes the filter of system calls in another form: use Docker's engine; "
+                "LocalExecutor runs code that you trust without one"
+            )
+
+    def line(self, silence: float) -> Line:
+        """A connection of its own for one long answer, which fails after so many seconds without a word."""
+        return Line(self.api.api_version, silence, self._settings)
+
+    def maps_users(self) -> bool:
+        """Whether containers know only 65536 user ids: the engine is rootless, or maps their users (userns-remap)."""
+        options = self.api.info().get("SecurityOptions") or ()
+        return any(name in option for option in options for name in ("rootless", "userns"))
+
+    # Images.
+
+    def inspect(self, name: str) -> Image | None:
+        """The engine's facts about an image; None if it has no image of this name."""
+        from docker.errors import ImageNotFound
+
+        try:
+            answer = self.api.inspect_image(name)
+        except ImageNotFound:
+            return None
+        config = answer.get("Config") or {}
+        return Image(
+            id=answer["Id"],
+            volumes=sorted(config.get("Volumes") or {}),
+            labels=config.get("Labels") or {},
+            size=answer["Size"],
+        )
+
+    @staticmethod
+    def pull(line: Line, name: str) -> None:
+        """Fetch an image from its registry.
+
+        Raises:
+            ImageError: it could not be fetched.
+        """
+        from docker.errors import APIError
+
+        logger.info("fetching the image %s", name)
+        try:
+            lines = list(line.api.pull(name, tag=None if ":" in name else "latest", stream=True, decode=True))
+        except APIError as error:
+            raise ImageError(f"the image {name!r} could not be fetched: {error.explanation}") from error
+        if lines and "error" in lines[-1]:
+            raise ImageError(f"the image {name!r} could not be fetched: {lines[-1]['error']}")
+
+    def remove_untagged(self, image: str) -> None:
+        """Remove an image by its id if no name is left to it; one that something is made of stays."""
+        from docker.errors import APIError, ImageNotFound
+
+        try:
+            if not self.api.inspect_image(image).get("RepoTags"):
+                self.api.remove_image(image)
+        except ImageNotFound:
+            pass
+        except APIError as error:
+            if error.status_code != 409:
+                raise
+
+    # Containers.
+
+    def launch(self, name: str, config: dict[str, Any], best_effort: bool) -> Launched:
+        """Create, attach and start a container; one that does not start is removed."""
+        made = self.api.create_container_from_config(config, name)
+        attached = None
+        try:
+            _check_warnings(made.get("Warnings") or (), best_effort)
+            attached = _attach(self.api, made["Id"])
+            self.api.start(made["Id"])
+        except BaseException:
+            if attached is not None:
+                attached.close()
+            self.remove(made["Id"])
+            raise
+        return Launched(container=made["Id"], socket=attached)
+
+    def forgive_processor_time(self, container: str) -> None:
+        """Set a container's processor limit anew, so that the kernel forgets the time that was used beyond it.
+
+        New kernels (seen on Linux 6.18) let a system call run on beyond the limit, and then stop the whole container
+        until that time is made up for: no process of it can answer, or die, for minutes.
+        """
+        from docker.errors import APIError
+
+        with contextlib.suppress(APIError):  # it has ended
+            limits = self.api.inspect_container(container)["HostConfig"]
+            self.api.update_container(container, cpu_period=limits["CpuPeriod"], cpu_quota=limits["CpuQuota"])
+
+    def remove(self, container: str) -> bool:
+        """Remove a container in any state, and wait until it is gone; returns whether it was there.
+
+        The engine removes a container that ends by itself. A request to remove it at the same moment can leave it
+        half removed for ever, so this waits for the engine first, and asks only if the container does not end.
+
+        Raises:
+            EngineError: the container is still there after several attempts.
+        """
+        for attempt in range(_REMOVALS):
+            state = self._state(container)
+            if state is None:
+                return attempt > 0
+            if state == "created" or not self._removes_itself(container):
+                if state == "running":
+                    self.forgive_processor_time(container)
+                self._ask_to_remove(container)
+        if self._state(container) is None:
+            return True
+        raise EngineError(f"the container {container} is still there after {_REMOVALS} requests to remove it")
+
+    def _state(self, container: str) -> str | None:
+        """The state of a container, such as "running"; None if there is none."""
+        from docker.errors import NotFound
+
+        try:
+            return self.api.inspect_container(container)["State"]["Status"]
+        except NotFound:
+            return None
+
+    def _removes_itself(self, container: str) -> bool:
+        """Wait until a container is gone; False if it is still there after some seconds."""
+        import requests
+        from docker.errors import NotFound
+
+        try:
+            self.api.wait(container, condition="removed", timeout=_ENDING_SECONDS)
+        except NotFound:
+            return True
+        except requests.RequestException:
+            return False  # if the engine does not answer at all, the next request says so
+        return True
+
+    def _ask_to_remove(self, container: str) -> None:
+        from docker.errors import APIError, NotFound
+
+        try:
+            self.api.remove_container(container, force=True, v=True)
+        except NotFound:
+            pass
+        except APIError as error:
+            if error.status_code != 409:  # it is being removed
+                raise
+
+    @staticmethod
+    def ran_out_of_memory(line: Line, container: str) -> bool:
+        """Whether a container that has just ended was killed for memory, as the engine's recent events tell."""
+        import urllib3
+
+        seen: set[str] = set()
+        filters = {"container": container, "event": ["oom", "die"]}
+        try:
+            for event in line.api.events(since=1, filters=filters, decode=True):
+                seen.add(event["Action"])
+                if event["Action"] == "die" and event["Actor"]["Attributes"].get("exitCode") != _KILLED:
+                    return False
+                if seen == {"oom", "die"}:
+                    return True
+        except urllib3.exceptions.HTTPError:
+            pass  # nothing more came
+        return False
+
+    def now(self) -> float:
+        """The engine's clock, in seconds as `time.time` has them; it may differ from ours."""
+        return datetime.datetime.fromisoformat(self.api.info()["SystemTime"]).timestamp()
+
+    def is_podman(self) -> bool:
+        """Whether the engine is Podman behind Docker's interface."""
+        components = self.api.version().get("Components") or []
+        return any("podman" in str(component.get("Name")).lower() for component in components)
+
+    def containers(self) -> list[dict[str, Any]]:
+        """The containers that boxes were made of, by any process, in any state."""
+        return self.api.containers(all=True, filters={"label": LABEL})
+
+
+def _check_warnings(warnings: Iterable[str], best_effort: bool) -> None:
+    """Raise EngineError if the engine says that it does not hold a limit."""
+    for warning in warnings:
+        if not best_effort and re.search("discarded|without swap", warning):
+            raise EngineError(
+                f"the engine does not hold a limit: {warning} Have it enabled on the engine's machine, or accept it "
+                "with DockerExecutor(best_effort=True)"
+            )
+        logger.warning("the engine says: %s", warning)
+
+
+def _attach(api: APIClient, container: str) -> socket.socket:
+    """The connection to a container's streams as a socket of our own, for the event loop."""
+    params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+    wrapper: Any = api.attach_socket(container, params=params)
+    try:
+        # docker-py closes the connection when its wrapper is collected: we keep a duplicate instead.
+        attached = socket.socket(fileno=os.dup(wrapper.fileno()))
+    finally:
+        wrapper._response.close()
+        wrapper.close()
+    attached.setblocking(False)
+    return attached

@@ -1,0 +1,139 @@
+"""The way to the engine: its address, and docker-py's client with a timeout for every request."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import urllib.parse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..errors import EngineError, EngineUnansweredError
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+Result = TypeVar("Result")
+
+_CONNECT_SECONDS = 30.0
+
+INSTALL = (
+    "On Debian or Ubuntu: `apt-get install docker.io`, then `systemctl start docker` (or run `dockerd`); "
+    "elsewhere see https://docs.docker.com/engine/install/. DOCKER_HOST names another engine."
+)
+
+
+class Line:
+    """A connection to the engine for one answer that comes in pieces; another thread may hang up.
+
+    Args:
+        version: of the engine's interface.
+        silence: seconds without a piece after which the answer is given up.
+        settings: the engine's address, for docker-py.
+    """
+
+    def __init__(self, version: str, silence: float, settings: dict[str, Any]) -> None:
+        self._lock = threading.Lock()
+        self._hung_up = False
+        self._response: Any = None
+        self.api = make_api(version=version, timeout=silence, on_response=self._on_response, **settings)
+
+    def _on_response(self, response: Any) -> None:
+        with self._lock:
+            self._response = response
+            if self._hung_up:
+                self._shut_down()
+
+    def hang_up(self) -> None:
+        """End the answer now; the thread that reads it gets an error."""
+        with self._lock:
+            self._hung_up = True
+            if self._response is not None:
+                self._shut_down()
+
+    def close(self) -> None:
+        """Release the connection, when nobody reads it any more."""
+        with self._lock:
+            if self._response is not None:
+                self._response.close()
+            self._response = None
+        self.api.close()
+
+    def _shut_down(self) -> None:
+        with (
+            contextlib.suppress(OSError, ValueError),  # it has ended already
+            socket.socket(fileno=os.dup(self._response.raw.fileno())) as duplicate,
+        ):
+            duplicate.shutdown(socket.SHUT_RDWR)
+
+
+def translate(function: Callable[..., Result], *args: Any) -> Result:
+    """Run a blocking call; its errors become ours."""
+    import requests
+    import urllib3
+    from docker.errors import APIError, DockerException
+
+    try:
+        return function(*args)
+    except APIError as error:
+        raise EngineError(f"the engine refused: {error.explanation or error}") from error
+    except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError) as error:
+        raise EngineUnansweredError(f"the engine does not answer: {error}") from error
+
+
+def make_api(*, timeout: float, on_response: Callable[[Any], None] | None = None, **settings: Any) -> APIClient:
+    """docker-py's client, all of whose requests have a timeout; its `pull` asks for none."""
+    from docker import APIClient  # loading it takes longer than the rest of the package
+
+    class Api(APIClient):
+        def send(self, request: Any, **options: Any) -> Any:
+            if options.get("timeout") is None:
+                options["timeout"] = timeout
+            response = super().send(request, **options)
+            if on_response is not None:
+                on_response(response)
+            return response
+
+    return Api(timeout=timeout, **settings)  # pyright: ignore[reportArgumentType]  # requests takes parts of seconds
+
+
+def engine_settings() -> dict[str, Any]:
+    """The engine's address, for docker-py: DOCKER_HOST, else the chosen context of the `docker` command."""
+    from docker.context import ContextAPI
+    from docker.utils import kwargs_from_env
+
+    settings: dict[str, Any] = {**kwargs_from_env()}
+    if not settings.get("base_url"):
+        name = os.environ.get("DOCKER_CONTEXT")
+        context = ContextAPI.get_context(name)
+        if context is None or not context.Host:
+            raise EngineError(f"the Docker context {name or '(the current one)'} is not there: see `docker context ls`")
+        settings["base_url"] = context.Host
+    _probe(settings["base_url"], tls="tls" in settings)
+    return settings
+
+
+def _probe(address: str, *, tls: bool) -> None:
+    """Connect once, as docker-py's own errors are texts and leave sockets open."""
+    parts = urllib.parse.urlsplit(address)
+    if tls or parts.scheme not in ("unix", "tcp", "http"):
+        raise EngineError(
+            f"a box needs an engine at unix:// or plain tcp://, not {'TLS at ' if tls else ''}{address}; "
+            "forward a remote engine's socket: ssh -L /tmp/docker.sock:/var/run/docker.sock HOST"
+        )
+    try:
+        if parts.scheme == "unix":
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(_CONNECT_SECONDS)
+                probe.connect(parts.path)
+        else:
+            socket.create_connection((parts.hostname, parts.port or 2375), timeout=_CONNECT_SECONDS).close()
+    except PermissionError as error:
+        raise EngineError(
+            f"this user may not use the container engine at {address}: add it to the group `docker` "
+            "(`usermod -aG docker $USER`, then log in again), or run as root"
+        ) from error
+    except OSError as error:
+        raise EngineError(f"no container engine answers at {address} ({error}). {INSTALL}") from error

@@ -1,0 +1,150 @@
+"""Images: a small one made of this machine's own Python, without a registry; and any other from a Dockerfile.
+
+`python -m gymnast.sandbox build` makes the default image: the interpreter and its standard library, Bash and the usual
+command-line tools, and the C libraries that these need. Linux with glibc only; elsewhere build `dockerfiles/python`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ..errors import EngineError, ImageError
+from .client import BUILD_SECONDS, Client, Image
+from .connect import Line
+from .engine import Engine
+from .host_image import make_archive, recipe
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_IMAGE = "gymnast-sandbox:latest"
+
+RECIPE_LABEL = "gymnast.recipe"  # of the images that `build` makes: what `recipe` was
+
+
+async def default_image(engine: Engine) -> Image:
+    """The default image.
+
+    Raises:
+        ImageError: it has not been made yet.
+    """
+    try:
+        return await engine.image(DEFAULT_IMAGE, "never")
+    except ImageError:
+        raise ImageError(
+            f"there is no image {DEFAULT_IMAGE} yet: `python -m gymnast.sandbox build` makes it from this machine's "
+            "Python within seconds and without a registry; or name an image of yours: DockerExecutor(image=...)"
+        ) from None
+
+
+async def build(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
+    """Make an image of this machine's Python and command-line tools; it replaces an earlier one of this name.
+
+    Raises:
+        ImageError: this machine is no Linux with glibc, or the name is empty.
+        EngineError: the engine does not answer, or refuses the name.
+    """
+    _check_name(name)
+    previous = await engine.call(engine.client.inspect, name)
+    with tempfile.TemporaryDirectory(prefix="gymnast-image-") as folder:
+        archive = Path(folder, "rootfs.tar")
+        await asyncio.to_thread(make_archive, Path(folder, "rootfs"), archive)
+        await engine.call(_import, engine.client, archive, name)
+    if previous is not None and RECIPE_LABEL in previous.labels:
+        try:
+            await engine.call(engine.client.remove_untagged, previous.id)
+        except EngineError as error:
+            logger.warning("the image that was %s before was not removed: %s", name, error)
+    return await engine.image(name, "never")
+
+
+async def build_if_changed(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
+    """Make the image unless it is there, of this Python and by this recipe.
+
+    Raises:
+        ImageError, EngineError: as `build`.
+    """
+    try:
+        found = await engine.image(name, "never")
+    except ImageError:
+        return await build(engine, name)
+    return found if found.labels.get(RECIPE_LABEL) == recipe() else await build(engine, name)
+
+
+async def build_image(name: str = DEFAULT_IMAGE) -> Image:
+    """Make the image unless it is there, with a connection to the engine of its own; takes seconds the first time.
+
+    Raises:
+        ImageError: this machine is no Linux with glibc.
+        EngineError: no engine answers, or it may not be used; the message says what to do.
+    """
+    async with Engine() as engine:
+        return await build_if_changed(engine, name)
+
+
+async def build_dockerfile(engine: Engine, folder: str | Path, name: str) -> Image:
+    """Build an image from the folder of a Dockerfile, as `docker build -t NAME FOLDER` does.
+
+    Raises:
+        ImageError: the build failed, and the message ends with the build's last lines; or the name is empty.
+        EngineError: the engine does not answer, or refuses the name.
+    """
+    _check_name(name)
+
+    def work(line: Line) -> None:
+        if not Path(folder, "Dockerfile").is_file():
+            raise ImageError(f"there is no Dockerfile in {folder}")
+        lines = list(line.api.build(path=str(folder), tag=name, rm=True, forcerm=True, decode=True))
+        if lines and "error" in lines[-1]:
+            said = "".join(line.get("stream", "") for line in lines)[-2000:]
+            raise ImageError(f"the image {name!r} could not be built: {lines[-1]['error']}\n{said}")
+
+    await engine.talk(BUILD_SECONDS, work)
+    return await engine.image(name, "never")
+
+
+async def dockerfile_image(engine: Engine, folder: Path) -> Image:
+    """The image of a Dockerfile's folder, built unless it has been built of the same files before.
+
+    Raises:
+        ImageError, EngineError: as `build_dockerfile`.
+    """
+    name = f"gymnast-dockerfile:{await asyncio.to_thread(_digest, folder)}"
+    async with engine.lock(f"building {name}"):
+        try:
+            return await engine.image(name, "never")
+        except ImageError:
+            return await build_dockerfile(engine, folder, name)
+
+
+def _digest(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(f"{path.relative_to(folder)}\0{path.stat().st_mode}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise ImageError("an image needs a name, such as 'my-sandbox:latest', got ''")
+
+
+def _import(client: Client, archive: Path, name: str) -> None:
+    from docker.utils import parse_repository_tag  # late, as `client.py` does
+
+    repository, tag = parse_repository_tag(name)
+    changes = [
+        "ENV PATH=/usr/local/bin:/usr/bin:/bin",
+        'CMD ["python3"]',
+        "WORKDIR /workspace",
+        f"LABEL {RECIPE_LABEL}={recipe()}",
+    ]
+    answer: Any = client.api.import_image(src=str(archive), repository=repository, tag=tag or "latest", changes=changes)
+    last = json.loads(answer.strip().splitlines()[-1])
+    if "error" in last:
+        raise ImageError(f"the engine did not take the image {name!r}: {last['error']}")

@@ -1,0 +1,208 @@
+"""What belongs to a box: the processes that the supervisor may signal, and the folders that it may empty.
+
+`Container` owns everything in a container; `Descendants` owns a part of a machine that belongs to others. Both have the
+same methods, and the supervisor does not ask which one it has.
+Runs inside the box: standard library only, Python >= 3.8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import os
+import signal
+import stat
+import time
+from collections.abc import Iterable
+from typing import Any, Union
+
+from . import processes
+from .files import empty, empty_memory
+
+_SET_CHILD_SUBREAPER = 36  # of prctl(2)
+_MOVED = "the box's folder is not where it was; what is there now was left alone"
+_DEATH_SECONDS = 3.0  # for the last descendants to go; killed ones are gone long before
+_COUNTERS = (  # of version 2 of control groups, then of version 1: OOM kills, memory, and the names of what is in use
+    ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.stat", (b"anon", b"shmem")),
+    ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory/memory.stat", (b"rss", b"shmem")),
+)
+
+
+class Container:
+    """Owns every process but init, and every file system in memory. The code runs as another user."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._user: int = settings["user"]
+        self._events, self._usage, self._names = -1, "", frozenset()
+        for events, usage, names in _COUNTERS:
+            if os.path.exists(events):
+                self._events, self._usage, self._names = os.open(events, os.O_RDONLY), usage, frozenset(names)
+                break
+
+    def confine(self) -> None:
+        """Turn the calling process, which was just forked, into one of the code's: it loses every privilege."""
+        # The code must be killed for memory before the supervisor. Refused where the number is higher already.
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write("500")
+        os.setgroups([])
+        os.setresgid(self._user, self._user, self._user)
+        os.setresuid(self._user, self._user, self._user)  # drops every capability, as no user id is 0 any more
+
+    def processes(self) -> set[int]:
+        """Every process but init and the supervisor."""
+        return processes.everyone() - {1, os.getpid()}
+
+    def signal(self, pids: Iterable[int], number: int) -> None:
+        """Signal some of the processes. If one has ended and its number was used again, the new one is ours too."""
+        processes.send(pids, number)
+
+    def kill_all(self) -> None:
+        """Send SIGKILL to every process of the code."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)  # one step for the kernel: no fork gets away
+
+    def wipe(self) -> None:
+        """Remove the code's files. Called as the code's user when no other process of it is running."""
+        empty_memory()
+
+    def clean_up(self) -> None:
+        """Do nothing before the supervisor ends: the kernel then kills the rest, and the files are in memory."""
+
+    def oom_kills(self) -> int:
+        """Return how many processes of the box were killed for memory so far; 0 where there is no counter."""
+        if self._events < 0:
+            return 0
+        _, _, rest = os.pread(self._events, 4096, 0).partition(b"oom_kill ")
+        return int(rest.partition(b"\n")[0] or 0)
+
+    def memory(self) -> int:
+        """Return the bytes that processes and in-memory files use; not the page cache, which the kernel can drop."""
+        if not self._usage:
+            return 0
+        with open(self._usage, "rb") as file:
+            pairs = (line.split() for line in file)
+            return sum(int(value) for name, value in pairs if name in self._names)
+
+    def leftovers(self) -> str:
+        """Name what outlives processes and files: System V objects, which our seccomp profile forbids."""
+        for kind in ("shm", "sem", "msg"):
+            with contextlib.suppress(FileNotFoundError), open("/proc/sysvipc/" + kind, "rb") as file:
+                if len(file.readlines()) > 1:
+                    return "ipc: System V objects were left behind"
+        return ""
+
+
+class Descendants:
+    """Owns one folder, and the processes that descend from the supervisor. The code runs as the same user.
+
+    Orphans become the supervisor's children, so none escapes. Signals go to descendants only. Only the very folder that
+    was made here is ever emptied: the code may have put another folder, or a link, in its place.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        own = settings["local"]
+        self.root: str = own["root"]
+        self.folders = [os.path.relpath(path, self.root) for path in (settings["workspace"], own["tmp"])]
+        # An image may lack these two modules. They are imported only here, where the whole standard library is there.
+        self._resource = importlib.import_module("resource")
+        self._rlimits = [(getattr(self._resource, name), value) for name, value in own["rlimits"].items()]
+        prctl = importlib.import_module("ctypes").CDLL(None, use_errno=True).prctl
+        if prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+            raise OSError("this kernel does not give orphans to a subreaper")
+        os.mkdir(self.root, 0o700)
+        self._held = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)  # so that no other folder gets its inode number
+        for name in self.folders:
+            os.mkdir(os.path.join(self.root, name), 0o700)
+        status = os.fstat(self._held)
+        self._identity = (status.st_dev, status.st_ino)
+
+    def confine(self) -> None:
+        """Turn the calling process, which was just forked, into one of the code's: it gets the limits of a process."""
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write("500")  # refused where it is higher already
+        for kind, value in self._rlimits:
+            _, hard = self._resource.getrlimit(kind)
+            if hard != self._resource.RLIM_INFINITY:
+                value = min(value, hard)
+            self._resource.setrlimit(kind, (value, value))
+
+    def processes(self) -> set[int]:
+        """Every descendant, zombies included.
+
+        None escapes a look: each descends from a child of the supervisor, and only the supervisor reaps that child.
+        """
+        return processes.descendants(os.getpid())
+
+    def signal(self, pids: Iterable[int], number: int) -> None:
+        """Signal those of the processes that are descendants now."""
+        processes.send(pids, number, under=os.getpid())
+
+    def kill_all(self) -> None:
+        """Stop every descendant until no new one appears, then send SIGKILL to all of them."""
+        stopped: set[int] = set()
+        deadline = time.monotonic() + _DEATH_SECONDS
+        while True:
+            new = self.processes() - stopped
+            if not new or time.monotonic() > deadline:
+                break
+            self.signal(new, signal.SIGSTOP)
+            stopped |= new
+        self.signal(self.processes(), signal.SIGKILL)
+
+    def wipe(self) -> None:
+        """Empty the two folders. Called when no other process of the code is running.
+
+        Raises:
+            OSError: something else is in the place of our folder; nothing was removed.
+        """
+        for name in self.folders:
+            self._enter_root()
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISDIR(os.lstat(name).st_mode):
+                    empty(name)
+                    continue
+                os.unlink(name)  # a link, perhaps, to a folder that is not ours
+            os.mkdir(name, 0o700)
+        os.chdir("/")
+
+    def clean_up(self) -> None:
+        """Kill every process and remove every file of the code, before the supervisor ends."""
+        deadline = time.monotonic() + _DEATH_SECONDS
+        while self.processes() and time.monotonic() < deadline:
+            self.kill_all()
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            time.sleep(0.0003)
+        with contextlib.suppress(OSError):
+            self.wipe()  # opens folders that their owner may not enter
+        with contextlib.suppress(OSError):
+            self._enter_root()
+            empty(self.root)
+            os.rmdir(self.root)
+
+    def oom_kills(self) -> int:
+        """Return 0: nothing counts for these processes alone."""
+        return 0
+
+    def memory(self) -> int:
+        """Return 0: nothing counts for these processes alone."""
+        return 0
+
+    def leftovers(self) -> str:
+        """Return "": the machine's System V objects may be anybody's."""
+        return ""
+
+    def _enter_root(self) -> None:
+        try:
+            status = os.lstat(self.root)
+        except FileNotFoundError:
+            raise OSError(errno.ESTALE, _MOVED) from None
+        if (status.st_dev, status.st_ino) != self._identity:
+            raise OSError(errno.ESTALE, _MOVED)
+        os.chmod(self.root, 0o700)
+        os.chdir(self.root)
+
+
+Owner = Union[Container, Descendants]  # noqa: UP007 - Python 3.8 evaluates this

@@ -1,0 +1,189 @@
+"""The messages between the host and a supervisor: the settings, and the answers, which are checked field by field.
+
+A hostile image can run any program in the supervisor's place, so no field is used before its type and range are known.
+Each operation has one decoder. A decoder raises `ProtocolError`, which ends the connection as a bad frame does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..base import ExecutionResult, FileEntry, Status
+from ..guest.protocol import MAX_LISTED, ProtocolError
+from ..limits import Limits, size_of
+
+Header = Mapping[str, object]
+
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_STATUSES = frozenset(Status)
+_EXIT_CODES = range(-64, 256)  # minus a signal's number, or a status
+_ERRNOS = range(1, 4096)
+_COUNTS = range(1 << 63)
+_KINDS: dict[bytes, Literal["file", "directory", "link", "other"]] = {
+    b"f": "file", b"d": "directory", b"l": "link", b"o": "other",
+}  # fmt: skip
+
+
+def supervisor_settings(
+    limits: Limits,
+    *,
+    workspace: str,
+    environment: Mapping[str, str],
+    preload: Sequence[str],
+    user: int | None = None,
+    local: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The settings of a box, which are the first message that its supervisor gets.
+
+    Args:
+        limits: the supervisor enforces those that are named below.
+        workspace: the folder in which the code starts, and its home.
+        environment: variables for the code, on top of the supervisor's own and of those that every box has.
+        preload: modules to import before the first session.
+        user: the id of the code's user and group in a container.
+        local: None in a container. Elsewhere the folder and the limits of a box that owns only its own processes.
+    """
+    return {
+        "workspace": workspace,
+        "environment": {**_common_environment(workspace), **environment},
+        "preload": list(preload),
+        "max_output": size_of(limits.max_output),
+        "max_file": size_of(limits.max_file),
+        "grace": limits.grace,
+        "idle": limits.idle,
+        "lifetime": limits.lifetime,
+        "user": user,
+        "local": local,
+    }
+
+
+def _common_environment(workspace: str) -> dict[str, str]:
+    return {
+        "HOME": workspace,
+        "USER": "sandbox",
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "MPLBACKEND": "Agg",
+        "PYTHONUNBUFFERED": "1",
+        **dict.fromkeys(_ONE_THREAD, "1"),
+    }
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Ready:
+    """The supervisor's answer to its settings."""
+
+    unfit: str  # the missing part without which there can be no box; "" if there is none
+    bash: bool
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class FileFault:
+    """The reason why a file operation failed."""
+
+    errno: int
+    detail: str
+
+
+def decode_ready(header: Header, parts: list[bytes]) -> Ready:
+    """The answer to the settings."""
+    unfit = _text(header, "unfit")
+    return Ready(unfit=unfit, bash=not unfit and _flag(header, "bash"))
+
+
+def decode_nothing(header: Header, parts: list[bytes]) -> None:
+    """The answer to `ping` or `reset`, which says only that it was done."""
+
+
+def decode_execution(header: Header, parts: list[bytes]) -> ExecutionResult:
+    """The answer to `python` or `bash`; its duration is for the caller to fill in."""
+    if len(parts) != 7:
+        raise ProtocolError(f"an answer to code has seven parts, got {len(parts)}")
+    out_head, out_tail, err_head, err_tail, value_head, value_tail, error = parts
+    dropped = header.get("dropped")
+    if not isinstance(dropped, list) or len(dropped) != 3:
+        raise ProtocolError(f"'dropped' must be three numbers, got {shown(dropped)}")
+    out_dropped, err_dropped, value_dropped = (_number(number, "dropped", _COUNTS) for number in dropped)
+    status, code = header.get("status"), header.get("code")
+    if not isinstance(status, str) or status not in _STATUSES:
+        raise ProtocolError(f"'status' must be one of {', '.join(sorted(_STATUSES))}, got {shown(status)}")
+    return ExecutionResult(
+        status=Status(status),
+        stdout=_joined(out_head, out_tail, out_dropped),
+        stderr=_joined(err_head, err_tail, err_dropped) + error.decode("utf-8", "replace"),
+        value=_joined(value_head, value_tail, value_dropped) if _flag(header, "value") else None,
+        exit_code=None if code is None else _number(code, "code", _EXIT_CODES),
+        dropped_bytes=out_dropped + err_dropped + value_dropped,
+        state_lost=_flag(header, "lost"),
+    )
+
+
+def decode_content(header: Header, parts: list[bytes]) -> bytes | FileFault:
+    """The answer to `read` or `write`."""
+    if "errno" in header:
+        return FileFault(errno=_number(header["errno"], "errno", _ERRNOS), detail=_text(header, "detail"))
+    if len(parts) != 1:
+        raise ProtocolError(f"an answer about a file has one part, got {len(parts)}")
+    return parts[0]
+
+
+def decode_listing(header: Header, parts: list[bytes]) -> list[FileEntry] | FileFault:
+    """The answer to `list`: for each file a letter for its kind, its size, a space, its name and a zero byte."""
+    content = decode_content(header, parts)
+    if isinstance(content, FileFault):
+        return content
+    if content.count(b"\0") > MAX_LISTED or content[-1:] not in (b"", b"\0"):
+        raise ProtocolError("the listing is too long, or has no end")
+    entries = [_entry(line) for line in content.split(b"\0")[:-1]]
+    return sorted(entries, key=lambda entry: entry.path)
+
+
+def decode_retire(header: Header) -> str:
+    """The reason why the box should not be used again, or ""; part of every answer."""
+    return _text(header, "retire")
+
+
+def _entry(line: bytes) -> FileEntry:
+    kind, (size, _, name) = line[:1], line[1:].partition(b" ")
+    if kind not in _KINDS or not name or not size.isdigit() or len(size) > 19:
+        raise ProtocolError(f"a listing has a line that describes no file: {line[:80]!r}")
+    return FileEntry(path=name.decode("utf-8", "surrogateescape"), kind=_KINDS[kind], size=int(size))
+
+
+def _text(header: Header, name: str) -> str:
+    text = header.get(name, "")
+    if not isinstance(text, str):
+        raise ProtocolError(f"{name!r} must be a str, got {shown(text)}")
+    return _printable(text)
+
+
+def shown(field: object) -> str:
+    """A field in an error message; a list or an object only by its type, as it may be deep or long."""
+    return repr(field)[:80] if isinstance(field, str | int | float | None) else type(field).__name__
+
+
+def _printable(text: str) -> str:
+    """JSON can hold half of a surrogate pair, which no stream takes."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _flag(header: Header, name: str) -> bool:
+    flag = header.get(name)
+    if not isinstance(flag, bool):
+        raise ProtocolError(f"{name!r} must be a bool, got {shown(flag)}")
+    return flag
+
+
+def _number(number: object, name: str, allowed: range) -> int:
+    if type(number) is not int or number not in allowed:
+        raise ProtocolError(f"{name!r} must be a number from {allowed[0]} to {allowed[-1]}, got {shown(number)}")
+    return number
+
+
+def _joined(head: bytes, tail: bytes, dropped: int) -> str:
+    if not dropped:
+        return (head + tail).decode("utf-8", "replace")
+    marker = f"\n[... {dropped} bytes dropped ...]\n"
+    return head.decode("utf-8", "replace") + marker + tail.decode("utf-8", "replace")

@@ -1,0 +1,261 @@
+"""ExecutorPool: warm boxes that are lent to one episode after another, each as clean as new.
+
+- `ExecutorPool`: the way in: `async with pool.lease() as box`.
+- `pool_of`: the pool that belongs to an executor.
+
+`scheduler.py` decides which lease gets which box, and `boxes.py` makes, cleans and closes the boxes. A `Scheduler`
+lives from the opening of the pool to its closing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import weakref
+from collections.abc import AsyncIterator
+from functools import cache
+from typing import Self
+
+from ..base import Executor
+from ..cancellation import finish
+from ..errors import PoolLoopError, SandboxClosedError
+from ..limits import check_timeout, count_of
+from .scheduler import Scheduler
+from .states import PoolOptions
+from .statistics import Counters, PoolStatistics
+
+EXIT_SECONDS = 1.0  # for a loop in another thread to take notice of the interpreter's exit
+
+_pools: weakref.WeakKeyDictionary[Executor, ExecutorPool] = weakref.WeakKeyDictionary()  # see `pool_of`
+
+
+class ExecutorPool:
+    """Lends boxes that are clones of a template, and cleans them in between.
+
+        pool = ExecutorPool(DockerExecutor(), max_boxes=128)
+        async with pool, pool.lease() as box:
+            await box.python("6 * 7")
+
+    A lease takes about a millisecond if a box is idle. Otherwise it waits its turn behind the leases that came before.
+    A box shows a sign of life before it is lent. A box that cannot be trusted to be clean is closed and replaced: it
+    ran out of memory, had to be killed, was tampered with, or was still running a call.
+
+    The pool belongs to the event loop that first leases from it, until it is closed. `asyncio.run` closes it when its
+    loop ends.
+
+    Args:
+        executor: the template; it is cloned and never started itself.
+        max_boxes: boxes at a time, of all templates together. If there are more episodes than boxes, episodes wait.
+        warm: idle boxes to keep in advance, like `executor`, while the pool is in use; and as many fresh ones, held
+            back from other leases, while fresh ones are asked for.
+        max_uses: leases that a box serves.
+        reuse: False gives every lease a new box, for code that does not trust other code.
+        lease_timeout: seconds that a lease waits for a box.
+        idle: seconds after which an idle box is closed; a pool that is not used shrinks to nothing.
+
+    Raises:
+        ValueError: a number is out of range, or `executor` was started.
+        TypeError: `executor` is not an executor, or a number is not one.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        max_boxes: int = 64,
+        warm: int = 1,
+        max_uses: int = 64,
+        reuse: bool = True,
+        lease_timeout: float = 300.0,
+        idle: float = 300.0,
+    ) -> None:
+        self.template = check_template(executor)
+        if count_of(max_boxes, "max_boxes") < 1:
+            raise ValueError(f"max_boxes must be at least 1, got {max_boxes}")
+        if not 0 <= count_of(warm, "warm") <= max_boxes:
+            raise ValueError(f"warm must be from 0 to max_boxes={max_boxes}, got {warm}")
+        if count_of(max_uses, "max_uses") < 1:
+            raise ValueError(f"max_uses must be at least 1, got {max_uses}")
+        self.lease_timeout = check_timeout(lease_timeout, "lease_timeout")
+        self._options = PoolOptions(
+            max_boxes=max_boxes, warm=warm, max_uses=max_uses, reuse=reuse, idle=check_timeout(idle, "idle")
+        )
+        self._counters = Counters()
+        self._scheduler: Scheduler | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Future[bool] | None = None  # True when the boxes are to be closed
+        self._keeper: asyncio.Task[None] | None = None  # closes them
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    @property
+    def statistics(self) -> PoolStatistics:
+        """The numbers of this moment, and the counts since the pool was made."""
+        if self._scheduler is not None:
+            return self._scheduler.statistics()
+        return self._counters.snapshot(boxes=0, idle=0, leased=0, waiting=0, creating=0)
+
+    async def open(self) -> Self:
+        """Make the warm boxes; the first lease would do so too. On failure nothing is left behind.
+
+        Raises:
+            EngineError, ImageError, SandboxTimeoutError: a box could not be made.
+            PoolLoopError: the pool is open in another event loop.
+        """
+        opened = self._scheduler is None
+        scheduler = self._scheduler_here()
+        try:
+            await scheduler.warm_up()
+        except BaseException:
+            if opened:
+                await self.close()
+            raise
+        return self
+
+    @contextlib.asynccontextmanager
+    async def lease(
+        self,
+        executor: Executor | None = None,
+        *,
+        timeout: float | None = None,
+        fresh: bool = False,
+        priority: bool = False,
+    ) -> AsyncIterator[Executor]:
+        """Borrow a clean box for the length of an `async with`; the pool starts and closes it.
+
+        Calls after that raise `SandboxClosedError`. A box that still runs a call then is closed.
+
+        Args:
+            executor: a template other than the pool's own.
+            timeout: seconds to wait for a box, instead of `lease_timeout`.
+            fresh: True for a box that no lease has had before, for code that must not meet anything that other code
+                may have done to a box. The pool keeps `warm` of them; a further one is made for the lease.
+            priority: True to be served before leases without priority, for code that finishes what others wait for.
+
+        Raises:
+            SandboxTimeoutError: there was no box in time; the message says who has them.
+            EngineError, ImageError: the box could not be made.
+            SandboxLostError, SandboxFileError: the template's files could not be written.
+            SandboxClosedError: the pool was closed meanwhile.
+            PoolLoopError: the pool is open in another event loop.
+        """
+        template = self.template if executor is None else check_template(executor)
+        patience = self.lease_timeout if timeout is None else check_timeout(timeout)
+        scheduler = self._scheduler_here()
+        box, leased = await scheduler.acquire(template, patience, fresh=fresh, priority=priority)
+        try:
+            await leased.put_files()
+            yield leased
+        finally:
+            scheduler.release(box)
+
+    def _scheduler_here(self) -> Scheduler:
+        """The scheduler, if it is that of the running event loop; this opens the pool."""
+        loop = asyncio.get_running_loop()
+        if self._scheduler is None:
+            self._scheduler, self._loop = Scheduler(self.template, self._options, self._counters), loop
+            self._stop = loop.create_future()
+            self._keeper = loop.create_task(_keep(self._scheduler, self._stop))
+            self._keeper.add_done_callback(lambda _: self._forget())
+            _open_pools().add(self)
+        elif self._loop is not loop:
+            raise PoolLoopError(
+                "an ExecutorPool belongs to the event loop that first leased from it, and this is another: "
+                "use one pool for each loop, or `await pool.close()` before the next loop begins"
+            )
+        elif self._scheduler.closing:
+            raise SandboxClosedError("the pool is being closed")
+        return self._scheduler
+
+    async def close(self) -> None:
+        """Close all boxes, leased ones too, and wait until they are gone; the pool may be opened again afterwards.
+
+        This may be called more than once, and from another event loop while the pool's own runs: a program that is
+        not asynchronous plays its episodes in a loop of ours, and closes its pool with `asyncio.run(pool.close())`.
+
+        Raises:
+            PoolLoopError: the pool's event loop has ended or stands still, so its boxes cannot be closed. They end with
+                their connections, or with this process.
+        """
+        loop = self._loop
+        if loop is None or loop is asyncio.get_running_loop():
+            await self._end()
+        elif loop.is_running():
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._end(), loop))
+        else:
+            self._forget()
+            raise PoolLoopError(
+                "the event loop of this pool has ended without closing it: close a pool in its own loop, "
+                "or run that loop with asyncio.run, which does so"
+            )
+
+    async def _end(self, *, close: bool = True) -> None:
+        if self._keeper is not None and self._stop is not None and self._scheduler is not None:
+            self._scheduler.closing = True
+            if not self._stop.done():
+                self._stop.set_result(close)
+            await finish(_ended(self._keeper))
+
+    def _forget(self) -> None:
+        self._scheduler = self._loop = self._stop = self._keeper = None
+
+
+async def _keep(scheduler: Scheduler, stop: asyncio.Future[bool]) -> None:
+    """Close the boxes if `stop` says so, or when `asyncio.run` cancels all tasks because its loop ends."""
+    close = True
+    try:
+        close = await stop
+    finally:
+        if close:
+            await finish(scheduler.shut_down())
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    await asyncio.wait({task})
+
+
+@cache
+def _open_pools() -> weakref.WeakSet[ExecutorPool]:
+    """The pools whose keepers are let go when the interpreter exits while their loops run, in threads that end with it.
+
+    Their boxes end with the process: the threads that could close them do not work any more.
+    """
+    pools: weakref.WeakSet[ExecutorPool] = weakref.WeakSet()
+    process = os.getpid()
+
+    def let_go() -> None:
+        for pool in list(pools) if os.getpid() == process else ():  # a forked child has no such thread
+            if pool._loop is not None and pool._loop.is_running():
+                with contextlib.suppress(TimeoutError):
+                    asyncio.run_coroutine_threadsafe(pool._end(close=False), pool._loop).result(EXIT_SECONDS)
+
+    atexit.register(let_go)
+    return pools
+
+
+def pool_of(executor: Executor) -> ExecutorPool:
+    """Return the pool that belongs to an executor; it is made with default arguments when it is first asked for."""
+    if executor not in _pools:
+        # Of a clone: a pool of `executor` itself would keep its own key alive, and so itself.
+        _pools[executor] = ExecutorPool(check_template(executor).clone())
+    return _pools[executor]
+
+
+def check_template(executor: Executor) -> Executor:
+    """Return the executor, if boxes can be cloned from it.
+
+    Raises:
+        TypeError: it is not an executor.
+        ValueError: it was started.
+    """
+    if not isinstance(executor, Executor):
+        raise TypeError(f"a pool makes boxes from an Executor, such as DockerExecutor(), got {executor!r}")
+    if executor.state != "new":
+        raise ValueError("a pool makes its boxes itself: give it an executor that was not started")
+    return executor

@@ -1,0 +1,300 @@
+"""Decides which lease gets which box, in one event loop: `pool.py` is the way in, `boxes.py` the life of the boxes.
+
+Each event (a lease comes or ends, a box is ready or gone) moves the waiters that it concerns from one line to another
+(`Waiters`), so its cost grows neither with the number of boxes nor with that of waiters. A lease that is cancelled
+leaves its line, and its box goes to the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Hashable
+
+from ..base import Executor
+from ..errors import EngineError, SandboxClosedError, SandboxTimeoutError
+from .boxes import Boxes
+from .lease import LeasedExecutor
+from .lines import Line, Waiter, Waiters
+from .spares import Spares
+from .states import Box, PoolOptions, State, Subpool
+from .statistics import Counters, PoolStatistics
+
+logger = logging.getLogger("gymnast.sandbox")
+
+TICK_SECONDS = 5.0  # between two searches for unused boxes; less if `idle` is short
+
+
+class Scheduler:
+    """Lends, cleans and replaces boxes; belongs to the event loop in which it is made.
+
+    Args:
+        template: `options.warm` boxes are kept like it.
+        options: how many boxes, and for how long.
+        counters: where to count.
+    """
+
+    def __init__(self, template: Executor, options: PoolOptions, counters: Counters) -> None:
+        self.options = options
+        self.counters = counters
+        self.boxes = Boxes(
+            options,
+            counters,
+            template.creators,
+            ready=self._ready,
+            closing=self._closing,
+            gone=self._gone,
+            failed=self._failed,
+        )
+        self.closing = False
+        self._loop = asyncio.get_running_loop()
+        self._waiters = Waiters()
+        self._subpools: weakref.WeakValueDictionary[Hashable, Subpool] = weakref.WeakValueDictionary()
+        self._spares = Spares(options, self.boxes, self._subpool(template), self._subpool(template, fresh=True))
+        self._timer: asyncio.TimerHandle | None = None
+
+    def statistics(self) -> PoolStatistics:
+        idle, leased, creating = (self.boxes.count[state] for state in (State.IDLE, State.LEASED, State.CREATING))
+        return self.counters.snapshot(
+            boxes=len(self.boxes), idle=idle, leased=leased, waiting=len(self._waiters), creating=creating
+        )
+
+    # Leases.
+
+    async def acquire(
+        self, template: Executor, timeout: float, *, fresh: bool, priority: bool
+    ) -> tuple[Box, LeasedExecutor]:
+        """Wait for a box: first come, first served, but leases with priority before all others.
+
+        Raises:
+            SandboxTimeoutError: no box was free in time.
+            SandboxClosedError: the pool was closed meanwhile.
+            EngineError, ImageError: the box for this lease could not be made.
+        """
+        started = self._loop.time()
+        subpool = self._subpool(template, fresh=fresh and self.options.reuse)
+        self._spares.note_use(subpool)
+        waiter = Waiter(subpool, self._loop.create_future(), priority)
+        self._waiters.add(waiter)
+        try:
+            self._advance()
+            await asyncio.wait([waiter.turn], timeout=timeout)
+        except BaseException:
+            self._leave(waiter)
+            raise
+        if not waiter.turn.done():
+            message = self._shortage(timeout)
+            self._leave(waiter)
+            self.counters.timeouts += 1
+            raise SandboxTimeoutError(message)
+        box = waiter.turn.result()
+        if box.state is not State.LEASED:
+            raise SandboxClosedError("the pool was closed while a lease waited")
+        self.counters.granted(self._loop.time() - started, again=box.uses > 0)
+        box.uses += 1
+        box.lease = LeasedExecutor(box.executor, template.files)
+        return box, box.lease
+
+    def release(self, box: Box) -> None:
+        """Take a box back; the rest goes on in the background."""
+        if box.state is not State.LEASED:  # the pool was closed during the lease
+            return
+        self._spares.note_use(box.subpool)
+        reused = box.subpool.reused
+        if reused is not None and reused.waiting and not self._spares.holds_back(box.subpool):
+            self.boxes.move(box, reused)  # a waiter gets it after a reset, which is faster than a new box
+        self.boxes.take_back(box)
+        self._advance()
+
+    def _leave(self, waiter: Waiter) -> None:
+        """Stop waiting; a box that was granted just now goes back unused."""
+        if waiter.line is not None:
+            self._waiters.remove(waiter)
+            self._advance()
+        elif waiter.turn.exception() is None:
+            box = waiter.turn.result()
+            if box.state is State.LEASED:
+                self.boxes.take_back(box)
+
+    def _shortage(self, timeout: float) -> str:
+        now, limit = self._loop.time(), self.options.max_boxes
+        out = [now - box.since for box in self.boxes.all if box.state is State.LEASED]
+        longest = f", the longest for {max(out):.1f} s" if out else ""
+        return (
+            f"there was no box within {timeout:g} s: {len(out)} of {limit} boxes are leased{longest}, "
+            f"{self.boxes.count[State.CREATING]} are being made and {len(self._waiters) - 1} other leases wait; "
+            f"raise max_boxes={limit}, or run fewer episodes at a time"
+        )
+
+    # Events of boxes.
+
+    def _ready(self, box: Box) -> None:
+        if box.subpool.expecting:
+            self._grant(box.subpool.expecting.first, box)
+        else:
+            self.boxes.rest(box)
+        self._advance()
+
+    def _closing(self, box: Box) -> None:
+        while len(box.subpool.expecting) > box.subpool.coming:
+            self._waiters.move_back(box.subpool.expecting)
+        self._advance()
+
+    def _gone(self) -> None:
+        if self._waiters.slots and not self.closing:
+            self._create_for(self._waiters.slots.first)
+        self._advance()
+
+    def _failed(self, box: Box, error: Exception) -> None:
+        """Tell the first waiter that expects a box; without one, pause before the next spare box.
+
+        Each waiter gets a second attempt: a container that is killed while it starts costs no episode.
+        """
+        subpool = box.subpool
+        if len(subpool.expecting) > subpool.coming:
+            waiter = subpool.expecting.first
+            if isinstance(error, EngineError) and not waiter.tried_again:
+                waiter.tried_again = True
+                logger.warning("a box could not be made, and another one is tried: %s", error)
+                self.boxes.create(subpool)
+            else:
+                self._end_wait(waiter, error)
+        elif not self.closing:
+            self._spares.warn(subpool, error)
+        self._spares.note_failure(subpool)
+        self._advance()
+
+    # Decisions.
+
+    def _advance(self) -> None:
+        """Provide for the waiters in the queue, up to the first for whom there is nothing; then keep spare boxes."""
+        if self.closing:
+            return
+        while self._waiters.queue and self._provide(self._waiters.queue.first):
+            pass
+        if self._waiters.queue and self._waiters.queue.first.priority:
+            # It gets nothing yet, so put all others behind it: the next box is for it.
+            for line in self._served_lines():
+                while line.without_priority:
+                    self._waiters.move_back(line)
+        self._keep_spares()
+        self._watch()
+
+    def _provide(self, waiter: Waiter) -> bool:
+        """Find an idle box for a waiter, or one that is on its way, or room for another one."""
+        subpool = waiter.subpool
+        if self._offer_idle(waiter):
+            return True
+        if subpool.coming > len(subpool.expecting):
+            self._waiters.move(waiter, subpool.expecting)
+        elif self._room(subpool) > 0:
+            self._create_for(waiter)
+        elif self._room_soon(subpool) > 0 or self._make_room(subpool):
+            self._waiters.move(waiter, self._waiters.slots)
+        else:
+            return False
+        return True
+
+    def _offer_idle(self, waiter: Waiter) -> bool:
+        """Grant the idle box that was used last, or check it first if it has not answered just now."""
+        idle = waiter.subpool.boxes[State.IDLE]
+        while idle:
+            box = next(reversed(idle))
+            if box.answered:
+                self._grant(waiter, box)
+                return True
+            if not self.boxes.close_if_worn(box):
+                self.boxes.check(box)
+                self._waiters.move(waiter, waiter.subpool.expecting)
+                return True
+        return False
+
+    def _room(self, subpool: Subpool) -> int:
+        """How many boxes of a subpool may be added, beside the spare fresh boxes that are still missing."""
+        room = self.options.max_boxes - len(self.boxes)
+        return room if subpool.reused is not None else room - self._spares.missing_fresh
+
+    def _room_soon(self, subpool: Subpool) -> int:
+        """As `_room`, once all boxes that are being closed are gone and other waiters have got theirs."""
+        return self._room(subpool) + self.boxes.count[State.CLOSING] - len(self._waiters.slots)
+
+    def _make_room(self, subpool: Subpool) -> bool:
+        """Close the box that was idle for the longest time, or one that is being made and that nobody expects."""
+        for box in self.boxes.idle:
+            if subpool.reused is not None or not self._spares.holds_back(box.subpool):
+                self.boxes.close(box, "evicted")
+                return True
+        for other in list(self._subpools.values()):
+            if other.coming > len(other.expecting) and other.boxes[State.CREATING]:
+                self.boxes.close(next(reversed(other.boxes[State.CREATING])), "evicted")
+                return True
+        return False
+
+    def _grant(self, waiter: Waiter, box: Box) -> None:
+        self.boxes.lend(box)
+        self._waiters.remove(waiter)
+        waiter.turn.set_result(box)
+
+    def _end_wait(self, waiter: Waiter, error: Exception) -> None:
+        self._waiters.remove(waiter)
+        waiter.turn.set_exception(error)
+
+    def _create_for(self, waiter: Waiter) -> None:
+        self.boxes.create(waiter.subpool)
+        self._waiters.move(waiter, waiter.subpool.expecting)
+
+    # Subpools, spare boxes and time.
+
+    def _subpool(self, template: Executor, *, fresh: bool = False) -> Subpool:
+        """The boxes of a template; if `fresh`, those that are made for one lease and that no lease had before."""
+        key = (template.key, fresh)
+        subpool = self._subpools.get(key)
+        if subpool is None:
+            subpool = Subpool(template, reused=self._subpool(template) if fresh else None)
+            self._subpools[key] = subpool
+        return subpool
+
+    def _served_lines(self) -> list[Line]:
+        """The lines whose waiters will get a box without another decision."""
+        return [self._waiters.slots, *(subpool.expecting for subpool in list(self._subpools.values()))]
+
+    def _keep_spares(self) -> None:
+        for subpool, missing in self._spares.missing(len(self._waiters), blocked=len(self._waiters.queue) > 0):
+            for _ in range(min(missing, self._room(subpool))):
+                self.boxes.create(subpool)
+
+    def _watch(self) -> None:
+        """Look again in a while, as long as there is a box, a waiter or a spare box to try."""
+        if self._timer is None and (self.boxes or self._waiters or self._spares.pausing):
+            period = min(TICK_SECONDS, max(self.options.idle / 4, 0.05))
+            self._timer = self._loop.call_later(period, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._spares.close_unused(len(self._waiters))
+        self._advance()
+
+    async def warm_up(self) -> None:
+        """Make the spare boxes.
+
+        Raises:
+            EngineError, ImageError, SandboxTimeoutError: one could not be made.
+        """
+        self._advance()
+        making = [box for box in self.boxes.all if box.state is State.CREATING]
+        if tasks := [box.task for box in making if box.task is not None]:
+            await asyncio.wait(tasks)
+        for box in making:
+            if box.error is not None:
+                raise box.error
+
+    async def shut_down(self) -> None:
+        """Close every box, leased ones too, and wait until they are gone."""
+        self.closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for line in (self._waiters.queue, *self._served_lines()):
+            while line:
+                self._end_wait(line.first, SandboxClosedError("the pool was closed while a lease waited"))
+        await self.boxes.close_all()

@@ -1,0 +1,101 @@
+"""Spares: the idle boxes that a pool keeps in advance, and when it gives them up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+from .boxes import Boxes
+from .states import PoolOptions, State, Subpool
+
+logger = logging.getLogger("gymnast.sandbox")
+
+PAUSES = (1.0, 60.0)  # seconds, the shortest and the longest, between attempts to make a spare box
+SPARE_TRIES = 3  # failures in a row after which no spare box is tried until a lease gets a new one
+
+
+class Spares:
+    """Keeps `warm` boxes of the pool's template while the pool is in use, and as many fresh ones while they are wanted.
+
+    Args:
+        options: how many, and for how long.
+        boxes: the boxes of the pool.
+        main: the boxes of the pool's template.
+        fresh: its boxes that no lease has had; they are held back from other leases.
+    """
+
+    def __init__(self, options: PoolOptions, boxes: Boxes, main: Subpool, fresh: Subpool) -> None:
+        self.options, self.boxes, self.main, self.fresh = options, boxes, main, fresh
+        self._loop = asyncio.get_running_loop()
+        self._used = self._loop.time()
+        self._fresh_wanted_until = 0.0
+        self._next_try = 0.0  # after a spare box could not be made
+
+    def note_use(self, subpool: Subpool) -> None:
+        """A lease begins or ends."""
+        self._used = self._loop.time()
+        if subpool is self.fresh:
+            self._fresh_wanted_until = self._used + self.options.idle
+
+    def note_failure(self, subpool: Subpool) -> None:
+        """A box could not be made: pause before the next spare one."""
+        if subpool in (self.main, self.fresh):
+            pause = min(PAUSES[0] * 2.0 ** min(subpool.failures - 1, 30), PAUSES[1])
+            self._next_try = self._loop.time() + pause
+
+    def warn(self, subpool: Subpool, error: Exception) -> None:
+        """A spare box could not be made, which no lease is told."""
+        hint = "; no other is tried before a lease needs one" if subpool.failures >= SPARE_TRIES else ""
+        logger.warning("a spare box could not be made: %s%s", error, hint)
+
+    @property
+    def held_back(self) -> int:
+        """How many fresh boxes other leases do not get."""
+        wanted = self._loop.time() < self._fresh_wanted_until
+        return min(self.options.warm, self.options.max_boxes - 1) if wanted else 0
+
+    @property
+    def missing_fresh(self) -> int:
+        """How many of those are not there, and for which other leases leave room."""
+        return max(0, self.held_back - self.fresh.living)
+
+    def holds_back(self, subpool: Subpool) -> bool:
+        """Whether the boxes of this subpool are for leases that ask for fresh ones."""
+        return subpool is self.fresh and subpool.living <= self.held_back
+
+    def missing(self, waiting: int, *, blocked: bool) -> Iterator[tuple[Subpool, int]]:
+        """How many spare boxes of which subpool should be made now.
+
+        Args:
+            waiting: leases that wait.
+            blocked: some of them get nothing for now, so only fresh boxes are made.
+        """
+        if not self._in_use(waiting) or self._loop.time() < self._next_try:
+            return
+        if self.fresh.failures < SPARE_TRIES:
+            yield self.fresh, self.missing_fresh
+        if not blocked and self.main.failures < SPARE_TRIES:
+            spare = self.main.coming + len(self.main.boxes[State.IDLE]) - len(self.main.expecting)
+            yield self.main, self.options.warm - spare
+
+    def close_unused(self, waiting: int) -> None:
+        """Close idle boxes that are dead, or that nobody has used for long; keep the spare ones of a pool in use."""
+        now = self._loop.time()
+        kept = {self.main: self.options.warm if self._in_use(waiting) else 0, self.fresh: self.held_back}
+        for box in reversed(list(self.boxes.idle)):
+            if self.boxes.close_if_worn(box):
+                continue
+            if kept.get(box.subpool, 0) > 0:
+                kept[box.subpool] -= 1
+            elif now - box.since >= self.options.idle:
+                self.boxes.close(box, "idle")
+
+    def _in_use(self, waiting: int) -> bool:
+        recently = self._loop.time() - self._used < self.options.idle
+        return recently or waiting > 0 or self.boxes.count[State.LEASED] > 0
+
+    @property
+    def pausing(self) -> bool:
+        """Whether there is a later attempt to wait for."""
+        return self._next_try > self._loop.time()
