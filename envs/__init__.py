@@ -1,7 +1,7 @@
 """Environments that speak chat messages, and the engine that plays them; start reading at `core.py`."""
 
 from .calculator import Calculator
-from .code_env import CodeEnv, DefaultEnv
+from .code.code_env import CodeEnv, DefaultEnv
 from .core import (
     BrokenEnvironmentError,
     ConfigurationError,
@@ -15,12 +15,13 @@ from .core import (
     ToolCall,
     ToolSchema,
 )
+from .engine.failures import EpisodeFailedError, failure_counts, failure_summary
+from .engine.play_episode import EpisodeLimits, play_episode
+from .engine.rollout_engine import RolloutEngine, episode_specs, group_specs
 from .episode import Episode, EpisodeSpec, Failure, TokenTrace, ToolCallRecord, Turn
-from .play import EpisodeLimits, play_episode
 from .policy import Act, Conversation, Policy, ScriptedPolicy, tool_call, tool_calls
 from .registry import EnvironmentSource, register_environments
-from .rewards import Rewards, matches
-from .rollout import EpisodeFailedError, RolloutEngine, episode_specs, group_specs
+from .rewards import Rewards, matches, per_episode
 from .tool_env import ToolEnv, final_answer
 from .tools import Tool, tool
 
@@ -57,9 +58,12 @@ __all__ = [
     "ToolSchema",
     "Turn",
     "episode_specs",
+    "failure_counts",
+    "failure_summary",
     "final_answer",
     "group_specs",
     "matches",
+    "per_episode",
     "play_episode",
     "tool",
     "tool_call",

@@ -3,7 +3,7 @@
 - `Message`, `ToolCall`, `MalformedCall`: one chat message, in the format that chat templates and model servers share.
 - `Task`: one row of a data set on its way through an episode.
 - `StopReason`: why an episode ended, and what kind of ending that is.
-- `StepResult`: what one step of an environment gives back.
+- `StepResult`: the result of one step of an environment.
 - `Environment`: a `gymnasium.Env` over chat messages, with a synchronous and an asynchronous form.
 """
 
@@ -19,8 +19,8 @@ import numpy as np
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
-from .forms import derive_other_form
 from .spaces import MessageSpace, MessagesSpace
+from .sync_and_async import derive_other_form
 
 
 @with_config(ConfigDict(extra="allow"))  # a model family's own keys survive the round trip through JSON
@@ -41,7 +41,7 @@ class ToolCall(TypedDict, total=False):
 
 
 class MalformedCall(TypedDict):
-    """A tool call that could not be read: what the model wrote, and what is wrong with it."""
+    """A tool call that could not be read: the text that the model wrote, and the error in it."""
 
     text: str
     error: str
@@ -77,7 +77,7 @@ class StopReason(StrEnum):
     MAX_TOKENS = "max_tokens"  # the episode's token budget is spent
     TURN_TRUNCATED = "turn_truncated"  # one turn's token budget ran out before the turn was over
     CONTEXT_OVERFLOW = "context_overflow"  # the model's context is full; without a turn: an `OverlongPromptError`
-    TIMEOUT = "timeout"  # the episode's time is over
+    TIMEOUT = "timeout"  # `episode_timeout` is over: graded, but not learned from, since the machine may be to blame
     FAILED = "failed"  # something broke; see `Episode.failure`
 
     @property
@@ -121,29 +121,30 @@ class StepResult(NamedTuple):
 
 
 class ConfigurationError(ValueError):
-    """A mistake that every episode would meet again: it stops the run instead of becoming a failed episode."""
+    """A mistake that every episode would meet again. It stops the run; it is not a failed episode."""
 
 
 class BrokenEnvironmentError(Exception):
-    """The environment itself is broken, which is no fault of the model's: the episode fails and has no reward.
+    """The environment itself is broken, for instance its database is down: the episode fails and has no reward.
 
-    Raise it in a tool; any other error of a tool is told to the model, which goes on.
+    Raise it in a tool. Any other error of a tool is told to the model, and the episode goes on.
     """
 
 
 class OverlongPromptError(ValueError):
-    """A prompt leaves no room for an answer: raised by `Policy.begin`, the episode is dropped and counted, not failed.
+    """The prompt leaves no room for an answer. `Policy.begin` raises it.
 
-    It ends with `StopReason.CONTEXT_OVERFLOW`, without turns and without a reward.
+    The episode ends with `StopReason.CONTEXT_OVERFLOW`, without turns and without a reward. It is dropped and counted,
+    and it is not a failure.
     """
 
 
 class Environment(gymnasium.Env[list[Message], Message]):
     """A Gymnasium environment that speaks chat messages: the action is the model's message, the observation the reply.
 
-    Implement `reset` and `step`, or their asynchronous forms `areset` and `astep`; the form that a class does not
-    write is derived from the one that it does, so both are always there and agree. The engine awaits the asynchronous
-    form; one that is derived runs in a worker thread, so the synchronous form may block.
+    Write `reset` and `step`, or their asynchronous forms `areset` and `astep`. Each form is derived from the other, so
+    both are always there. The engine awaits the asynchronous form. If it is derived from the synchronous one, that
+    runs in a thread and may block.
     `reset(options={"task": row})` chooses the task; without one, a task is drawn from `tasks`.
 
         class Guess(Environment):
@@ -161,13 +162,17 @@ class Environment(gymnasium.Env[list[Message], Message]):
 
     tasks: Sequence[Mapping[str, Any]] | None = None
     render_mode: str | None = None
-    min_step_seconds: float | None = None  # what one call may take by right; a `step_timeout` must be longer
+    gives_rewards: bool = True  # False: its steps give 0 because it judges nothing, so only reward functions count
+    min_step_seconds: float | None = None  # seconds that one step may take; a `step_timeout` must be longer
+    metrics: dict[str, float]  # numbers to log; the engine reads them when the episode has been graded
+    report: dict[str, Any]  # other facts about the episode, for people; kept in `Episode.report`
 
     _constructor: tuple[tuple[Any, ...], dict[str, Any]]
+    _was_reset: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in ("reset", "step", "close"):
+        for name in ("reset", "step", "grade", "close"):
             derive_other_form(cls, name)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -176,6 +181,7 @@ class Environment(gymnasium.Env[list[Message], Message]):
         environment._constructor = (args, kwargs)
         environment.action_space = MessageSpace()
         environment.observation_space = MessagesSpace()
+        environment.metrics, environment.report = {}, {}
         return environment
 
     def __init__(self, *, tasks: Sequence[Mapping[str, Any]] | None = None, render_mode: str | None = None) -> None:
@@ -229,11 +235,11 @@ class Environment(gymnasium.Env[list[Message], Message]):
     # What the engine and the policy ask besides reset and step.
 
     def tool_schemas(self) -> list[ToolSchema]:
-        """The tools that the model is told of in this episode; read after `reset`."""
+        """The tools of this episode; the engine reads them after `reset`."""
         return []
 
     def is_final(self, call: ToolCall) -> bool:
-        """Whether this call would end the episode: such a call takes precedence over every limit."""
+        """Whether a successful call ends the episode; such a call is run even if a limit is reached."""
         return False
 
     # The synchronous form.
@@ -243,17 +249,26 @@ class Environment(gymnasium.Env[list[Message], Message]):
     ) -> tuple[list[Message], dict[str, Any]]:
         """Begin an episode and return its first messages; an override calls `super().reset(seed=seed)` first."""
         super().reset(seed=seed)
+        self.metrics, self.report, self._was_reset = {}, {}, True
         return [], {}
 
     def step(self, action: Message) -> StepResult:
         """Answer the model's message with the new messages, the reward of this step, and whether it was the last."""
         raise NotImplementedError(f"{type(self).__name__} must implement step() or astep()")
 
+    def grade(self, stop: StopReason) -> float | None:
+        """Judge the episode that has just ended; the engine asks exactly once, whatever the reason of the end.
+
+        A number is added to the reward of the last turn; None, the default, leaves the rewards of the steps as they
+        are. A failed episode is not graded. In a loop of your own over `step`, call it yourself at the end.
+        """
+        return None
+
     def close(self) -> None:
         """Release what the environment holds; the engine calls it exactly once for each environment that it made."""
 
     def render(self) -> str | None:  # type: ignore[override]
-        """The episode as `render_mode` says; None without one."""
+        """The episode in the form that `render_mode` names; None if there is no `render_mode`."""
         if self.render_mode is None:
             return None
         raise NotImplementedError(f"{type(self).__name__} declares render modes and must implement render()")
@@ -265,18 +280,23 @@ class Environment(gymnasium.Env[list[Message], Message]):
     ) -> tuple[list[Message], dict[str, Any]]:
         """Asynchronous `reset`; an override awaits `super().areset(seed=seed)` first."""
         super().reset(seed=seed)
+        self.metrics, self.report, self._was_reset = {}, {}, True
         return [], {}
 
     async def astep(self, action: Message) -> StepResult:
         """Asynchronous `step`."""
         raise NotImplementedError(f"{type(self).__name__} must implement step() or astep()")
 
+    async def agrade(self, stop: StopReason) -> float | None:
+        """Asynchronous `grade`."""
+        return None
+
     async def aclose(self) -> None:
         """Asynchronous `close`."""
 
 
 def stable_seed(*parts: str | int) -> int:
-    """A seed in [0, 2**63) that depends on the parts alone: the same in every process and on every machine."""
+    """A seed in [0, 2**63), computed from the parts: the same in every process and on every machine."""
     text = "".join(f"{type(part).__name__}:{str(part).replace(';', ';;')};" for part in parts)
     entropy = np.frombuffer(text.encode(), np.uint8).astype(np.uint32)
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)

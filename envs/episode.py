@@ -1,16 +1,18 @@
-"""The record of an episode: what was said, what it was worth, why it ended, and the exact tokens.
+"""The record of an episode: its messages, its reward, the reason of its end, and its exact tokens.
 
 - `EpisodeSpec`: which episode to play.
 - `TokenTrace`: the tokens of an episode, append-only.
-- `ToolCallRecord`, `Turn`, `Failure`, `Episode`: what happened.
+- `ToolCallRecord`, `Turn`, `Failure`, `Episode`: the record of what happened.
 """
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import dropwhile
 from typing import Any, Literal
 
 import pydantic_core
@@ -31,9 +33,9 @@ class EpisodeSpec:
 
 @dataclass(kw_only=True, slots=True)
 class TokenTrace:
-    """The exact tokens of an episode; the three lists of the completion have one length by construction (T).
+    """The exact tokens of an episode. The three lists of the completion have the same length T by construction.
 
-    Only two things ever happen to a completion: the model samples, or the environment speaks.
+    A completion only ever grows, by tokens that the model sampled or by tokens of an observation.
     """
 
     prompt_ids: list[int]
@@ -43,17 +45,17 @@ class TokenTrace:
     drift: int = 0  # tokens on which the engine's record of its input differed from this trace
 
     def append_sampled(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Append what the model sampled.
+        """Append tokens that the model sampled.
 
         Raises:
-            ValueError: not one log-probability for each token.
+            ValueError: the numbers of tokens and log-probabilities differ.
         """
         if len(ids) != len(logprobs):
             raise ValueError(f"got {len(ids)} sampled tokens and {len(logprobs)} log-probabilities")
         self._append(ids, 1, logprobs)
 
     def append_observation(self, ids: Sequence[int]) -> None:
-        """Append what the environment (or the chat template) added."""
+        """Append tokens that the environment or the chat template added."""
         self._append(ids, 0, [0.0] * len(ids))
 
     def _append(self, ids: Sequence[int], mask: int, logprobs: Sequence[float]) -> None:
@@ -63,7 +65,7 @@ class TokenTrace:
 
     @property
     def ids(self) -> list[int]:
-        """Prompt and completion: what the model sees before its next token."""
+        """Prompt and completion: the model's input for its next token."""
         return self.prompt_ids + self.completion_ids
 
     @property
@@ -80,47 +82,57 @@ Outcome = Literal["ok", "unknown", "bad_arguments", "exception", "timeout", "not
 
 @dataclass(kw_only=True, slots=True)
 class ToolCallRecord:
-    """What became of one tool call."""
+    """The outcome of one tool call."""
 
     name: str
     call_id: str | None
     outcome: Outcome
     seconds: float = 0.0
     ends_episode: bool = False  # a final tool that succeeded
-    error: str | None = None  # what the model was told instead of a result
+    error: str | None = None  # the message that the model got instead of a result
+    traceback: str | None = None  # of an exception that the tool raised
 
     @property
     def failed(self) -> bool:
-        """The call was run, or could not be, and went wrong; a call that was not run for want of budget has not."""
+        """True for an unknown tool, bad arguments, an exception or a timeout; False for a call over the limit."""
         return self.outcome not in ("ok", "not_run")
 
 
 @dataclass(kw_only=True, slots=True)
 class Turn:
-    """One answer of the model and what the environment made of it."""
+    """One answer of the model, and the environment's answer to it."""
 
     message: Message
     observation: list[Message] = field(default_factory=list)  # the environment's new messages
     reward: float = 0.0
     num_tokens: int = 0  # tokens that the model sampled
-    num_prompt_tokens: int = 0  # tokens that it was shown
-    num_cached_tokens: int = 0  # of these, the ones that the engine had computed in an earlier turn
-    weight_version: int | None = None  # optimiser steps that its weights had seen
+    num_prompt_tokens: int = 0  # tokens of the model's input
+    num_cached_tokens: int = 0  # of these, tokens that the inference engine had computed in an earlier turn
+    weight_version: int | None = None  # optimiser steps that the model's weights had seen
     generation_seconds: float = 0.0
     environment_seconds: float = 0.0
     tool_calls: list[ToolCallRecord] = field(default_factory=list)
 
 
-def _encodable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate can be no JSON
+def _encodable(value: Any) -> Any:
+    """The same value with lone surrogates escaped, since UTF-8 cannot hold them."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, list):
+        return [_encodable(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _encodable(each) for key, each in value.items()}  # pydantic has replaced those in keys
+    return value
 
 
-Stage = Literal["create", "reset", "policy", "step", "close"]
+OUR_FOLDER = os.path.dirname(__file__) + os.sep
+
+Stage = Literal["create", "reset", "policy", "step", "grade", "reward", "close"]
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Failure:
-    """Why an episode broke: where, by what, and the traceback for the person who mends it."""
+    """Why an episode failed: the stage, the exception and its traceback."""
 
     stage: Stage
     type: str  # the exception's class name
@@ -128,40 +140,61 @@ class Failure:
     traceback: str
 
     @classmethod
-    def of(cls, stage: Stage, error: BaseException) -> Failure:
+    def of(cls, stage: Stage, error: BaseException, message: str | None = None) -> Failure:
+        """Make a failure from an exception; `message` replaces the exception's own.
+
+        The traceback leaves out the calls in this package that led to the user's code.
+        """
         return cls(
             stage=stage,
             type=type(error).__name__,
-            message=_encodable(str(error)),
-            traceback=_encodable("".join(traceback.format_exception(error))),
+            message=_encodable(str(error) if message is None else message),
+            traceback=_encodable(_traceback_of(error)),
         )
 
     def __str__(self) -> str:
         return f"{self.stage}: {self.type}: {self.message}"
 
 
+def _traceback_of(error: BaseException) -> str:
+    report: traceback.TracebackException | None = traceback.TracebackException.from_exception(error)
+    text, part = report, report
+    while part is not None:
+        theirs = [*dropwhile(lambda frame: frame.filename.startswith(OUR_FOLDER), part.stack)]
+        part.stack = traceback.StackSummary.from_list(theirs or part.stack)
+        part = part.__cause__ or part.__context__
+    return "".join(text.format())
+
+
 @dataclass(kw_only=True, slots=True)
 class Episode:
     """Everything that happened in one episode."""
 
-    # For pydantic: what JSON has no word for is kept as a string, which is read back as the number it was.
+    # For pydantic: infinity and NaN become strings in JSON, and are read back as numbers.
     __pydantic_config__ = ConfigDict(ser_json_inf_nan="strings", ser_json_bytes="base64")
 
     spec: EpisodeSpec
     prompt: list[Message] = field(default_factory=list)  # the messages of reset
-    tools: list[ToolSchema] = field(default_factory=list)  # what the model was told of
+    tools: list[ToolSchema] = field(default_factory=list)  # the tools that the model was told of
     turns: list[Turn] = field(default_factory=list)
     stop: StopReason = StopReason.FAILED
     failure: Failure | None = None  # set exactly when stop is FAILED
     close_failure: Failure | None = None  # the environment did not close cleanly; the episode itself stands
-    # What training uses. None for an episode that cannot be scored: it failed (unless the user asked for zero), its
-    # prompt was too long to be answered, or no reward function applied to it (see `RewardFunction`).
+    # The reward that training uses. None if the episode failed (unless on_failure is "zero"), if its prompt was too
+    # long, or if neither its environment nor a function rewarded it (see `Environment.gives_rewards`).
     reward: float | None = None
     reward_parts: dict[str, float | None] = field(default_factory=dict)  # "environment", and each reward function
-    metrics: dict[str, float] = field(default_factory=dict)  # what the environment reports beside its reward
+    metrics: dict[str, float] = field(default_factory=dict)  # numbers that the environment reports
+    report: dict[str, Any] = field(default_factory=dict)  # `Environment.report`, such as the checks of a `CodeEnv`
     trace: TokenTrace | None = None  # None for a policy without tokens
-    attempts: int = 1  # 2 or more after a retry
+    attempts: int = 1  # how often the episode was played; this is the record of the last time
+    retried: list[Failure] = field(default_factory=list)  # failures of earlier attempts and calls of reward functions
     seconds: float = 0.0
+
+    def fail(self, failure: Failure) -> None:
+        """Make this a failed episode without a reward; its turns stay."""
+        self.failure, self.stop = failure, StopReason.FAILED
+        self.reward, self.reward_parts = None, {}
 
     @property
     def completion(self) -> list[Message]:
@@ -174,6 +207,11 @@ class Episode:
         return self.prompt + self.completion
 
     @property
+    def is_overlong(self) -> bool:
+        """Whether the prompt left no room for an answer; such an episode has no turns and is not a failure."""
+        return self.stop is StopReason.CONTEXT_OVERFLOW and not self.turns
+
+    @property
     def environment_reward(self) -> float:
         """The sum of the environment's rewards."""
         return sum(turn.reward for turn in self.turns)
@@ -184,26 +222,36 @@ class Episode:
         return [record for turn in self.turns for record in turn.tool_calls]
 
     def to_json(self) -> str:
-        """The episode as one line of JSON; values of the task's row that JSON cannot hold become their `repr`."""
+        """The episode as one line of JSON.
+
+        Values of the task's row that JSON cannot hold become their `repr`. A lone surrogate, which UTF-8 cannot hold,
+        becomes its escape: the six characters of `\\ud800`.
+        """
         row = {str(name): _jsonable(value) for name, value in self.spec.task.row.items()}
         spec = replace(self.spec, task=replace(self.spec.task, row=row))
-        return _adapter().dump_json(replace(self, spec=spec), fallback=plain).decode()
+        report = {str(name): _jsonable(value) for name, value in self.report.items()}
+        episode = replace(self, spec=spec, report=report)
+        try:
+            return _adapter().dump_json(episode, fallback=plain).decode()
+        except pydantic_core.PydanticSerializationError:
+            fields = _encodable(_adapter().dump_python(episode, mode="json", fallback=plain))
+            return pydantic_core.to_json(fields, inf_nan_mode="strings").decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Episode:
-        """The episode that `to_json` wrote."""
+        """Read an episode that `to_json` wrote."""
         return _adapter().validate_json(text)
 
 
 def plain(value: Any) -> Any:
-    """For a value that JSON does not know: arrays and tensors as lists of numbers, all else as its `repr`."""
+    """Replace a value that JSON does not have: arrays and tensors by lists of numbers, others by their `repr`."""
     return value.tolist() if hasattr(value, "tolist") else repr(value)
 
 
 def _jsonable(value: Any) -> Any:
     try:
         return pydantic_core.from_json(pydantic_core.to_json(value, inf_nan_mode="strings", fallback=plain))
-    except ValueError:  # bytes that are no text, lone surrogates, circular references
+    except ValueError:  # bytes that are not UTF-8, lone surrogates, circular references
         return repr(value)
 
 

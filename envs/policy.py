@@ -1,14 +1,14 @@
-"""Policies: whoever answers the environment.
+"""Policies, which answer the environment.
 
 - `Policy`, `Conversation`, `Act`: the contract. A policy begins one conversation for each episode.
-- `ScriptedPolicy`: given answers, for tests, examples and benchmarks; it loads no model.
+- `ScriptedPolicy`: answers from a script, for tests, examples and benchmarks. It loads no model.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,9 +23,9 @@ class Act:
     message: Message
     num_tokens: int = 0  # tokens that were sampled
     num_prompt_tokens: int = 0  # tokens that the model was shown
-    num_cached_tokens: int = 0  # of these, the ones that the engine had computed in an earlier turn
-    weight_version: int | None = None  # optimiser steps that the model's weights had seen
-    stop: StopReason | None = None  # set when a limit cut the answer: the turn is not complete
+    num_cached_tokens: int = 0  # of these, tokens that the engine still had in its cache
+    weight_version: int | None = None  # number of optimiser steps behind the weights
+    stop: StopReason | None = None  # the limit that cut the answer; None if the answer is complete
 
 
 class Conversation(Protocol):
@@ -41,9 +41,9 @@ class Conversation(Protocol):
         ...
 
     def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
-        """Take in the environment's new messages; a reason if no budget is left to answer them.
+        """Add the environment's new messages; return a reason if no budget is left to answer them.
 
-        `last` says that the episode is over: nothing will be asked after these messages, and they are cut to fit.
+        `last`: the episode is over, so the messages are cut to fit and no answer follows.
         """
         ...
 
@@ -87,9 +87,14 @@ class ScriptedPolicy:
     Args:
         script: Messages (or plain texts) in order, or a function that is given all messages so far.
         delay: Seconds that each answer takes, as a model's would.
+
+    Raises:
+        TypeError: the script is a single answer.
     """
 
     def __init__(self, script: Script, *, delay: float = 0.0) -> None:
+        if isinstance(script, str | Mapping):
+            raise TypeError(f"a script is a list of answers or a function, got one answer: {script!r}; write [answer]")
         self.script = script
         self.delay = delay
 

@@ -1,4 +1,4 @@
-"""From `environment=...` to fresh environments, and the ids that `gymnasium.make` knows."""
+"""Makes a fresh environment for each episode from an `environment=` argument, and registers Gymnasium ids."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENVIRONMENT_COLUMN = "environment"  # the row's column that chooses among a dict
 
 
 def register_environments() -> None:
-    """Register the environments that come with gymnast; done when `gymnast.envs` is imported, without loading them."""
+    """Register the environments that come with gymnast, without importing them. `gymnast.envs` calls this on import."""
     if "gymnast/Calculator-v0" not in gymnasium.registry:
         gymnasium.register(id="gymnast/Calculator-v0", entry_point="gymnast.envs.calculator:Calculator")
 
@@ -39,21 +39,22 @@ class EnvironmentSource:
 
     def __init__(self, factories: Mapping[str | None, Factory]) -> None:
         self._factories = dict(factories)
-        # By id, since environments need not be hashable: a dataclass is not.
+        # Keyed by id(), since an environment may be unhashable: a dataclass is.
         self._made: weakref.WeakValueDictionary[int, gymnasium.Env[Any, Any]] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()  # environments are made in worker threads
 
     @classmethod
     def of(cls, environment: EnvironmentLike) -> EnvironmentSource:
-        """The source that an `environment=` argument means.
+        """Make a source from an `environment=` argument.
 
-        - a prototype: copies are made from its recorded constructor arguments, which the copies share;
-        - a class or a factory: called without arguments;
-        - a Gymnasium id: `gymnasium.make`;
-        - a dict of these: the row's `environment` column chooses.
+        - A prototype is copied: each copy is made from its recorded constructor arguments, which all copies share.
+          Attributes that were set later are not copied.
+        - A class or a factory is called without arguments.
+        - A Gymnasium id is passed to `gymnasium.make`.
+        - In a dict of these, the row's `environment` column chooses.
 
         Raises:
-            TypeError: it is none of these.
+            TypeError: the argument is none of these.
             ValueError: the dict is empty.
             gymnasium.error.Error: the id is not registered.
         """
@@ -64,10 +65,10 @@ class EnvironmentSource:
         return cls({None: _factory(environment)})
 
     def create(self, spec: EpisodeSpec) -> gymnasium.Env[Any, Any]:
-        """A fresh environment for this episode.
+        """Make a fresh environment for this episode.
 
         Raises:
-            TypeError: a factory returned something else, or the same environment again.
+            TypeError: a factory returned something other than an environment, or the same environment again.
             ValueError: the row does not choose one of several environments.
         """
         environment = self._factories[self.choose(spec.task.row)]()
@@ -83,7 +84,7 @@ class EnvironmentSource:
         return environment
 
     def choose(self, row: Mapping[str, Any]) -> str | None:
-        """Which environment a row is played in; None where there is only one without a name.
+        """The name of the environment that a row is played in; None if there is only one, which has no name.
 
         Raises:
             ValueError: the row does not choose one of several environments.
@@ -101,7 +102,9 @@ class EnvironmentSource:
 
 def _factory(environment: Any) -> Factory:
     if isinstance(environment, gymnasium.Env):
-        _copy_of(environment).close()  # now, so that a prototype that cannot be copied is refused at once
+        copy = _copy_of(environment)  # refuses a prototype that cannot be copied now, not in the first episode
+        copy.close()
+        _refuse_lost_state(environment.unwrapped, copy.unwrapped)
         return lambda: _copy_of(environment)
     if isinstance(environment, type):
         if issubclass(environment, gymnasium.Env):
@@ -110,7 +113,7 @@ def _factory(environment: Any) -> Factory:
         module, _, name = environment.rpartition(":")
         if module:
             importlib.import_module(module)  # "module:id", as gymnasium.make takes it
-        gymnasium.spec(name)  # an unknown id is an error now, with Gymnasium's near names
+        gymnasium.spec(name)  # refuses an unknown id now, and names similar ones
         return lambda: gymnasium.make(name, disable_env_checker=True)
     elif callable(environment):
         return cast(Factory, environment)
@@ -127,6 +130,28 @@ def _copy_of(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
         arguments = {name: value for name, value in environment._saved_kwargs.items() if name != "env"}
         return type(environment)(_copy_of(environment.env), **arguments)
     raise TypeError(
-        f"{type(environment).__name__} cannot be copied, since its constructor arguments were not recorded; pass a "
-        f"function that makes one instead: environment=lambda: {type(environment).__name__}(...)"
+        f"{type(environment).__name__} cannot be copied, because its constructor arguments were not recorded; pass "
+        f"a function that makes one instead: environment=lambda: {type(environment).__name__}(...)"
     )
+
+
+def _refuse_lost_state(prototype: gymnasium.Env[Any, Any], copy: gymnasium.Env[Any, Any]) -> None:
+    """Refuse attributes that were set from outside: copies, made from the constructor's arguments, do not have them.
+
+    Only before the first reset: attributes that `reset` or `step` set belong to an episode.
+    """
+    if not isinstance(prototype, Environment) or prototype._was_reset:
+        return
+    lost: list[str] = []
+    for name, value in vars(prototype).items():
+        if name.startswith("_") or hasattr(gymnasium.Env, name):
+            continue
+        is_option = hasattr(type(prototype), name) and isinstance(value, str | int | float | None)
+        if name not in vars(copy) or (is_option and value != vars(copy)[name]):
+            lost.append(name)
+    if lost:
+        raise ValueError(
+            f"{type(prototype).__name__}: {', '.join(lost)} was set after the environment was made. Its copies, one "
+            f"for each episode, would not have it, since they are made from the arguments of its constructor. Add an "
+            f"argument, or pass a function that makes the whole environment"
+        )

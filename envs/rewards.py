@@ -1,44 +1,63 @@
-"""Reward functions beside the environment's own reward: checking, calling and weighing them."""
+"""Reward functions, whose rewards are added to the environment's own."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from typing import Any, TypeVar
 
 import jmespath
 from jmespath.exceptions import JMESPathError
 
-from .core import Message
-from .episode import Episode
-from .threads import call_function
+from .core import ConfigurationError, Message
+from .episode import Episode, Failure
+from .threads import being_cancelled, call_function, within
 
 RewardFunction = Callable[..., Sequence[float | None] | Awaitable[Sequence[float | None]]]
-"""Takes lists by keyword, one entry for each episode, and returns one reward for each: None = not applicable.
+"""Takes lists by keyword, one entry for each episode, and returns a list with one reward for each episode.
 
-`prompts` and `completions` are lists of messages, `completion_ids` lists of token ids, `episodes` the records, and
-every column of the data set is there under its own name, as in TRL. Where the environment rewards none of the
-episodes, one to which no function applies cannot be scored: its `reward` is None, and it leaves its group without
-counting as a failure.
+`prompts` and `completions` are lists of messages, `completion_ids` lists of token ids, `episodes` the records. Every
+column of the data set is there under its own name, as in TRL. The episodes of one call are the members of one group,
+or one episode where the function is marked with `per_episode`. None means that the reward does not apply.
 """
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 OWN_ARGUMENTS = ("prompts", "completions", "completion_ids", "episodes")
+
+
+def per_episode(function: Function) -> Function:
+    """Mark a reward function that needs no group: it is called with lists of one entry as soon as an episode is over.
+
+    It starts earlier than a function of a group, and if it fails, only one episode is lost.
+    """
+    setattr(function, "per_episode", True)  # noqa: B010  (a function's type has no such attribute)
+    return function
 
 
 class Rewards:
     """Reward functions with their weights.
 
     Args:
-        functions: Synchronous or asynchronous reward functions.
+        functions: Synchronous or asynchronous reward functions. They run at the same time: a synchronous function in
+            a thread for each call, so it must be thread-safe.
         weights: One for each function; 1.0 each by default.
+        timeout: Seconds for one call; None = no limit.
 
     Raises:
         TypeError: a function is not callable.
-        ValueError: two functions have one name, or there is not one weight for each.
+        ValueError: two functions have the same name, the number of weights is wrong, or the timeout is not positive.
     """
 
-    def __init__(self, functions: Sequence[RewardFunction] = (), weights: Sequence[float] | None = None) -> None:
+    def __init__(
+        self,
+        functions: Sequence[RewardFunction] = (),
+        weights: Sequence[float] | None = None,
+        *,
+        timeout: float | None = 600.0,
+    ) -> None:
         for function in functions:
             if not callable(function):
                 raise TypeError(f"a reward function must be callable, got {type(function).__name__}: {function!r}")
@@ -52,14 +71,20 @@ class Rewards:
             raise ValueError(f"got {len(functions)} reward functions and {len(weights)} reward_weights")
         if not all(map(math.isfinite, weights or ())):
             raise ValueError(f"reward_weights must be finite, got {weights}")
+        if timeout is not None and timeout <= 0:
+            raise ValueError(f"reward_timeout must be positive or None, got {timeout}")
         self.functions = dict(zip(names, functions, strict=True))
         self.weights = list(weights) if weights is not None else [1.0] * len(functions)
+        self.timeout = timeout
+        single = [name for name, function in self.functions.items() if getattr(function, "per_episode", False)]
+        self.for_episodes = single  # names of the functions that are called with one episode
+        self.for_groups = [name for name in names if name not in single]  # those that are called with a whole group
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Check that each function can be called with these columns of the data set.
 
         Raises:
-            ValueError: a function requires an argument that nothing provides, or takes no `completions`.
+            ValueError: a function requires an argument that it is not given, or takes none of the arguments.
         """
         for name, function in self.functions.items():
             parameters = inspect.signature(function).parameters
@@ -74,7 +99,7 @@ class Rewards:
             ]
             if missing:
                 raise ValueError(
-                    f"reward function {name!r} requires {missing}, but what it is called with is {sorted(known)}; "
+                    f"reward function {name!r} requires {missing}, but is called with {sorted(known)} only; "
                     f"write e.g. `def {name}(completions, **columns)`"
                 )
             if not takes_all and not known & set(parameters):
@@ -83,34 +108,71 @@ class Rewards:
                     f"`def {name}(completions, **columns)`"
                 )
 
-    async def score(self, episodes: Sequence[Episode]) -> None:
-        """Add each function's reward, weighed, to the episodes that did not fail and could be begun.
+    async def add(self, names: Sequence[str], episodes: Sequence[Episode], *, retries: int = 0) -> None:
+        """Call these functions at the same time, each with all these episodes, and add what they return.
+
+        Episodes that failed, or whose prompt was too long, are left out. If a function raises, takes too long or
+        returns something other than one number for each episode, they become failures of the stage "reward".
+
+        Args:
+            names: The functions to call.
+            episodes: One episode, or the members of a group.
+            retries: How often a call that failed is repeated.
 
         Raises:
-            ValueError: a function returned the wrong number of rewards, or one that is not finite.
+            ConfigurationError: a function raised it.
         """
-        scored = [episode for episode in episodes if not episode.stop.is_failure and episode.reward is not None]
-        if not scored or not self.functions:
+        played = [episode for episode in episodes if episode.failure is None and not episode.is_overlong]
+        if not played or not names:
             return
-        for (name, function), weight in zip(self.functions.items(), self.weights, strict=True):
-            rewards = _checked(name, await _call(function, _arguments(scored)), len(scored))
-            for episode, reward in zip(scored, rewards, strict=True):
+        calls = (self._call(name, played, retries) for name in names)
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        for name, outcome in zip(names, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            rewards, failures = outcome
+            if rewards is None:  # the first function in order is blamed, not the first one in time
+                for episode in played:
+                    episode.retried += failures[:-1]
+                    episode.fail(failures[-1])
+                return
+            for episode, reward in zip(played, rewards, strict=True):
+                episode.retried += failures
                 episode.reward_parts[name] = reward
-                if reward is not None:
-                    episode.reward = (episode.reward or 0.0) + weight * reward
-        # A zero of an environment that rewards is a wrong answer; of one that never does, it is no reward at all.
-        if not self.functions or any(turn.reward for episode in scored for turn in episode.turns):
-            return
-        for episode in scored:
-            if all(episode.reward_parts[name] is None for name in self.functions):
-                episode.reward = None
+        for episode in played:
+            self._add_up(episode)
+
+    def _add_up(self, episode: Episode) -> None:
+        """Compute the reward from its parts, always in the same order, so that rounding does not depend on timing."""
+        weights = dict(zip(("environment", *self.functions), (1.0, *self.weights), strict=True))
+        parts = {name: episode.reward_parts[name] for name in weights if name in episode.reward_parts}
+        applicable = [weights[name] * part for name, part in parts.items() if part is not None]
+        episode.reward_parts = parts
+        episode.reward = sum(applicable) if applicable else None
+
+    async def _call(
+        self, name: str, episodes: Sequence[Episode], retries: int
+    ) -> tuple[list[float | None] | None, list[Failure]]:
+        """Call a function until it succeeds or no retry is left; returns its rewards, if any, and the failures."""
+        function, failures = self.functions[name], []
+        while len(failures) <= retries:
+            call = call_function(function, **_arguments(function, episodes))
+            try:
+                result = await within(self.timeout, "did not finish within reward_timeout", call)
+                return _checked(result, len(episodes)), failures
+            except BaseException as error:
+                if isinstance(error, ConfigurationError) or being_cancelled():
+                    raise
+                failures.append(Failure.of("reward", error, f"reward function {name!r}: {error}"))
+        return None, failures
 
 
 def _name(function: Any) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _arguments(episodes: Sequence[Episode]) -> dict[str, list[Any]]:
+def _arguments(function: RewardFunction, episodes: Sequence[Episode]) -> dict[str, list[Any]]:
+    """The arguments that the function takes, by name."""
     columns = {name: None for episode in episodes for name in episode.spec.task.row}
     arguments: dict[str, list[Any]] = {
         name: [episode.spec.task.row.get(name) for episode in episodes] for name in columns
@@ -119,39 +181,46 @@ def _arguments(episodes: Sequence[Episode]) -> dict[str, list[Any]]:
     arguments["completions"] = [episode.completion for episode in episodes]
     arguments["completion_ids"] = [episode.trace.completion_ids if episode.trace else None for episode in episodes]
     arguments["episodes"] = list(episodes)
-    return arguments
-
-
-async def _call(function: RewardFunction, arguments: Mapping[str, list[Any]]) -> Any:
     parameters = inspect.signature(function).parameters
-    if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        arguments = {name: value for name, value in arguments.items() if name in parameters}
-    return await call_function(function, **arguments)
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return arguments
+    return {name: values for name, values in arguments.items() if name in parameters}
 
 
-def _checked(name: str, rewards: Any, count: int) -> list[float | None]:
+def _checked(rewards: Any, count: int) -> list[float | None]:
+    """One number or None for each episode.
+
+    Raises:
+        TypeError: it is not a list of numbers.
+        ValueError: its length is wrong, or a number is not finite.
+    """
     try:
-        values = [None if reward is None else float(reward) for reward in rewards]
+        if isinstance(rewards, str | bytes | Mapping | Set):  # iterable, but their items are not rewards in order
+            raise TypeError
+        values = [None if reward is None else _number(reward) for reward in rewards]
     except (TypeError, ValueError):
-        raise ValueError(
-            f"reward function {name!r} must return a list of {count} numbers or None, got {rewards!r}"
-        ) from None
+        raise TypeError(f"must return a list of {count} numbers or None, got {rewards!r}") from None
     if len(values) != count:
-        raise ValueError(f"reward function {name!r} returned {len(values)} rewards for {count} episodes")
+        raise ValueError(f"returned {len(values)} rewards for {count} episodes")
     for index, value in enumerate(values):
         if value is not None and not math.isfinite(value):
             raise ValueError(
-                f"reward function {name!r} returned {value} for episode {index} of {count}; return None where the "
-                f"reward does not apply"
+                f"returned {value} for episode {index} of {count}; return None where the reward does not apply"
             )
     return values
 
 
-def matches(expression: str, *, value: Any = True, name: str | None = None) -> RewardFunction:
-    """A reward function: 1.0 where a JMESPath expression over the episode has this value, else 0.0.
+def _number(reward: Any) -> float:
+    if isinstance(reward, str | bytes):
+        raise TypeError
+    return float(reward)
 
-    The expression sees `{"prompt": [...], "completion": [...], "task": {...}, "stop": "..."}`; with `value=True` any
-    true result counts, as in `matches("completion[?role=='tool'] | length(@) > `0`")`.
+
+def matches(expression: str, *, value: Any = True, name: str | None = None) -> RewardFunction:
+    """A reward function that gives 1.0 to episodes for which a JMESPath expression has this value, else 0.0.
+
+    The expression is evaluated on `{"prompt": [...], "completion": [...], "task": {...}, "stop": "..."}`. With
+    `value=True` any true result counts, as in `matches("completion[?role=='tool'] | length(@) > `0`")`.
 
     Raises:
         ValueError: the expression cannot be parsed.
@@ -161,6 +230,7 @@ def matches(expression: str, *, value: Any = True, name: str | None = None) -> R
     except JMESPathError as error:
         raise ValueError(f"not a JMESPath expression: {expression!r}: {error}") from None
 
+    @per_episode
     def reward(episodes: Sequence[Episode], **columns: Any) -> list[float]:
         try:
             found = [compiled.search(_view(episode)) for episode in episodes]

@@ -13,7 +13,7 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
 def message_error(message: Any) -> str | None:
-    """What is wrong with a chat message, in one clause; None when nothing is."""
+    """The error in a chat message, as one clause; None if it is well formed."""
     if not _is_mapping(message):
         return f"a message is a mapping, got {type(message).__name__}"
     role = message.get("role")
@@ -44,19 +44,22 @@ def _is_tool_call(call: Any) -> bool:
 
 
 def _is_mapping(value: Any) -> TypeGuard[Mapping[Any, Any]]:
-    if isinstance(value, dict):  # nearly always, and answered ten times faster than what follows
+    if isinstance(value, dict):  # the usual case, which is ten times faster than the check below
         return True
     return isinstance(value, Mapping)
 
 
 def check_messages(messages: Any, source: str) -> None:
-    """Check what a user's code gives as messages.
+    """Check the messages that a user's code returned.
 
     Raises:
-        ValueError: it is not a list of chat messages; the error begins with the source, e.g. "Guess.step()".
+        ValueError: they are not a list of chat messages; the error begins with the source, e.g. "Guess.step()".
     """
     if not isinstance(messages, list | tuple):
-        raise ValueError(f"{source} must give a list of messages, got {type(messages).__name__}: {messages!r}")
+        raise ValueError(
+            f"{source} must give a list of messages, got {type(messages).__name__}: {messages!r}; write e.g. "
+            f"[{{'role': 'user', 'content': '...'}}]"
+        )
     for index, message in enumerate(messages):
         clause = message_error(message)
         if clause is not None:

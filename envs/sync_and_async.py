@@ -1,7 +1,8 @@
-"""The two forms of an environment's methods: from the one that a class writes, the other one."""
+"""Derive the asynchronous form of an environment's method from the synchronous one, or the other way round."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -10,11 +11,16 @@ from .threads import run_in_loop, run_in_thread
 
 
 def derive_other_form(cls: type, name: str) -> None:
-    """Give a class that writes one form of a method the other one.
+    """Add the other form of a method to a class that writes one form of it.
 
-    Each derived form calls the very function that it was derived from, not whatever `self` has under that name: so
-    `super()` works in both forms, however a hierarchy mixes them.
+    A derived form calls the function that it was derived from, and does not look its name up on `self`. So `super()`
+    works in both forms, also if base classes write another form than their subclasses.
+
+    Raises:
+        TypeError: the class writes the synchronous form as a coroutine function.
     """
+    if inspect.iscoroutinefunction(vars(cls).get(name)):
+        raise TypeError(f"{cls.__name__}.{name} is `async def`: the asynchronous form is called a{name}, rename it")
     for base in cls.__mro__:
         blocking, asynchronous = vars(base).get(name), vars(base).get(f"a{name}")
         if blocking is not None and asynchronous is None:

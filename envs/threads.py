@@ -1,84 +1,45 @@
-"""Threads between the synchronous and the asynchronous world.
+"""Calls between synchronous and asynchronous code.
 
-`run_in_thread` awaits a blocking function, `call_function` any function that a user wrote, and `run_in_loop` runs a
-coroutine for a caller that is not asynchronous.
-The standard library's thread pool has neither property that untrusted, blocking functions need: its size is bounded
-(six threads on two cores: one hung tool in six would stall every other), and the interpreter waits for its threads at
-exit (one hung tool would keep the program alive for ever). The threads here are unbounded, reused and daemonic.
+- `run_in_thread` awaits a blocking function.
+- `call_function` awaits any function that a user wrote.
+- `watch_blocking` awaits a coroutine function, and logs if it blocks the event loop.
+- `within` awaits with a time limit.
+- `run_in_loop` runs a coroutine for a synchronous caller.
 """
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
 import inspect
+import logging
 import os
-import queue
 import threading
-from collections.abc import Callable, Coroutine
+import time
+import types
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, TypeVar
 
+BLOCKING_SECONDS = 0.3  # a coroutine that blocks the event loop for longer is logged
+
+logger = logging.getLogger("gymnast.envs")
+_logged: set[types.CodeType] = set()  # functions that were logged for blocking the event loop
+
 Result = TypeVar("Result")
-
-IDLE_SECONDS = 10.0  # a thread without work ends after this long
-
-Job = Callable[[], Callable[[], None]]
-"""What a worker does; it returns how to tell whoever waits, which is called once the worker is free again."""
-
-
-class _Worker(threading.Thread):
-    """A reusable daemon thread; it offers itself to the idle list after each job and ends when nobody takes it."""
-
-    def __init__(self, pool: _Pool) -> None:
-        super().__init__(name="gymnast-worker", daemon=True)
-        self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        self._pool = pool
-
-    def run(self) -> None:
-        while True:
-            try:
-                job = self.jobs.get(timeout=IDLE_SECONDS)
-            except queue.Empty:
-                with self._pool.lock:
-                    if self in self._pool.idle:
-                        self._pool.idle.remove(self)
-                        return
-                continue  # taken at the last moment: a job is on its way
-            tell = job()
-            with self._pool.lock:
-                self._pool.idle.append(self)
-            tell()
-            del job, tell  # they hold the result, which nobody here needs while this thread waits
-
-
-class _Pool:
-    """The idle workers, and the event loop for synchronous callers; a forked child starts afresh."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.idle: list[_Worker] = []
-        self.loop: EventLoopThread | None = None
-
-    def submit(self, job: Job) -> None:
-        with self.lock:
-            worker = self.idle.pop() if self.idle else None
-        if worker is None:
-            worker = _Worker(self)
-            worker.start()
-        worker.jobs.put(job)
-
-
-_pool = _Pool()
-os.register_at_fork(after_in_child=lambda: _pool.__init__())  # threads do not survive a fork
 
 
 async def run_in_thread(function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
-    """Await a blocking function in a thread of its own; whatever it raises, `SystemExit` included, is raised here.
+    """Await a blocking function in a new daemon thread, and raise here what it raises, `SystemExit` included.
 
     On cancellation the function is abandoned: its thread runs on, and its result is thrown away.
+
+    A thread pool would not do. With a bounded number of threads, one hung tool holds up every other, and the
+    interpreter waits for the threads of the standard library's pool at exit. `threading.Thread.start` would not do
+    either: it waits until the new thread has run, which holds up the event loop while another thread computes.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
@@ -94,28 +55,71 @@ async def run_in_thread(function: Callable[..., Result], /, *args: Any, **kwargs
         else:
             future.set_exception(error)
 
-    def tell(result: Any, error: BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for an abandoned call any more
-            loop.call_soon_threadsafe(settle, result, error)
-
-    def job() -> Callable[[], None]:
+    def work() -> None:
         try:
-            return partial(tell, call(), None)
+            outcome = call(), None
         except BaseException as error:
-            return partial(tell, None, error)
+            outcome = None, error
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the call was abandoned
+            loop.call_soon_threadsafe(settle, *outcome)
 
-    _pool.submit(job)
+    _thread.start_new_thread(work, ())
     return await future
 
 
 def call_function(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-    """Call what a user wrote: awaited when it is a coroutine function, in a thread when it is not, since it may block.
+    """Call a function that a user wrote: await a coroutine function, run any other in a thread, since it may block.
 
-    What a blocking one returns is awaited where it can be: it may be a lambda around a coroutine function.
+    If a function in a thread returns an awaitable, that is awaited too: it may be a lambda around a coroutine function.
     """
     if inspect.iscoroutinefunction(function):
-        return function(*args, **kwargs)
+        return watch_blocking(function, *args, **kwargs)
     return _call_blocking(function, *args, **kwargs)
+
+
+async def watch_blocking(function: Callable[..., Coroutine[Any, Any, Result]], /, *args: Any, **kwargs: Any) -> Result:
+    """Await a coroutine function, and log once if it blocks the event loop, which all episodes share, for too long."""
+    return await _watched(function(*args, **kwargs), function)
+
+
+@types.coroutine
+def _watched(coroutine: Coroutine[Any, Any, Result], function: Any) -> Generator[Any, Any, Result]:
+    value, error = None, None
+    while True:
+        started = time.perf_counter()
+        try:
+            waits_for = coroutine.send(value) if error is None else coroutine.throw(error)
+        except StopIteration as done:
+            return done.value
+        finally:
+            held = time.perf_counter() - started
+            if held > BLOCKING_SECONDS:
+                _log_blocking(function, held)
+        value = error = None
+        try:
+            value = yield waits_for
+        except GeneratorExit:
+            coroutine.close()
+            raise
+        except BaseException as thrown:  # a cancellation, or the error of what it waits for
+            error = thrown
+
+
+def _log_blocking(function: Any, seconds: float) -> None:
+    while isinstance(function, partial):
+        function = function.func
+    code: types.CodeType = inspect.unwrap(getattr(function, "__func__", function)).__code__
+    is_ours = code.co_filename.startswith(os.path.dirname(__file__) + os.sep)  # then the machine was busy
+    if code not in _logged and not is_ours:
+        _logged.add(code)
+        logger.warning(
+            "%s (%s:%d) is `async def`, but blocked the event loop, and so every episode, for %.1f s: use `await` for "
+            "everything that waits, or make it a plain `def`, which runs in a thread. This is logged once.",
+            code.co_qualname,
+            code.co_filename,
+            code.co_firstlineno,
+            seconds,
+        )
 
 
 async def _call_blocking(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -123,30 +127,57 @@ async def _call_blocking(function: Callable[..., Any], /, *args: Any, **kwargs: 
     return await result if inspect.isawaitable(result) else result
 
 
+async def within(seconds: float | None, message: str, call: Coroutine[Any, Any, Result]) -> Result:
+    """Await a call for this many seconds at most; None = no limit.
+
+    Raises:
+        TimeoutError: the time is over; it says the message and the seconds, as in `... within step_timeout=600 s`.
+    """
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            return await call
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        raise TimeoutError(f"{message}={seconds:g} s") from None
+
+
 def being_cancelled() -> bool:
-    """Whether this task was asked to stop, as opposed to code that raised CancelledError by itself."""
+    """Whether this task is being cancelled, as opposed to user code that raised CancelledError by itself."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def run_in_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine for a synchronous caller, who may stand inside another event loop (a notebook).
+    """Run a coroutine for a synchronous caller, who may be inside another event loop (a notebook).
 
-    All callers share one loop, which lasts as long as the process: what one call leaves behind (a client, a
-    connection, a semaphore) is usable in the next, be it an environment's `reset` or the playing of a whole round.
+    All callers share one loop, which lasts as long as the process. So a client, a connection or a semaphore that one
+    call leaves behind is usable in the next, in an environment's `reset` and in a round of episodes alike.
 
     Raises:
         RuntimeError: the caller runs on that loop itself, and would wait for itself.
     """
-    with _pool.lock:
-        if _pool.loop is None:
-            _pool.loop = EventLoopThread()
-        loop = _pool.loop
+    global _loop
+    with _lock:
+        if _loop is None:
+            _loop = _EventLoopThread()
+        loop = _loop
     return loop.run(coroutine)
 
 
-class EventLoopThread:
-    """An event loop in a daemon thread, for callers that are not asynchronous; see `run_in_loop`."""
+SIGNAL_SECONDS = 0.5  # a Ctrl-C is noticed this late at most
+
+
+def _result_of(done: concurrent.futures.Future[Result]) -> Result:
+    """Wait for a result. A signal that comes just before a wait is handled when that wait ends, so waits are short."""
+    while not done.done():
+        concurrent.futures.wait([done], timeout=SIGNAL_SECONDS)
+    return done.result()
+
+
+class _EventLoopThread:
+    """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -159,8 +190,8 @@ class EventLoopThread:
         Raises:
             asyncio.CancelledError: its task was cancelled meanwhile.
             RuntimeError: it is called from the loop itself.
-            BaseException: whatever the coroutine raises. If the waiting caller is interrupted (Ctrl-C), the
-                coroutine is cancelled and has finished its clean-up before the interruption goes on.
+            BaseException: the coroutine's own. If the waiting caller is interrupted (Ctrl-C), the coroutine is
+                cancelled and finishes its clean-up before the interruption goes on.
         """
         if threading.current_thread() is self._thread:
             coroutine.close()
@@ -178,10 +209,10 @@ class EventLoopThread:
 
         self._loop.call_soon_threadsafe(start)
         try:
-            result, error = done.result()
+            result, error = _result_of(done)
         except BaseException:
             self._loop.call_soon_threadsafe(lambda: task is not None and task.cancel())
-            done.result()
+            _result_of(done)
             raise
         if error is not None:
             raise error
@@ -191,10 +222,23 @@ class EventLoopThread:
 async def _errors_as_values(
     coroutine: Coroutine[Any, Any, Result],
 ) -> tuple[Result | None, BaseException | None]:
-    """The result or the error: a `SystemExit` that left a task would be raised in the loop's thread and end it."""
+    """The result or the error. A `SystemExit` that a task raises would end the loop's thread."""
     try:
         return await coroutine, None
     except asyncio.CancelledError:
         raise
     except BaseException as caught:
         return None, caught
+
+
+_loop: _EventLoopThread | None = None
+_lock = threading.Lock()
+
+
+def _forget_loop() -> None:
+    """In a forked child, which has no thread but its own."""
+    global _loop, _lock
+    _loop, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_loop)

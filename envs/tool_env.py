@@ -7,27 +7,32 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from .calling import call_tools, cut, with_text_of
 from .core import Environment, MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
 from .episode import ToolCallRecord
-from .score import PerStep, one_step
-from .spaces import check_messages
+from .spaces import check_messages, message_error
+from .step_score import StepScore
 from .threads import call_function
-from .tools import Tool, collect_tools, is_tool, tool
+from .tool_execution import call_tools
+from .tool_methods import check_tool_methods, tool_methods
+from .tool_results import cut, with_text_of
+from .tools import Tool, collect_tools, tool
 
 OnMalformed = Literal["feedback", "end", "text"]
+
+FROM_CLASS: Any = object()
+"""The default of options that a subclass may set as class attributes."""
 
 Messages = Sequence[Mapping[str, Any]]
 """Chat messages as a subclass may write them: plain dicts in a list."""
 
 
-class ToolEnv(Environment):
+class ToolEnv(StepScore, Environment):
     """An environment whose actions are tool calls: methods marked with `@tool`, and plain functions.
 
     Within a tool, set `self.reward` to reward this step, and `self.terminated = True` to end the episode after it; a
     tool marked `@tool(final=True)` ends it by succeeding. `self.metrics["name"] = number` is logged as
-    `environment/name`. All tool calls of one turn run concurrently (a final one after the others), so tools that
-    share state must expect that.
+    `environment/name`. The tool calls of one turn run one after the other, in call order; neighbouring calls of tools
+    marked `@tool(parallel=True)` run at the same time.
 
         class Calculator(ToolEnv):
             def reset_task(self, task):
@@ -57,15 +62,11 @@ class ToolEnv(Environment):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  (Gymnasium's own attribute)
 
-    # These are class attributes too, so that a subclass with its own __init__ need not pass them on.
+    # A subclass may set these options as class attributes; an argument of the constructor goes before.
     tool_timeout: float | None = 60.0
     max_result_chars: int | None = 20_000
     on_malformed: OnMalformed = "feedback"
     max_malformed: int = 3
-
-    reward = PerStep[float]()
-    terminated = PerStep[bool]()
-    metrics = PerStep[dict[str, float]]()
 
     _tool_methods: tuple[str, ...] = ()
     _functions: tuple[Callable[..., Any] | Tool, ...] = ()
@@ -75,25 +76,19 @@ class ToolEnv(Environment):
     _transcript: Sequence[Message] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
+        check_tool_methods(cls)  # first, since the base class derives methods from those that it finds
         super().__init_subclass__(**kwargs)
-        for name in vars(cls):
-            overrides_tool = any(is_tool(getattr(base, name, None)) for base in cls.__mro__[1:])
-            if overrides_tool and getattr(cls, name) is not None and not is_tool(getattr(cls, name)):
-                raise TypeError(
-                    f"{cls.__name__}.{name} overrides a tool but is not marked with @tool; mark it, or take the tool "
-                    f"away with `{name} = None`"
-                )
-        cls._tool_methods = _tool_methods(cls)
+        cls._tool_methods = tool_methods(cls)
 
     def __init__(
         self,
         tools: Sequence[Callable[..., Any] | Tool] = (),
         *,
         tasks: Sequence[Mapping[str, Any]] | None = None,
-        tool_timeout: float | None = tool_timeout,
-        max_result_chars: int | None = max_result_chars,
-        on_malformed: OnMalformed = on_malformed,
-        max_malformed: int = max_malformed,
+        tool_timeout: float | None = FROM_CLASS,
+        max_result_chars: int | None = FROM_CLASS,
+        on_malformed: OnMalformed = FROM_CLASS,
+        max_malformed: int = FROM_CLASS,
         render_mode: str | None = None,
     ) -> None:
         """Make the environment.
@@ -101,33 +96,38 @@ class ToolEnv(Environment):
         Args:
             tools: Plain functions as tools, beside the methods marked with `@tool`.
             tasks: Rows to draw from when `reset` is given no task.
-            tool_timeout: Seconds that a tool may take, unless it says otherwise itself; None for no limit. A
-                synchronous tool that overruns is abandoned in its thread.
-            max_result_chars: Characters of a result that the model sees; head and tail are kept. None for no limit.
-            on_malformed: What a tool call that cannot be read leads to: `feedback` tells the model what is wrong,
-                `end` ends the episode with `StopReason.MALFORMED`, `text` makes it part of the message's text.
-            max_malformed: Turns in a row with malformed calls after which the episode ends all the same.
+            tool_timeout: Seconds that a tool may take, unless it has a `timeout` of its own; None for no limit. A
+                synchronous tool that takes longer is abandoned in its thread.
+            max_result_chars: Characters of a result that the model sees: its head and its tail. None for no limit.
+            on_malformed: What to do about a tool call that cannot be read: `feedback` tells the model the error, `end`
+                ends the episode with `StopReason.MALFORMED`, `text` treats the call as part of the message's text.
+            max_malformed: The episode ends after this many turns in a row with malformed calls, also with `feedback`.
             render_mode: None, or "ansi" for the transcript as text.
 
         Raises:
-            TypeError: a tool's parameter has no type hint, or `tools` is no sequence of functions.
+            TypeError: a tool's parameter has no type hint, or `tools` is not a sequence of functions.
             ValueError: two tools of one name, a tool without docstring entry, or an option out of its range.
         """
         super().__init__(tasks=tasks, render_mode=render_mode)
         if not isinstance(tools, Sequence):
             raise TypeError(f"tools must be a list or a tuple, since every copy reads it again, got {tools!r}")
-        if tool_timeout is not None and tool_timeout <= 0:
-            raise ValueError(f"tool_timeout must be positive or None, got {tool_timeout}")
-        if on_malformed not in get_args(OnMalformed):
-            raise ValueError(f"on_malformed must be one of {get_args(OnMalformed)}, got {on_malformed!r}")
-        if max_malformed < 1:
-            raise ValueError(f"max_malformed must be at least 1, got {max_malformed}")
-        if max_result_chars is not None and max_result_chars < 1:
-            raise ValueError(f"max_result_chars must be at least 1, got {max_result_chars}")
-        self.tool_timeout = tool_timeout
-        self.max_result_chars = max_result_chars
-        self.on_malformed = on_malformed
-        self.max_malformed = max_malformed
+        set_options(
+            self,
+            tool_timeout=tool_timeout,
+            max_result_chars=max_result_chars,
+            on_malformed=on_malformed,
+            max_malformed=max_malformed,
+        )
+        if self.tool_timeout is not None and self.tool_timeout <= 0:
+            raise ValueError(f"tool_timeout must be positive or None, got {self.tool_timeout}")
+        if self.on_malformed not in get_args(OnMalformed):
+            raise ValueError(f"on_malformed must be one of {get_args(OnMalformed)}, got {self.on_malformed!r}")
+        if self.max_malformed < 1:
+            raise ValueError(f"max_malformed must be at least 1, got {self.max_malformed}")
+        if self.max_result_chars is not None and self.max_result_chars < 1:
+            raise ValueError(f"max_result_chars must be at least 1, got {self.max_result_chars}")
+        if type(self) is ToolEnv:
+            self.gives_rewards = False  # plain functions cannot set `self.reward`
         self._functions = tuple(tools)
         self.tools = self._all_tools()  # here, so that a wrong tool is an error when the environment is made
 
@@ -194,7 +194,7 @@ class ToolEnv(Environment):
     ) -> tuple[list[Message], dict[str, Any]]:
         self._over = True  # until all of this has gone well
         await super().areset(seed=seed)
-        self.reward, self.terminated, self.metrics, self._malformed_turns = 0.0, False, {}, 0
+        self._reward, self.terminated, self._malformed_turns = 0.0, False, 0
         task = self.task_of(options)
         await self._prepare(task)
         self.tools = self._all_tools()
@@ -206,12 +206,15 @@ class ToolEnv(Environment):
         return list(messages), {"metrics": dict(self.metrics)}
 
     async def _prepare(self, task: Mapping[str, Any]) -> None:
-        """What the environments of this package make ready for a task before `reset_task` is asked."""
+        """Prepare a task before `reset_task` is called; for the environments of this package."""
 
     async def astep(self, action: Message) -> StepResult:
+        clause = message_error(action)
+        if clause is not None:
+            raise TypeError(f"{type(self).__name__}.step() takes the model's message: {clause}: {action!r}")
         if self._over:
             raise RuntimeError(f"{type(self).__name__} has no episode to step in: call reset() first")
-        with one_step(self):
+        with self._one_step():
             result = await self._answer(action)
         self._over = result.terminated
         self._transcript = [*self._transcript, action, *result.messages]
@@ -260,13 +263,13 @@ class ToolEnv(Environment):
 
     def _end(self, reason: StopReason, messages: Sequence[Message] = (), **info: Any) -> StepResult:
         info |= {"stop_reason": reason, "metrics": dict(self.metrics)}
-        return StepResult(list(messages), float(self.reward), True, False, info)
+        return StepResult(list(messages), self.reward, True, False, info)
 
     def _go_on(self, messages: Sequence[Message], **info: Any) -> StepResult:
         if self.terminated:
             return self._end(StopReason.ENV_TERMINATED, messages, **info)
         info["metrics"] = dict(self.metrics)
-        return StepResult(list(messages), float(self.reward), False, False, info)
+        return StepResult(list(messages), self.reward, False, False, info)
 
 
 @tool(final=True)
@@ -280,16 +283,17 @@ def final_answer(answer: str) -> str:
 
 
 async def _ask(hook: Callable[[Any], Any], about: Any, *, default: Callable[..., Any]) -> Any:
-    """What a hook answers; one that a subclass wrote may block, our own default does not and needs no thread."""
+    """The result of a hook. Our own default does not block, so it is called without a thread."""
     if inspect.ismethod(hook) and hook.__func__ is default:
         return hook(about)
     return await call_function(hook, about)
 
 
-def _tool_methods(cls: type) -> tuple[str, ...]:
-    """Names of the methods that `@tool` marks, base classes first, in the order of definition."""
-    names = {name: None for base in reversed(cls.__mro__) for name in vars(base)}
-    return tuple(name for name in names if is_tool(getattr(cls, name, None)))
+def set_options(environment: ToolEnv, **options: Any) -> None:
+    """Set the options that the constructor was given; for the others the class attributes hold."""
+    for name, value in options.items():
+        if value is not FROM_CLASS:
+            setattr(environment, name, value)
 
 
 def _plain_text(message: Message) -> str:

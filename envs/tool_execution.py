@@ -1,29 +1,35 @@
-"""Calling tools: concurrently, each in its own time; their errors are told to the model.
+"""Calling tools: one after the other, each within its time limit; their errors are told to the model.
 
-Only an error that says that the environment itself is broken ends the episode: see `breaking`.
+Only an error which says that the environment itself is broken ends the episode; see `breaking`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import difflib
+import logging
 import math
 import time
+import traceback
+import weakref
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-import pydantic_core
-
 from ..sandbox.cancellation import finish
 from ..sandbox.errors import SandboxError, SandboxFileError
-from .core import BrokenEnvironmentError, ConfigurationError, MalformedCall, Message, ToolCall
-from .episode import Outcome, ToolCallRecord, plain
+from . import threads
+from .core import BrokenEnvironmentError, ConfigurationError, Message, ToolCall
+from .episode import Outcome, ToolCallRecord
 from .threads import being_cancelled, call_function
+from .tool_results import cut, encodable, render
 from .tools import ArgumentError, Tool
 
-PART_TYPES = frozenset({"text", "image", "image_url", "audio", "input_audio", "video", "file"})
-MEDIA_TYPES = frozenset({"image", "audio", "video"})
-MEDIA_SOURCES = frozenset({"url", "path", "base64"})
+OWN_FILES = frozenset({__file__, threads.__file__})  # their frames say nothing about a tool's error
+MAX_FRAMES = 20  # of a traceback that is kept
+SLOW_CALLS = 5  # the calls of one turn may take as long as so many calls that time out
+
+logger = logging.getLogger("gymnast.envs")
+_logged: weakref.WeakKeyDictionary[Any, set[type[BaseException]]] = weakref.WeakKeyDictionary()
 
 Item = TypeVar("Item")
 
@@ -33,64 +39,74 @@ async def call_tools(
 ) -> tuple[list[Message], list[ToolCallRecord]]:
     """Run the calls of one turn and return their result messages and records, both in call order.
 
-    The calls before a final tool run concurrently; the final one runs alone, after them. Once it has succeeded the
-    episode is over, so calls that follow it are not run.
+    They run one after the other; only neighbouring calls of parallel tools run at the same time. Once a final call has
+    succeeded the episode is over, so the calls after it are not run. Nor are calls after `SLOW_CALLS` time-outs: a turn
+    of many slow calls would otherwise fail its own episode by the time limit of a step.
 
     Raises:
         BrokenEnvironmentError, ConfigurationError, SandboxError: a tool found the environment broken, see
-            `breaking`; the calls beside it are cancelled.
+            `breaking`; the calls beside it are cancelled, and the calls after it are not run.
     """
-    if len(calls) == 1:
-        message, record = await _of_its_own(_call(calls[0], tools, timeout, max_chars))
-        return [message], [record]
     results: list[tuple[Message, ToolCallRecord]] = []
-    ended = False
-    for segment in _split_at_final(calls, tools):
-        if ended:
+    seconds = 0.0  # spent in calls of tools that have no time limit of their own
+    for group in _groups(calls, tools):
+        reason = ""
+        if any(record.ends_episode for _, record in results):
             reason = "the episode ended before this call"
-            results += [refuse(call, reason, known=call["function"]["name"] in tools) for call in segment]
-            continue
-        results += await _side_by_side([_call(call, tools, timeout, max_chars) for call in segment])
-        ended = results[-1][1].ends_episode
+        elif timeout is not None and seconds > SLOW_CALLS * timeout:
+            reason = "the calls of this turn took too long; try again"
+        started = time.perf_counter()
+        if reason:
+            results += [refuse(call, reason, known=call["function"]["name"] in tools) for call in group]
+        elif len(group) == 1:
+            results.append(await _of_its_own(_call(group[0], tools, timeout, max_chars)))
+        else:
+            results += await _side_by_side([_call(call, tools, timeout, max_chars) for call in group])
+        found = [tools.get(call["function"]["name"]) for call in group]
+        if any(each is not None and each.timeout is None for each in found):
+            seconds += time.perf_counter() - started
     return [message for message, _ in results], [record for _, record in results]
 
 
-def _split_at_final(calls: Sequence[ToolCall], tools: Mapping[str, Tool]) -> list[list[ToolCall]]:
-    """Runs of calls that may go on side by side: each final call is a run of its own."""
-    segments: list[list[ToolCall]] = [[]]
+def _groups(calls: Sequence[ToolCall], tools: Mapping[str, Tool]) -> list[list[ToolCall]]:
+    """The calls in their order; neighbouring calls of parallel tools are in one group."""
+    groups: list[list[ToolCall]] = []
+    before = False
     for call in calls:
         found = tools.get(call["function"]["name"])
-        if found is not None and found.final:
-            segments += [[call], []]
+        parallel = found is not None and found.parallel
+        if parallel and before:
+            groups[-1].append(call)
         else:
-            segments[-1].append(call)
-    return [segment for segment in segments if segment]
+            groups.append([call])
+        before = parallel
+    return groups
 
 
 async def _of_its_own(call: Coroutine[Any, Any, Item]) -> Item:
-    """Await one call in a task of its own: what a tool does to its task is not done to the episode's.
+    """Await one call in a task of its own, to keep the episode's task safe from it.
 
-    It may swallow a cancellation, or leave a mark of one behind, as a TaskGroup does in Python 3.11.
+    A tool may swallow a cancellation, or leave its task marked as cancelled, as a TaskGroup does in Python 3.11.
     """
     episode = asyncio.current_task()
     assert episode is not None
     marks = episode.cancelling()
     try:
-        # Cancelled meanwhile, the episode hands that on to the call, and goes on only when the call has ended.
+        # If the episode is cancelled meanwhile, the call is cancelled too, and the episode waits for its end.
         return await asyncio.create_task(call)
     finally:
-        if episode.cancelling() > marks:  # whatever the call made of it
+        if episode.cancelling() > marks:  # the call may have swallowed the cancellation
             raise asyncio.CancelledError
 
 
 async def _side_by_side(calls: Sequence[Coroutine[Any, Any, Item]]) -> list[Item]:
-    """Await calls concurrently; what one of them raises cancels the others and is raised as it is.
+    """Await calls at the same time. An error in one of them cancels the others and is raised.
 
-    Of several errors a `ConfigurationError` goes first, and none that a call raised because it was cancelled.
-    No TaskGroup: in Python 3.11 it leaves a mark of cancellation on the task in which a child of it has failed.
+    If several raise, a `ConfigurationError` is preferred. Errors that follow from the cancellation are dropped.
+    This is no TaskGroup, since in Python 3.11 that leaves its task marked as cancelled after a child has failed.
     """
     tasks = [asyncio.ensure_future(call) for call in calls]
-    ended: set[asyncio.Task[Item]] = set()  # by themselves
+    ended: set[asyncio.Task[Item]] = set()  # before the cancellation
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
@@ -119,6 +135,7 @@ async def _call(
     deadline = asyncio.timeout(None if limit == math.inf else limit)
     started = time.perf_counter()
     outcome: Outcome = "ok"
+    trace: str | None = None
     try:
         arguments = tool.check_arguments(call["function"]["arguments"])
         async with deadline:
@@ -138,16 +155,18 @@ async def _call(
             outcome, content = "timeout", f"Error: {name} did not finish within {limit:g} s."
         else:
             text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            outcome, content = "exception", f"Error: {text}"
-    seconds = time.perf_counter() - started
-    ended = tool.final and outcome == "ok"
-    return _result(call, outcome, content, max_chars=max_chars, seconds=seconds, ends_episode=ended)
+            outcome, content, trace = "exception", f"Error: {text}", _tell_the_author(tool, error)
+    message, record = _result(call, outcome, content, max_chars=max_chars)
+    record.seconds, record.traceback = time.perf_counter() - started, trace
+    record.ends_episode = tool.final and outcome == "ok"
+    return message, record
 
 
 def breaking(error: BaseException) -> BaseException | None:
-    """The error, or the one in a group, that says that the environment is broken, so that no reward would be true.
+    """The error which says that the environment is broken, so that no reward would be true; None if there is none.
 
-    A sandbox that is lost, or that cannot be had, breaks it; a file that cannot be read in one is an ordinary error.
+    It is the error itself, or one in an exception group. A sandbox that is lost or cannot be leased breaks the
+    environment; a file that cannot be read in a sandbox does not.
     """
     if isinstance(error, BaseExceptionGroup):
         return next(filter(None, map(breaking, error.exceptions)), None)
@@ -166,17 +185,34 @@ def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
     return f"Error: there is no tool {name!r}. {hint}The tools are: {', '.join(tools) or 'none'}."
 
 
+def _tell_the_author(tool: Tool, error: BaseException) -> str:
+    """The traceback of an exception; logged once for each tool and type, since it may be a bug.
+
+    A `ValueError`, or a file that is missing in a sandbox, is the usual way to tell the model of its own mistake.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    while len(frames) > 1 and frames[0].filename in OWN_FILES:
+        del frames[0]
+    lines = [*traceback.format_list(frames[-MAX_FRAMES:]), *traceback.format_exception_only(error)]
+    text = encodable("".join(lines))
+    kind = type(error)
+    if not isinstance(error, ValueError | SandboxFileError) and kind not in _logged.setdefault(tool.code, set()):
+        _logged[tool.code].add(kind)
+        logger.warning(
+            "tool %r raised %s. The model is told, and the episode goes on. If this is meant for the model, raise a "
+            "ValueError; this is logged once for each type.\n%s",
+            tool.name,
+            kind.__name__,
+            text.rstrip(),
+        )
+    return text
+
+
 def _result(
-    call: ToolCall,
-    outcome: Outcome,
-    content: Any,
-    *,
-    max_chars: int | None = None,
-    seconds: float = 0.0,
-    ends_episode: bool = False,
+    call: ToolCall, outcome: Outcome, content: Any, *, max_chars: int | None = None
 ) -> tuple[Message, ToolCallRecord]:
     name = call["function"]["name"]
-    content = cut(_encodable(content), max_chars)  # errors too: they may repeat what the model wrote
+    content = cut(encodable(content), max_chars)  # errors too: they may repeat what the model wrote
     message: Message = {"role": "tool", "name": name, "content": content}
     if "id" in call:
         message["tool_call_id"] = call["id"]
@@ -184,74 +220,6 @@ def _result(
         name=name,
         call_id=call.get("id"),
         outcome=outcome,
-        seconds=seconds,
-        ends_episode=ends_episode,
         error=None if outcome == "ok" else str(content),
     )
     return message, record
-
-
-def render(value: Any) -> str | list[dict[str, Any]]:
-    """A tool's result as message content: text as it is, a list of content parts as parts, all else as JSON."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and value and all(_is_part(item) for item in value):
-        return value
-    return pydantic_core.to_json(value, inf_nan_mode="constants", fallback=plain).decode()
-
-
-def _is_part(item: Any) -> bool:
-    if not isinstance(item, Mapping) or item.get("type") not in PART_TYPES:
-        return False
-    kind = item["type"]
-    if kind == "text":
-        return isinstance(item.get("text"), str)
-    # A part carries its payload: a listing such as [{"type": "file", "name": ...}] is no list of parts.
-    return kind in item or (kind in MEDIA_TYPES and not MEDIA_SOURCES.isdisjoint(item))
-
-
-def _encodable(content: Any) -> Any:
-    """Content without lone surrogates, which neither a tokenizer nor JSON can take."""
-    if isinstance(content, str):
-        return content if content.isascii() else content.encode("utf-8", "replace").decode()
-    return [{**part, "text": _encodable(part["text"])} if part["type"] == "text" else part for part in content]
-
-
-def with_text_of(malformed: Sequence[MalformedCall], message: Message) -> Message:
-    """The message with what could not be read as a tool call put back into its content, where it is not there yet."""
-    content = message.get("content") or ""
-    parts: list[Any] = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    known = "\n".join(part["text"] for part in parts if part["type"] == "text")
-    texts = [each["text"] for each in malformed if each["text"] not in known]
-    if isinstance(content, list):
-        whole: Any = [*content, *({"type": "text", "text": text} for text in texts)]
-    else:
-        whole = "\n".join(filter(None, [content, *texts]))
-    return {**message, "content": whole, "malformed": []}
-
-
-def cut(content: str | list[dict[str, Any]], max_chars: int | None) -> Any:
-    """The content with at most `max_chars` characters of text kept, head and tail, and a marker where it was cut."""
-    if max_chars is None:
-        return content
-    if isinstance(content, str):
-        return cut_text(content, max_chars)
-    left = max_chars
-    parts = []
-    for part in content:
-        if part["type"] == "text":
-            text = cut_text(part["text"], left)
-            left = max(0, left - len(text))
-            part = {**part, "text": text}
-        parts.append(part)
-    return parts
-
-
-def cut_text(text: str, max_chars: int) -> str:
-    """Text of which the head and the tail are kept when it is too long; the marker says how much is missing."""
-    if len(text) <= max_chars:
-        return text
-    head = (max_chars + 1) // 2
-    tail = max_chars - head
-    missing = len(text) - max_chars
-    return f"{text[:head]}\n[... {missing} characters cut ...]\n{text[len(text) - tail :]}"

@@ -30,21 +30,28 @@ _MARK = "__gymnast_tool__"
 
 @dataclass(slots=True, frozen=True)
 class _Mark:
-    """What `@tool(...)` was told; kept on the function until an environment collects it."""
+    """The options of `@tool(...)`, kept on the function until an environment collects it."""
 
-    name: str | None
-    final: bool
-    timeout: float | None
+    name: str | None = None
+    final: bool = False
+    timeout: float | None = None
+    parallel: bool = False
 
 
 @overload
 def tool(function: Function, /) -> Function: ...
 @overload
 def tool(
-    *, name: str | None = None, final: bool = False, timeout: float | None = None
+    *, name: str | None = None, final: bool = False, timeout: float | None = None, parallel: bool = False
 ) -> Callable[[Function], Function]: ...
 def tool(
-    function: Function | None = None, /, *, name: str | None = None, final: bool = False, timeout: float | None = None
+    function: Function | None = None,
+    /,
+    *,
+    name: str | None = None,
+    final: bool = False,
+    timeout: float | None = None,
+    parallel: bool = False,
 ) -> Function | Callable[[Function], Function]:
     """Mark a method of a `ToolEnv`, or a plain function, as a tool.
 
@@ -52,19 +59,23 @@ def tool(
         function: The function, when the decorator is used without parentheses.
         name: The name that the model sees; the function's own name by default.
         final: A successful call ends the episode with `StopReason.FINAL_ANSWER`.
-        timeout: Seconds after which the call is given up; the environment's `tool_timeout` by default, `math.inf` for
-            a tool that keeps the time itself.
+        timeout: Seconds that a call may take; the environment's `tool_timeout` by default, `math.inf` for a tool that
+            keeps a time limit itself.
+        parallel: Neighbouring calls of parallel tools in one turn run at the same time, for instance to wait for
+            several searches at once. By default the calls of a turn run one after the other.
 
     Raises:
-        ValueError: the timeout is not positive.
+        ValueError: the timeout is not positive, or the tool is both final and parallel.
     """
     if timeout is not None and timeout <= 0:
         raise ValueError(f"a tool's timeout must be positive, got {timeout}")
+    if final and parallel:
+        raise ValueError("a tool cannot be both final and parallel: no other call runs beside a final one")
 
     def mark(function: Function) -> Function:
-        # A staticmethod or classmethod hides the mark from its instances, hence on the function inside.
+        # A staticmethod or classmethod hides the mark from its instances, so the function inside gets it.
         inside: Any = getattr(function, "__func__", function)
-        setattr(inside, _MARK, _Mark(name=name, final=final, timeout=timeout))
+        setattr(inside, _MARK, _Mark(name=name, final=final, timeout=timeout, parallel=parallel))
         return function
 
     return mark if function is None else mark(function)
@@ -89,6 +100,7 @@ class Tool:
     function: Callable[..., Any]
     final: bool = False
     timeout: float | None = None
+    parallel: bool = False
     validator: TypeAdapter[Any]
 
     @classmethod
@@ -97,7 +109,7 @@ class Tool:
 
         Raises:
             TypeError: a parameter has no type hint, or a type that no JSON schema can describe.
-            ValueError: the docstring, or the docstring's entry for a parameter, is missing, or the name is not usable.
+            ValueError: the docstring or its entry for a parameter is missing, or model servers refuse the name.
         """
         if isinstance(function, Tool):
             return function
@@ -109,6 +121,11 @@ class Tool:
         if key not in known:
             known[key] = _describe(function)
         return cls(function=function, **known[key])
+
+    @property
+    def code(self) -> Callable[..., Any]:
+        """The function itself, without the environment that it is bound to."""
+        return getattr(self.function, "__func__", self.function)
 
     @property
     def schema(self) -> ToolSchema:
@@ -127,7 +144,7 @@ class Tool:
                 arguments = _from_json(arguments) if arguments.strip() else {}
             if not isinstance(arguments, Mapping):
                 raise ArgumentError(f"{self.name}: arguments must be a JSON object, got {_shorten(arguments)}")
-            # A copy, since the tool may change what it is given, and the message is a record of what the model said.
+            # A copy: the tool may change its arguments, and the message must keep what the model wrote.
             return self._validate({name: _copied(value) for name, value in arguments.items()})
         except RecursionError:
             raise ArgumentError(f"{self.name}: the arguments are nested too deeply") from None
@@ -170,8 +187,8 @@ _descriptions: weakref.WeakKeyDictionary[Callable[..., Any], dict[bool, dict[str
 
 
 def _describe(function: Callable[..., Any]) -> dict[str, Any]:
-    """All fields of a `Tool` but the function."""
-    mark: _Mark = getattr(function, _MARK, _Mark(name=None, final=False, timeout=None))
+    """All fields of a `Tool` except the function."""
+    mark: _Mark = getattr(function, _MARK, _Mark())
     name = _name(function, mark)
     document = docstring_parser.parse(inspect.getdoc(function) or "")
     description = "\n\n".join(part for part in (document.short_description, document.long_description) if part)
@@ -193,6 +210,7 @@ def _describe(function: Callable[..., Any]) -> dict[str, Any]:
         "parameters": schema,
         "final": mark.final,
         "timeout": mark.timeout,
+        "parallel": mark.parallel,
         "validator": validator,
     }
 
@@ -243,7 +261,7 @@ def _validator(name: str, fields: dict[str, Any]) -> TypeAdapter[Any]:
 
 
 def _clean(schema: Any) -> Any:
-    """A schema without pydantic's titles and `additionalProperties: false`, which only cost prompt tokens."""
+    """A schema without pydantic's titles and `additionalProperties`, which only cost prompt tokens."""
     if isinstance(schema, list):
         return [_clean(item) for item in schema]
     if not isinstance(schema, dict):
@@ -268,7 +286,7 @@ def _from_json(text: str) -> Any:
 
 
 def _decode_strings(arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any] | None:
-    """The arguments with each refused string replaced by the JSON that it holds; None when there is none."""
+    """The arguments with each refused string replaced by the JSON that it holds; None if no string holds JSON."""
     decoded = dict(arguments)
     for key in {detail["loc"][0] for detail in error.errors() if detail["loc"]}:
         value = decoded.get(str(key))

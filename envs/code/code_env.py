@@ -2,59 +2,63 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import inspect
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from ..sandbox.base import ExecutionResult, Executor, check_timeout, size_of
-from ..sandbox.errors import EngineLoopError, PoolLoopError, SandboxClosedError
-from ..sandbox.pool import ExecutorPool, pool_of
-from ..sandbox.supervised import SupervisedExecutor
-from .calling import breaking
-from .code_files import files_of, not_handed_in, submit_of
-from .code_grading import Check, require_verdict, same_answer
-from .code_results import Language, describe
-from .core import BrokenEnvironmentError, ConfigurationError, Message, StepResult
-from .threads import being_cancelled, call_function
-from .tool_env import ToolEnv
-from .tools import Tool, tool
+from ...sandbox.base import ExecutionResult, Executor
+from ...sandbox.errors import EngineLoopError, PoolLoopError, SandboxClosedError, SandboxFileError
+from ...sandbox.limits import check_timeout, size_of
+from ...sandbox.pool import ExecutorPool, pool_of
+from ..core import ConfigurationError, Message, StepResult, StopReason
+from ..tool_env import FROM_CLASS, ToolEnv, set_options
+from ..tool_execution import SLOW_CALLS
+from ..tools import Tool, tool
+from .checking import log_checks_that_cannot_run, run_checks
+from .files import files_of, log_near_columns, submit_of
+from .grading import Check, require_verdict, same_answer
+from .results import Language, describe
 
 
 class CodeEnv(ToolEnv):
     """An environment with a box: the model runs Python and Bash in it, and ends the episode with `final_answer`.
 
-        environment = CodeEnv(DockerExecutor(limits=Limits(memory="256m", workspace="64m", tmp="32m")))
+        environment = CodeEnv(DockerExecutor(limits=Limits(memory="256m")))
         rows = [{"prompt": "How many lines has data.csv?", "files": {"data.csv": "a\\nb\\n"}, "answer": 2}]
 
     A row may have, besides what a `ToolEnv` reads:
 
-    - `files`: what the workspace holds before the first turn: text or bytes by relative path.
-    - `answer`: the right final answer; a number is compared as a number, exactly.
-    - `submit` and `checks`: files that the agent hands in, by relative path, and hidden checks of them (see `grade`).
+    - `files`: files in the workspace before the first turn: text or bytes by relative path.
+    - `answer`: the right final answer. A number is compared as a number, exactly.
+    - `submit` and `checks`: files that the agent hands in, by relative path, and hidden checks of them (see `agrade`).
 
-    Each episode has a box of its own, leased from the pool until the episode ends. Add tools as in any `ToolEnv`; an
-    asynchronous one may use the box, `self.box`. A box that is lost, or that cannot be had, is never the model's fault:
-    the episode fails, and has no reward.
+    Each episode has a box of its own, leased from the pool until the episode is graded. Add tools as in any `ToolEnv`;
+    an asynchronous one may use the box, `self.box`. If the box is lost, or if no box is to be had, the episode fails
+    and has no reward: that is never the model's fault.
     """
 
     code_timeout: float = 30.0
 
+    task: Mapping[str, Any] = MappingProxyType({})  # this episode's row
+    given_answer: str | None = None  # what the agent gave to `final_answer`; None if the episode ended without it
+
     _pool: ExecutorPool
-    _task: Mapping[str, Any]
     _box: Executor | None = None
     _lease: contextlib.AsyncExitStack | None = None  # gives the box back
     _handed_in: dict[str, bytes] | None = None  # read from the agent's box before that was given back
     _lease_seconds: float = 0.0
+    _turn_ends: float = 0.0  # for its calls of `python` and `bash`
 
     def __init__(
         self,
         code_executor: Executor | ExecutorPool,
         tools: Sequence[Callable[..., Any] | Tool] = (),
         *,
-        code_timeout: float = code_timeout,
+        code_timeout: float = FROM_CLASS,
         **options: Any,
     ) -> None:
         """Make the environment.
@@ -63,32 +67,42 @@ class CodeEnv(ToolEnv):
             code_executor: An executor that is not started: boxes are made like it, and all copies of the environment
                 lease them from one pool, `pool_of(executor)`. Or a pool, to choose its size or to share it.
             tools: Plain functions as tools, beside the methods marked with `@tool`.
-            code_timeout: Seconds for one call of `python` or `bash`, and for one hidden check.
+            code_timeout: Seconds for one call of `python` or `bash`, and for one hidden check. All calls of one turn
+                together have five times as long.
             options: The other options of `ToolEnv`; `tool_timeout` is for the tools that you add.
 
         Raises:
-            TypeError: `code_executor` is neither, `code_timeout` is no number, or an option of `ToolEnv` is wrong.
+            TypeError: `code_executor` is neither an executor nor a pool, `code_timeout` is not a number, or an option
+                is unknown.
             ValueError: the executor is started already, or an option is out of its range.
         """
+        misplaced = sorted(set(options) & set(inspect.signature(ExecutorPool).parameters))
+        if misplaced:
+            raise TypeError(
+                f"{misplaced[0]} is an option of the pool: {type(self).__name__}(ExecutorPool(executor, "
+                f"{misplaced[0]}=...))"
+            )
         super().__init__(tools, **options)
         if not isinstance(code_executor, Executor | ExecutorPool):
             raise TypeError(
                 f"code_executor must be an executor such as DockerExecutor(), or an ExecutorPool, got {code_executor!r}"
             )
         self._pool = code_executor if isinstance(code_executor, ExecutorPool) else pool_of(code_executor)
-        self.code_timeout = self.min_step_seconds = check_timeout(code_timeout, "code_timeout")
+        set_options(self, code_timeout=code_timeout)
+        self.code_timeout = check_timeout(self.code_timeout, "code_timeout")
+        self.min_step_seconds = (SLOW_CALLS + 1) * self.code_timeout  # a turn, whose last call begins in time
 
     @property
     def box(self) -> Executor:
-        """This episode's box; for tools, `reset_task` and `grade`.
+        """This episode's box; for tools, `reset_task` and `agrade`.
 
         Raises:
-            SandboxClosedError: there is none now: the episode has not begun or is over, or `fresh_box` took its place.
+            SandboxClosedError: the episode has not begun or is over, or `fresh_box` has given the box back.
         """
         if self._box is None:
             raise SandboxClosedError(
-                f"{type(self).__name__} has no box now: it has one from reset until the episode ends, or until "
-                f"fresh_box() is entered, which belongs into grade() or a final tool"
+                f"{type(self).__name__} has no box now: it has one from reset until the episode is graded, or until "
+                f"fresh_box() is entered, which belongs into agrade()"
             )
         return self._box
 
@@ -104,7 +118,7 @@ class CodeEnv(ToolEnv):
         Args:
             code: The Python code to run.
         """
-        return self._told(await self.box.python(code, timeout=self.code_timeout), "python")
+        return self._told(await self.box.python(code, timeout=self._seconds_left()), "python")
 
     @tool(timeout=math.inf)
     async def bash(self, command: str) -> str:
@@ -116,18 +130,24 @@ class CodeEnv(ToolEnv):
         Args:
             command: The command, or several lines of them.
         """
-        return self._told(await self.box.bash(command, timeout=self.code_timeout), "bash")
+        return self._told(await self.box.bash(command, timeout=self._seconds_left()), "bash")
 
-    @tool(final=True, timeout=math.inf)
+    @tool(final=True)
     async def final_answer(self, answer: str) -> str:
         """Give the final answer, which ends the task.
 
         Args:
             answer: The final answer. If the task asks for files, a word on what they do is enough.
         """
-        self.reward = reward = await self._graded(answer)
-        self.metrics["success"] = float(reward >= 1.0)
-        return f"The task is over; the reward is {reward:g}."
+        self.given_answer = answer
+        return "The task is over."
+
+    def _seconds_left(self) -> float:
+        """The time limit of a call; many slow calls in one turn would run into the `step_timeout`."""
+        left = self._turn_ends - time.perf_counter()
+        if left <= 0:
+            raise ValueError(f"not run, the calls of this turn took {SLOW_CALLS * self.code_timeout:g} s; try again")
+        return min(left, self.code_timeout)
 
     def _told(self, result: ExecutionResult, language: Language) -> str:
         if not result.ok:
@@ -136,8 +156,8 @@ class CodeEnv(ToolEnv):
 
     # Grading.
 
-    async def grade(self, task: Mapping[str, Any], answer: str) -> float:
-        """The reward of a final answer; override it for tasks that are graded in another way.
+    async def agrade(self, stop: StopReason) -> float | None:
+        """The reward of an episode, however it ended; override it for tasks that are graded in another way.
 
         With `checks` in the row, each of them runs in a box that the agent never touched, with the row's files and
         what was handed in, in sessions and a workspace of its own; the reward is 1 if all pass, else 0, and the metric
@@ -147,80 +167,75 @@ class CodeEnv(ToolEnv):
             {"run": "import solution\\nsolution.main()", "stdout": "5\\n"}
             {"bash": "python solution.py 2 3", "stdout": "5\\n", "exit_code": 0}
 
-        Only the code enters the box; what is expected is compared outside. Without `checks` the answer is compared
-        with the row's `answer`. An override may be synchronous; it runs in a thread then. Whatever it raises makes the
-        episode fail.
+        Only the code enters the box; what is expected is compared outside. Without `checks` the final answer is
+        compared with the row's `answer`; an episode without a final answer gets 0. Whatever an override raises makes
+        the episode fail.
 
         Raises:
-            ConfigurationError: the row says nothing of what is right, or its checks are wrong.
+            ConfigurationError: the row has neither `checks` nor `answer`, or its checks are wrong.
         """
-        checks = self._verdict(task)
-        if not checks:
-            return float(same_answer(answer, task["answer"]))
-        passed = 0
-        async with self.fresh_box(task) as box:
-            for place, check in enumerate(checks):
-                if place:
-                    await box.reset()
-                    await self._fill(box, task)
-                passed += await check.passes(box, self.code_timeout)
+        try:
+            checks = self._verdict(self.task)
+            if checks:
+                reward = await self._check(checks)
+            else:
+                reward = float(self.given_answer is not None and same_answer(self.given_answer, self.task["answer"]))
+        finally:
+            await self._give_back()
+        self.metrics["success"] = reward
+        return reward
+
+    async def _check(self, checks: Sequence[Check]) -> float:
+        results = await run_checks(checks, self.fresh_box, self._fill, self.code_timeout)
+        log_checks_that_cannot_run(results, submit_of(self.task))
+        self.report["checks"] = [each.report() for each in results]
+        passed = sum(each.passed for each in results)
         self.metrics["checks_passed"] = passed / len(checks)
         return float(passed == len(checks))
 
     @contextlib.asynccontextmanager
-    async def fresh_box(self, task: Mapping[str, Any]) -> AsyncIterator[Executor]:
-        """A box that no agent ever touched, for `grade` or a final tool: it holds the row's files, and those that the
-        row's `submit` names, with what the agent left in them. One that is missing, or is a link or no regular file,
-        is not there. All are handed in as data, without their mode.
+    async def fresh_box(self, files: Mapping[str, str | bytes] = MappingProxyType({})) -> AsyncIterator[Executor]:
+        """A box that no agent ever touched, for `agrade`. It holds the row's files, these files, and the files that
+        the row's `submit` names, as the agent left them. A file that is missing, or is a link or no regular file, is
+        not there. All are handed in as data, without their mode.
 
         The agent's own box is given back first, for good: were it kept, episodes that hold all boxes of a pool would
         wait for one another for ever. So read what you need of `self.box` before. An episode that goes on to use it
         fails.
         """
         if self._handed_in is None:
-            self._handed_in = await self._hand_in(task, self.box)
+            self._handed_in = await self._hand_in(self.box)
         started = time.perf_counter()
         await self._give_back()
         async with contextlib.AsyncExitStack() as lease:
-            box = await self._borrow(lease, unused=True, ahead=True)  # ahead: others wait for this episode to end
+            box = await self._borrow(lease, fresh=True, priority=True)  # others wait for this episode to end
             waited = time.perf_counter() - started
             self.metrics["grading_lease_seconds"] = self.metrics.get("grading_lease_seconds", 0.0) + waited
-            await self._fill(box, task)
+            await self._fill(box, files)
             yield box
 
     def _verdict(self, task: Mapping[str, Any]) -> tuple[Check, ...]:
         """The row's checks, or none if there is an answer; anything else is refused."""
-        recipe = self._pool.recipe
-        kept = size_of(recipe.limits.max_output) if isinstance(recipe, SupervisedExecutor) else None
+        kept = size_of(self._pool.template.limits.max_output)
         return require_verdict(task, type(self).__name__, max_output=kept)
 
-    async def _graded(self, answer: str) -> float:
-        try:
-            return float(await call_function(self.grade, self._task, answer))
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # SystemExit of a grader is no verdict either
-            if breaking(error) is not None or (isinstance(error, asyncio.CancelledError) and being_cancelled()):
-                raise
-            problem = f"{type(self).__name__}.grade() raised {type(error).__name__}: {error}"
-            raise BrokenEnvironmentError(problem) from error
-
-    async def _hand_in(self, task: Mapping[str, Any], box: Executor) -> dict[str, bytes]:
+    async def _hand_in(self, box: Executor) -> dict[str, bytes]:
         handed_in: dict[str, bytes] = {}
-        for path in submit_of(task):
-            with not_handed_in():  # missing, or a trap such as a link
+        for path in submit_of(self.task):
+            # Missing, or a trap: a link, a pipe, a lease on it. The agent owns the file, so its fault is the agent's.
+            with contextlib.suppress(SandboxFileError):
                 handed_in[path] = await box.read_file(path)
         return handed_in
 
-    async def _fill(self, box: Executor, task: Mapping[str, Any]) -> None:
-        """Write the row's files and what was handed in; of a file that is to be handed in, that version alone."""
+    async def _fill(self, box: Executor, files: Mapping[str, str | bytes]) -> None:
+        """Write the row's files, these, and what was handed in; a file to be handed in is never the row's version."""
         assert self._handed_in is not None
-        submit = submit_of(task)
-        given = {path: data for path, data in files_of(task).items() if path not in submit}
-        for path, data in given.items():
+        submit = submit_of(self.task)
+        given = {path: data for path, data in files_of(self.task).items() if path not in submit}
+        for path, data in (given | dict(files)).items():
             await box.write_file(path, data)
         for path, data in self._handed_in.items():
-            with not_handed_in():  # it does not fit beside the row's files
+            with contextlib.suppress(SandboxFileError):  # it does not fit beside the others
                 await box.write_file(path, data)
 
     # The environment.
@@ -234,15 +249,13 @@ class CodeEnv(ToolEnv):
         except BaseException:
             await self._give_back()
             raise
-        # Of the reset alone: a step's result must depend on nothing but the seed and the actions.
+        # Only in the result of reset: the result of a step must depend on the seed and the actions alone.
         info["metrics"]["lease_seconds"] = self._lease_seconds
         return messages, info
 
     async def astep(self, action: Message) -> StepResult:
-        result = await super().astep(action)
-        if result.terminated:
-            await self._give_back()
-        return result
+        self._turn_ends = time.perf_counter() + SLOW_CALLS * self.code_timeout
+        return await super().astep(action)
 
     async def aclose(self) -> None:
         self._over = True
@@ -250,14 +263,13 @@ class CodeEnv(ToolEnv):
         await super().aclose()
 
     async def _prepare(self, task: Mapping[str, Any]) -> None:
-        if type(self).grade is CodeEnv.grade:
+        if type(self).agrade is CodeEnv.agrade:
             self._verdict(task)
-        submit_of(task)  # for its errors: a mistake in a row is met before any box or turn is spent on it
+        submit_of(task)  # raises now if the row is wrong, before a box or a turn is spent on it
         files = files_of(task)
-        self._task, self._handed_in = task, None
-        self.metrics.update(success=0.0, code_errors=0.0)
-        if task.get("checks") is not None:
-            self.metrics["checks_passed"] = 0.0
+        log_near_columns(task)
+        self.task, self.given_answer, self._handed_in = task, None, None
+        self.metrics["code_errors"] = 0.0
         await self._take_box()
         for path, data in files.items():
             await self.box.write_file(path, data)
@@ -272,16 +284,18 @@ class CodeEnv(ToolEnv):
     async def _give_back(self) -> None:
         """End the lease, if there is one: exactly once.
 
-        A pool waits for nothing when a lease ends, so no cancellation can come in between, and neither can another
-        lease between this and the one that `fresh_box` asks for.
+        The pool ends a lease without waiting. So no cancellation can come in between, and no other lease can come
+        between this and the one that `fresh_box` asks for.
         """
         lease, self._lease, self._box = self._lease, None, None
         if lease is not None:
             await lease.aclose()
 
-    async def _borrow(self, lease: contextlib.AsyncExitStack, *, unused: bool = False, ahead: bool = False) -> Executor:
+    async def _borrow(
+        self, lease: contextlib.AsyncExitStack, *, fresh: bool = False, priority: bool = False
+    ) -> Executor:
         try:
-            return await lease.enter_async_context(self._pool.lease(unused=unused, ahead=ahead))
+            return await lease.enter_async_context(self._pool.lease(fresh=fresh, priority=priority))
         except EngineLoopError as error:
             raise ConfigurationError(str(error)) from error
         except PoolLoopError as error:

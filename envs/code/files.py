@@ -1,44 +1,40 @@
 """The files of a code task: those that its row puts into the box, and those that the agent hands in.
 
-A column that is None counts as absent, and so does an entry of `files`: a data set that keeps its rows in columns fills
-what a row does not have with None.
+None, as a column or as an entry of `files`, counts as absent: data sets that are stored by column fill missing entries
+with None.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
+import difflib
+import logging
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..sandbox.errors import SandboxFileError
-from .core import ConfigurationError
+from ..core import ConfigurationError
 
 Row = Mapping[str, Any]
 
-# Errors that say something of a file, rather than of the box that it is in.
-THE_FILES_OWN = frozenset({
-    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP,
-    errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.EFBIG, errno.ENAMETOOLONG, errno.ENOSPC, errno.ENOMEM,
-})  # fmt: skip
+logger = logging.getLogger("gymnast.envs")
+_logged: set[str] = set()
 
 
-def files_of(row: Row) -> dict[str, str | bytes]:
-    """The row's `files`: what the workspace holds before the first turn, by relative path.
+def files_of(row: Row, name: str = "the row") -> dict[str, str | bytes]:
+    """The `files` of a row or of a check: text or bytes by relative path.
 
     Raises:
-        ConfigurationError: they are no mapping of relative paths within the workspace to text or bytes, or two of the
-            paths are the same.
+        ConfigurationError: they are not a mapping of relative paths within the workspace to text or bytes, or two of
+            the paths are the same.
     """
     files = row.get("files")
     if files is None:
         return {}
     if not isinstance(files, Mapping):
-        raise ConfigurationError(f"the row's 'files' must map relative paths to text or bytes, got {shorten(files)}")
+        raise ConfigurationError(f"{name}'s 'files' must map relative paths to text or bytes, got {shorten(files)}")
     checked: dict[str, str | bytes] = {}
     for path, data in files.items():
-        place = f"the row's files[{path!r}]"
+        place = f"{name}'s files[{path!r}]"
         if data is None:
             continue
         if not isinstance(data, str | bytes):
@@ -54,7 +50,7 @@ def submit_of(row: Row) -> tuple[str, ...]:
     """The row's `submit`: the relative paths of the files that the agent hands in.
 
     Raises:
-        ConfigurationError: it is no list of relative paths within the workspace, or two of them are the same.
+        ConfigurationError: it is not a list of relative paths within the workspace, or two of them are the same.
     """
     paths = row.get("submit")
     if paths is None:
@@ -86,16 +82,16 @@ def _relative(path: Any, place: str) -> str:
 
 
 def shorten(value: Any) -> str:
-    """A value with its type, for a message."""
+    """A value with its type, cut for an error message."""
     text = f"{type(value).__name__}: {value!r}"
     return text if len(text) <= 120 else text[:117] + "..."
 
 
-@contextlib.contextmanager
-def not_handed_in() -> Iterator[None]:
-    """Let a file count as not handed in where the fault is its own; what else goes wrong is the sandbox's."""
-    try:
-        yield
-    except SandboxFileError as error:
-        if error.errno not in THE_FILES_OWN:
-            raise
+def log_near_columns(row: Row) -> None:
+    """Log, once for each name, a column that looks like a misspelt one of those that a `CodeEnv` reads."""
+    for column in ("files", "submit", "checks", "answer"):
+        others = [name for name in row if isinstance(name, str) and name != column]
+        near = difflib.get_close_matches(column, others, n=1, cutoff=0.8) if row.get(column) is None else []
+        if near and near[0] not in _logged:
+            _logged.add(near[0])
+            logger.warning("the row has a column %r, which CodeEnv does not read: is it %r?", near[0], column)

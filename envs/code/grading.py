@@ -1,53 +1,54 @@
-"""What is right in a code task: hidden checks, which run in a box that the agent never touched, or a known answer.
+"""How a code task is graded: by hidden checks, which run in a box that the agent never touched, or by a known answer.
 
-What is expected stays on this side and is compared here. So what the agent hands in can give answers, never a verdict:
-an early exit, a patched `assert` or a file with a reward in it is just a wrong answer.
+The expectation stays on this side and is compared here. So a submission can give answers, but no verdict: an early
+exit, or a file with a reward in it, is a wrong answer.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from ..sandbox.base import ExecutionResult, Executor, Status
-from .code_files import Row, shorten, submit_of
-from .core import ConfigurationError
+from ..core import ConfigurationError
+from .files import Row, files_of, shorten, submit_of
 
-NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # as one writes it, in ASCII
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # in ASCII digits
 
-CODES_OF_NOTHING = (0, 1, 2, 126, 127)  # of a module, a file or a program that is missing, or does nothing
+CODES_OF_NOTHING = (0, 1, 2, 126, 127)  # exit codes that a missing or empty file gives, too
 
-FORMS = "{'run': Python code, 'stdout' and/or 'value': text} or {'bash': command, 'stdout': text, 'exit_code': int}"
+FORMS = (
+    "{'run': Python code, 'stdout' and/or 'value': text} or {'bash': command, 'stdout': text, 'exit_code': int}, "
+    "each with 'files' if it needs some"
+)
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Check:
-    """Code that uses what was handed in, and what must come of it."""
+    """Code that uses the files which were handed in, and its expected result."""
 
     python: str | None = None  # the code: either this
     bash: str | None = None  # or this
-    stdout: str | None = None  # what must be printed; white space at its end does not count
+    stdout: str | None = None  # the expected output; white space at its end does not count
     value: str | None = None  # repr() of the last expression
     exit_code: int = 0  # of `bash`
 
-    async def passes(self, box: Executor, timeout: float) -> bool:
-        """Run in a box that holds what was handed in, and compare."""
-        if self.python is not None:
-            result = await box.python(self.python, timeout=timeout)
-            ended = result.ok
-        else:
-            assert self.bash is not None
-            result = await box.bash(self.bash, timeout=timeout)
-            by_itself = result.status in (Status.OK, Status.ERROR, Status.EXITED)
-            ended = by_itself and result.exit_code == self.exit_code
-        return ended and self._agrees(result)
+    files: Mapping[str, str | bytes] = field(default_factory=dict)  # written beside what was handed in, for this check
+    secret: str = field(default_factory=lambda: secrets.token_hex(8), repr=False, compare=False)
 
-    def _agrees(self, result: ExecutionResult) -> bool:
-        printed = self.stdout is None or result.stdout.rstrip() == self.stdout.rstrip()
-        return printed and (self.value is None or result.value == self.value)
+    @property
+    def end_mark(self) -> str:
+        """A last expression for Python code without a `value`: `sys.exit` in the submission does not reach it."""
+        return "" if self.value is not None else f"\n{self.secret!r}"
+
+    def has_value(self, value: str | None) -> bool:
+        """Whether the code's last expression is the expected one, and so whether the code ran to its end."""
+        if self.python is None:
+            return True
+        return value == (self.value if self.value is not None else repr(self.secret))
 
 
 def checks_of(row: Row, *, max_output: int | None = None) -> tuple[Check, ...]:
@@ -58,8 +59,8 @@ def checks_of(row: Row, *, max_output: int | None = None) -> tuple[Check, ...]:
         max_output: bytes that a box keeps of an output, if that is known.
 
     Raises:
-        ConfigurationError: they are none, nothing is handed in that they could check, no right submission could pass
-            one of them, or an empty one would.
+        ConfigurationError: the list is empty, a check has the wrong form, `submit` is missing, no submission could pass
+            a check, or an empty submission would.
     """
     checks = row.get("checks")
     if checks is None:
@@ -72,20 +73,24 @@ def checks_of(row: Row, *, max_output: int | None = None) -> tuple[Check, ...]:
             "that the agent hands in"
         )
     places = [f"the row's checks[{index}]" for index in range(len(checks))]
-    return tuple(_check(check, place, max_output) for check, place in zip(checks, places, strict=True))
+    checked = tuple(_check(check, place, max_output) for check, place in zip(checks, places, strict=True))
+    for check, place in zip(checked, places, strict=True):
+        if both := sorted(set(check.files) & set(submit_of(row))):
+            raise ConfigurationError(f"{place}['files'] and the row's 'submit' both name {both[0]!r}: rename one")
+    return checked
 
 
 def require_verdict(row: Row, name: str, *, max_output: int | None = None) -> tuple[Check, ...]:
-    """The row's checks, none if it has an answer instead.
+    """The row's checks; empty if it has an answer instead.
 
     Raises:
-        ConfigurationError: the row says nothing of what is right, or its checks are wrong.
+        ConfigurationError: the row has neither, or its checks are wrong.
     """
     checks = checks_of(row, max_output=max_output)
     if not checks and row.get("answer") is None:
         raise ConfigurationError(
             f"{name}: the row has neither 'checks' nor 'answer' (its columns: {sorted(map(str, row))}), so nothing "
-            f"says which answers are right; add one of these columns, or override grade()"
+            f"says which answers are right; add one of these columns, or override agrade()"
         )
     return checks
 
@@ -95,7 +100,7 @@ def _check(check: Any, place: str, max_output: int | None) -> Check:
         raise ConfigurationError(f"{place} must be {FORMS}, got {shorten(check)}")
     given = {name: value for name, value in check.items() if value is not None}
     kinds = [name for name in ("run", "bash") if name in given]
-    allowed = {"run": ("stdout", "value"), "bash": ("stdout", "exit_code")}
+    allowed = {"run": ("stdout", "value", "files"), "bash": ("stdout", "exit_code", "files")}
     unknown = [name for name in given if len(kinds) == 1 and name not in (*kinds, *allowed[kinds[0]])]
     if len(kinds) != 1 or unknown:
         raise ConfigurationError(f"{place} must be {FORMS}, got the fields {sorted(map(str, given))}")
@@ -112,11 +117,12 @@ def _check(check: Any, place: str, max_output: int | None) -> Check:
         stdout=given.get("stdout"),
         value=given.get("value"),
         exit_code=code,
+        files=files_of(given, place),
     )
 
 
 def _check_expectation(given: Mapping[str, Any], place: str, max_output: int | None) -> None:
-    """Refuse what no right submission can give, and what an empty one gives too."""
+    """Refuse an expectation that no submission can meet, or that an empty one meets."""
     stdout, value = given.get("stdout"), given.get("value")
     if stdout is None and value is None:
         raise ConfigurationError(f"{place} expects no output, so code that does nothing would pass: add 'stdout'")
@@ -140,9 +146,9 @@ def _check_expectation(given: Mapping[str, Any], place: str, max_output: int | N
 
 
 def same_answer(answer: str, expected: Any) -> bool:
-    """Whether an answer is the expected one, white space around it apart.
+    """Whether an answer is the expected one. White space around it does not count.
 
-    Where a number is expected, an answer that is written as one is compared as a number: exactly, without tolerance.
+    If a number is expected, an answer that is a number is compared as a number: exactly, without tolerance.
     """
     wanted, given = str(expected).strip(), answer.strip()
     number = isinstance(expected, int | float | Decimal) and not isinstance(expected, bool)
@@ -150,5 +156,5 @@ def same_answer(answer: str, expected: Any) -> bool:
         return wanted == given
     try:
         return Decimal(wanted) == Decimal(given)
-    except InvalidOperation:  # an exponent beyond all measure
+    except InvalidOperation:  # an exponent that Decimal cannot hold
         return False

@@ -1,11 +1,11 @@
-"""What a model is told of a piece of code that has run."""
+"""The result of code as text for the model."""
 
 from __future__ import annotations
 
 import signal
 from typing import Literal
 
-from ..sandbox.base import ExecutionResult, Status
+from ...sandbox.base import ExecutionResult, Status
 
 Language = Literal["python", "bash"]
 
@@ -13,7 +13,7 @@ Language = Literal["python", "bash"]
 def describe(result: ExecutionResult, language: Language = "python") -> str:
     """A result as one text: what was printed, the last expression's value, errors, and a line on how it ended.
 
-    An ordinary end needs no such line, and neither does a Python exception, which has its traceback.
+    That last line is left out after an ordinary end, and after a Python exception, which has its traceback.
     """
     parts = [result.stdout, result.value, result.stderr, _ending(result, language)]
     lines = [part if part.endswith("\n") else f"{part}\n" for part in parts if part]
@@ -46,8 +46,6 @@ def _how(result: ExecutionResult, language: Language) -> str:
             return f"killed by {_signal_name(result.exit_code)}"
         case Status.PROTOCOL:
             return "killed: the code wrote into the channel of the results"
-        case Status.SANDBOX_LOST:
-            return "the sandbox is gone"
 
 
 def _signal_name(exit_code: int | None) -> str:

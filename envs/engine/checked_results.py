@@ -1,4 +1,4 @@
-"""The contract of `reset` and `step`, checked on what an environment really gives back."""
+"""Checks what an environment returns from `reset`, `step` and `grade`."""
 
 from __future__ import annotations
 
@@ -6,56 +6,81 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .core import Message, StepResult, StopReason
-from .episode import ToolCallRecord
-from .spaces import check_messages
+from ..core import Environment, Message, StepResult, StopReason
+from ..episode import ToolCallRecord
+from ..spaces import check_messages
 
 
 def checked_reset(result: Any, name: str) -> tuple[list[Message], dict[str, float]]:
     """The messages and the metrics of a `reset`.
 
     Raises:
-        TypeError: it is not `(messages, info)`, or the info or its metrics are no dicts.
-        ValueError: the messages are no chat messages, or a metric is no finite number.
+        TypeError: the result is not `(messages, info)`, or the info or its metrics are not dicts.
+        ValueError: a message is not a chat message, or a metric is not a finite number.
     """
     if not isinstance(result, tuple) or len(result) != 2:
         raise TypeError(f"{name}.reset() must return (messages, info), got {result!r}")
     messages, info = result
     check_messages(messages, f"{name}.reset()")
-    return list(messages), _checked_metrics(info, f"{name}.reset()")
+    return list(messages), _info_metrics(info, f"{name}.reset()")
 
 
 def checked_step(result: Any, name: str) -> StepResult:
     """The result of a `step`, with plain Python numbers.
 
     Raises:
-        TypeError: it is not `(messages, reward, terminated, truncated, info)`, or one of these has the wrong type.
-        ValueError: the messages are no chat messages, or the reward or a metric is not finite.
+        TypeError: the result is not `(messages, reward, terminated, truncated, info)`, or a part has the wrong type.
+        ValueError: a message is not a chat message, or the reward or a metric is not finite.
     """
     if not isinstance(result, tuple) or len(result) != 5:
         raise TypeError(f"{name}.step() must return (messages, reward, terminated, truncated, info), got {result!r}")
     messages, reward, terminated, truncated, info = result
     check_messages(messages, f"{name}.step()")
-    try:
-        reward = float(reward)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name}.step() must give a number as reward, got {reward!r}") from None
-    if not math.isfinite(reward):
-        raise ValueError(f"{name}.step() must give a finite reward, got {reward}")
-    metrics = _checked_metrics(info, f"{name}.step()")
+    reward = _checked_reward(reward, f"{name}.step()")
+    metrics = _info_metrics(info, f"{name}.step()")
     records = info.get("tool_calls", [])
     if not isinstance(records, list) or not all(isinstance(record, ToolCallRecord) for record in records):
-        raise TypeError(f"{name}.step(): info['tool_calls'] is a list of ToolCallRecord, got {records!r}")
+        raise TypeError(f"{name}.step(): info['tool_calls'] must be a list of ToolCallRecord, got {records!r}")
     return StepResult(list(messages), reward, bool(terminated), bool(truncated), info | {"metrics": metrics})
 
 
-def _checked_metrics(info: Any, place: str) -> dict[str, float]:
-    """`info["metrics"]` with plain numbers: a text among them would be met only when the metrics are averaged."""
+def checked_grade(reward: Any, environment: Environment) -> tuple[float, dict[str, float], dict[str, Any]]:
+    """The reward that `grade` returned, and the environment's metrics and report.
+
+    Raises:
+        TypeError: the reward is neither a number nor None, or the metrics or the report are not dicts.
+        ValueError: the reward or a metric is not finite.
+    """
+    name = type(environment).__name__
+    added = 0.0 if reward is None else _checked_reward(reward, f"{name}.grade()")
+    metrics = _checked_metrics(environment.metrics, name, "self.metrics")
+    if not isinstance(environment.report, dict):
+        raise TypeError(f"{name}.report must be a dict, got {type(environment.report).__name__}")
+    return added, metrics, dict(environment.report)
+
+
+def _checked_reward(reward: Any, place: str) -> float:
+    try:
+        number = None if isinstance(reward, str | bytes) else float(reward)
+    except (TypeError, ValueError):
+        number = None
+    if number is None:
+        raise TypeError(f"{place} must give a number as reward, got {reward!r}")
+    if not math.isfinite(number):
+        raise ValueError(f"{place} must give a finite reward, got {number}")
+    return number
+
+
+def _info_metrics(info: Any, place: str) -> dict[str, float]:
     if not isinstance(info, dict):
         raise TypeError(f"{place} must give a dict as info, got {type(info).__name__}")
-    metrics = info.get("metrics", {})
+    return _checked_metrics(info.get("metrics", {}), place, "info['metrics']")
+
+
+def _checked_metrics(metrics: Any, place: str, source: str) -> dict[str, float]:
+    """Metrics as plain floats. A str among them would raise only later, when they are averaged."""
     if not isinstance(metrics, Mapping) or not all(isinstance(key, str) for key in metrics):
-        raise TypeError(f"{place}: info['metrics'] must be a dict with names as keys, got {metrics!r}")
+        raise TypeError(f"{place}: {source} must be a dict with names as keys, got {metrics!r}")
     checked: dict[str, float] = {}
     for key, value in metrics.items():
         try:
@@ -68,12 +93,12 @@ def _checked_metrics(info: Any, place: str) -> dict[str, float]:
 
 
 def ending(result: StepResult, name: str) -> StopReason | None:
-    """Why the environment ends the episode; None when it does not.
+    """The reason why the environment ends the episode, or None if it does not.
 
-    The environment's own end goes before a truncation in the same step, as a wrapper such as TimeLimit may add one.
+    If a step is both terminated and truncated, it is terminated: a wrapper such as TimeLimit may add the truncation.
 
     Raises:
-        ValueError: `info["stop_reason"]` is no stop reason, or contradicts `terminated` and `truncated`.
+        ValueError: `info["stop_reason"]` is not a stop reason, or contradicts `terminated` and `truncated`.
     """
     given = result.info.get("stop_reason")
     if given is not None and given not in list(StopReason):

@@ -1,4 +1,4 @@
-"""The life of one episode's environment: made in a worker thread, closed exactly once, and every error at its stage."""
+"""Making and closing the environment of one episode, and sorting exceptions by stage."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 import gymnasium
 
-from ..sandbox.cancellation import finish
-from .core import Environment
-from .episode import EpisodeSpec, Failure, Stage
-from .threads import being_cancelled, run_in_thread
+from ...sandbox.cancellation import finish
+from ..core import Environment
+from ..episode import EpisodeSpec, Failure, Stage
+from ..threads import being_cancelled, run_in_thread, within
 
-CLOSE_SECONDS = 30.0  # an environment that takes longer to close is left to itself
+CLOSE_SECONDS = 30.0  # an environment that takes longer to close is abandoned
 
 
 class Broken(Exception):
-    """Carries what broke the episode to the place that records it."""
+    """An exception of the environment or the policy, and the stage at which it was raised."""
 
     def __init__(self, stage: Stage, error: BaseException) -> None:
         super().__init__(stage)
@@ -27,9 +27,10 @@ class Broken(Exception):
 
 
 class at_stage:  # read as `with at_stage("step"):`
-    """Turn whatever is raised within into `Broken`; only a cancellation of ours passes.
+    """Turns every exception in the block into `Broken`, `SystemExit` included: user code must not end training.
 
-    A class and no generator, since each turn enters it three times.
+    Only a cancellation of this task passes unchanged. It is a class because each turn enters it three times, and a
+    generator-based context manager is slower.
     """
 
     __slots__ = ("_stage",)
@@ -44,15 +45,15 @@ class at_stage:  # read as `with at_stage("step"):`
             return
         if isinstance(error, asyncio.CancelledError) and being_cancelled():
             return
-        raise Broken(self._stage, error) from error  # a SystemExit too: an environment's must not end training
+        raise Broken(self._stage, error) from error
 
 
 async def open_environment(
     create: Callable[[EpisodeSpec], gymnasium.Env[Any, Any]], spec: EpisodeSpec
 ) -> gymnasium.Env[Any, Any]:
-    """Make an environment in a worker thread, since a constructor may block.
+    """Make an environment in a thread, since a constructor may block.
 
-    Cancelled meanwhile, it leaves no environment open: the one that is still being made is closed by its thread.
+    If this is cancelled, no environment stays open: the thread closes the environment that it is still making.
     """
     lock = threading.Lock()
     abandoned = False
@@ -79,11 +80,11 @@ async def open_environment(
 
 
 async def close_environment(environment: gymnasium.Env[Any, Any]) -> Failure | None:
-    """Close it; what goes wrong is returned, since the episode itself stands."""
+    """Close an environment. An error is returned, not raised: the episode itself stands."""
     closing = environment.aclose() if isinstance(environment, Environment) else run_in_thread(environment.close)
+    message = f"{type(environment.unwrapped).__name__}.close() did not finish within CLOSE_SECONDS"
     try:
-        async with asyncio.timeout(CLOSE_SECONDS):
-            await closing
+        await within(CLOSE_SECONDS, message, closing)
     except GeneratorExit:
         raise
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Play one episode: the only place where an environment and a policy meet."""
+"""Plays one episode: the only place where an environment and a policy meet."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any, TypeVar
 
 import gymnasium
 
-from ..sandbox.cancellation import finish
-from .calling import refuse
-from .contract import checked_reset, checked_step, ending
-from .core import ConfigurationError, Environment, Message, OverlongPromptError, StopReason, ToolCall
-from .episode import Episode, EpisodeSpec, Failure, Stage, ToolCallRecord, Turn
-from .lifetime import Broken, at_stage, close_environment, open_environment
-from .policy import Act, Conversation, Policy
-from .spaces import message_error
-from .threads import run_in_thread
+from ...sandbox.cancellation import finish
+from ..core import ConfigurationError, Environment, Message, OverlongPromptError, StopReason, ToolCall
+from ..episode import Episode, EpisodeSpec, Failure, Stage, ToolCallRecord, Turn
+from ..policy import Act, Conversation, Policy
+from ..spaces import message_error
+from ..threads import run_in_thread, watch_blocking, within
+from ..tool_execution import refuse
+from .checked_results import checked_grade, checked_reset, checked_step, ending
+from .opening_and_closing import Broken, at_stage, close_environment, open_environment
 
 Item = TypeVar("Item")
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class EpisodeLimits:
-    """What an episode may use; None means no limit. Token budgets belong to the policy."""
+    """The limits of an episode; None means no limit. Token budgets belong to the policy."""
 
     max_turns: int | None = None  # answers of the model
-    max_tool_calls: int | None = None  # calls that are run; a final call is never refused
-    episode_timeout: float | None = None  # seconds; then the episode is truncated; in its final answer's step it fails
-    step_timeout: float | None = None  # seconds for one reset or step; then the episode has failed
+    max_tool_calls: int | None = None  # calls that run; a final call is never refused
+    episode_timeout: float | None = None  # seconds; then the episode ends with TIMEOUT, see `StopReason`
+    step_timeout: float | None = 600.0  # seconds to make the environment, and for each reset, step or grade
 
     def __post_init__(self) -> None:
         for name in ("max_turns", "max_tool_calls", "episode_timeout", "step_timeout"):
@@ -45,67 +45,100 @@ async def play_episode(
 ) -> Episode:
     """Play one episode to its end and return its record.
 
-    Whatever the environment or the policy raises becomes a failed episode; the environment is closed exactly once,
-    on cancellation too. A prompt that is too long to be answered ends it with CONTEXT_OVERFLOW and no reward.
+    If the environment or the policy raises an exception, the episode has failed. Any other episode is graded once. The
+    environment is closed exactly once, on cancellation too. If the prompt is too long to be answered, the episode ends
+    with CONTEXT_OVERFLOW and has no reward.
 
     Raises:
         ConfigurationError: a mistake that every other episode would meet again.
     """
     episode = Episode(spec=spec)
     started = time.perf_counter()
-    environment: gymnasium.Env[Any, Any] | None = None
-    player: _Player | None = None
-    preparing: Stage | None = "create"
+    loop = _EpisodeLoop(episode, policy, limits)
     try:
-        async with asyncio.timeout(limits.episode_timeout):
-            with at_stage("create"):
-                environment = await open_environment(create, spec)
-            preparing = "reset"
-            player = _Player(episode, environment, policy, limits)
-            conversation = await player.begin()
-            preparing = None
-            while (stop := await player.turn(conversation)) is None:
-                pass
-            episode.stop = stop
-    except TimeoutError:
-        over = f"episode_timeout={limits.episode_timeout:g} s was over"
-        if preparing is not None:  # no turn was possible, so a reward of zero would be a lie
-            episode.failure = Failure.of(preparing, TimeoutError(f"{over} before the first turn"))
-        elif player is not None and player.grading:  # the model was in time, and nobody knows its reward
-            episode.failure = Failure.of("step", TimeoutError(f"{over} while the final answer was graded"))
-        else:
-            episode.stop = StopReason.TIMEOUT
+        stop = await loop.run(create)
+        if episode.turns:
+            await loop.grade(stop)
+        episode.stop = stop
     except Broken as broken:
         if isinstance(broken.error, ConfigurationError):
             raise broken.error from None
-        if isinstance(broken.error, OverlongPromptError) and broken.stage == "policy" and not episode.turns:
-            episode.stop = StopReason.CONTEXT_OVERFLOW
-            return episode  # nothing was played, so there is nothing to reward
-        episode.failure = Failure.of(broken.stage, broken.error)
+        message = None
+        if broken.stage == "reset" and isinstance(broken.error, KeyError):
+            message = f"no {broken.error}; the row has {sorted(map(str, spec.task.row))}"
+        episode.failure = Failure.of(broken.stage, broken.error, message)
     finally:
-        if environment is not None:
-            episode.close_failure = await finish(close_environment(environment))
+        if loop.environment is not None:
+            episode.close_failure = await finish(close_environment(loop.environment))
         episode.seconds = time.perf_counter() - started
-    if not episode.stop.is_failure:
-        episode.reward = episode.environment_reward
+    if not episode.stop.is_failure and not episode.is_overlong:
+        episode.reward = episode.environment_reward if loop.gives_rewards else None
         episode.reward_parts["environment"] = episode.reward
     return episode
 
 
-class _Player:
-    """The loop of one episode."""
+class _EpisodeLoop:
+    """The turns of one episode."""
 
-    def __init__(
-        self, episode: Episode, environment: gymnasium.Env[Any, Any], policy: Policy, limits: EpisodeLimits
-    ) -> None:
+    environment: gymnasium.Env[Any, Any] | None = None  # until it is made
+    core: gymnasium.Env[Any, Any]  # the environment without its wrappers
+    name: str  # the name of its class
+    gives_rewards: bool = True
+
+    def __init__(self, episode: Episode, policy: Policy, limits: EpisodeLimits) -> None:
         self.episode = episode
-        self.environment = environment
-        self.core = environment.unwrapped
-        self.name = type(self.core).__name__
         self.policy = policy
         self.limits = limits
         self.calls_left = limits.max_tool_calls
-        self.grading = False  # the environment is answering a turn with a final call
+        self.waiting_for: Stage = "create"  # the stage before the first answer
+        self.answering_final_call = False  # while the environment answers a turn with a final call
+
+    async def run(self, create: Callable[[EpisodeSpec], gymnasium.Env[Any, Any]]) -> StopReason:
+        """Make the environment and play turns until the episode ends; returns the reason."""
+        try:
+            async with asyncio.timeout(self.limits.episode_timeout):
+                with at_stage("create"):
+                    opening = open_environment(create, self.episode.spec)
+                    message = "the environment was not made within step_timeout"
+                    self.environment = environment = await within(self.limits.step_timeout, message, opening)
+                    self.core = environment.unwrapped
+                    self.name = type(self.core).__name__
+                    if isinstance(self.core, Environment):
+                        self.gives_rewards = self.core.gives_rewards
+                self.waiting_for = "reset"
+                conversation = await self.begin()
+                self.waiting_for = "policy"
+                while (stop := await self.turn(conversation)) is None:
+                    pass
+                return stop
+        except TimeoutError:
+            over = f"episode_timeout={self.limits.episode_timeout:g} s was over"
+            if not self.episode.turns:  # the model has not answered, so there is nothing to grade
+                raise Broken(self.waiting_for, TimeoutError(f"{over} before the first answer")) from None
+            if self.answering_final_call:  # the model was in time, but its reward is not known
+                raise Broken("step", TimeoutError(f"{over} while the final call was answered")) from None
+            return StopReason.TIMEOUT
+        except Broken as broken:
+            if isinstance(broken.error, OverlongPromptError) and broken.stage == "policy" and not self.episode.turns:
+                return StopReason.CONTEXT_OVERFLOW
+            raise
+
+    async def grade(self, stop: StopReason) -> None:
+        """Ask the environment for the grade, around any wrappers, and add it to the last turn's reward."""
+        if not isinstance(self.core, Environment):
+            return
+        episode, turn = self.episode, self.episode.turns[-1]
+        started = time.perf_counter()
+        with at_stage("grade"):
+            # Wrappers call the synchronous form only, so in a wrapped environment `grade` runs in a thread as well.
+            wrapped = self.environment is not self.core
+            grading = run_in_thread(self.core.grade, stop) if wrapped else watch_blocking(self.core.agrade, stop)
+            reward, metrics, report = checked_grade(await self._timed("grade", grading), self.core)
+            self._check_gives_rewards("grade", reward)
+        turn.environment_seconds += time.perf_counter() - started
+        turn.reward += reward
+        episode.metrics |= metrics
+        episode.report = report
 
     async def begin(self) -> Conversation:
         spec, episode = self.episode.spec, self.episode
@@ -120,7 +153,7 @@ class _Player:
         return conversation
 
     async def turn(self, conversation: Conversation) -> StopReason | None:
-        """One answer of the policy and what the environment says to it; why the episode ends then, if it does."""
+        """Play one turn: the policy's answer, and the environment's. Returns a reason if the episode ends with it."""
         started = time.perf_counter()
         with at_stage("policy"):
             act = _checked_act(await conversation.act())
@@ -142,7 +175,7 @@ class _Player:
         return stop or budget
 
     async def _step(self, turn: Turn) -> StopReason | None:
-        """Let the environment answer the turn; why it ends the episode, if it does."""
+        """Let the environment answer the turn. Returns a reason if it ends the episode."""
         calls = _calls(turn.message)
         refused = self._refused(calls)
         action = turn.message
@@ -150,12 +183,13 @@ class _Player:
             allowed = [call for index, call in enumerate(calls) if index not in refused]
             action = {**action, "tool_calls": allowed}
         started = time.perf_counter()
-        self.grading = any(map(self._is_final, calls))
+        self.answering_final_call = any(map(self._is_final, calls))
         try:
             result = checked_step(await self._call("step", action), self.name)
-            self.grading = False
+            self.answering_final_call = False
         finally:
             turn.environment_seconds = time.perf_counter() - started
+        self._check_gives_rewards("step", result.reward)
         stop = ending(result, self.name)
         turn.reward = result.reward
         self.episode.metrics |= result.info.get("metrics", {})
@@ -165,6 +199,10 @@ class _Player:
         if self.calls_left is not None:
             self.calls_left -= len(calls) - len(refused)
         return stop
+
+    def _check_gives_rewards(self, method: str, reward: float) -> None:
+        if reward and not self.gives_rewards:
+            raise ValueError(f"{self.name}.gives_rewards is False, but its {method} gave {reward}; set it to True")
 
     def _limit(self) -> StopReason | None:
         if self.calls_left is not None and self.calls_left <= 0:
@@ -179,16 +217,16 @@ class _Player:
             least = self.core.min_step_seconds
         if limit is not None and least is not None and limit <= least:
             raise ConfigurationError(
-                f"step_timeout={limit:g} s must be longer than the {least:g} s that one call in {self.name} may take "
-                f"(its min_step_seconds; in a CodeEnv that is code_timeout), or slow code of the model's would make "
-                f"the episode fail instead of being stopped"
+                f"step_timeout={limit:g} s must be longer than the {least:g} s that one turn in {self.name} may take "
+                f"(its min_step_seconds; in a CodeEnv that is six times code_timeout). Otherwise slow code would fail "
+                f"the episode instead of being interrupted"
             )
 
     def _is_final(self, call: ToolCall) -> bool:
         return isinstance(self.core, Environment) and self.core.is_final(call)
 
     def _refused(self, calls: Sequence[ToolCall]) -> dict[int, tuple[Message, ToolCallRecord]]:
-        """The calls that are over the limit, by their place in the turn; a final call never is."""
+        """The calls over the limit, by their place in the turn. A final call is never refused."""
         if self.calls_left is None or len(calls) <= self.calls_left:
             return {}
         left, refused = self.calls_left, {}
@@ -202,23 +240,16 @@ class _Player:
         return refused
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-        """`reset` or `step`, in the asynchronous form where the environment has one (wrappers have not)."""
+        """Call `reset` or `step`: the asynchronous form, or the synchronous one in a thread for wrappers."""
+        assert self.environment is not None
         if isinstance(self.environment, Environment):
-            call = getattr(self.environment, f"a{method}")(*args, **kwargs)
+            call = watch_blocking(getattr(self.environment, f"a{method}"), *args, **kwargs)
         else:
             call = run_in_thread(getattr(self.environment, method), *args, **kwargs)
-        return call if self.limits.step_timeout is None else self._timed(method, call)
+        return self._timed(method, call)
 
-    async def _timed(self, what: str, call: Coroutine[Any, Any, Any]) -> Any:
-        deadline = asyncio.timeout(self.limits.step_timeout)
-        try:
-            async with deadline:
-                return await call
-        except TimeoutError as error:
-            if not deadline.expired():
-                raise
-            limit = f"{self.name}.{what}() did not finish within step_timeout={self.limits.step_timeout:g} s"
-            raise TimeoutError(limit) from error
+    def _timed(self, method: str, call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
+        return within(self.limits.step_timeout, f"{self.name}.{method}() did not finish within step_timeout", call)
 
 
 def _calls(message: Message) -> list[ToolCall]:
@@ -233,7 +264,7 @@ def _checked_act(act: Act) -> Act:
 
 
 def _insert(refused: Mapping[int, tuple[Message, ToolCallRecord]], calls: int, turn: Turn) -> None:
-    """Put what the refused calls of a turn were told among the environment's answers to its other calls."""
+    """Insert the results of a turn's refused calls among the environment's results of its other calls."""
     answers = list(takewhile(lambda message: message["role"] == "tool", turn.observation))
     others = turn.observation[len(answers) :]
     messages = {index: message for index, (message, _) in refused.items()}
@@ -243,7 +274,7 @@ def _insert(refused: Mapping[int, tuple[Message, ToolCallRecord]], calls: int, t
 
 
 def _in_call_order(count: int, refused: Mapping[int, Item], given: Sequence[Item]) -> list[Item]:
-    """The refusals at their calls' places among what the environment gave for the other calls of a turn."""
+    """Merge the items of refused calls, at the places of their calls, with the items of the other calls."""
     rest = list(given)
     merged = []
     for index in range(count):

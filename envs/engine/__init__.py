@@ -1,0 +1,1 @@
+"""Plays episodes, many at a time; start reading at `rollout_engine.py`."""

@@ -1,0 +1,79 @@
+"""The score of one step: `self.reward` and `self.terminated` of a `ToolEnv`.
+
+A synchronous tool that runs out of time cannot be stopped: its thread may set `self.reward` during a later turn, and
+the wrong tokens would get the credit. So a tool finds the step that it was started in through its context, and a score
+that it sets after the end of that step is ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from .core import ConfigurationError
+
+# The environment whose step is running in this context, and the step. Threads get a copy of it from `run_in_thread`.
+_running: ContextVar[tuple[Any, object]] = ContextVar("gymnast_running_step", default=(None, None))
+
+
+class StepScore:
+    """The attributes `reward` and `terminated`, which a tool that is late cannot set."""
+
+    _step: object | None = None  # the step that is running
+    _reward: float = 0.0
+    _terminated: bool = False
+
+    @property
+    def reward(self) -> float:
+        """The reward of this step; every step starts at 0.
+
+        Raises:
+            ConfigurationError: it is set to something else than a number, or outside a step.
+        """
+        return self._reward
+
+    @reward.setter
+    def reward(self, value: float) -> None:
+        name = type(self).__name__
+        try:
+            number = None if isinstance(value, str | bytes) else float(value)
+        except (TypeError, ValueError):
+            number = None
+        if number is None:
+            raise ConfigurationError(f"{name}: self.reward must be a number, got {type(value).__name__}: {value!r}")
+        if self._is_late():
+            return
+        if self._step is None:
+            raise ConfigurationError(
+                f"{name}: self.reward is the reward of a step, so set it in a tool or in reply(); grade() returns the "
+                f"reward that it gives"
+            )
+        self._reward = number
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the environment ends the episode after this step."""
+        return self._terminated
+
+    @terminated.setter
+    def terminated(self, value: bool) -> None:
+        if not self._is_late():
+            self._terminated = bool(value)
+
+    def _is_late(self) -> bool:
+        """Whether the caller belongs to a step that is over; a thread that a tool started itself belongs to no step."""
+        environment, step = _running.get()
+        return environment is self and step is not self._step
+
+    @contextlib.contextmanager
+    def _one_step(self) -> Iterator[None]:
+        previous = _running.get()
+        self._step, self._reward = object(), 0.0
+        _running.set((self, self._step))
+        try:
+            yield
+        finally:
+            _running.set(previous)
+            self._step = None

@@ -1,0 +1,41 @@
+"""The methods of a `ToolEnv` class that are tools."""
+
+from __future__ import annotations
+
+import inspect
+
+from .tools import is_tool
+
+
+def tool_methods(cls: type) -> tuple[str, ...]:
+    """Names of the methods that `@tool` marks, base classes first, in the order of definition."""
+    names = {name: None for base in reversed(cls.__mro__) for name in vars(base)}
+    return tuple(name for name in names if is_tool(getattr(cls, name, None)))
+
+
+def check_tool_methods(cls: type) -> None:
+    """Check the names of the methods that a class writes.
+
+    Raises:
+        TypeError: a tool has a name that the environment uses itself, or a method hides a tool of a base class.
+    """
+    for name in vars(cls):
+        method = getattr(cls, name)
+        if is_tool(method):
+            if _is_reserved(cls, name):
+                raise TypeError(
+                    f"{cls.__name__}.{name}: a tool's method cannot have this name, which the environment itself uses; "
+                    f"rename the method, and tell the model the name with @tool(name={name!r})"
+                )
+        elif method is not None and any(is_tool(getattr(base, name, None)) for base in cls.__mro__[1:]):
+            raise TypeError(
+                f"{cls.__name__}.{name} overrides a tool but is not marked with @tool; mark it, or take the tool "
+                f"away with `{name} = None`"
+            )
+
+
+def _is_reserved(cls: type, name: str) -> bool:
+    """Whether a base class of this package or of Gymnasium uses the name for something else than a tool."""
+    bases = [base for base in cls.__mro__[1:] if base.__module__.partition(".")[0] in ("gymnast", "gymnasium")]
+    known = {name for base in bases for name in (*vars(base), *inspect.get_annotations(base))}
+    return name in known and not any(is_tool(vars(base).get(name)) for base in bases)

@@ -1,0 +1,10 @@
+"""gymnast trains language-model agents with reinforcement learning.
+
+- `gymnast.envs`: environments with tools, and the engine that plays them.
+- `gymnast.trainer`: `GRPOTrainer` and `RLOOTrainer`, which learn from the episodes.
+- `gymnast.sandbox`: executors that run untrusted code.
+
+This file holds the version only, so `import gymnast` loads none of the three.
+"""
+
+__version__ = "0.1.0"
