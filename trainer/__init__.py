@@ -1,17 +1,21 @@
 """Learning from episodes: exact tokens, advantages, losses, trainers; start reading at `trainer.py`."""
 
-from .chat import ChatFormat, recognise_tool_format
+from .chat.chat_format import ChatFormat, recognise_tool_format
+from .chat.prompted_tools import PromptedFormat
+from .chat.recognition import Recognition
 from .config import GRPOConfig, RLOOConfig
-from .families import FORMATS
-from .generation import Generation, GenerationRequest, Generator, Sampling, TransformersGenerator
-from .groups import RolloutError
-from .losses import LOSSES
-from .progress import RichProgress
-from .prompt_tools import PromptedFormat
-from .recognition import Recognition
-from .run_folder import RunFolder
-from .token_policy import TokenBudgets, TokenPolicy
-from .tool_formats import Conventions, KnownFormat, TextFormat, ToolFormat, tagged
+from .generation.contract import Generation, GenerationRequest, Generator
+from .generation.sampling import Sampling
+from .generation.transformers_generator import TransformersGenerator
+from .learning.losses import LOSSES
+from .records.progress import RichProgress
+from .records.run_folder import RunFolder
+from .rollout.budgets import TokenBudgets
+from .rollout.failures import RolloutError
+from .rollout.token_policy import TokenPolicy
+from .tool_calls.families import FORMATS
+from .tool_calls.formats import Conventions, KnownFormat, TextFormat, ToolFormat
+from .tool_calls.spans import tagged
 from .trainer import AgentTrainer, GRPOTrainer, RLOOTrainer
 
 __all__ = [

@@ -7,56 +7,21 @@ from __future__ import annotations
 
 import datetime
 import warnings
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Self, get_args
 
 from transformers import TrainingArguments
-from transformers.trainer_pt_utils import AcceleratorConfig
 
-from ..envs.play import EpisodeLimits
-from ..envs.rollout import OnFailure
-from .advantages import ALGORITHMS, Scale
-from .generation import Sampling
-from .generator_options import check_generator_options
-from .losses import LOSSES
-from .token_policy import TokenBudgets
-
-WITHOUT_EFFECT = (
-    # Episodes are played by the engine, not by a data loader, and not in batches of a fixed size.
-    "per_device_eval_batch_size",
-    "dataloader_drop_last",
-    "dataloader_num_workers",
-    "dataloader_prefetch_factor",
-    "dataloader_persistent_workers",
-    "dataloader_multiprocessing_context",
-    "dataloader_in_order",
-    "dataloader_pin_memory",
-    "train_sampling_strategy",
-    "length_column_name",
-    # There are no labels and no predictions.
-    "label_names",
-    "label_smoothing_factor",
-    "prediction_loss_only",
-    "include_for_metrics",
-    "eval_accumulation_steps",
-    "eval_do_concat_batches",
-    "eval_use_gather_object",
-    "batch_eval_metrics",
-    # Always so: generation needs the cache and training does not, and `dapo` counts the tokens of all processes.
-    "use_cache",
-    "average_tokens_across_devices",
-)
-"""Options of `TrainingArguments` that mean nothing here; setting one warns."""
-
-REFUSED = {
-    "auto_find_batch_size": "a smaller batch would tear groups apart",
-    "bf16_full_eval": "evaluation plays episodes with the weights in training; use bf16=True",
-    "fp16_full_eval": "evaluation plays episodes with the weights in training; use fp16=True",
-    "fsdp": "each process needs whole weights to play episodes",
-    "deepspeed": "each process needs whole weights to play episodes",
-    "parallelism_config": "each process needs whole weights and whole sequences",
-}
-"""Options of `TrainingArguments` that would break training, and why; setting one is an error."""
+from ..envs.engine.failures import OnFailure
+from ..envs.engine.play_episode import EpisodeLimits
+from ..envs.rewards import Rewards
+from .generation.sampling import Sampling
+from .generator_choice import check_generator_options
+from .learning.advantages import ALGORITHMS, Scale
+from .learning.losses import LOSSES
+from .learning.settings import LearningSettings
+from .option_names import check_refused, check_types, options_without_effect, unknown_names
+from .rollout.budgets import TokenBudgets
 
 
 def option(default: Any, text: str) -> Any:
@@ -80,11 +45,13 @@ class AgentConfig(TrainingArguments):
 
     # Batches. As in TRL, per_device_train_batch_size counts completions.
     num_generations: int = option(8, "Episodes in a group: the same task from the same environment seed.")
-    num_generations_eval: int | None = option(None, "The same in evaluation; num_generations by default.")
+    num_generations_eval: int | None = option(None, "Episodes in a group in evaluation; num_generations by default.")
     steps_per_generation: int | None = option(
         None, "Micro-batches that one round of episodes is cut into; gradient_accumulation_steps by default."
     )
-    generation_batch_size: int | None = option(None, "Episodes in a round, over all processes; instead of the former.")
+    generation_batch_size: int | None = option(
+        None, "Episodes in a round, all processes; or give steps_per_generation."
+    )
     num_iterations: int = option(1, "How often a round is learned from.")
     shuffle_dataset: bool = option(True, "Play the tasks in a random order.")
 
@@ -93,6 +60,7 @@ class AgentConfig(TrainingArguments):
     top_p: float = option(1.0, "Nucleus sampling; 1 = off.")
     top_k: int = option(0, "Sample among this many tokens; 0 = all.")
     min_p: float = option(0.0, "Least probability, relative to the most probable token; 0 = off.")
+    eval_temperature: float | None = option(None, "Sampling temperature in evaluation; 0 is greedy; None: temperature.")
     chat_template_kwargs: dict[str, Any] | None = option(None, "Passed to the chat template.")
     chat_template_date: str = option("2025-01-01", "What a chat template that asks for today's date is told.")
 
@@ -113,8 +81,9 @@ class AgentConfig(TrainingArguments):
     max_observation_tokens: int | None = option(None, "Tokens of one observation, which is cut to it.")
     max_turns: int | None = option(None, "Answers in an episode.")
     max_tool_calls: int | None = option(None, "Tool calls in an episode; a final answer is never refused.")
-    episode_timeout: float | None = option(None, "Seconds; an episode that takes longer is truncated.")
-    step_timeout: float | None = option(None, "Seconds; an environment whose step takes longer has failed.")
+    episode_timeout: float | None = option(None, "Seconds; an episode that takes longer is not learned from.")
+    step_timeout: float | None = option(600.0, "Seconds; an environment whose reset or step takes longer has failed.")
+    reward_timeout: float | None = option(600.0, "Seconds; a call of a reward function that takes longer has failed.")
     overlong_prompts: Literal["raise", "drop"] = option(
         "raise", "What a prompt longer than the context leads to: raise, or drop."
     )
@@ -122,12 +91,12 @@ class AgentConfig(TrainingArguments):
     # Failures.
     max_concurrency: int = option(256, "Episodes in flight in each process.")
     on_failure: str = option("drop", "What becomes of a failed episode: drop, retry(n), zero or raise.")
-    max_failure_rate: float = option(0.5, "Share of failed episodes in a round above which training stops.")
+    max_failure_rate: float = option(0.5, "Share of failed episodes in ten rounds above which training stops.")
 
     # The objective.
-    loss_type: str = option("dapo", "One of trainer.losses.LOSSES.")
+    loss_type: str = option("dapo", "One of trainer.LOSSES.")
     epsilon: float = option(0.2, "The ratio is clipped below at 1 - epsilon.")
-    epsilon_high: float | None = option(None, "And above at 1 + epsilon_high; epsilon by default.")
+    epsilon_high: float | None = option(None, "The ratio is clipped above at 1 + epsilon_high; epsilon by default.")
     beta: float = option(0.0, "Weight of the divergence from the reference model; at 0 none is loaded.")
     scale_rewards: Scale = option("group", "Divide advantages by the standard deviation of: group, batch, or none.")
     normalize_advantages: bool = option(False, "Whiten the advantages of a round.")
@@ -137,12 +106,26 @@ class AgentConfig(TrainingArguments):
     # Records.
     log_episodes_steps: int = option(0, "Append a round's episodes to episodes.jsonl every n steps; 0 = never.")
 
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Raise an error that helps where dataclasses only say "unexpected keyword argument"."""
+        known = [each.name for each in fields(cls)]
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            raise unknown_names(cls.__name__, unknown, known)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
-        ignored = self._options_without_effect()  # first, since transformers then changes some itself
+        check_types(self)
+        if isinstance(self.scale_rewards, bool):  # as in TRL
+            self.scale_rewards = "group" if self.scale_rewards else "none"
+        ignored = options_without_effect(self)  # first, since transformers then changes some itself
         if self.metric_for_best_model is None and self._needs_best_metric:
             self.metric_for_best_model = "reward"  # transformers' own default is a loss, which evaluation has not
         super().__post_init__()
-        self._check_refused()
+        check_refused(self)
+        if self.lr_scheduler_type == "reduce_lr_on_plateau":  # else torch takes a growing reward for a growing loss
+            mode = "max" if self.greater_is_better else "min"
+            self.lr_scheduler_kwargs = {"mode": mode, **(self.lr_scheduler_kwargs or {})}  # type: ignore[dict-item]
         if ignored:
             warnings.warn(f"these options have no effect in {type(self).__name__}: {', '.join(ignored)}", stacklevel=3)
         self._check_batches()
@@ -150,7 +133,7 @@ class AgentConfig(TrainingArguments):
         check_generator_options(self)
         # Their constructors check the ranges of sampling, budgets, limits and on_failure.
         _ = self.template_date, self.sampling, self.limits, self.budgets(max_model_len=self.max_model_len or 1)
-        OnFailure.parse(self.on_failure)
+        _ = OnFailure.parse(self.on_failure), Rewards(timeout=self.reward_timeout)
         if self.overlong_prompts not in ("raise", "drop"):
             raise ValueError(f"overlong_prompts must be 'raise' or 'drop', got {self.overlong_prompts!r}")
         if not 0 <= self.max_failure_rate <= 1:
@@ -184,6 +167,26 @@ class AgentConfig(TrainingArguments):
         return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p)
 
     @property
+    def learning_settings(self) -> LearningSettings:
+        """What scoring and the loss read."""
+        assert self.steps_per_generation is not None
+        return LearningSettings(
+            algorithm=self.algorithm,
+            loss_type=self.loss_type,
+            temperature=self.temperature,
+            samples_all_tokens=self.sampling.is_full_distribution,
+            is_on_policy=self.num_iterations == 1 and self.gradient_accumulation_steps % self.steps_per_generation == 0,
+            epsilon_low=self.epsilon,
+            epsilon_high=self.epsilon if self.epsilon_high is None else self.epsilon_high,
+            beta=self.beta,
+            use_bias_correction_kl=self.use_bias_correction_kl,
+            max_completion_length=self.max_completion_length,
+            scale_rewards=self.scale_rewards,
+            normalize_advantages=self.normalize_advantages,
+            rows_at_once=self.per_device_train_batch_size,
+        )
+
+    @property
     def limits(self) -> EpisodeLimits:
         """What an episode may use besides tokens."""
         return EpisodeLimits(
@@ -208,39 +211,16 @@ class AgentConfig(TrainingArguments):
         assert self.steps_per_generation is not None
         return self.per_device_train_batch_size * self.steps_per_generation // self.num_generations
 
-    def _options_without_effect(self) -> list[str]:
-        """Those that differ from their default."""
-        defaults = {
-            each.name: each.default if each.default_factory is MISSING else each.default_factory()
-            for each in fields(TrainingArguments)
-        }
-        changed = [name for name in WITHOUT_EFFECT if name in defaults and getattr(self, name) != defaults[name]]
-        given: Any = self.accelerator_config or {}
-        given = vars(given) if isinstance(given, AcceleratorConfig) else given
-        usual = vars(AcceleratorConfig())
-        loader_options = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler")
-        if isinstance(given, dict):  # else the path of a JSON file
-            changed += [
-                f"accelerator_config.{name}" for name in loader_options if given.get(name, usual[name]) != usual[name]
-            ]
-        return changed
-
-    def _check_refused(self) -> None:
-        for name, reason in REFUSED.items():
-            if getattr(self, name):
-                raise ValueError(f"{name}={getattr(self, name)!r} cannot work here: {reason}")
-        if self.remove_unused_columns:
-            raise ValueError(
-                "remove_unused_columns=True would remove the columns that environments read; leave it False"
-            )
-        if self.metric_for_best_model in ("loss", "eval_loss"):
-            raise ValueError("metric_for_best_model='loss' does not exist: evaluation has no loss; use 'reward'")
-
     def _check_batches(self) -> None:
         if self.num_generations < 2:
             raise ValueError(
                 f"num_generations must be at least 2, got {self.num_generations}: an advantage compares an episode "
                 f"with the others of its group"
+            )
+        if self.max_steps == 0 or self.log_episodes_steps < 0:
+            raise ValueError(
+                f"max_steps must be positive (or -1: num_train_epochs decides) and log_episodes_steps at least 0, got "
+                f"{self.max_steps} and {self.log_episodes_steps}"
             )
         for name in ("num_iterations", "num_generations_eval"):
             value = getattr(self, name)
@@ -270,6 +250,11 @@ class AgentConfig(TrainingArguments):
             )
 
     def _check_objective(self) -> None:
+        if self.loss_type == "dr_grpo" and self.scale_rewards == "group":
+            warnings.warn(
+                "loss_type='dr_grpo' is half of its paper: the other half is scale_rewards='none', got 'group'",
+                stacklevel=5,
+            )
         if self.loss_type not in LOSSES:
             raise ValueError(f"unknown loss_type {self.loss_type!r}; known are {', '.join(LOSSES)}")
         if self.scale_rewards not in get_args(Scale):
@@ -307,5 +292,5 @@ class RLOOConfig(AgentConfig):
     algorithm = "rloo"
 
     beta: float = option(0.05, "Weight of the divergence from the reference model; at 0 none is loaded.")
-    loss_type: str = option("rloo", "One of trainer.losses.LOSSES.")
+    loss_type: str = option("rloo", "One of trainer.LOSSES.")
     scale_rewards: Scale = option("none", "Divide advantages by the standard deviation of: group, batch, or none.")

@@ -1,4 +1,4 @@
-"""Ctrl-C during training: stop at the next safe place instead of in the middle of an update."""
+"""How a training begins and ends: resumed, interrupted by Ctrl-C, stopped by an error, or finished already."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
+from .checkpoints import newest_whole_checkpoint
+from .transformers_hooks import HookedTrainer
+
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -27,7 +32,7 @@ def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.getsignal(signal.SIGINT) or signal.SIG_DFL  # None: it was not Python that set it
+    previous = signal.getsignal(signal.SIGINT) or signal.SIG_DFL  # None: the handler is not one of Python's
 
     def handle(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, previous)
@@ -40,31 +45,57 @@ def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
 
 
-class InterruptibleTrainer(Trainer):
+class InterruptibleTrainer(HookedTrainer):
     """A trainer that the first Ctrl-C ends as if its last step were done: with a checkpoint, and the final callbacks.
 
+    An error ends it with a checkpoint too. A finished training that is resumed does nothing.
+
     A round or an evaluation in progress is given up, an update in progress is finished. Several processes stop
-    together, before their next step: one that gave up alone would leave the others waiting for it.
+    together, before their next step: the others would wait for one that stopped alone.
     """
 
     was_interrupted = False  # whether Ctrl-C ended the last train()
     _agreed = False  # whether all processes know
-    _saved_step: int | None = None  # of the checkpoint that this leaves
+    _began_at: int | None = None  # the step of the first batch of this train()
+    _is_over = False  # whether a finished training was resumed
 
     def cancel(self) -> None:
-        """Make whatever waits for episodes raise `asyncio.CancelledError`; called from a signal handler."""
+        """Make every wait for episodes raise `asyncio.CancelledError`; called from a signal handler."""
         raise NotImplementedError
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train; `transformers.Trainer.train` says how.
 
         Ctrl-C gives up the round that is being played, or finishes the update in progress, then saves a checkpoint
-        and returns. A second one interrupts at once.
+        and returns. A second one interrupts at once. Before an error ends the training, a checkpoint is saved.
+        `resume_from_checkpoint=True` takes the newest checkpoint that was saved to its end.
         """
-        self.was_interrupted = self._agreed = False
-        self._saved_step = None
-        with stop_on_interrupt(self._interrupt):
-            return super().train(*args, **kwargs)
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = newest_whole_checkpoint(self.args.output_dir)
+        self.was_interrupted = self._agreed = self._is_over = False
+        self.saved_step = self._began_at = None
+        try:
+            with stop_on_interrupt(self._interrupt):
+                return super().train(resume_from_checkpoint, *args, **kwargs)
+        except Exception as error:
+            if self._began_at not in (None, self.state.global_step):  # there are new weights to lose
+                self._save_before(error)
+            raise
+
+    def fails_everywhere(self, error: Exception) -> bool:
+        """Whether every training process ends with this error now. Saving waits for all of them."""
+        return self.accelerator.num_processes == 1
+
+    def _save_before(self, error: Exception) -> None:
+        """Save a checkpoint before an error ends the training. The error matters more than a failure to save."""
+        if not self.fails_everywhere(error):
+            return  # the other processes still train: to wait for them would hide the error behind a deadlock
+        try:
+            self.save_checkpoint()
+        except Exception:
+            logger.exception("no checkpoint could be saved before the error below ends the training")
+        else:
+            self.say_how_to_resume("an error ends the training")
 
     def _interrupt(self) -> None:
         self.was_interrupted = True
@@ -72,18 +103,21 @@ class InterruptibleTrainer(Trainer):
         if self.accelerator.num_processes == 1:
             self.cancel()
 
-    def take_batches(self, epoch_iterator: Iterator[Any], count: int) -> list[Any]:
-        """The batches of the next step; none if it is not to be done, and training ends then."""
+    def unless_interrupted(self, play: Callable[[], Result]) -> Result | None:
+        """The result of `play`; None if training was interrupted before or meanwhile, or is over, and ends now."""
+        if self._began_at is None:
+            self._began_at = self.state.global_step
+        self._is_over = self.state.global_step >= self.state.max_steps
         self._agree()
-        if not self._agreed:
+        if not (self._agreed or self._is_over):
             try:
-                return [batch for _, batch in zip(range(count), epoch_iterator, strict=False)]
+                return play()
             except asyncio.CancelledError:
                 self._agree()
                 if not self._agreed:
                     raise
         self.control.should_training_stop = True
-        return []
+        return None
 
     def _agree(self) -> None:
         self._agreed = self.was_interrupted
@@ -92,27 +126,33 @@ class InterruptibleTrainer(Trainer):
             total: Any = self.accelerator.reduce(flag, reduction="sum")
             self.was_interrupted = self._agreed = total.item() > 0
 
-    # transformers calls this after each step, and once more at the end of an epoch, cut short or not.
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+    def is_ending(self) -> bool:
+        return self.was_interrupted
+
+    def decide(self) -> None:
         if self.accelerator.num_processes == 1:
             self._agree()
+        if self._is_over:
+            self.control.should_evaluate = self.control.should_save = False
+        if not self._agreed or self._is_over:
+            return
+        self.control.should_evaluate = False
+        self.control.should_save = self.saved_step != self.state.global_step
+        self.control.should_training_stop = True
+
+    def on_saved(self) -> None:
         if self._agreed:
-            self.control.should_evaluate = False
-            self.control.should_save = self._saved_step != self.state.global_step
-            self.control.should_training_stop = True
-            self._saved_step = self.state.global_step
-        leaving = self._agreed and self.control.should_save
-        super()._maybe_log_save_evaluate(*args, **kwargs)
-        if leaving and self.is_world_process_zero():
-            logger.warning("stopped at step %d; the checkpoint is in %s", self.state.global_step, self.args.output_dir)
+            self.say_how_to_resume("interrupted")
 
-    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        try:
-            return super()._evaluate(*args, **kwargs)
-        except asyncio.CancelledError:
-            if not self.was_interrupted:
-                raise
-            return {}
-
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        return bool(metrics) and super()._determine_best_metric(metrics, trial)
+    def say_how_to_resume(self, why: str) -> None:
+        """Tell where the checkpoint of this step is, and how training goes on from it."""
+        if self.is_world_process_zero():
+            step = self.state.global_step
+            folder = Path(self.args.output_dir or ".", f"checkpoint-{step}")
+            logger.warning(
+                "%s after step %d; the checkpoint is in %s, and train(resume_from_checkpoint=%r) goes on from it",
+                why,
+                step,
+                folder,
+                str(folder),
+            )

@@ -1,38 +1,45 @@
-"""AgentTrainer: a loss and a loader for `transformers.Trainer`, which does everything else."""
+"""AgentTrainer: plays rounds of episodes, and gives `transformers.Trainer` their batches and their loss."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
-from ..envs.episode import Episode, EpisodeSpec
+from ..envs.episode import Episode
 from ..envs.registry import EnvironmentLike
 from ..envs.rewards import RewardFunction
-from .batch import Sample
+from .assembly import make_player, make_schedule, padding_id
+from .checkpoints import check_plan, write_plan
 from .config import AgentConfig, GRPOConfig, RLOOConfig
-from .custom_formats import ToolParser
-from .generation import Generator
-from .groups import check_failures, form_groups
+from .distributed import Processes, use_one_device
+from .generation.contract import Generator
 from .interrupt import InterruptibleTrainer
-from .loader import Rows
-from .metrics import Metrics, UpdateClock, episode_metrics
-from .objective import objective
-from .player import Player
-from .preflight import check_data_sets, check_generator, load_model, load_tokenizer
-from .processes import Processes, use_one_device
-from .progress import rich_displays
-from .rounds import Rounds, rollout_loader
-from .run_folder import EpisodeLog
-from .scoring import Reference, Scorer
-from .tool_formats import ToolFormat
+from .learning.groups import form_groups
+from .learning.losses import StepCounts
+from .learning.objective import objective
+from .learning.reference import Reference
+from .learning.samples import count_loss_tokens_and_sequences
+from .learning.scoring import Scorer
+from .option_names import unknown_names
+from .records.metrics import Metrics, UpdateClock, episode_metrics, weighted_metrics
+from .records.progress import rich_displays
+from .records.run_folder import EpisodeLog
+from .rollout.failures import FailureWatch, RolloutError, check_evaluation
+from .rollout.round import Round
+from .rollout.schedule import Rows
+from .startup_checks import check_generator, check_is_rows, load_model, load_tokenizer
+from .tool_calls.custom import ToolParser
+from .tool_calls.formats import ToolFormat
+from .transformers_hooks import EmptySteps
 
 
 class AgentTrainer(InterruptibleTrainer):
@@ -49,7 +56,7 @@ class AgentTrainer(InterruptibleTrainer):
         reward_funcs: Further rewards, TRL-style: `f(completions=..., **columns) -> list`.
         tool_format: How the model writes tool calls, where its chat template does not tell.
         generator: Samples; by default the one that the configuration names.
-        callbacks: As in `transformers.Trainer`.
+        callbacks: As in `transformers.Trainer`; or a single one.
         optimizers: As in `transformers.Trainer`.
 
     Raises:
@@ -58,7 +65,7 @@ class AgentTrainer(InterruptibleTrainer):
     """
 
     config_class: ClassVar[type[AgentConfig]] = AgentConfig
-    loss_is_scaled_for_ga = True  # `policy_loss` has divided gradient accumulation out
+    _round: Round | None = None  # the latest
 
     def __init__(
         self,
@@ -72,9 +79,13 @@ class AgentTrainer(InterruptibleTrainer):
         reward_funcs: RewardFunction | Sequence[RewardFunction] = (),
         tool_format: str | ToolFormat | ToolParser | None = None,
         generator: Generator | None = None,
-        callbacks: list[TrainerCallback] | None = None,
+        callbacks: TrainerCallback | Sequence[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
+        **unknown: Any,
     ) -> None:
+        if unknown:
+            known = inspect.signature(AgentTrainer.__init__).parameters
+            raise unknown_names(type(self).__name__, unknown, known)
         args = args if args is not None else self.config_class(output_dir="runs/agent")
         if not isinstance(args, self.config_class):
             raise TypeError(f"args must be a {self.config_class.__name__}, got {type(args).__name__}")
@@ -83,10 +94,8 @@ class AgentTrainer(InterruptibleTrainer):
         tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
         options: dict[str, Any] = {"reward_funcs": reward_funcs, "tool_format": tool_format, "generator": generator}
         check_generator(args, generator)
-        options["step"] = lambda: self.state.global_step
-        self.player = Player(model, tokenizer, environment, args, **options)
-        check_data_sets(train_dataset, eval_dataset, self.player)
-        reference = Reference(model) if args.beta else None
+        options |= {"data_sets": (train_dataset, eval_dataset), "step": lambda: self.state.global_step}
+        self.player = make_player(model, tokenizer, environment, args, **options)
         self._clock = UpdateClock(lambda values: self._metrics.add(values))
         super().__init__(
             model=model,
@@ -94,22 +103,20 @@ class AgentTrainer(InterruptibleTrainer):
             train_dataset=train_dataset,  # type: ignore[arg-type]
             eval_dataset=eval_dataset,  # type: ignore[arg-type]
             processing_class=tokenizer,
-            data_collator=_as_it_is,
-            callbacks=[self._clock, *(callbacks or [])],  # first, so that it measures no other callback
+            # The clock comes first, so that it measures no other callback.
+            callbacks=[self._clock, EmptySteps(self._is_empty_step), *_as_list(callbacks)],
             optimizers=optimizers,
         )
         self.processes = Processes(self.accelerator)
         self.config = args  # `args` with its own type
-        self.model_accepts_loss_kwargs = True  # num_items_in_batch is the number of loss tokens, see get_batch_samples
-        self._metrics, self._rounds = Metrics(), Rounds()
+        self.model_accepts_loss_kwargs = True  # num_items_in_batch is the number of loss tokens, see next_batches
+        self._metrics = Metrics()
         self._episode_log = EpisodeLog(args.output_dir or ".", suffix=self.processes.suffix)
         self._displays = rich_displays(self)
-        if reference is not None:
-            reference.prepare(self.accelerator)
-        gather, pad_id = self.processes.gather_tensor, self.player.pad_id
-        self.scorer = Scorer(model, args, reference=reference, gather=gather, pad_id=pad_id)
-
-    # Episodes.
+        reference = Reference(model) if args.beta else None  # on the device, where super() has put the model
+        self.pad_id = padding_id(tokenizer, self.player.policy.chat)
+        gather = self.processes.gather_tensor
+        self.scorer = Scorer(model, args.learning_settings, reference=reference, gather=gather, pad_id=self.pad_id)
 
     def rollout(
         self, rows: Rows, *, num_generations: int = 1, temperature: float | None = None, seed: int | None = None
@@ -125,23 +132,29 @@ class AgentTrainer(InterruptibleTrainer):
         Returns:
             The episodes of the first row, then those of the second, and so on, reward functions included.
         """
+        check_is_rows("rows", rows)
         return self.player.play_rows(rows, count=num_generations, temperature=temperature, seed=seed)
 
-    def _play_round(self, specs: list[EpisodeSpec]) -> list[Sample]:
-        """A round of training episodes as samples; the loader calls this."""
-        samples = self._rounds.loaded(specs)
-        if samples is None:
-            started = time.perf_counter()
-            episodes = self.player.play(specs)
-            self.on_episodes(episodes)
-            groups, dropped = form_groups(episodes)
-            count = self.processes.count
-            check_failures(episodes, groups, self.config.max_failure_rate, num_processes=count)
-            samples, metrics = self.scorer(groups)
-            metrics |= {"groups/dropped": float(dropped), "time/rollout": time.perf_counter() - started}
-            self._metrics.add(episode_metrics(episodes) | metrics)
-        self._rounds.add(specs, samples)
-        return samples
+    def _play_round(self, index: int) -> Round:
+        """Play a round of training episodes and score it."""
+        started = time.perf_counter()
+        rows: Any = self.train_dataset
+        if self.was_interrupted and self.processes.count == 1:  # between two rounds of a step
+            raise asyncio.CancelledError
+        episodes = self.processes.all_or_none(lambda: self.player.play(self.schedule.specs(rows, index)))
+        self.on_episodes(episodes)
+        groups, dropped = form_groups(episodes, without_truncated=self.config.mask_truncated_completions)
+        failed = sum(each.failure is not None for each in episodes)
+        played, failed, kept = self.processes.sum_counts(len(episodes), failed, len(groups))
+        self._failures.add_round(episodes, played=played, failed=failed, groups=kept)
+        samples, metrics = self.scorer(groups)
+        metrics |= {"groups/dropped": float(dropped), "rounds/skipped": float(not groups)}
+        self._metrics.add(metrics | {"time/rollout": time.perf_counter() - started})
+        for weight, part in weighted_metrics(episodes, self.player.environment_of):
+            self._metrics.add(part, weight=weight)
+        order = self.schedule.batch_order(index, len(samples))
+        samples = [samples[place] for place in order]
+        return Round(index, samples, parts=self.schedule.steps_per_generation, pad_id=self.pad_id)
 
     def on_episodes(self, episodes: Sequence[Episode]) -> None:
         """Called with the episodes of each round; by default they are written down as `log_episodes_steps` says."""
@@ -149,10 +162,12 @@ class AgentTrainer(InterruptibleTrainer):
         if every and self._episode_log.is_due(step, every):
             self._episode_log.write(step, episodes)
 
-    # What transformers.Trainer asks for.
-
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        self._metrics, self._rounds = Metrics(), Rounds()
+        if self.train_dataset is None:
+            raise ValueError("train() needs a train_dataset")
+        self.schedule = make_schedule(len(self.train_dataset), self.config, self.processes)  # type: ignore[arg-type]
+        self._metrics, self._round = Metrics(), None
+        self._failures = FailureWatch(self.config.max_failure_rate)
         self._episode_log.begin()
         try:
             return super().train(*args, **kwargs)
@@ -165,40 +180,57 @@ class AgentTrainer(InterruptibleTrainer):
     def cancel(self) -> None:
         self.player.cancel()
 
-    def get_train_dataloader(self) -> DataLoader[dict[str, Tensor]]:
-        if self.train_dataset is None:
-            raise ValueError("train() needs a train_dataset")
-        self._rounds.loader = loader = rollout_loader(
-            self.train_dataset,  # type: ignore[arg-type]
-            self.config,
-            self.processes,
-            self._play_round,
-            global_step=lambda: self.state.global_step,
-            pad_id=self.player.pad_id,
+    def fails_everywhere(self, error: Exception) -> bool:
+        return super().fails_everywhere(error) or isinstance(error, RolloutError)  # whose counts are of all processes
+
+    def _is_empty_step(self) -> bool:
+        return not float(self._counts.loss_tokens)
+
+    def batches_per_epoch(self) -> int:
+        return self.schedule.batches_per_epoch
+
+    def next_batches(self, count: int, device: torch.device) -> tuple[list[dict[str, Tensor]], Tensor]:
+        steps, accumulation = self.state.global_step, self.config.gradient_accumulation_steps
+        first = self.schedule.batches_before(steps, accumulation_steps=accumulation)
+        batches = self.unless_interrupted(lambda: [self._batch(first + place) for place in range(count)]) or []
+        counts = count_loss_tokens_and_sequences(batches).to(device)
+        loss_tokens, sequences = (self.processes.sum(counts) if batches else counts).unbind()
+        self._counts = StepCounts(
+            loss_tokens=loss_tokens,
+            sequences=sequences,
+            micro_batches=len(batches),
+            processes=self.processes.count,
         )
-        return DataLoader(loader, batch_size=None, collate_fn=_as_it_is)
-
-    def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
-    ) -> tuple[list[Any], Any]:
-        """The micro-batches of one optimiser step, and the number of loss tokens in them over all processes."""
-        self._rounds.forget_used()
-        batches = self.take_batches(epoch_iterator, num_batches)
-        count: Any = sum((batch["mask"].sum() for batch in batches), torch.tensor(0.0)).to(device)
-        count = self.processes.sum(count) if batches else count
         self._clock.start()
-        return batches, count
+        return batches, loss_tokens
 
-    # A checkpoint in the middle of a round keeps the round, beside the random states.
+    def _batch(self, number: int) -> dict[str, Tensor]:
+        """The batch of this number since the beginning of training; plays its round if it is the first of it."""
+        index, place = divmod(number, self.schedule.batches_per_round)
+        if self._round is None or self._round.index != index:
+            self._round = self._play_round(index)
+        return self._round.batches[place % self.schedule.steps_per_generation]
 
-    def _save_rng_state(self, output_dir: str) -> None:
-        super()._save_rng_state(output_dir)
-        if self._rounds.is_unfinished:
-            self._rounds.save(Path(output_dir, f"rounds{self.processes.suffix}.pt"))
+    def _plan(self) -> dict[str, Any]:
+        """The facts that a resumed training must share with the one that it continues."""
+        rows: Any = self.train_dataset
+        steps = self.config.gradient_accumulation_steps
+        return self.schedule.describe(rows) | {"gradient_accumulation_steps": steps}
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        self._rounds.load(Path(resume_from_checkpoint, f"rounds{self.processes.suffix}.pt"))
+    def save_more(self, folder: Path) -> None:
+        if self.is_world_process_zero():
+            write_plan(folder, self._plan())
+        steps, accumulation = self.state.global_step, self.config.gradient_accumulation_steps
+        used = self.schedule.batches_before(steps, accumulation_steps=accumulation)
+        index, place = divmod(used, self.schedule.batches_per_round)
+        if self._round is not None and self._round.index == index and place:
+            self._round.save(folder / f"round{self.processes.suffix}.pt")
+
+    def load_more(self, folder: Path) -> None:
+        check_plan(folder, self._plan())
+        path = folder / f"round{self.processes.suffix}.pt"
+        if path.is_file():
+            self._round = Round.load(path, parts=self.schedule.steps_per_generation, pad_id=self.pad_id)
 
     def compute_loss(
         self,
@@ -207,14 +239,7 @@ class AgentTrainer(InterruptibleTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        loss, metrics = objective(
-            model,
-            inputs,
-            self.config,
-            accumulation_steps=self.current_gradient_accumulation_steps,
-            num_loss_tokens=num_items_in_batch,
-            num_processes=self.processes.count,
-        )
+        loss, metrics = objective(model, inputs, self.config.learning_settings, self._counts)
         self._metrics.add(metrics, weight=inputs["mask"].sum().item())
         return (loss, {}) if return_outputs else loss
 
@@ -232,7 +257,7 @@ class AgentTrainer(InterruptibleTrainer):
             eval_dataset: Other tasks than the trainer's own; or the name of one of its own data sets.
             ignore_keys: Not used; `transformers.Trainer` passes it.
             metric_key_prefix: Begins each name.
-            temperature: The training temperature by default; 0 is greedy.
+            temperature: `eval_temperature` by default, or else the training temperature; 0 is greedy.
 
         Raises:
             RolloutError: more than `max_failure_rate` of the episodes failed.
@@ -251,10 +276,13 @@ class AgentTrainer(InterruptibleTrainer):
         started = time.perf_counter()
         count = self.config.num_generations_eval or self.config.num_generations
         mine = range(self.processes.index, len(rows), self.processes.count)
-        played = self.player.play_rows(rows, mine, count=count, temperature=temperature)
+        temperature = self.config.eval_temperature if temperature is None else temperature
+        played = self.processes.all_or_none(
+            lambda: self.player.play_rows(rows, mine, count=count, temperature=temperature)
+        )
         episodes = self.processes.gather_objects(played)
-        check_failures(episodes, [[each] for each in episodes if each.reward is not None], self.config.max_failure_rate)
-        metrics = episode_metrics(episodes) | {"runtime": time.perf_counter() - started}
+        check_evaluation(episodes, self.config.max_failure_rate)
+        metrics = episode_metrics(episodes, self.player.environment_of) | {"runtime": time.perf_counter() - started}
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -287,5 +315,5 @@ class RLOOTrainer(AgentTrainer):
     config_class = RLOOConfig
 
 
-def _as_it_is(batch: Any) -> Any:
-    return batch
+def _as_list(callbacks: TrainerCallback | Sequence[TrainerCallback] | None) -> list[TrainerCallback]:
+    return [callbacks] if isinstance(callbacks, TrainerCallback) else list(callbacks or [])

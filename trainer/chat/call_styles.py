@@ -1,4 +1,4 @@
-"""How calls and results have to look so that a chat template renders them; the probes of `turns.py` are made here."""
+"""How calls and results have to look so that a chat template renders them, and the probes for `turn_endings.py`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..envs.core import Message, ToolCall
-from .arguments import read_arguments
-from .template import PROBE_TOOL
-from .tool_formats import Conventions
+from ...envs.core import Message, ToolCall
+from ..tool_calls.call_arguments import read_arguments
+from ..tool_calls.formats import Conventions, ToolFormat
+from .chat_template import PROBE_TOOL
 
 SENTINEL = "qZ7answerZq"  # letters and a digit only, so that no template or JSON escape changes it
 CONTENTS = ("Sunny.", "Rainy.")
@@ -31,6 +31,7 @@ class CallStyle:
         single: Only the first call is rendered, since the template refuses or drops the others.
         written: The template renders no calls at all: the answer is its text, as the model wrote it.
         result_role: The role of a tool's result.
+        content: What an answer with calls says beside them.
     """
 
     conventions: Conventions
@@ -38,6 +39,7 @@ class CallStyle:
     single: bool = False
     written: bool = False
     result_role: str = "tool"
+    content: str | None = ""
 
     def id_of(self, name: str, index: int) -> str:
         return self.conventions.call_id.format(name=name, index=index)
@@ -51,11 +53,33 @@ class CallStyle:
             self.call(each["name"], {"value": value if each is answered[-1] else "x"}, each.get("tool_call_id", ""))
             for each in answered
         ]
-        return {"role": "assistant", "content": "", "tool_calls": calls}
+        return self.calling(calls)
+
+    def calling(self, calls: Sequence[ToolCall]) -> Message:
+        """An assistant message with these calls and no text."""
+        message: Any = {"role": "assistant", "content": self.content, "tool_calls": list(calls)}
+        return message
 
     def call(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolCall:
         written: Any = json.dumps(arguments, ensure_ascii=False) if self.as_text else arguments
         return {"id": call_id, "type": "function", "function": {"name": name, "arguments": written}}
+
+    def conversation(self, messages: Sequence[Message]) -> list[Message]:
+        """Messages with earlier calls and their results as the template takes them, ids and all."""
+        made: list[Message] = []
+        count = 0  # of calls so far
+        waiting: list[tuple[ToolCall, ToolCall]] = []  # those that have no result yet, as given and as made
+        for each in messages:
+            calls = each.get("tool_calls")
+            if calls:
+                adapted = self.adapted(calls, count)
+                count += len(calls)
+                waiting = list(zip(calls, adapted, strict=True))
+                styled: Message = {**each, "tool_calls": adapted}
+                made.append(styled)
+            else:
+                made.append(self.result(_answering(each, waiting), count) if each["role"] == "tool" else each)
+        return made
 
     def adapted(self, calls: Sequence[ToolCall], calls_before: int) -> list[ToolCall]:
         """Calls of an earlier answer, with arguments and ids as the template takes them."""
@@ -98,6 +122,17 @@ class CallStyle:
         return made
 
 
+def _answering(result: Message, waiting: list[tuple[ToolCall, ToolCall]]) -> Message:
+    """A result with the name and the id of its call, which waits no more: that of its id, or else the next one."""
+    given = result.get("tool_call_id")
+    index = next((i for i, (call, _) in enumerate(waiting) if given and call.get("id") == given), 0)
+    if not waiting:
+        return result
+    _, call = waiting.pop(index)
+    named: Message = {**result, "name": result.get("name") or call["function"]["name"]}
+    return {**named, "tool_call_id": call.get("id", "")}
+
+
 def call_styles(conventions: Conventions) -> Iterator[CallStyle]:
     """The styles, the most telling first."""
     for role in conventions.result_roles:
@@ -106,3 +141,19 @@ def call_styles(conventions: Conventions) -> Iterator[CallStyle]:
                 yield CallStyle(conventions=conventions, single=single, as_text=as_text, result_role=role)
     for role in conventions.result_roles:
         yield CallStyle(conventions=conventions, written=True, result_role=role)
+
+
+def reads_probe(found: ToolFormat, probe: tuple[str, str] | None) -> bool:
+    """Whether the format reads just `PROBE_CALL` in the answer of `TurnEndings.probe_call`; true without a probe."""
+    if probe is None:
+        return True
+    prefix, text = probe
+    message = found.parse(text, prefix=prefix, tools=[PROBE_TOOL])
+    calls = [call["function"] for call in message.get("tool_calls", [])]
+    return calls == [PROBE_CALL["function"]] and "malformed" not in message
+
+
+def claims_probe(found: ToolFormat, probe: tuple[str, str]) -> bool:
+    """Whether the format takes the answer of `TurnEndings.probe_call` for a call, though a malformed one."""
+    prefix, text = probe
+    return "malformed" in found.parse(text, prefix=prefix, tools=[PROBE_TOOL])

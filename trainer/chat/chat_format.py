@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..envs.calling import cut
-from ..envs.core import ConfigurationError, Message, ToolSchema
-from .custom_formats import PlainFormat, ToolParser
-from .families import FORMATS
-from .prompt_tools import PromptTools
+from ...envs.core import ConfigurationError, Message, ToolSchema
+from ...envs.tool_results import cut
+from ..tool_calls.custom import PlainFormat, ToolParser
+from ..tool_calls.families import FORMATS
+from ..tool_calls.formats import KnownFormat, ToolFormat, parse_ended
+from .chat_template import TEMPLATE_DATE, ChatTemplate
+from .prompted_tools import PromptTools
 from .recognition import Recognition, marked_formats, recognise
-from .template import TEMPLATE_DATE, ChatTemplate
-from .tool_formats import KnownFormat, ToolFormat
-from .turns import Turns, numbered
+from .turn_end import numbered
+from .turn_endings import TurnEndings
 
 CHARACTERS_A_TOKEN = 128  # at most; no vocabulary has longer runs of spaces
 PREFIX_TOKENS = 256  # more than any template begins an answer with
@@ -62,17 +64,18 @@ class ChatFormat:
         self.tokenizer: Any = tokenizer
         self.template = ChatTemplate(tokenizer, template_kwargs or {}, today=today)
         known = {*end_token_ids, *_as_list(self.tokenizer.eos_token_id), *self._ends_of(tool_format)}
-        self.turns = Turns(self.template, known)
-        self.recognition = recognise(tool_format, tokenizer, self.template, self.turns)
+        self.endings = TurnEndings(self.template, known)
+        self.recognition = recognise(tool_format, tokenizer, self.template, self.endings)
         self.tool_format = self.recognition.format
         self._rendered: set[tuple[str, ...]] = set()  # sequences of roles of which no message is dropped
         told = self.recognition.told_in_prompt
-        self._prompted = PromptTools(self.tool_format, self.template, self.turns) if told else None
-        self.end_id = self.turns.text_end.end_id
-        # Of what stands before the end token only a special one is no text of the answer.
-        closing = self.turns.text_end.closing
-        self._closing = closing if self.template.has_special(closing) else ""
-        self.call_end_id = self.end_id if self.turns.call_end is None else self.turns.call_end.end_id
+        self._prompted = PromptTools(self.tool_format, self.template, self.endings) if told else None
+        self.end_id = self.endings.text_end.end_id
+        # Text that the template writes between an answer and its end token is the format's, not the answer's, only if
+        # it has a token of its own.
+        closing = self.endings.text_end.closing
+        self._closing = closing if self.template.has_added(closing) else ""
+        self.call_end_id = self.end_id if self.endings.call_end is None else self.endings.call_end.end_id
         self.end_ids = frozenset({*known, self.end_id, self.call_end_id})
 
     # Tokens.
@@ -81,7 +84,7 @@ class ChatFormat:
         """The tokens of an episode's first messages, up to where the model begins to write."""
         if self._prompted is not None:
             messages, tools = self._prompted.prompt(messages, tools), ()
-        messages = self.turns.in_style(messages)
+        messages = self.endings.in_style(messages)
         self._check_prompt(messages, tools)
         return self.template.encode(self.template.render(messages, tools=tools, more=True))
 
@@ -121,10 +124,10 @@ class ChatFormat:
         """
         if self._prompted is not None:
             messages, tools = self._prompted.observation(messages), ()
-        elif self.turns.call_end is None and any(each["role"] == "tool" for each in messages):
+        elif self.endings.call_end is None and any(each["role"] == "tool" for each in messages):
             raise ConfigurationError(self.recognition.problem)
-        end, ids = self.turns.follow_ids(messages, tools=tools, more=not last)
-        ends = (self.turns.text_end, self.turns.call_end)
+        end, ids = self.endings.follow_ids(messages, tools=tools, more=not last)
+        ends = (self.endings.text_end, self.endings.call_end)
         openings = {each.end_id for each in ends if each is not None and each.opens_next}
         # An end token that opens what follows says nothing about the end of anything else.
         supplied = ended_by is None or (ended_by != end.end_id and (end.opens_next or ended_by in openings))
@@ -177,12 +180,15 @@ class ChatFormat:
         A call to which the model gave no id gets one; `calls_before`, the number of calls that the episode has had,
         makes it the only one of its kind.
         """
-        ids = sampled_ids[:-1] if sampled_ids and sampled_ids[-1] in self.end_ids else sampled_ids
+        ended = bool(sampled_ids) and sampled_ids[-1] in self.end_ids
+        ids = sampled_ids[:-1] if ended else sampled_ids
         text, prefix = self.template.decode(ids), self.template.decode(prompt_ids[-PREFIX_TOKENS:])
         text = text.removesuffix(self._closing)
-        message = (self.tool_format or PlainFormat()).parse(text, prefix=prefix, tools=tools)
+        found = self.tool_format or PlainFormat()
+        parse = partial(parse_ended, found) if ended and tools else found.parse
+        message = parse(text, prefix=prefix, tools=tools)
         calls = message.get("tool_calls")
-        return {**message, "tool_calls": self.turns.style.with_ids(calls, calls_before)} if calls else message
+        return {**message, "tool_calls": self.endings.style.with_ids(calls, calls_before)} if calls else message
 
     def check_tools(self, tools: Sequence[ToolSchema]) -> None:
         """Check that the model can be told of these tools and that its calls can be read.
@@ -201,8 +207,9 @@ class ChatFormat:
         if self.tool_format is None:
             raise ConfigurationError(
                 f"the environment has tools, {names}, but the tool-call format of the chat template was not "
-                f"recognised: {self.recognition.reason}; pass tool_format= one of {sorted(FORMATS)}, 'vllm:' with the "
-                f"name of one of vLLM's tool parsers, or a function from text to an assistant message"
+                f"recognised: {self.recognition.reason}; pass tool_format= a format that reads it: one named above, if "
+                f"any, a TextFormat of your own, 'vllm:' with the name of one of vLLM's tool parsers, a function from "
+                f"text to an assistant message, or 'react', which tells the model of the tools in the prompt"
             )
 
     def _ends_of(self, given: str | ToolFormat | ToolParser | None) -> set[int]:

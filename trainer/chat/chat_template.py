@@ -2,7 +2,7 @@
 
 What a message says is text: where it spells a special token, as a web page with `</s>` does, that is written out and
 not obeyed, so neither a tool nor a row of a data set can forge the end of a turn. In the result of a tool this holds
-for every added token that the template uses, special or not. Other messages may well speak of such: "think between
+for every added token that the template uses, special or not. Other messages may mention such tokens: "think between
 <think> and </think>".
 
 A template that asks for today's date is told a fixed one, so that a run does not depend on its day.
@@ -20,7 +20,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..envs.core import ConfigurationError, Message, ToolSchema
+from ...envs.core import ConfigurationError, Message, ToolSchema
 
 _ESCAPED_BREAK = "\\ufdd0"  # as a template writes it that shows lists as Python does
 _SPEAKERS = ("system", "developer", "user", "assistant")
@@ -53,18 +53,23 @@ class ChatTemplate:
         special, added = _special_tokens(tokenizer), self._tokenizer.get_added_vocab()
         self.special_ids = frozenset({*self._tokenizer.all_special_ids, *added.values()})
         self._added, source = frozenset(added), self.source()
-        self._special = self._speakers = _any_of(frozenset(special))
+        self._speakers = _any_of(frozenset(special))
         self._control = _any_of(frozenset({*special, *(token for token in added if token in source)}))
         self._in_parts = False
-        self._in_parts = self._needs_parts()
-        self._speakers = _any_of(frozenset({*special, *self._turn_tokens()}))
         self._tools_in_system = False
+        self.least_tools: Sequence[ToolSchema] = ()  # the template renders nothing with less
+        self._find_least()
+        self._speakers = _any_of(frozenset({*special, *self._turn_tokens()}))
         self.tools_problem = self._find_tools()
 
     @property
     def supports_tools(self) -> bool:
         """The template tells the model of its tools."""
         return not self.tools_problem
+
+    def probe_tools(self, messages: Sequence[Message]) -> Sequence[ToolSchema]:
+        """The tools with which a probe renders these messages: results need some."""
+        return [PROBE_TOOL] if messages[0]["role"] == "tool" else self.least_tools
 
     def source(self) -> str:
         """The Jinja source that is used when there are tools, without its comments.
@@ -94,7 +99,10 @@ class ChatTemplate:
             text: str = self._tokenizer.apply_chat_template(texts, tokenize=False, **options)
         except Exception as error:  # whatever the template's own code raises
             roles = [message["role"] for message in messages]
-            raise ConfigurationError(f"the chat template cannot render messages of roles {roles}: {error}") from error
+            missing = " without tools" if self.least_tools and not tools else ""
+            raise ConfigurationError(
+                f"the chat template cannot render messages of roles {roles}{missing}: {error}"
+            ) from error
         return text.replace(_ESCAPED_BREAK, _BREAK)
 
     def encode(self, text: str) -> list[int]:
@@ -106,9 +114,9 @@ class ChatTemplate:
         """The text of these tokens, special ones included."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
-    def has_special(self, text: str) -> bool:
-        """Whether the text spells a special token."""
-        return self._special.search(text) is not None
+    def has_added(self, text: str) -> bool:
+        """Whether the text spells an added token, special or not."""
+        return any(token in text for token in self._added)
 
     def _encode_behind(self, text: str) -> list[int]:
         """Tokens of a text that goes on: behind a special token, SentencePiece puts no space before it."""
@@ -119,26 +127,30 @@ class ChatTemplate:
         return self._tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def _turn_tokens(self) -> set[str]:
-        """Added tokens that the template writes around messages, special or not; thinking markers are no such."""
+        """Added tokens that the template writes around messages, special or not; thinking markers are left out."""
         answer: Message = {"role": "assistant", "content": "Sunny."}
         try:
-            text = self.render([QUESTION, answer, QUESTION])
+            text = self.render([QUESTION, answer, QUESTION], tools=self.least_tools)
         except ConfigurationError:
             return set()
         return {token for token in self._added if token in text and "think" not in token.lower()}
 
-    def _needs_parts(self) -> bool:
-        """Whether the template takes content as a list of parts only, as those of some vision models do."""
+    def _find_least(self) -> None:
+        """Find whether the template takes content as a list of parts only, and whether it needs tools.
+
+        Templates of some vision models take parts only; those for the use of tools may fail without any.
+        """
         answer: Message = {"role": "assistant", "content": "Sunny."}
-        for in_parts in (False, True):
+        for tools, in_parts in itertools.product(((), (PROBE_TOOL,)), (False, True)):
             self._in_parts = in_parts
             try:
-                text = self.render([QUESTION, answer, QUESTION])
+                text = self.render([QUESTION, answer, QUESTION], tools=tools)
             except ConfigurationError:
                 continue
             if "Hello." in text and "Sunny." in text:
-                return in_parts
-        return False
+                self.least_tools = tools
+                return
+        self._in_parts = False
 
     def _find_tools(self) -> str:
         """Why the template cannot tell of tools; empty when it can, as they are or in the system message."""

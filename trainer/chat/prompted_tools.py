@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from ..envs.core import ConfigurationError, Message, ToolSchema
-from .react import describe_tool
-from .template import ChatTemplate, FromTool, Verbatim
-from .tool_formats import ToolFormat
-from .turns import Turns
+from ...envs.core import ConfigurationError, Message, ToolSchema
+from ..tool_calls.formats import ToolFormat
+from ..tool_calls.react import describe_tool
+from .chat_template import ChatTemplate, FromTool, Verbatim
+from .turn_endings import TurnEndings
 
 
 class PromptedFormat(ToolFormat, Protocol):
@@ -33,13 +33,13 @@ class PromptTools:
         found: How the model calls; it may say itself what the model is told (`instructions`, `observation`: ReAct).
             Otherwise the model is shown a call as its template renders it.
         template: Tells whether there may be a system message; without, the first user's message gets the tools.
-        turns: Renders the call.
+        endings: Renders the call.
     """
 
-    def __init__(self, found: Any, template: ChatTemplate, turns: Turns) -> None:
+    def __init__(self, found: Any, template: ChatTemplate, endings: TurnEndings) -> None:
         instructions = getattr(found, "instructions", None)
         self._instructions = (
-            partial(_by_example, turns) if instructions is None else lambda tools: [instructions(tools)]
+            partial(_by_example, endings) if instructions is None else lambda tools: [instructions(tools)]
         )
         self._observation = getattr(found, "observation", None)
         self._has_system = _has_system(template)
@@ -69,9 +69,9 @@ class PromptTools:
         return [{"role": "user", "content": said}, *others]
 
 
-def _by_example(turns: Turns, tools: Sequence[ToolSchema]) -> list[str]:
+def _by_example(endings: TurnEndings, tools: Sequence[ToolSchema]) -> list[str]:
     """What is said of the tools, and a call as the model has to write it, control tokens and all."""
-    example = turns.render_call("tool_name", {"key": "value"})
+    example = endings.render_call("tool_name", {"key": "value"})
     assert example is not None
     syntax = "To call a tool, write its name and its arguments exactly like this:\n\n"
     told = "\n\n".join(["You have these tools:", *map(describe_tool, tools), syntax])
@@ -89,6 +89,6 @@ def _parts(texts: Sequence[str], message: Message | None = None) -> list[dict[st
 def _has_system(template: ChatTemplate) -> bool:
     system: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."}]
     try:
-        return "Be brief." in template.render(system, more=True)
+        return "Be brief." in template.render(system, tools=template.least_tools, more=True)
     except ConfigurationError:
         return False

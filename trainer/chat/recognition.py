@@ -9,14 +9,14 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..envs.core import ConfigurationError
-from .call_styles import call_styles
-from .custom_formats import CallableFormat, ResponseTemplateFormat, ToolParser
-from .families import FORMATS
-from .template import ChatTemplate
-from .tool_formats import Conventions, KnownFormat, ToolFormat
-from .turns import Turns, reads_probe
-from .vllm_tools import VLLM_PREFIX, vllm_tool_format
+from ...envs.core import ConfigurationError
+from ..tool_calls.custom import CallableFormat, ResponseTemplateFormat, ToolParser
+from ..tool_calls.families import FORMATS
+from ..tool_calls.formats import Conventions, KnownFormat, ToolFormat
+from .call_styles import call_styles, claims_probe, reads_probe
+from .chat_template import ChatTemplate
+from .turn_endings import TurnEndings
+from .vllm_parsers import VLLM_PREFIX, vllm_tool_format
 
 _TOLD = "the model is told of its tools in the prompt"
 
@@ -26,7 +26,7 @@ class Recognition:
     """The tool-call format of a tokenizer, and why.
 
     Attributes:
-        format: Reads the model's calls; None when there is none.
+        format: Reads the model's calls; None if no format fits.
         reason: What told it, or what was looked for.
         problem: Why tools cannot be used with the template at all; empty when they can.
         told_in_prompt: The model is told of its tools by gymnast, in the system message, not by the template.
@@ -59,11 +59,11 @@ def recognise(
     given: str | ToolFormat | ToolParser | None,
     tokenizer: PreTrainedTokenizerBase,
     template: ChatTemplate,
-    turns: Turns,
+    endings: TurnEndings,
 ) -> Recognition:
     """The format that is given, else the tokenizer's `response_template`, else one that the template's markers tell.
 
-    On the way it finds what follows a call, and keeps it in `turns`.
+    On the way it finds what follows a call, and keeps it in `endings`.
 
     Raises:
         ConfigurationError: what was given cannot be used.
@@ -76,19 +76,19 @@ def recognise(
         return Recognition(format=_as_format(given), reason=f"given; {_TOLD}", told_in_prompt=True)
     marked, looked_for = marked_formats(template.source())
     if template.tools_problem:
-        return _without_tools(given, template.tools_problem, marked, looked_for, turns)
+        return _without_tools(given, template.tools_problem, marked, looked_for, endings)
     if given is None and tokenizer.response_template is None:
-        return _recognise_marked(marked, looked_for, turns)
+        return _recognise_marked(marked, looked_for, endings)
     preferred = [given] if isinstance(given, KnownFormat) else marked
-    problem = _find_call_end([*(each.conventions for each in preferred), Conventions()], turns)
+    problem = _find_call_end([*(each.conventions for each in preferred), Conventions()], endings)
     if isinstance(given, str):
-        return _vllms(given.removeprefix(VLLM_PREFIX), tokenizer, template, turns, problem)
+        return _vllms(given.removeprefix(VLLM_PREFIX), tokenizer, template, endings, problem)
     if given is not None:
         if isinstance(given, KnownFormat) and not problem:
-            _check_reads(given, turns)
+            _check_reads(given, endings)
         return Recognition(format=_as_format(given), reason="given", problem=problem)
     found = ResponseTemplateFormat.of(tokenizer)
-    if not problem and not reads_probe(found, turns.probe_call()):
+    if not problem and not reads_probe(found, endings.probe_call()):
         reason = "the tokenizer's response_template does not read the call that its chat template renders"
         return Recognition(format=None, reason=reason)
     return Recognition(format=found, reason="the tokenizer's response_template", problem=problem)
@@ -113,38 +113,45 @@ def _parses(given: Any) -> bool:
     return callable(getattr(given, "parse", None))
 
 
-def _check_reads(given: KnownFormat, turns: Turns) -> None:
+def _check_reads(given: KnownFormat, endings: TurnEndings) -> None:
     """Check that a known format reads the call that the chat template renders.
 
     Raises:
         ConfigurationError: it does not, so it would read none of the model's.
     """
-    probe = turns.probe_call()
+    probe = endings.probe_call()
     if probe is None or reads_probe(given, probe):
         return
-    fitting = [name for name, each in FORMATS.items() if each.markers and reads_probe(each, probe)]
-    advice = f"formats that do: {', '.join(fitting)}" if fitting else "a function from text to a message might"
+    fitting = fitting_formats(probe)
+    if not fitting and claims_probe(given, probe):
+        return  # the template writes a call that nothing can read (`f(city=Zürich)`), the model may do better
+    advice = f"formats that do: {', '.join(fitting)}" if fitting else "a TextFormat or a function of your own might"
     raise ConfigurationError(
         f"tool_format={given.name!r} does not read the call that the chat template renders, {probe[1]!r}; {advice}"
     )
 
 
+def fitting_formats(probe: tuple[str, str]) -> list[str]:
+    """The names of all formats that read the call which a template renders, those without markers included."""
+    return [name for name, each in FORMATS.items() if reads_probe(each, probe)]
+
+
 def _without_tools(
-    given: Any, problem: str, marked: Sequence[KnownFormat], looked_for: dict[str, str], turns: Turns
+    given: Any, problem: str, marked: Sequence[KnownFormat], looked_for: dict[str, str], endings: TurnEndings
 ) -> Recognition:
     """A template that does not tell of tools may still render calls and results: DeepSeek V3."""
     if isinstance(given, str):
         raise ConfigurationError(f"tool_format={given!r} has no effect: {problem}")
     for each in [given] if isinstance(given, KnownFormat) else marked:
-        if _find_call_end([each.conventions], turns) or turns.probe_call() is None:
+        if _find_call_end([each.conventions], endings) or endings.probe_call() is None:
             continue
-        if given is None and reads_probe(each, turns.probe_call()):
+        if given is None and reads_probe(each, endings.probe_call()):
             problem += (
                 f", but calls of {each.name}: tool_format={each.name!r} tells the model of its tools in the prompt"
             )
             break
         if given is not None:
-            _check_reads(each, turns)
+            _check_reads(each, endings)
             return Recognition(format=each, reason=f"given; {_TOLD}", told_in_prompt=True)
     return Recognition(format=_as_format(given), reason=problem, problem=problem, looked_for=looked_for)
 
@@ -163,24 +170,24 @@ def _as_format(given: Any) -> ToolFormat | None:
 
 
 def _vllms(
-    name: str, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, turns: Turns, problem: str
+    name: str, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, endings: TurnEndings, problem: str
 ) -> Recognition:
-    probe = None if problem else turns.probe_call()
+    probe = None if problem else endings.probe_call()
     if probe is None:
         problem = problem or "the tokenizer's chat template does not render tool calls, so no parser can be checked"
         raise ConfigurationError(f"tool_format={VLLM_PREFIX + name!r} has no effect: {problem}")
     return Recognition(format=vllm_tool_format(name, tokenizer, template, probe), reason="given by name")
 
 
-def _recognise_marked(marked: Sequence[KnownFormat], looked_for: dict[str, str], turns: Turns) -> Recognition:
+def _recognise_marked(marked: Sequence[KnownFormat], looked_for: dict[str, str], endings: TurnEndings) -> Recognition:
     problems = []
     for candidate in marked:
-        problem = _find_call_end([candidate.conventions], turns)
+        problem = _find_call_end([candidate.conventions], endings)
         if problem:
             problems.append(problem)
             looked_for[candidate.name] = problem
             continue
-        probe = turns.probe_call()
+        probe = endings.probe_call()
         markers = f"the template's markers {list(candidate.markers)}"
         if probe is None:
             reason = f"{markers}; the template renders no calls that could prove it"
@@ -189,23 +196,26 @@ def _recognise_marked(marked: Sequence[KnownFormat], looked_for: dict[str, str],
             reason = f"{markers} and a call it rendered"
             return Recognition(format=candidate, reason=reason, looked_for=looked_for)
         looked_for[candidate.name] = f"it does not read the call that the template renders, {probe[1]!r}"
-    problem = problems[0] if problems else _find_call_end([Conventions()], turns)
-    return Recognition(format=None, reason=problem or _unread(turns), problem=problem, looked_for=looked_for)
+    problem = problems[0] if problems else _find_call_end([Conventions()], endings)
+    return Recognition(format=None, reason=problem or _unread(endings), problem=problem, looked_for=looked_for)
 
 
-def _unread(turns: Turns) -> str:
-    probe = turns.probe_call()
+def _unread(endings: TurnEndings) -> str:
+    probe = endings.probe_call()
     if probe is None:
         return "the chat template has no format's markers, and renders no calls"
-    return f"no format reads the call that the chat template renders, {probe[1]!r}"
+    rendered = f"the call that the chat template renders, {probe[1]!r}"
+    if fitting := fitting_formats(probe):
+        return f"no format whose markers the template has reads {rendered}; formats that do: {', '.join(fitting)}"
+    return f"no format reads {rendered}"
 
 
-def _find_call_end(conventions: Sequence[Conventions], turns: Turns) -> str:
-    """Let `turns` find what follows a call, with one of these conventions; returns why it is not well defined."""
+def _find_call_end(conventions: Sequence[Conventions], endings: TurnEndings) -> str:
+    """Let `endings` find what follows a call, with one of these conventions; returns why it is not well defined."""
     first_problem = ""
     for style in (style for each in conventions for style in call_styles(each)):
         try:
-            turns.find_call_end(style)
+            endings.find_call_end(style)
         except ConfigurationError as error:
             first_problem = first_problem or str(error)
         else:

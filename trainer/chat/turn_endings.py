@@ -1,119 +1,27 @@
-"""What a chat template writes after an answer, found by rendering probes.
+"""TurnEndings: the text that a chat template writes after an answer, found by rendering probes.
 
 An observation's text is what follows the answer in a minimal conversation: one question, one answer, the new messages.
-That is well defined if the template ends every answer with one token, whatever follows, and renders what follows
-alike, whatever came before. Both are checked here, once, for answers in text and for answers with calls.
+That text is well defined if the template ends every answer with the same token, and renders the new messages in the
+same way after any history. Both are checked here, once, for answers in text and for answers with calls.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-from ..envs.core import ConfigurationError, Message, ToolSchema
+from ...envs.core import ConfigurationError, Message, ToolSchema
+from ..tool_calls.formats import Conventions
 from .call_styles import CONTENTS, PROBE_CALL, SENTINEL, CallStyle, call_styles
-from .template import PROBE_TOOL, QUESTION, ChatTemplate
-from .tool_formats import Conventions, ToolFormat
+from .chat_template import PROBE_TOOL, QUESTION, ChatTemplate
+from .turn_end import UNDEFINED, TurnEnd, after_sentinel, find_turn_end, numbered
 
 _REPLY: Message = {"role": "user", "content": CONTENTS[0]}
-_UNDEFINED = (
-    "the tokens of an observation are not well defined in this chat template: it does not render {what} as the answer, "
-    "an end-of-turn token, and then what follows, whatever came before; use a template in which a turn's text depends "
-    "neither on earlier nor on later turns, and ends with a special token"
-)
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class TurnEnd:
-    """How an answer ends, and where what follows it begins.
-
-    Attributes:
-        end_id: The token with which the model ends its turn.
-        anchor: The text of the token with which the template ends the answer where a conversation goes on. It is the
-            end token's, but for harmony, where `<|return|>` becomes `<|end|>`.
-        closing: What the template writes between the answer and that token, and so does the model: `<|END_RESPONSE|>`.
-        opens_next: The end token is the first one of what follows (GLM: `<|observation|>`), so it has to be supplied
-            where an answer ended with another one.
-    """
-
-    end_id: int
-    anchor: str
-    closing: str
-    opens_next: bool
-
-
-def find_turn_end(
-    template: ChatTemplate, ends: Collection[int], before: Sequence[Message], follow: Sequence[Message], what: str
-) -> TurnEnd:
-    """How the last message of `before`, which ends in the sentinel, is closed where `follow` comes after it.
-
-    Args:
-        template: Renders.
-        ends: Tokens that are known to end a turn.
-        before: A question and an answer.
-        follow: One message, or two tool results, with `CONTENTS`.
-        what: Names it in errors.
-
-    Raises:
-        ConfigurationError: the template does not render them as answer, end token, rest.
-    """
-    tools = [PROBE_TOOL] if follow[0]["role"] == "tool" else []
-    tail = after_sentinel(template, [*before, *follow], tools=tools, more=True)
-    first = (tail or "").find(CONTENTS[0])
-    if tail is None or first < 0:
-        raise ConfigurationError(_UNDEFINED.format(what=what))
-    gap = template.encode(tail[:first])
-    alone = _ids_alone(template, before, tools)
-    special = next((each for each in gap if each in template.special_ids), None)
-    alone_special = next((each for each in alone if each in template.special_ids), None)
-    end_id = next((each for each in gap if each in ends), None)
-    if end_id is None and alone_special in ends and special is not None:
-        end_id, anchor = alone_special, template.decode([special])
-    else:
-        end_id = special if end_id is None else end_id
-        anchor = template.decode([end_id]) if end_id is not None else ""
-    if end_id is None or not anchor or anchor not in tail[:first]:
-        raise ConfigurationError(_UNDEFINED.format(what=what))
-    opens = end_id not in alone or _opens_results(template, [*before, *follow], tools, anchor)
-    if tools and end_id not in ends:  # Command R: no end at all after a call, so the next turn's beginning was found
-        opens = True
-    return TurnEnd(end_id=end_id, anchor=anchor, closing=tail[: tail.index(anchor)], opens_next=opens)
-
-
-def _ids_alone(template: ChatTemplate, before: Sequence[Message], tools: Sequence[ToolSchema]) -> list[int]:
-    """The tokens after the sentinel where nothing follows the answer; none where the template refuses that."""
-    try:
-        return template.encode(after_sentinel(template, before, tools=tools, more=False) or "")
-    except ConfigurationError:
-        return []
-
-
-def _opens_results(
-    template: ChatTemplate, messages: Sequence[Message], tools: Sequence[ToolSchema], anchor: str
-) -> bool:
-    """Whether each of two results begins with the end token (Gemma 4: `<|tool_response>`), and does not end with it."""
-    if not tools:
-        return False
-    tail = after_sentinel(template, messages, tools=tools, more=False) or ""
-    first, second = (tail.find(each) for each in CONTENTS)
-    return 0 <= first < second and anchor in tail[first:second] and anchor not in tail[second:]
-
-
-def after_sentinel(template: ChatTemplate, messages: Sequence[Message], **options: Any) -> str | None:
-    """What is rendered after the sentinel; after the first, since an environment may repeat it."""
-    _, found, tail = template.render(messages, **options).partition(SENTINEL)
-    return tail if found else None
-
-
-def numbered(messages: Sequence[Message]) -> list[Message]:
-    """The messages with other contents, by which each is found in what a template renders."""
-    probes: list[Message] = [{**each, "content": f"qZ{i}messageZq"} for i, each in enumerate(messages)]
-    return probes
-
-
-class Turns:
+class TurnEndings:
     """What follows an answer, for answers in text, and for answers with calls once `find_call_end` has found it.
 
     Args:
@@ -145,7 +53,8 @@ class Turns:
         """
         what = "a tool result after a call"
         if style.written and self._renders_calls(style.conventions):
-            raise ConfigurationError(_UNDEFINED.format(what=what))
+            raise ConfigurationError(UNDEFINED.format(what=what))
+        style = self._with_least_content(style)
         results = style.results(2)
         before: list[Message] = [QUESTION, style.answer(results)]
         end = find_turn_end(self._template, {*self._ends, self.text_end.end_id}, before, results, what)
@@ -154,6 +63,18 @@ class Turns:
             self._check(end, [QUESTION, style.answer(some)], some, _EARLIER_TEXT, what)
         self.call_end, self.style = end, style
         self._takes_replies = self._renders([*before, *results, _REPLY])
+
+    def _with_least_content(self, style: CallStyle) -> CallStyle:
+        """The style, with content None where a template (DeepSeek R1's) writes a turn of its own for an empty text."""
+        silent = replace(style, content=None)
+        try:
+            tails = [
+                after_sentinel(self._template, [QUESTION, each.answer(results := each.results(2)), *results])
+                for each in (style, silent)
+            ]
+        except ConfigurationError:
+            return style
+        return silent if tails[0] and tails[1] and len(tails[1]) < len(tails[0]) else style
 
     def _renders(self, messages: Sequence[Message]) -> bool:
         try:
@@ -184,13 +105,16 @@ class Turns:
             return None
         result = self.style.result({"role": "tool", "name": name, "content": CONTENTS[0]}, 0)
         call = self.style.call(name, arguments, result.get("tool_call_id", ""))
-        answer: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        answer = self.style.calling([call])
         before = self._template.render([QUESTION], tools=[PROBE_TOOL], more=True)
         whole = self._template.render([QUESTION, answer, result], tools=[PROBE_TOOL])
         ids, told = self._template.encode(whole), self._template.encode(before)
         common = next((i for i, (x, y) in enumerate(zip(told, ids, strict=False)) if x != y), len(told))
-        answered = self._template.decode(ids[common:])
-        return self._template.decode(ids[:common]), answered.partition(self.call_end.anchor)[0]
+        prompt, answered = self._template.decode(ids[:common]), self._template.decode(ids[common:])
+        if common < len(told):  # both may go on with a marker, `<think>` and `<tool_call>`, and share its beginning
+            place = len(_UNFINISHED_TAG.sub("", prompt))
+            prompt, answered = prompt[:place], prompt[place:] + answered
+        return prompt, answered.partition(self.call_end.anchor)[0]
 
     def in_style(self, messages: Sequence[Message]) -> list[Message]:
         """An episode's first messages, with earlier calls and results as the template takes them.
@@ -198,21 +122,13 @@ class Turns:
         Raises:
             ConfigurationError: the template renders no calls.
         """
-        made: list[Message] = []
         for index, each in enumerate(messages):
-            calls = each.get("tool_calls")
-            if calls and (self.call_end is None or self.style.written):
+            if each.get("tool_calls") and (self.call_end is None or self.style.written):
                 raise ConfigurationError(
                     f"message {index} has tool_calls, which the chat template does not render; write the call into "
                     f"its content, as the model would"
                 )
-            if calls:
-                styled: Message = {**each, "tool_calls": self.style.adapted(calls, index)}
-                made.append(styled)
-            else:
-                result = each["role"] == "tool" and self.call_end is not None
-                made.append(self.style.result(each, index) if result else each)
-        return made
+        return list(messages) if self.call_end is None else self.style.conversation(messages)
 
     def follow_ids(
         self, messages: Sequence[Message], *, tools: Sequence[ToolSchema], more: bool
@@ -299,10 +215,10 @@ class Turns:
     def _ids_of(self, end: TurnEnd, tail: str | None, what: str) -> list[int]:
         place = -1 if tail is None else tail.find(end.anchor)  # before it come brackets and ids, never a content
         if tail is None or place < 0:
-            raise ConfigurationError(_UNDEFINED.format(what=what))
+            raise ConfigurationError(UNDEFINED.format(what=what))
         ids = self._template.encode(tail[place:])
         if ids[:1] != self._template.encode(end.anchor):
-            raise ConfigurationError(_UNDEFINED.format(what=what))
+            raise ConfigurationError(UNDEFINED.format(what=what))
         return [end.end_id, *ids[1:]]
 
     def _check(
@@ -314,24 +230,15 @@ class Turns:
         what: str,
     ) -> None:
         """Check that these messages follow the end token, and are rendered alike later in a conversation."""
-        tools = [PROBE_TOOL] if follow[0]["role"] == "tool" else []
+        tools = self._template.probe_tools(follow)
         for more in (True, False):
             tail = after_sentinel(self._template, [*before, *follow], tools=tools, more=more)
             self._ids_of(end, tail, what)
             shown = all(str(each.get("content")) in str(tail) for each in follow)
             later = after_sentinel(self._template, [*earlier, *before, *follow], tools=tools, more=more)
             if not shown or tail != later:
-                raise ConfigurationError(_UNDEFINED.format(what=what))
+                raise ConfigurationError(UNDEFINED.format(what=what))
 
 
+_UNFINISHED_TAG = re.compile(r"(?:<[^<>]*|\[[^\[\]]*)\Z")
 _EARLIER_TEXT: tuple[Message, ...] = (QUESTION, {"role": "assistant", "content": "Hi."})
-
-
-def reads_probe(found: ToolFormat, probe: tuple[str, str] | None) -> bool:
-    """Whether the format reads just `PROBE_CALL` in what `Turns.probe_call` tells; nothing told, nothing wrong."""
-    if probe is None:
-        return True
-    prefix, text = probe
-    message = found.parse(text, prefix=prefix, tools=[PROBE_TOOL])
-    calls = [call["function"] for call in message.get("tool_calls", [])]
-    return calls == [PROBE_CALL["function"]] and "malformed" not in message

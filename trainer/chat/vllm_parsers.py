@@ -18,11 +18,11 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..envs.core import ConfigurationError, Message, ToolCall, ToolSchema
-from .answers import check_text, make_call, make_message, read_json, split_thinking
-from .template import PROBE_TOOL, QUESTION, ChatTemplate
-from .turns import reads_probe
-from .vllm_installed import check_vllm
+from ...envs.core import ConfigurationError, Message, ToolCall, ToolSchema
+from ..tool_calls.assistant_message import check_text, make_call, make_message, read_json, split_thinking
+from ..vllm.installed import check_vllm
+from .call_styles import reads_probe
+from .chat_template import PROBE_TOOL, QUESTION, ChatTemplate
 
 VLLM_PREFIX = "vllm:"
 _NAME = PROBE_TOOL["function"]["name"]
@@ -78,7 +78,9 @@ class VLLMToolFormat:
         _, probe = self._probe
         try:
             self._parser([PROBE_TOOL])
-        except Exception as error:  # whatever its module and its constructor raise, say for a token that is missing
+        except (
+            Exception
+        ) as error:  # its module or its constructor may raise anything, for example if a token is missing
             return f"cannot be used with this tokenizer: {error}"
         return (
             ""
@@ -95,7 +97,7 @@ class VLLMToolFormat:
             content, calls, errors = "", [], [str(error) or type(error).__name__]
         else:
             calls, errors = _read_calls(found.tool_calls)
-            content = found.content or ("" if calls else text)  # some parsers drop what looks like calls and is none
+            content = found.content or ("" if calls else text)  # some parsers drop text that looks like a call
         starts = self._beginnings(text, tools)
         within = [self._beginnings(_arguments_text(call), tools) for call in calls]
         if not errors and len(starts) - sum(map(len, within)) > len(calls):
@@ -130,7 +132,7 @@ def _request(tools: str) -> Any:
 
 
 def _read_calls(found: Sequence[Any]) -> tuple[list[ToolCall], list[str]]:
-    """vLLM's calls as ours, and what is wrong with the others, say with arguments that are no JSON object."""
+    """vLLM's calls as ours, and the errors of calls that cannot be read, such as arguments that are not an object."""
     calls: list[ToolCall] = []
     errors = []
     for each in found:
@@ -153,7 +155,7 @@ def _beginning(probe: str, template: ChatTemplate) -> str:
     It is the first tag (`<tool_call>`) that the template does not write in a plain answer too, or else all that stands
     before the name, however it is spaced. Where that is punctuation only (`[`), the name belongs to it.
     """
-    plain = template.render([QUESTION, {"role": "assistant", "content": "Hello."}])
+    plain = template.render([QUESTION, {"role": "assistant", "content": "Hello."}], tools=template.least_tools)
     before, after = re.split(f"{_NAME}|city", probe)[0], probe.partition(_NAME)[2]
     for tag in re.findall(r"<[^<>\s]+>|\[[A-Z_]+\]", before):
         if tag not in plain:

@@ -1,8 +1,7 @@
-"""Decoding: one batch of requests, from their prompts to their last tokens.
+"""Decoding one batch of requests, from their prompts to their last tokens.
 
-- `GenerationRequest`, `Generation`: what is asked for, and the answer.
-- `Row`: a request on its way through a batch, and `Batch`, which decodes it with a transformers model; rows leave it
-  when they are done, and another batch may join it.
+- `Row`: one request while it is decoded.
+- `Batch`: decodes rows with a transformers model. Rows leave it when they are done, and another batch may join it.
 """
 
 from __future__ import annotations
@@ -10,49 +9,25 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
 
-from .sampling import Sampling, sample
+from .contract import Generation, GenerationRequest
+from .internals import append_rows, drop_columns, is_plain, keep_rows, stack
+from .sampling import sample
 
-SPARSE = 0.75  # a batch is packed once so few of its rows are still being decoded
+SPARSE = 0.75  # finished rows are removed from a batch when at most this share of its rows is still decoded
 LENGTH_DEPENDENT = {"dynamic", "longrope"}  # rotary embeddings whose frequencies depend on a batch's longest row
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class GenerationRequest:
-    """One answer that is asked for."""
-
-    prompt_ids: Sequence[int]  # all tokens so far
-    max_tokens: int  # no more than these are generated
-    stop_ids: frozenset[int]  # any of them ends the answer, and is part of it
-    seed: int  # not negative; the same seed gives the same answer, whatever else is in the batch
-    sampling: Sampling
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Generation:
-    """One answer."""
-
-    token_ids: list[int]  # (T,) as sampled; the stop token included
-    logprobs: list[float]  # (T,) under the sampling distribution; for greedy decoding, at temperature 1
-    finish: Literal["stop", "length"]  # a stop token, or max_tokens
-    prompt_ids: list[int]  # the prompt as the engine saw it
-    weight_version: int = 0  # optimiser steps that the weights had seen
-    num_cached: int = 0  # prompt tokens that an earlier request had already computed
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """A request on its way through a batch."""
+    """One request while it is decoded."""
 
     request: GenerationRequest
     future: asyncio.Future[Generation]
@@ -60,17 +35,17 @@ class Row:
     seen_ids: list[int] = field(default_factory=list)  # the prompt as the model was given it
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    settled: bool = False  # answered, failed, or nobody waits any more
+    settled: bool = False  # answered, failed or cancelled
 
     def settle(self, result: Generation | BaseException) -> None:
-        """Hand the result to the event loop that waits for it; called from the decoding thread."""
+        """Hand the result to the event loop that awaits it; called from the decoding thread."""
         if self.settled:
             return
         self.settled = True
         try:
             self.future.get_loop().call_soon_threadsafe(_resolve, self.future, result)
         except RuntimeError:
-            return  # its event loop is closed: nobody waits
+            return  # its event loop is closed, so nothing awaits the result
 
 
 def _resolve(future: asyncio.Future[Generation], result: Generation | BaseException) -> None:
@@ -80,18 +55,6 @@ def _resolve(future: asyncio.Future[Generation], result: Generation | BaseExcept
         future.set_result(result)
     else:
         future.set_exception(result)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode (no dropout, and no gradient checkpointing, which would switch off the cache), undone afterwards."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 class Batch:
@@ -140,27 +103,24 @@ class Batch:
 
     @property
     def can_join(self) -> bool:
-        """Whether this batch, which has been prefilled, may be put together with one of another length.
+        """Whether this batch, after its prefill, may be joined with a batch of another length.
 
-        A window that slides and a recurrent state count a row's padding, and some rotary embeddings look at the longest
-        row; they are left alone.
+        Sliding windows and recurrent states depend on a row's padding, and some rotary embeddings on the longest row of
+        a batch: batches of such models are not joined.
         """
-        plain = all(type(layer) is DynamicLayer and layer.is_initialized for layer in self.cache.layers)
-        return plain and not _rope_types(self.model.config) & LENGTH_DEPENDENT
+        return is_plain(self.cache) and not _rope_types(self.model.config) & LENGTH_DEPENDENT
 
     def join(self, other: Batch) -> None:
-        """Take over the rows of another batch; both have been prefilled, and both `can_join`."""
+        """Take over the rows of another batch. Both are prefilled, and both `can_join`."""
         if not other.rows:
             return
         for batch in (self, other):
             batch._keep(batch._alive())
         self.rows = self.rows + other.rows
-        for mine, theirs in zip(self.cache.layers, other.cache.layers, strict=True):
-            mine.keys, mine.values = _stack(mine.keys, theirs.keys), _stack(mine.values, theirs.values)
-            theirs.keys = theirs.values = None  # layer by layer, so that no more than one of them is held twice
+        append_rows(self.cache, other.cache)
         self.input_ids = torch.cat([self.input_ids, other.input_ids])
         self.position_ids = torch.cat([self.position_ids, other.position_ids])
-        self.attention_mask = _stack(self.attention_mask[..., None], other.attention_mask[..., None])[..., 0]
+        self.attention_mask = stack(self.attention_mask[..., None], other.attention_mask[..., None])[..., 0]
 
     def _forward(self) -> Tensor:
         """Next-token logits (B, V) in float32."""
@@ -196,10 +156,10 @@ class Batch:
         return [index for index, row in enumerate(self.rows) if not row.settled]
 
     def _keep(self, alive: list[int]) -> None:
-        """Go on with these rows only, and without the columns on the left that none of them uses."""
+        """Keep these rows only, and drop the columns on the left that are padding in all of them."""
         indices = torch.tensor(alive, dtype=torch.long, device=self.input_ids.device)
         self.rows = [self.rows[index] for index in alive]
-        self.cache.reorder_cache(indices)  # unlike batch_select_indices, recurrent states know it too
+        keep_rows(self.cache, indices)
         self.input_ids = self.input_ids[indices]
         self.position_ids = self.position_ids[indices]
         self.attention_mask = self.attention_mask[indices]
@@ -207,21 +167,11 @@ class Batch:
             length = self.attention_mask.shape[1]
             first = int(self.attention_mask.argmax(1).min()) if alive else length - 1  # the cache is one column shorter
             self.attention_mask = self.attention_mask[:, first:]
-            for layer in self.cache.layers:
-                layer.keys, layer.values = layer.keys[:, :, first:], layer.values[:, :, first:]
-
-
-def _stack(one: Tensor, other: Tensor) -> Tensor:
-    """Rows of both, filled with zeros on the left: (B, ..., L, D) and (C, ..., M, D) to (B + C, ..., max(L, M), D)."""
-    rows, length = len(one) + len(other), max(one.shape[-2], other.shape[-2])
-    both = one.new_zeros(rows, *one.shape[1:-2], length, one.shape[-1])
-    both[: len(one), ..., length - one.shape[-2] :, :] = one
-    both[len(one) :, ..., length - other.shape[-2] :, :] = other
-    return both
+            drop_columns(self.cache, first)
 
 
 def _rope_types(config: Any) -> set[str]:
-    """The kinds of rotary embedding that a model has; one for all layers, or one for each type of layer."""
+    """The types of rotary embedding of a model: one for all layers, or one for each type of layer."""
     parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
     nested = [each for each in parameters.values() if isinstance(each, dict)]
     return {each["rope_type"] for each in nested or [parameters] if "rope_type" in each}

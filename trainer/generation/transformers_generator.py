@@ -1,8 +1,4 @@
-"""Generation: token ids in, sampled token ids and their log-probabilities out.
-
-- `Generator`: the contract between a policy and an inference engine, with `GenerationRequest` and `Generation`.
-- `TransformersGenerator`: the model in this process; requests that come while others are decoded join their batch.
-"""
+"""TransformersGenerator: samples with the model in this process. Later requests join the running batch."""
 
 from __future__ import annotations
 
@@ -10,15 +6,17 @@ import asyncio
 import atexit
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from .decoding import Batch, Generation, GenerationRequest, Row, evaluating
+from .cache_check import check_cache
+from .contract import Generation, GenerationError, GenerationRequest, Generator, check_request
+from .evaluation_mode import evaluating
 from .sampling import Sampling
+from .transformers_batch import Batch, Row
 
 QUIET_SECONDS = 0.003  # a batch starts once no request has come for this long ...
 GATHER_SECONDS = 0.05  # ... or after this long at most
@@ -26,67 +24,17 @@ JOIN_STEPS = 8  # of the running batch at least from one prefill to the next, wh
 IDLE_SECONDS = 10.0  # the decoding thread ends after this long without work, so a forgotten close() leaks nothing
 
 
-__all__ = ["Generation", "GenerationError", "GenerationRequest", "Generator", "Sampling", "TransformersGenerator"]
-
-
-class GenerationError(RuntimeError):
-    """The engine could not answer; its own error is the cause."""
-
-
-class Generator(ABC):
-    """An inference engine.
-
-    Before a round the trainer calls `wake`, and `load_weights` if they have changed; after it, `sleep`. No request is
-    in flight then.
-    """
-
-    is_shared = False  # one engine serves all training processes: all call `load_weights`, and the first one sends
-
-    @abstractmethod
-    async def generate(self, request: GenerationRequest) -> Generation:
-        """Generate one answer; requests that are in flight together may share a batch."""
-
-    @abstractmethod
-    def load_weights(self, model: PreTrainedModel, version: int) -> None:
-        """Sample with this model's weights from now on, which have seen `version` optimiser steps."""
-
-    def wake(self) -> None:  # noqa: B027
-        """Take back what `sleep` released."""
-
-    def sleep(self) -> None:  # noqa: B027
-        """Release what training may use meanwhile, such as the memory of a GPU that is shared."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release the engine; requests that still wait fail."""
-
-
-def check_request(request: GenerationRequest, vocab_size: int) -> None:
-    """Check what would end an engine: on an accelerator, a token that the model does not know ends the process.
-
-    Raises:
-        ValueError: there is nothing to continue, no token may be generated, or a token is not in the vocabulary.
-    """
-    if not request.prompt_ids or request.max_tokens < 1:
-        raise ValueError(
-            f"a request needs a prompt and max_tokens >= 1, got {len(request.prompt_ids)} prompt tokens and "
-            f"max_tokens={request.max_tokens}"
-        )
-    if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < vocab_size:
-        raise ValueError(f"the prompt has token {max(request.prompt_ids)}, but the model's vocabulary has {vocab_size}")
-
-
 class TransformersGenerator(Generator):
     """Samples with a transformers model in this process; training and sampling share its weights.
 
-    One thread decodes. Requests that wait when it is free become its next batch, and those that come later join it
-    after a few steps, so episodes need not march in step; an answer is handed out as soon as it is complete. Requests
-    with another `Sampling`, and all where the model's cache does not allow joining (sliding windows, recurrent
-    states), wait until the batch has ended.
+    One thread decodes. When it is free, all waiting requests become its next batch. Later requests join that batch
+    after a few steps, so each episode runs at its own pace, and an answer is returned as soon as it is complete.
+    A request waits until the batch has ended if it has another `Sampling`, or if the model's cache does not allow
+    joining (sliding windows, recurrent states).
 
     Args:
         model: A decoder-only model with a key-value cache (or recurrent states).
-        pad_id: Fills rows on the left; never attended to.
+        pad_id: Fills rows on the left; the model never attends to it.
         max_batch_size: Requests that are decoded together.
     """
 
@@ -99,6 +47,7 @@ class TransformersGenerator(Generator):
         self.weight_version = 0
         self._waiting: list[Row] = []
         self._changed = threading.Condition()
+        self._checked = False
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -122,13 +71,17 @@ class TransformersGenerator(Generator):
             row.settled = True  # on cancellation the row is dropped from its batch
 
     def load_weights(self, model: PreTrainedModel, version: int) -> None:
-        """Note the version: the weights are the model's own.
+        """Note the version: the weights are the model's own. The first time, check that the model's cache works.
 
         Raises:
             ValueError: it is another model.
+            ConfigurationError: the model decodes another distribution with a cache than without.
         """
         if model is not self.model:
             raise ValueError("a TransformersGenerator samples with the model that it was made for; make a new one")
+        if not self._checked:
+            check_cache(model)
+            self._checked = True
         self.weight_version = version
 
     def close(self) -> None:
@@ -158,7 +111,7 @@ class TransformersGenerator(Generator):
             self._decode(rows)
 
     def _next_batch(self) -> list[Row]:
-        """The requests that wait, once they have stopped coming; empty when the thread is to end."""
+        """The waiting requests, once no more arrive; empty when the thread is to end."""
         with self._changed:
             while self._gather():
                 if batch := self._take(self.max_batch_size):
@@ -170,7 +123,7 @@ class TransformersGenerator(Generator):
             return []
 
     def _gather(self) -> bool:
-        """Wait for requests; False when the generator is closed or has been idle for long."""
+        """Wait for requests; False when the generator is closed or has been idle for `IDLE_SECONDS`."""
         while not self._waiting and not self._closed:
             if not self._changed.wait(IDLE_SECONDS) and not self._waiting:
                 return False
@@ -181,18 +134,18 @@ class TransformersGenerator(Generator):
         return not self._closed
 
     def _take(self, count: int, sampling: Sampling | None = None) -> list[Row]:
-        """Take requests that wait, with the sampling distribution of the first; none if another one is asked for."""
+        """Take waiting requests with the sampling distribution of the first; none if that is not `sampling`."""
         self._waiting = [row for row in self._waiting if not row.settled]  # the others were cancelled
         first = self._waiting[0].request.sampling if self._waiting else None
         if sampling is not None and sampling != first:
-            return []  # also if others would fit: nobody is overtaken for ever
+            return []  # even if later requests would fit: otherwise the first could wait for ever
         taken = [row for row in self._waiting if row.request.sampling == first][:count]
         ids = set(map(id, taken))
         self._waiting = [row for row in self._waiting if id(row) not in ids]
         return taken
 
     def _decode(self, rows: list[Row]) -> None:
-        """Decode them, and those that join them, until none is left."""
+        """Decode these rows, and rows that join them, until all are done."""
         batch = None
         try:
             with evaluating(self.model), torch.no_grad():
@@ -209,7 +162,7 @@ class TransformersGenerator(Generator):
             _fail(rows if batch is None else batch.rows, error)
 
     def _join(self, batch: Batch) -> bool:
-        """Let requests that wait join the batch; False if there are none, or their prefill failed."""
+        """Let waiting requests join the batch; False if there are none or their prefill failed."""
         rows = self._joining(batch)
         if not rows:
             return False
@@ -226,21 +179,21 @@ class TransformersGenerator(Generator):
         return True
 
     def _joining(self, batch: Batch) -> list[Row]:
-        """The requests that wait and may join this batch."""
+        """The waiting requests that may join this batch."""
         if not self._waiting or not batch.can_join or batch.weight_version != self.weight_version:
             return []
         with self._changed:
             return self._take(self.max_batch_size - len(batch.rows), batch.sampling)
 
     def _prefill(self, rows: list[Row]) -> Batch:
-        """A batch of rows that have waited, after its first step."""
+        """A batch of these rows, after its first step."""
         batch = Batch(self.model, rows, self.pad_id, self.weight_version)
         batch.step()
         return batch
 
 
 def _fail(rows: Sequence[Row], error: BaseException) -> None:
-    """Fail the rows that are not answered: every episode that waits must hear of it."""
+    """Fail the rows that have no answer yet, so that no episode waits for ever."""
     for row in rows:
         failure = GenerationError(f"the model failed while decoding: {type(error).__name__}: {error}")
         failure.__cause__ = error

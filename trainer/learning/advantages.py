@@ -1,7 +1,8 @@
 """Advantages: how much better an episode was than its group.
 
 A group is the episodes of one task from one environment seed. Groups may be ragged (a failed member leaves its group),
-so `grpo` and `rloo` take one group, and what needs the whole batch takes a list of groups.
+so `grpo` and `rloo` take one group, and functions that need the whole batch take a list of groups. Rewards come in
+float64: float32 rounds the mean of equal rewards to another number, and division by a tiny deviation enlarges that.
 
 Axes: G, the members of one group; P, the processes.
 """
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 Scale = Literal["group", "batch", "none"]
-"""What rewards' standard deviation advantages are divided by: their group's, the whole batch's, or none."""
+"""Which standard deviation of rewards advantages are divided by: the group's, the whole batch's, or none."""
 
 Gather = Callable[[Tensor], Tensor]
 """Concatenates the (1, n) tensors of all P processes to (P, n), as `accelerate.Accelerator.gather` does."""
@@ -26,7 +27,7 @@ STD_FLOOR = 1e-4
 
 
 def this_process_only(values: Tensor) -> Tensor:
-    """The `Gather` of a single process: what it has is all there is."""
+    """The `Gather` of a single process."""
     return values
 
 
@@ -37,18 +38,20 @@ def grpo(rewards_G: Tensor) -> Tensor:
         ValueError: the group has fewer than two members.
     """
     _require_group(rewards_G)
+    rewards_G = rewards_G - rewards_G[0]  # equal rewards become exactly 0, and so does their mean
     return rewards_G - rewards_G.mean()
 
 
 def rloo(rewards_G: Tensor) -> Tensor:
     """Reward minus the mean of the other members, the leave-one-out baseline (Ahmadian et al. 2024, arXiv 2402.14740).
 
-    It equals `grpo` times G / (G - 1): the baseline does not depend on the member that it judges, so it has no bias.
+    It equals `grpo` times G / (G - 1). The baseline of a member does not depend on its own reward, so it has no bias.
 
     Raises:
         ValueError: the group has fewer than two members.
     """
     _require_group(rewards_G)
+    rewards_G = rewards_G - rewards_G[0]  # as in `grpo`
     mean_of_others_G = (rewards_G.sum() - rewards_G) / (rewards_G.numel() - 1)
     return rewards_G - mean_of_others_G
 
@@ -58,16 +61,16 @@ def scale_advantages(
 ) -> list[Tensor]:
     """Divide the advantages of each group by the (unbiased) standard deviation of rewards.
 
-    "group" is GRPO as published. It weighs up tasks that are nearly always or nearly never solved, so "none" was
-    proposed (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783). "batch" divides all by one number, that of all rewards of
-    all processes, differences between tasks included.
+    "group" is GRPO as published. It gives more weight to tasks that are nearly always or nearly never solved, so "none"
+    was proposed (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783). "batch" divides all advantages by the standard deviation
+    of all rewards in all processes, which includes differences between tasks.
 
     Args:
         advantages: one (G,) tensor for each group of this process.
         rewards: the rewards that they came from, in the same order.
         how: which standard deviation.
-        gather: reaches the other processes; called once for "batch" and not at all otherwise. A process without
-            groups must call too, or the others wait for it.
+        gather: reaches the other processes; called once for "batch", and not otherwise. A process without groups must
+            call this function too, or the others wait for it.
 
     Raises:
         ValueError: `how` is unknown, or the two lists differ in length.
@@ -87,8 +90,8 @@ def scale_advantages(
 def whiten(advantages: list[Tensor], gather: Gather = this_process_only) -> list[Tensor]:
     """Shift and scale the advantages of all processes together to mean 0 and standard deviation 1.
 
-    What TRL calls `normalize_advantages`, from PPO practice: Huang et al. 2022, "The 37 Implementation Details of
-    Proximal Policy Optimization", detail 7, there per minibatch. `gather` as in `scale_advantages`.
+    TRL calls this `normalize_advantages`. It comes from PPO, where it is done per minibatch: Huang et al. 2022,
+    "The 37 Implementation Details of Proximal Policy Optimization", detail 7. `gather` is as in `scale_advantages`.
     """
     mean, std = _mean_and_std(advantages, gather)
     return [(a_G - mean) / (std + STD_FLOOR) for a_G in advantages]
@@ -97,11 +100,11 @@ def whiten(advantages: list[Tensor], gather: Gather = this_process_only) -> list
 def _mean_and_std(groups: list[Tensor], gather: Gather) -> tuple[Tensor, Tensor]:
     """Mean and unbiased standard deviation of all values of all processes.
 
-    Processes hold different numbers of values, which collectives dislike. So what travels is always three numbers:
-    count, mean and sum of squared deviations, merged as in Chan, Golub and LeVeque 1979, which does not cancel as
-    raw sums of squares do.
+    Processes hold different numbers of values, but a collective needs tensors of one size. So each process sends three
+    numbers: count, mean and sum of squared deviations. They are merged as in Chan, Golub and LeVeque 1979, which does
+    not cancel as raw sums of squares do.
     """
-    values_N = torch.cat(groups) if groups else torch.zeros(0)
+    values_N = torch.cat(groups) if groups else torch.zeros(0, dtype=torch.float64)
     count = values_N.new_tensor(float(values_N.numel()))
     mean = values_N.sum() / count.clamp(min=1)
     squares = (values_N - mean).square().sum()
@@ -117,18 +120,18 @@ def _require_group(rewards_G: Tensor) -> None:
     if rewards_G.ndim != 1 or rewards_G.numel() < 2:
         raise ValueError(
             f"A group is a vector of at least 2 rewards, got shape {tuple(rewards_G.shape)}: "
-            "with no other member there is nothing to compare with, so drop the group."
+            "an advantage compares members with one another, so drop the group."
         )
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Algorithm:
-    """All in which one algorithm differs from another."""
+    """A row of `ALGORITHMS`: everything in which one algorithm differs from another."""
 
     advantage: Callable[[Tensor], Tensor]
     """Rewards (G,) of one group to advantages (G,)."""
     kl: Literal["loss", "reward"]
-    """Where the divergence from the reference model goes: a term of each token's loss, or taken off the reward."""
+    """Where the divergence from the reference goes: into each token's loss, or off the reward."""
 
 
 ALGORITHMS: dict[str, Algorithm] = {

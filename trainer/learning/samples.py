@@ -1,19 +1,19 @@
 """From episodes to tensors: the only place that pads.
 
-Axes: B, rows of one micro-batch; L, tokens of the longest row; T, the last tokens of the rows, as many as the longest
-completion needs. Rows are padded on the right, so the positions of real tokens are those of the rollout.
+Axes: B, rows of one micro-batch; L, tokens of the longest row; T, the last tokens of the rows, enough for every
+completion. Rows are padded on the right, so tokens have the same positions as in the rollout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from ..envs.episode import Episode
+from ...envs.episode import Episode
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,17 +29,17 @@ class Sample:
     ref_logprobs: Tensor | None = None  # (T,) under the reference model
 
     @classmethod
-    def of(cls, episode: Episode, *, masked: bool = False) -> Sample:
-        """The sample of an episode; `masked` keeps it in its batch without letting it teach anything."""
+    def of(cls, episode: Episode) -> Sample:
+        """The sample of an episode that was played."""
         trace = episode.trace
         assert trace is not None
         assert len(trace.completion_ids) == len(trace.mask) == len(trace.logprobs)
-        # What follows the last sampled token is the condition of no loss token.
+        # Drop everything after the last sampled token: no loss token depends on it.
         length = max((index + 1 for index, each in enumerate(trace.mask) if each), default=0)
         return cls(
             prompt_ids=trace.prompt_ids,
             completion_ids=trace.completion_ids[:length],
-            mask=[0] * length if masked else trace.mask[:length],
+            mask=trace.mask[:length],
             sampling_logprobs=trace.logprobs[:length],
         )
 
@@ -77,28 +77,26 @@ def make_batch(samples: Sequence[Sample], *, pad_id: int) -> dict[str, Tensor]:
 
 
 def completion_slice(sample: Sample, length: int, keep: int) -> slice:
-    """Where a completion stands among the last `keep` of `length` positions."""
+    """The place of a completion among the last `keep` of `length` positions."""
     start = len(sample.prompt_ids) - (length - keep)
     return slice(start, start + len(sample.completion_ids))
 
 
-def split_evenly(samples: Sequence[Sample], parts: int) -> list[list[Sample]]:
+def split_evenly(samples: Sequence[Sample], parts: int, *, pad_id: int) -> list[list[Sample]]:
     """The samples in `parts` lists whose lengths differ by at most one.
 
-    Every process must do the same number of steps, so a part is never empty: where there are fewer samples than
-    parts, it gets one that is masked and teaches nothing.
+    Every process must do the same number of forward passes, so no list is empty: where there are fewer samples than
+    parts, a list gets a sample of two tokens without loss tokens. It counts as no sequence.
     """
     bounds = [len(samples) * part // parts for part in range(parts + 1)]
     lists = [list(samples[start:end]) for start, end in pairwise(bounds)]
-    return [each or [_masked(samples[0])] for each in lists]
+    filler = Sample(prompt_ids=[pad_id], completion_ids=[pad_id], mask=[0], sampling_logprobs=[0.0])
+    return [each or [filler] for each in lists]
 
 
-def _masked(sample: Sample) -> Sample:
-    return Sample(
-        prompt_ids=sample.prompt_ids,
-        completion_ids=sample.completion_ids,
-        mask=[0] * len(sample.mask),
-        sampling_logprobs=sample.sampling_logprobs,
-        old_logprobs=sample.old_logprobs,
-        ref_logprobs=sample.ref_logprobs,
-    )
+def count_loss_tokens_and_sequences(batches: Sequence[Mapping[str, Tensor]]) -> Tensor:
+    """How many loss tokens, and how many sequences with a loss token, these micro-batches hold: (2,)."""
+    counts = torch.zeros(2)
+    for batch in batches:
+        counts += torch.stack([batch["mask"].sum(), batch["mask"].any(dim=1).sum()]).cpu()
+    return counts

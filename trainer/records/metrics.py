@@ -6,7 +6,7 @@ tool results; an episode is clipped when a limit truncated it. Ours:
 - shares of the episodes: `stop/<reason>`;
 - per episode: `turns/mean`, `tools/refused`, `tools/<name>/calls|failures|timeouts`, and `environment/<name>` as
   environments report it;
-- counts, over steps and processes: `episodes/played|failed|close_failed`, `groups/dropped`, `prompts/overlong`,
+- counts, over steps and processes: `episodes/played|failed|retried|close_failed`, `groups/dropped`, `prompts/overlong`,
   `tools/calls`, `tokens/sampled`, `tokens/prompt` (what the model was shown, in every turn anew), `tokens/cached` (what
   of it the engine had not to compute again), and `tokens/drift`, of which anything but 0 is a bug;
 - seconds: `tools/<name>/seconds` of a mean call, `time/generation|environment` that a mean episode waited for each,
@@ -26,20 +26,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..envs.core import StopReason
-from ..envs.episode import Episode, ToolCallRecord
-from .groups import is_overlong
+from ...envs.core import StopReason
+from ...envs.episode import Episode, ToolCallRecord
 
 SUMS = frozenset(
     {
         "episodes/played",
         "episodes/failed",
         "episodes/close_failed",
+        "episodes/retried",
         "groups/dropped",
         "prompts/overlong",
+        "rounds/skipped",
         "tokens/cached",
         "tokens/drift",
         "tokens/prompt",
@@ -47,11 +47,23 @@ SUMS = frozenset(
         "tools/calls",
     }
 )
-"""Counts: added up over steps and processes, where all else is averaged."""
+"""Counts: added up over steps and processes."""
 
+MINIMA = frozenset({"completions/min_length", "completions/min_terminated_length", "clip_ratio/low_min"})
+MAXIMA = frozenset(
+    {
+        "completions/max_length",
+        "completions/max_terminated_length",
+        "clip_ratio/high_max",
+        "sampling/sampling_logp_difference/max",
+    }
+)
+"""The least and the largest value of all steps and processes. All other values are averaged."""
 
 Weighted = dict[str, list[tuple[float, float]]]
 """Under each name, values and what each weighs in their mean."""
+
+NameOf = Callable[[Episode], str | None]
 
 
 class Metrics:
@@ -77,7 +89,8 @@ class Metrics:
             for name, each in values.items():
                 merged[name] += each
         self._values.clear()
-        return {name: _one(name, *zip(*pairs, strict=True)) for name, pairs in merged.items()}
+        values = {name: _one(name, *zip(*pairs, strict=True)) for name, pairs in merged.items()}
+        return values | {name: _pooled_std(merged[name], merged[_mean_of(name)]) for name in merged if _mean_of(name)}
 
 
 class UpdateClock(TrainerCallback):
@@ -103,24 +116,51 @@ class UpdateClock(TrainerCallback):
 def _one(name: str, values: Sequence[float], weights: Sequence[float]) -> float:
     if name in SUMS:
         return float(sum(values))
-    if name.endswith(("/max", "_max", "/max_length", "/max_terminated_length")):
+    if name in MAXIMA:
         return float(max(values))
-    if name.endswith(("/min", "_min", "/min_length", "/min_terminated_length")):
+    if name in MINIMA:
         return float(min(values))
     return float(np.average(values, weights=weights))
 
 
-def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+def _mean_of(name: str) -> str:
+    """The name of the mean that belongs to a standard deviation; empty for other metrics."""
+    if name == "reward_std":
+        return "reward"
+    is_part = name.startswith("rewards/") and name.endswith("/std")
+    return f"{name.removesuffix('std')}mean" if is_part else ""
+
+
+def _pooled_std(stds: Sequence[tuple[float, float]], means: Sequence[tuple[float, float]]) -> float:
+    """The standard deviation of all values, from those of its parts; each pair is a value and a number of values."""
+    values, counts = np.array(stds).T
+    centre = np.average(np.array(means).T[0], weights=counts)
+    squares = (values**2 * (counts - 1)).sum() + (counts * (np.array(means).T[0] - centre) ** 2).sum()
+    return float(np.sqrt(squares / max(counts.sum() - 1, 1)))
+
+
+def episode_metrics(episodes: Sequence[Episode], environment_of: NameOf | None = None) -> dict[str, float]:
     """The metrics of a round of episodes; those that failed count in `stop/failed` and `episodes/failed` only.
 
     Where the user scores them as zero, they count in the rewards too. Overlong prompts count as said above.
     """
-    played = [episode for episode in episodes if not (episode.stop.is_failure or is_overlong(episode))]
+    return {name: value for _, part in weighted_metrics(episodes, environment_of) for name, value in part.items()}
+
+
+def weighted_metrics(
+    episodes: Sequence[Episode], environment_of: NameOf | None = None
+) -> list[tuple[int, dict[str, float]]]:
+    """`episode_metrics` in parts, each with the number of episodes that it is the mean of.
+
+    `environment_of` tells the name of an episode's environment, or None where there is only one.
+    """
+    played = [episode for episode in episodes if not (episode.stop.is_failure or episode.is_overlong)]
     metrics = {
         "episodes/played": float(len(episodes)),
         "episodes/failed": float(sum(episode.stop.is_failure for episode in episodes)),
         "episodes/close_failed": float(sum(episode.close_failure is not None for episode in episodes)),
-        "prompts/overlong": float(sum(is_overlong(episode) for episode in episodes)),
+        "episodes/retried": float(sum(len(episode.retried) for episode in episodes)),
+        "prompts/overlong": float(sum(episode.is_overlong for episode in episodes)),
         "tokens/drift": float(sum(episode.trace.drift for episode in episodes if episode.trace is not None)),
         "tokens/sampled": float(sum(episode.trace.num_sampled for episode in episodes if episode.trace is not None)),
         "tokens/prompt": float(sum(turn.num_prompt_tokens for episode in episodes for turn in episode.turns)),
@@ -129,31 +169,23 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     }
     for reason in StopReason:
         metrics[f"stop/{reason.value}"] = _mean(episode.stop is reason for episode in episodes)
+    parts = [(len(episodes), metrics)]
     if played:
-        metrics |= _rewards(episodes) | _lengths(played) | _tools(played) | _environment(played)
-        metrics["turns/mean"] = _mean(len(episode.turns) for episode in played)
-        metrics["time/generation"] = _mean(sum(turn.generation_seconds for turn in each.turns) for each in played)
-        metrics["time/environment"] = _mean(sum(turn.environment_seconds for turn in each.turns) for each in played)
-    return metrics
-
-
-def token_metrics(
-    logprobs_BT: Tensor, entropy_BT: Tensor | None, batch: Mapping[str, Tensor], *, compare_sampling: bool
-) -> dict[str, float]:
-    """Entropy, and how far the generator's log-probabilities are from the trainer's, over the loss tokens of a batch.
-
-    The difference is rounding, as long as sampler and trainer have the same weights and the same distribution;
-    `compare_sampling=False` leaves it out where they have not (top-p and the like).
-    """
-    mask_BT = batch["mask"].bool()
-    if not mask_BT.any():
-        return {}
-    metrics = {} if entropy_BT is None else {"entropy": entropy_BT[mask_BT].mean().item()}
-    if compare_sampling:
-        difference = (batch.get("old_logprobs", logprobs_BT) - batch["sampling_logprobs"])[mask_BT].abs()
-        metrics["sampling/sampling_logp_difference/mean"] = difference.mean().item()
-        metrics["sampling/sampling_logp_difference/max"] = difference.max().item()
-    return metrics
+        means = _lengths(played) | _tools(played) | _environment(played)
+        means["turns/mean"] = _mean(len(episode.turns) for episode in played)
+        means["time/generation"] = _mean(sum(turn.generation_seconds for turn in each.turns) for each in played)
+        means["time/environment"] = _mean(sum(turn.environment_seconds for turn in each.turns) for each in played)
+        scored = sum(episode.reward is not None for episode in episodes)
+        parts += [(scored, _rewards(episodes)), (len(played), means)]
+    named: dict[str, list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        if environment_of is not None and (name := environment_of(episode)) is not None:
+            named[name].append(episode)
+    for name, own in named.items():
+        rewards = [episode.reward for episode in own if episode.reward is not None]
+        parts.append((len(rewards), {f"environments/{name}/reward": _mean(rewards)}))
+        parts.append((len(own), {f"environments/{name}/failed": _mean(each.stop.is_failure for each in own)}))
+    return parts
 
 
 def _rewards(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -169,8 +201,9 @@ def _rewards(episodes: Sequence[Episode]) -> dict[str, float]:
     }
     for name in {name: None for episode in episodes for name in episode.reward_parts}:
         parts = [part for each in episodes if (part := each.reward_parts.get(name)) is not None]
-        metrics[f"rewards/{name}/mean"] = _mean(parts)
-        metrics[f"rewards/{name}/std"] = _std(parts)
+        if parts:  # none if the environment gives no rewards, or the function applies to no episode
+            metrics[f"rewards/{name}/mean"] = _mean(parts)
+            metrics[f"rewards/{name}/std"] = _std(parts)
     return metrics
 
 
@@ -225,4 +258,4 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _std(values: Sequence[float]) -> float:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 if values else math.nan

@@ -1,4 +1,4 @@
-"""RichProgress: a live line of how training goes."""
+"""What the console shows: `RichProgress`, or transformers' own displays with the most important metrics only."""
 
 from __future__ import annotations
 
@@ -103,12 +103,58 @@ class RichProgress(TrainerCallback):
 
 
 def rich_displays(trainer: Trainer) -> list[RichProgress]:
-    """The trainer's live displays; where it has one, the plain ones of transformers are taken away."""
+    """The trainer's live displays. Where it has one, those of transformers are removed; else they are made brief."""
     displays = [each for each in trainer.callback_handler.callbacks if isinstance(each, RichProgress)]
     if displays:
         trainer.remove_callback(PrinterCallback)
         trainer.remove_callback(ProgressCallback)
+    plain = {type(each) for each in trainer.callback_handler.callbacks} & set(_BRIEF)
+    for kind in plain:
+        trainer.remove_callback(kind)
+        trainer.add_callback(_BRIEF[kind])
     return displays
+
+
+SHOWN = frozenset(
+    {
+        *("loss", "grad_norm", "learning_rate", "epoch", "train_loss", "train_runtime", "runtime"),
+        *("reward", "reward_std", "frac_reward_zero_std", "kl", "entropy", "turns/mean"),
+        *("completions/mean_length", "completions/clipped_ratio"),
+        *("tools/call_frequency", "tools/failure_frequency", "time/rollout", "time/update"),
+    }
+)
+"""Metrics that transformers' displays show, also with `eval_` before them; all are in the logs."""
+
+
+def brief(logs: dict[str, Any] | None) -> dict[str, Any]:
+    """The metrics in `SHOWN`, those of the environment, and each ending and trouble that there was."""
+    shown = {}
+    for name, value in (logs or {}).items():
+        plain = name.removeprefix("eval_")
+        happened = plain.startswith("stop/") or plain in ("episodes/failed", "groups/dropped", "rounds/skipped")
+        if plain in SHOWN or plain.startswith("environment") or (happened and value):
+            shown[name] = value
+    return shown
+
+
+class BriefPrinter(PrinterCallback):
+    """transformers' printer, with the metrics of `brief`."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        super().on_log(args, state, control, logs=brief(logs), **kwargs)
+
+
+class BriefProgress(ProgressCallback):
+    """transformers' progress bar, with the metrics of `brief`."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        super().on_log(args, state, control, logs=brief(logs), **kwargs)
+
+
+_BRIEF: dict[type[TrainerCallback], type[TrainerCallback]] = {
+    PrinterCallback: BriefPrinter,
+    ProgressCallback: BriefProgress,
+}
 
 
 def _shown(logs: dict[str, Any], *, seconds: float, failures: float) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..envs.episode import Episode
+from ...envs.episode import Episode
 from .metrics import SUMS
 
 
@@ -29,7 +29,11 @@ class EpisodeLog:
         self._last = 0  # the step that was written last
 
     def begin(self) -> None:
-        """A training begins, or is resumed: the lines of an earlier one, from its first step on, will be replaced."""
+        """A training begins, or is resumed.
+
+        A new training moves the file of an earlier one aside (`episodes.1.jsonl`); a resumed one replaces the lines
+        from its first step on, since it plays these steps again.
+        """
         self._begun = False
 
     def is_due(self, step: int, every: int) -> bool:
@@ -43,7 +47,10 @@ class EpisodeLog:
         """Append the episodes of a step."""
         if not self._begun:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            _keep_lines(self.path, before=step)
+            if step == 0:
+                move_aside(self.path)
+            else:
+                _keep_lines(self.path, before=step)
             self._begun = True
         self._last = step
         with self.path.open("a") as file:
@@ -55,8 +62,8 @@ class RunFolder(TrainerCallback):
     """Writes `metrics.jsonl` (one line a log), `reward.png` (the curve, where matplotlib is installed), `summary.json`.
 
     Args:
-        path: The folder; made if it does not exist. Lines of an earlier run in it are removed when training begins
-            anew, and kept when it is resumed.
+        path: The folder; made if it does not exist. When a new training begins, the `metrics.jsonl` of an earlier one
+            is moved aside (`metrics.1.jsonl`). A resumed training continues it.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -78,7 +85,11 @@ class RunFolder(TrainerCallback):
         # What has been logged since this object was made (an evaluation before training) belongs to this run.
         text = self.metrics_path.read_bytes()
         earlier, own = text[: self._size_before].decode(), text[self._size_before :].decode()
-        kept = [line for line in earlier.splitlines() if json.loads(line)["step"] <= state.global_step > 0]
+        if earlier and state.global_step == 0:
+            aside = move_aside(self.metrics_path)
+            aside.write_text(earlier)
+            earlier = ""
+        kept = [line for line in earlier.splitlines() if json.loads(line)["step"] <= state.global_step]
         for line in kept:
             self._count(json.loads(line))
         self.metrics_path.write_text("".join(f"{line}\n" for line in kept) + own)
@@ -134,6 +145,16 @@ class RunFolder(TrainerCallback):
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right")
         figure.savefig(self.path / "reward.png", dpi=120)
+
+
+def move_aside(path: Path) -> Path:
+    """Give a file of an earlier run the next free name, such as `metrics.1.jsonl`, and return that."""
+    number = 1
+    while (aside := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
+        number += 1
+    if path.exists():
+        path.rename(aside)
+    return aside
 
 
 def _keep_lines(path: Path, *, before: int) -> None:

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-from ..envs.core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolSchema, stable_seed
-from ..envs.episode import EpisodeSpec, TokenTrace
-from ..envs.policy import Act
-from .chat import ChatFormat
-from .generation import GenerationRequest, Generator
-from .sampling import Sampling
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class TokenBudgets:
-    """How many tokens there may be; each limit has its own `StopReason`."""
-
-    max_completion_length: int  # all tokens after the prompt: StopReason.MAX_TOKENS
-    max_model_len: int  # prompt and completion: StopReason.CONTEXT_OVERFLOW
-    max_turn_tokens: int | None = None  # one answer: StopReason.TURN_TRUNCATED
-    max_observation_tokens: int | None = (
-        None  # one observation, whose texts are cut to it; the template's own tokens stay
-    )
-
-    def __post_init__(self) -> None:
-        for name in ("max_completion_length", "max_model_len", "max_turn_tokens", "max_observation_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+from ...envs.core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolSchema, stable_seed
+from ...envs.episode import EpisodeSpec, TokenTrace
+from ...envs.policy import Act
+from ..chat.chat_format import ChatFormat
+from ..generation.contract import GenerationRequest, Generator
+from ..generation.sampling import Sampling
+from .budgets import TokenBudgets
 
 
 class TokenDriftError(RuntimeError):
@@ -60,24 +43,44 @@ class TokenPolicy:
         self.generator = generator
         self.sampling = sampling
         self.budgets = budgets
-        self.overlong_prompts = overlong_prompts
+        self.overlong_prompts: Literal["raise", "drop"] = overlong_prompts
+
+    def at(self, sampling: Sampling) -> TokenPolicy:
+        """The same policy with another distribution."""
+        policy = copy.copy(self)
+        policy.sampling = sampling
+        return policy
 
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> TokenConversation:
-        """A conversation that starts from these messages.
+        """A conversation that starts from these messages; raises what `begin_trace` raises."""
+        trace = begin_trace(self.chat, self.budgets, self.overlong_prompts, spec, messages, tools)
+        return TokenConversation(self, spec, list(tools), trace)
 
-        Raises:
-            ConfigurationError: the model cannot use these tools, or the prompt is too long and that is to be raised.
-            OverlongPromptError: the prompt is too long, and its episode is to be dropped.
-        """
-        self.chat.check_tools(tools)
-        prompt_ids = self.chat.prompt_ids(messages, tools)
-        if len(prompt_ids) >= self.budgets.max_model_len:
-            error = ConfigurationError if self.overlong_prompts == "raise" else OverlongPromptError
-            raise error(
-                f"the prompt of task {spec.task.id!r} has {len(prompt_ids)} tokens, which leaves no room for an "
-                f"answer in max_model_len={self.budgets.max_model_len}; shorten it, or set overlong_prompts='drop'"
-            )
-        return TokenConversation(self, spec, list(tools), TokenTrace(prompt_ids=prompt_ids))
+
+def begin_trace(
+    chat: ChatFormat,
+    budgets: TokenBudgets,
+    overlong_prompts: Literal["raise", "drop"],
+    spec: EpisodeSpec,
+    messages: Sequence[Message],
+    tools: Sequence[ToolSchema],
+) -> TokenTrace:
+    """The trace of an episode that starts from these messages.
+
+    Raises:
+        ConfigurationError: the model cannot use these tools, or the prompt is too long and `overlong_prompts` is
+            "raise".
+        OverlongPromptError: the prompt is too long, and its episode is to be dropped.
+    """
+    chat.check_tools(tools)
+    prompt_ids = chat.prompt_ids(messages, tools)
+    if len(prompt_ids) >= budgets.max_model_len:
+        error = ConfigurationError if overlong_prompts == "raise" else OverlongPromptError
+        raise error(
+            f"the prompt of task {spec.task.id!r} has {len(prompt_ids)} tokens, which leaves no room for an answer in "
+            f"max_model_len={budgets.max_model_len}; shorten it, or set overlong_prompts='drop'"
+        )
+    return TokenTrace(prompt_ids=prompt_ids)
 
 
 class TokenConversation:

@@ -8,7 +8,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from transformers import PreTrainedModel
 
-from .generation import GenerationError, Generator
+from ..generation.contract import GenerationError, Generator
 
 
 class WeightSync:
@@ -44,7 +44,7 @@ class WeightSync:
         # One process sends for all: the others must not ask before, nor wait for what will never come.
         if self._in_any_process(error is not None):
             raise error or GenerationError("another training process could not load the weights; see its error")
-        self._loaded = self._state()  # merging an adapter and taking it out has written to the weights, too
+        self._loaded = self._state()
 
     def _in_any_process(self, here: bool) -> bool:
         """Whether something is so in one of the processes that share the generator, which all must ask this."""

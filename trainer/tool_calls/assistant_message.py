@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..envs.core import MalformedCall, Message, ToolCall, ToolSchema
-from .arguments import convert, read_arguments
-from .literals import read_json_at, shorten, skip_space
+from ...envs.core import MalformedCall, Message, ToolCall, ToolSchema
+from .call_arguments import convert, read_arguments
+from .value_readers import read_json_at, shorten, skip_space
 
 THINK = ("<think>", "</think>")
 
@@ -17,7 +17,7 @@ def read_json(text: str) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: it is not JSON, or it holds what is no number or what no UTF-8 text can (half of a surrogate pair).
+        ValueError: it is not JSON, or it holds a number that is not finite or half of a surrogate pair.
     """
     value, end = read_json_at(text, 0)
     rest = skip_space(text, end)
@@ -27,7 +27,7 @@ def read_json(text: str) -> Any:
 
 
 def check_text(value: Any) -> None:
-    """Refuse half surrogate pairs, which neither a tokenizer nor a file takes."""
+    """Raise a ValueError for half of a surrogate pair: neither a tokenizer nor a file can hold it."""
     json.dumps(value, ensure_ascii=False).encode()
 
 
@@ -41,11 +41,12 @@ def make_call(call: Any, *, tools: Sequence[ToolSchema] = (), python: bool = Fal
         textual: The format writes every argument as text.
 
     Raises:
-        ValueError: the payload has no name, or arguments that are no object.
+        ValueError: the payload has no name, or its arguments are not an object.
     """
     name = call.get("name") if isinstance(call, dict) else None
     if not isinstance(name, str) or not name:
         raise ValueError('a tool call needs a "name"')
+    name = _flat_name(name, tools)
     try:
         arguments = read_arguments(call.get("arguments"), python=python)
     except ValueError as error:
@@ -57,12 +58,19 @@ def make_call(call: Any, *, tools: Sequence[ToolSchema] = (), python: bool = Fal
     return made if given is None else {"id": str(given), **made}
 
 
+def _flat_name(name: str, tools: Sequence[ToolSchema]) -> str:
+    """`weather` for `weather.weather`: so Muse Glimmer calls tools, which its prompt announces as `weather.*`."""
+    head, _, tail = name.partition(".")
+    names = [each["function"]["name"] for each in tools]
+    return head if head == tail and head in names and name not in names else name
+
+
 def _parameters(name: str, tools: Sequence[ToolSchema]) -> Mapping[str, Any] | None:
     return next((each["function"].get("parameters") for each in tools if each["function"]["name"] == name), None)
 
 
 def make_message(content: str, thinking: str | None, calls: list[ToolCall], malformed: list[MalformedCall]) -> Message:
-    """An assistant message with only the keys that say something."""
+    """An assistant message without empty keys."""
     message: Message = {"role": "assistant", "content": content.strip() if calls or malformed else content}
     if thinking is not None:
         message["reasoning_content"] = thinking

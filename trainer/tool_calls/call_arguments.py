@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from .literals import read_json_at, read_python, shorten, skip_space
+from .value_readers import read_json_at, read_python, shorten, skip_space
 
 
 def read_arguments(value: Any, *, python: bool = False) -> dict[str, Any]:
@@ -17,7 +18,7 @@ def read_arguments(value: Any, *, python: bool = False) -> dict[str, Any]:
         python: Whether the format also writes Python's literals.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: it is anything else.
     """
     if value is None:
         return {}
@@ -83,21 +84,14 @@ def convert(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None, *, t
 
 
 def _convert(text: str, allowed: frozenset[str], textual: bool) -> Any:
+    """The value of a text in one of the allowed types; the text itself where that is allowed or no type fits."""
+    if textual and text.strip() in ("null", "None") and "null" in allowed and allowed != _ALL:
+        return None
     if "string" in allowed:
         return text
-    word = text.strip()
-    if textual and word in _PYTHON_WORDS:
-        value = _PYTHON_WORDS[word]
-    else:
-        try:
-            value = _whole_json(text)
-        except ValueError:
-            if not textual or allowed.isdisjoint({"array", "object"}):
-                return text
-            try:  # Seed-OSS's template writes lists and objects as Python does
-                value = read_python(text)
-            except ValueError:
-                return text
+    value = _read_value(text, textual and not allowed.isdisjoint({"array", "object"}))
+    if textual and text.strip() in _PYTHON_WORDS:
+        value = _PYTHON_WORDS[text.strip()]
     kind = _kind(value)
     if kind in allowed or (kind == "integer" and "number" in allowed):
         return value
@@ -106,8 +100,34 @@ def _convert(text: str, allowed: frozenset[str], textual: bool) -> Any:
     return text
 
 
-_PYTHON_WORDS = {"True": True, "False": False, "None": None}
+def _read_value(text: str, structured: bool) -> Any:
+    """The value of a text; the text itself where it cannot be read.
+
+    Seed-OSS's template writes lists and objects as Python does, and GLM may escape their quotes.
+    """
+    for read in (_whole_json, read_python, _escaped_json) if structured else (_whole_json,):
+        with suppress(ValueError):
+            return read(text)
+    return text
+
+
+def _escaped_json(text: str) -> Any:
+    """The value of JSON text whose quotes are escaped once more."""
+    return _whole_json(_whole_json(f'"{text}"'))
+
+
+_PYTHON_WORDS = {"True": True, "False": False}
 _ALL = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
+_ALIASES = {  # Python's names of types, which hand-written schemas use
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "list": "array",
+    "tuple": "array",
+    "dict": "object",
+}
 _DEEPEST = 6  # references and alternatives within each other; a schema may refer to itself
 
 
@@ -139,11 +159,12 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
 
 
 def _named_types(schema: Mapping[str, Any]) -> frozenset[str]:
-    """What `type`, `enum`, `const` and `nullable` say."""
+    """The types that `type`, `enum`, `const` and `nullable` allow."""
     named = schema.get("type", sorted(_ALL))
     names = [named] if isinstance(named, str) else named
-    known = isinstance(names, list) and all(isinstance(name, str) and name in _ALL for name in names)
-    allowed = frozenset(names) if known else _ALL
+    known = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    types = frozenset(_ALIASES.get(name, name) for name in names) if known else _ALL
+    allowed = types if types <= _ALL else _ALL
     if schema.get("nullable") is True:
         allowed |= {"null"}
     values = [schema["const"]] if "const" in schema else schema.get("enum")

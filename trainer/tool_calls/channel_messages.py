@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ..envs.core import MalformedCall, Message, ToolCall
-from .answers import make_message
-from .literals import shorten, skip_space
+from ...envs.core import MalformedCall, Message, ToolCall
+from .assistant_message import make_message
+from .value_readers import shorten, skip_space
 
 START, CHANNEL, CONSTRAIN, BODY = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 WRITER = "assistant"
@@ -23,7 +23,7 @@ WRITER = "assistant"
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Header:
-    """What stands before a message's body."""
+    """The part of a message before its body."""
 
     sender: tuple[str, ...] = ()  # words that are neither channel nor recipient: the writer's role, or stray text
     recipient: str | None = None
@@ -43,29 +43,32 @@ class ChannelMessage:
 
     @property
     def invented(self) -> bool:
-        """Whether the model speaks for somebody else, say for a tool."""
+        """Whether the model wrote a message in the name of a tool or the user."""
         return self.opened and bool(self.header.sender) and self.header.sender[0] != WRITER
 
     @property
     def stray(self) -> str:
-        """Text where only a header may stand."""
+        """Text in the place of a header."""
         sender = self.header.sender
         return " ".join(sender[1:] if sender[:1] == (WRITER,) else sender)
 
 
 def read_header(text: str) -> Header:
-    """A header: `[assistant] [to=NAME] [<|channel|>NAME [to=NAME] [type]] [<|constrain|>type]`, in many spellings."""
-    before, marked, after = text.partition(CHANNEL)
-    before_words = before.partition(CONSTRAIN)[0].split()
-    after_words = after.partition(CONSTRAIN)[0].split()
-    recipients = {each[3:] for each in (*before_words, *after_words) if each.startswith("to=")}
+    """A header: `[assistant] [to=NAME] [<|channel|>NAME [to=NAME] [type]] [<|constrain|>type]`, in many spellings.
+
+    Of several channels the last one counts, and a message to the assistant itself has no recipient.
+    """
+    before_words, *channels = [part.partition(CONSTRAIN)[0].split() for part in text.split(CHANNEL)]
+    after_words = channels[-1] if channels else []
+    words = [word for part in (before_words, *channels) for word in part]
+    recipients = {each[3:] for each in words if each.startswith("to=")} - {WRITER}
     sender = tuple(each for each in before_words if not each.startswith("to="))
     problem = ""
     if len(recipients) > 1:
         problem = f"a message has one recipient, this one has {shorten(sorted(recipients))}"
     elif "" in recipients:
         problem = "a message has an empty recipient"
-    named = after_words[:1] if marked and not "".join(after_words[:1]).startswith("to=") else []
+    named = after_words[:1] if not "".join(after_words[:1]).startswith("to=") else []
     return Header(
         sender=sender,
         recipient=next(iter(recipients), None),
@@ -112,8 +115,8 @@ def opened_by_prompt(prefix: str) -> str:
 
 
 @dataclass(kw_only=True, slots=True)
-class Reading:
-    """What was read so far of an answer."""
+class PartialMessage:
+    """The thinking, content and calls that were read so far."""
 
     thinking: list[str] = field(default_factory=list)
     content: list[str] = field(default_factory=list)
@@ -128,14 +131,14 @@ class Reading:
         return make_message("\n".join(self.content), thinking, self.calls, self.malformed)
 
 
-def read_answer(
+def parse_channels(
     text: str,
     prefix: str,
     *,
     ends: Sequence[str],
     markers: Sequence[str],
     skip_body: Callable[[Header, str, int], int],
-    read: Callable[[ChannelMessage, str, Reading], None],
+    read: Callable[[ChannelMessage, str, PartialMessage], None],
 ) -> Message:
     """An answer in channels, or plain text of a model that left the format.
 
@@ -152,7 +155,7 @@ def read_answer(
     if not begun and not cut and not any(marker in text for marker in (*markers, *ends)):
         return make_message(text, None, [], [])
     whole = begun + text
-    reading = Reading()
+    reading = PartialMessage()
     for message in read_messages(whole, ends=ends, skip_body=skip_body):
         if message.invented:
             who = shorten(" ".join(message.header.sender))
@@ -167,6 +170,6 @@ def read_answer(
             reading.refuse(written, f"the message to {shorten(message.header.recipient)} was cut before its {BODY}")
         elif message.body is not None:
             read(message, written, reading)
-        elif message.header == Header() and not message.opened and reading == Reading():
+        elif message.header == Header() and not message.opened and reading == PartialMessage():
             reading.refuse(written, "an end marker stands where a message was expected")
     return reading.message()

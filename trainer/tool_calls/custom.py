@@ -11,8 +11,8 @@ import jmespath
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_parsing.response_templates import load_response_template
 
-from ..envs.core import ConfigurationError, MalformedCall, Message, ToolSchema
-from .answers import make_call, make_message, split_thinking
+from ...envs.core import ConfigurationError, MalformedCall, Message, ToolSchema
+from .assistant_message import make_call, make_message, split_thinking
 
 ToolParser = Callable[[str], Message]
 """A user's own parser: text of one turn -> assistant message. A ValueError says that the turn cannot be read."""

@@ -10,17 +10,17 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import jmespath
 from jmespath.exceptions import JMESPathError
 
-from ..envs.core import MalformedCall, Message, ToolCall, ToolSchema
-from .answers import THINK, make_call, make_message, split_thinking
-from .call_readers import Reader
-from .literals import shorten, skip_space
+from ...envs.core import MalformedCall, Message, ToolCall, ToolSchema
+from .assistant_message import THINK, make_call, make_message, split_thinking
+from .spans import Span, Spans
+from .value_readers import skip_space
 
 
 class ToolFormat(Protocol):
@@ -41,30 +41,39 @@ class ToolFormat(Protocol):
         ...
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Span:
-    """A stretch of text that claims to be a call, or a list of calls: what it says, or why it cannot be read."""
+def parse_ended(found: ToolFormat, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
+    """`found.parse` for an answer that the model ended by itself, which may hold calls in a thought it never closed.
 
-    start: int
-    end: int
-    payload: Any = None
-    error: str = ""
+    Calls that end such a thought are meant, and are read. Other calls in it cannot be told from mere thoughts of a
+    call: they are malformed, so that the model is told instead of being taken to have stopped.
+    """
+    message = found.parse(text, prefix=prefix, tools=tools)
+    thought = message.get("reasoning_content")
+    closing = found.thinking[1] if isinstance(found, TextFormat) else THINK[1]
+    if not thought or closing in text or message.keys() - {"role", "content", "reasoning_content"}:
+        return message
+    within = found.parse(thought, prefix="", tools=tools)
+    calls, content = within.get("tool_calls", []), str(within.get("content"))
+    if message.get("content") or not (calls or "malformed" in within):
+        return message
+    if "malformed" not in within and thought.startswith(content):
+        return make_message("", content, calls, [])
+    error = f"a call stands within a thought that was not closed; write {closing} before a call"
+    return make_message("", None, [], [{"text": thought, "error": error}])
 
 
 _CALL_KEYS = {"name", "tool_name", "arguments", "parameters", "id", "tool_call_id", "type"}
-Spans = Callable[[str], Iterator[Span]]
-"""Cuts the calls out of a text, in order."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Conventions:
-    """What a family's templates ask of calls and results, beside the syntax.
+    """The form that a family's templates require of calls and results, beside the syntax.
 
     Attributes:
         call_id: The id of a call to which the model gave none, with `{name}` and `{index}` (within the episode).
         allowed_ids: Ids that the templates take, as a regular expression; others are replaced.
-        numbers: Where a template that counts calls by itself writes their numbers in results, as a regular expression.
-            It counts from 0 in what is rendered here, so the ids are put there instead.
+        numbers: Some templates number tool results themselves. An observation is rendered alone, so the numbers would
+            restart at 0; this regular expression finds the number to replace with the real call id.
         result_roles: Roles that a tool's result may have; the first that the template renders is taken.
     """
 
@@ -76,7 +85,7 @@ class Conventions:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class KnownFormat(ABC):
-    """What is declared of every format that is recognised from a chat template.
+    """The declaration of a format that is recognised from a chat template.
 
     Attributes:
         name: As in `tool_format=`.
@@ -84,7 +93,7 @@ class KnownFormat(ABC):
         markers: Texts that all occur in the source of the chat templates of this format (of several in a tuple, one
             does); without any it is only given by name.
         end_tokens: Tokens that end a turn in these families, beside those that the tokenizer and the model tell.
-        conventions: What the templates ask of calls and results.
+        conventions: The form that the templates require of calls and results.
     """
 
     name: str
@@ -115,7 +124,7 @@ class TextFormat(KnownFormat):
         payload: JMESPath: a call's payload -> `{name, arguments}`, and `id` where the model writes one.
         values: The arguments are JSON, text only (XML), or may be Python literals.
         thinking: The markers around thoughts.
-        wrappers: Markers around calls or content that say nothing themselves.
+        wrappers: Markers around calls or content; they are removed.
     """
 
     spans: Spans
@@ -128,11 +137,10 @@ class TextFormat(KnownFormat):
         try:
             jmespath.compile(self.payload)
         except JMESPathError as error:
-            raise ValueError(f"payload={self.payload!r} is no JMESPath expression: {error}") from None
+            raise ValueError(f"payload={self.payload!r} is not a JMESPath expression: {error}") from None
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
-        for wrapper in self.wrappers:
-            text = text.removeprefix(wrapper)
+        text = self._unwrapped(text)
         thinking, text = split_thinking(text, prefix, self.thinking)
         thoughts, text = self._later_thoughts(text)
         if thoughts:
@@ -151,10 +159,18 @@ class TextFormat(KnownFormat):
         content = "".join(without_ends(each, self.wrappers) for each in pieces)
         return make_message(content, thinking, calls, malformed)
 
-    def _later_thoughts(self, text: str) -> tuple[list[str], str]:
-        """Thoughts that do not begin the answer, and the rest: a call in them was thought of, and is not run.
+    def _unwrapped(self, text: str) -> str:
+        """The answer without the wrappers that it begins with."""
+        opening = self.thinking[0]
+        while not text.startswith(opening) and (found := next(filter(text.startswith, self.wrappers), "")):
+            text = text.removeprefix(found)
+        return text
 
-        A closing marker without an opening one ends thoughts that began before. A marker within a call is its text.
+    def _later_thoughts(self, text: str) -> tuple[list[str], str]:
+        """Thoughts that do not begin the answer, and the rest of it. A call within a thought is not run.
+
+        A closing marker without an opening one ends thoughts that began before, unless nothing follows it: then the
+        model closed a thought twice, and the marker is dropped. A marker within a call is its text.
         """
         opening, closing = self.thinking
         if closing not in text:
@@ -162,11 +178,13 @@ class TextFormat(KnownFormat):
         calls = [(span.start, span.end) for span in self.spans(text) if not span.error]
         marks = re.finditer(f"{re.escape(opening)}|{re.escape(closing)}", text)
         outside = [mark for mark in marks if not _within(mark.start(), calls)]
-        thoughts, rest, position = [], [], 0
+        thoughts, rest, position, last = [], [], 0, len(text.rstrip())
         begun: int | None = 0  # the first closing marker may lack its opening one
         for mark in outside:
             if mark[0] == opening:
                 begun = mark.start() if begun in (0, None) else begun
+            elif mark.end() >= last and (begun is None or not text.startswith(opening, begun)):
+                return thoughts, "".join([*rest, text[position : mark.start()]]).lstrip("\n")
             elif begun is not None:
                 thoughts.append(text[max(begun, position) : mark.start()].removeprefix(opening).strip("\n"))
                 rest.append(text[position:begun])
@@ -193,7 +211,7 @@ class TextFormat(KnownFormat):
         """`{name, arguments}` of a payload.
 
         Raises:
-            ValueError: there are no arguments, but something that may have been meant as such.
+            ValueError: the arguments are missing, and other keys stand in their place.
         """
         if not isinstance(payload, dict):
             return payload
@@ -220,95 +238,3 @@ def without_ends(text: str, markers: Sequence[str]) -> str:
         while trimmed > start and text[trimmed - 1].isspace():
             trimmed -= 1
     return text[start:end]
-
-
-def tagged(
-    opening: str | re.Pattern[str],
-    closing: str,
-    reader: Reader,
-    *,
-    optional: str = "",
-    begins: str = "",
-    ends: str = "",
-) -> Spans:
-    """Calls between an opening and a closing marker; markers within a string of the payload are text, and end nothing.
-
-    Args:
-        opening: Opens a call; a text, or a regular expression.
-        closing: Closes it; may be missing where the next call or the end of the answer follows. Empty: there is none.
-        reader: Reads what stands between them.
-        optional: A regular expression of what may stand between the payload and the closing marker.
-        begins: For payloads whose texts are not escaped: a regular expression of how a call begins. A payload that
-            holds that is malformed, since nobody can tell a call that was cut from a text about calls.
-        ends: What a call ends with, where that is not the closing marker; the call behind it is read by itself.
-    """
-    opens = re.compile(re.escape(opening)) if isinstance(opening, str) else opening
-    ends = ends or closing
-    markers = re.compile("|".join([opens.pattern, re.escape(ends)] if ends else [opens.pattern]))
-    within = rf"(?P<closed>{re.escape(ends)}\s*)?(?:{begins})"
-    cutter = _Cutter(
-        closing=closing,
-        ends=ends,
-        reader=reader,
-        markers=markers,
-        between=re.compile(rf"\s*(?:{optional})?\s*"),
-        within=re.compile(within) if begins else None,
-    )
-
-    def spans(text: str) -> Iterator[Span]:
-        opened = opens.search(text)
-        while opened:
-            span = cutter.span(text, opened)
-            yield span
-            opened = opens.search(text, span.end)
-
-    return spans
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class _Cutter:
-    """Cuts one call out of a text; see `tagged`."""
-
-    closing: str
-    ends: str
-    reader: Reader
-    markers: re.Pattern[str]
-    between: re.Pattern[str]
-    within: re.Pattern[str] | None
-
-    def span(self, text: str, opened: re.Match[str]) -> Span:
-        """The call whose opening marker was found."""
-        start, first = opened.span()
-        try:
-            reading = self.reader(text, first)
-        except ValueError as problem:
-            return self._malformed(text, start, first, str(problem))
-        inner = self.within.search(text, first, reading.end) if self.within else None
-        if inner:
-            # Behind a closing marker stands the next call; without it, nothing here may be run.
-            place = inner.start() if inner["closed"] else reading.end
-            return self._malformed(text, start, place, f"another call begins within it, {shorten(inner[0])}")
-        if not self.closing:
-            return Span(start=start, end=reading.end, payload=reading.payload)
-        marker = self.markers.search(text, reading.end)
-        stop = marker.start() if marker else len(text)
-        behind = self.between.match(text, reading.end)
-        if behind and behind.end() < stop:
-            error = f"not valid: {shorten(text[behind.end() : stop])} follows the call"
-            return self._malformed(text, start, reading.end, error)
-        end = marker.end() if marker and marker[0] == self.closing else stop
-        return Span(start=start, end=end, payload=reading.payload)
-
-    def _malformed(self, text: str, start: int, place: int, error: str) -> Span:
-        """What cannot be read, up to the next marker from a place on.
-
-        Where texts are not escaped and that marker opens a call, it may stand in a text: it is not run, either.
-        """
-        marker = self.markers.search(text, place)
-        if self.within and marker and marker[0] != self.ends:
-            closed = text.find(self.ends, marker.start())
-            end = len(text) if closed < 0 else closed + len(self.ends)
-            return Span(start=start, end=end, error=error)
-        stop = marker.start() if marker else len(text)
-        end = marker.end() if marker and marker[0] == self.ends else stop
-        return Span(start=start, end=end, error=error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from .literals import Found, Literals, next_end, refuse_halves, shorten, skip_space
+from .value_readers import Found, Literals, next_end, refuse_halves, shorten, skip_space
 
 
 class BraceLiterals(Literals):
@@ -21,6 +21,9 @@ class BraceLiterals(Literals):
             return self.object(start + 1)
         if opening == "[":
             return self.items(start + 1, "list]", self.value)
+        if match := _BARE.match(self.text, start):
+            refuse_halves(self.text, start, match.end())
+            return match[0].rstrip(), match.end()
         return self.plain(start)
 
     def object(self, start: int) -> Found:
@@ -48,6 +51,8 @@ class BraceLiterals(Literals):
         return (self.text[first : end - len(self.quote)] if self._making else ""), end
 
 
+# A string whose marks are missing. Words for other values (`null`, `NaN`) are not strings.
+_BARE = re.compile(r"(?!(?i:true|false|null|none|nan|inf|infinity)\b)[^\W\d_][^:,{}\[\]<>\n]{0,255}+(?=[,}\]])")
 _KEY = re.compile(r"[^:,{}\[\]<>\n]{1,256}(?=:)")
 
 

@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ..envs.core import Message, ToolCall, ToolSchema
-from .answers import make_call, read_json
-from .channels import BODY, CHANNEL, CONSTRAIN, START, ChannelMessage, Header, Reading, read_answer
-from .literals import read_json_at, shorten
-from .tool_formats import KnownFormat
+from ...envs.core import Message, ToolCall, ToolSchema
+from .assistant_message import make_call, read_json
+from .channel_messages import BODY, CHANNEL, CONSTRAIN, START, ChannelMessage, Header, PartialMessage, parse_channels
+from .formats import KnownFormat
+from .value_readers import read_json_at, shorten
 
 NAMESPACE = "functions."
 ENDS = ("<|end|>", "<|call|>", "<|return|>")
@@ -31,7 +31,7 @@ class HarmonyFormat(KnownFormat):
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
         names = frozenset(each["function"]["name"] for each in tools)
-        return read_answer(
+        return parse_channels(
             text,
             prefix,
             ends=ENDS,
@@ -52,21 +52,26 @@ def _skip_arguments(header: Header, text: str, start: int) -> int:
 
 
 def _read(
-    message: ChannelMessage, written: str, reading: Reading, *, tools: Sequence[ToolSchema], names: Collection[str]
+    message: ChannelMessage,
+    written: str,
+    found: PartialMessage,
+    *,
+    tools: Sequence[ToolSchema],
+    names: Collection[str],
 ) -> None:
     header, body = message.header, message.body or ""
     if header.recipient is not None and (header.recipient not in _EVERYBODY or header.recipient in names):
         try:
-            reading.calls.append(_call(header.recipient.removeprefix(NAMESPACE), body, tools))
+            found.calls.append(_call(header.recipient.removeprefix(NAMESPACE), body, tools))
         except ValueError as error:
-            reading.refuse(written, str(error))
+            found.refuse(written, str(error))
     elif header.channel == "analysis":
-        reading.thinking.append(body)
+        found.thinking.append(body)
     elif header.channel in ("final", "commentary"):
-        reading.content.append(body)
+        found.content.append(body)
     else:
         said = "no channel" if header.channel is None else f"the unknown channel {shorten(header.channel)}"
-        reading.refuse(written, f"a message has {said}; the channels are analysis, commentary and final")
+        found.refuse(written, f"a message has {said}; the channels are analysis, commentary and final")
 
 
 def _call(name: str, body: str, tools: Sequence[ToolSchema]) -> ToolCall:

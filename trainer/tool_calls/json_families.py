@@ -1,102 +1,21 @@
-"""The tool-call formats of the model families: one entry each; `docs/families.md` says how to add one."""
+"""Formats whose calls hold JSON: one entry a family.
+
+The most particular markers come first: the first format that reads what a template renders is taken.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
 
-from .atem import AtemFormat
-from .bare_calls import json_answer, python_answer
-from .call_readers import (
-    argument_pairs,
-    brace_call,
-    json_payload,
-    named_json,
-    python_calls,
-    xml_call,
-)
-from .harmony import HarmonyFormat
-from .react import ReActFormat
-from .tool_formats import Conventions, KnownFormat, TextFormat, tagged
+from .formats import Conventions, TextFormat
+from .payload_readers import json_list_or, json_payload, named_json
+from .spans import tagged
+from .unmarked_calls import json_answer
 
-_XML_PARAMETER = r"<parameter=(?P<key>[^<>\n]{1,256})>"
+_JSON_CALLS = r'\[\s*\{\s*"name"\s*:\s*"[\w.\-]{1,256}"\s*,\s*"arguments"\s*:\s*\{'
 _MISTRAL = Conventions(call_id="call{index:05}", allowed_ids="[A-Za-z0-9]{9}")
 
-# The most particular markers come first: the first format that reads what a template renders is taken.
-_ENTRIES: tuple[KnownFormat, ...] = (
-    HarmonyFormat(),
-    AtemFormat(),
-    TextFormat(
-        name="qwen3_coder",
-        families="Qwen3-Coder, Qwen 3.5 and later, Nemotron 3",
-        markers=("<tool_call>", "<function="),
-        spans=tagged(
-            re.compile(r"<tool_call>\s*<function=|<tool_call>|<function="),  # the first marker is often left out
-            "</tool_call>",
-            xml_call(r"(?P<name>[^<>\n]{1,256})>", _XML_PARAMETER, newlines=True),
-            begins="<tool_call>\\s*<function=",
-        ),
-        values="text",
-    ),
-    TextFormat(
-        name="seed_oss",
-        families="Seed-OSS",
-        markers=("<seed:tool_call>",),
-        spans=tagged(
-            re.compile(r"<seed:tool_call>\s*<function=|<seed:tool_call>|<function="),
-            "</seed:tool_call>",
-            xml_call(r"(?P<name>[^<>\n]{1,256})>", _XML_PARAMETER, outer_close="</seed:tool_call>"),
-            begins="<seed:tool_call>\\s*<function=",
-        ),
-        values="text",
-        thinking=("<seed:think>", "</seed:think>"),
-    ),
-    TextFormat(
-        name="minimax_m2",
-        families="MiniMax M2",
-        markers=("<minimax:tool_call>",),
-        spans=tagged(
-            "<invoke",
-            "",
-            xml_call(
-                r"\s*name=(?P<name>[^<>\n]{1,256})>",
-                r"<parameter\s+name=(?P<key>[^<>\n]{1,256})>",
-                call_close="</invoke>",
-                outer_close="</minimax:tool_call>",
-            ),
-            begins=r"<invoke\s+name=",
-            ends="</invoke>",
-        ),
-        values="text",
-        wrappers=("<minimax:tool_call>", "</minimax:tool_call>"),
-    ),
-    TextFormat(
-        name="glm4",
-        families="GLM-4.5, 4.6, 4.7",
-        markers=("<tool_call>", "<arg_key>"),
-        spans=tagged("<tool_call>", "</tool_call>", argument_pairs, begins=r"<tool_call>[^\s<]+\s*<arg_key>"),
-        values="text",
-        end_tokens=("<|user|>", "<|observation|>"),
-    ),
-    TextFormat(
-        name="gemma4",
-        families="Gemma 4, DiffusionGemma",
-        markers=("<|tool_call>", "<|tool_response>"),
-        spans=tagged("<|tool_call>", "<tool_call|>", brace_call('<|"|>'), begins=r"<\|tool_call>call:"),
-        thinking=("<|channel>thought\n", "<channel|>"),
-        wrappers=("<|turn>model\n",),  # DiffusionGemma begins its answers anew after results
-        end_tokens=("<turn|>", "<|tool_response>"),
-    ),
-    TextFormat(
-        name="functiongemma",
-        families="FunctionGemma",
-        markers=("<start_function_call>",),
-        spans=tagged(
-            "<start_function_call>", "<end_function_call>", brace_call("<escape>"), begins="<start_function_call>call:"
-        ),
-        end_tokens=("<end_of_turn>", "<start_function_response>"),
-    ),
+JSON_ENTRIES = (
     TextFormat(
         name="deepseek_v3",
         families="DeepSeek V3, R1",
@@ -132,7 +51,11 @@ _ENTRIES: tuple[KnownFormat, ...] = (
         name="mistral_v11",
         families="Mistral Small 3.2, Magistral, Devstral, Ministral 3",
         markers=("[TOOL_CALLS]", "[ARGS]"),
-        spans=tagged("[TOOL_CALLS]", "", named_json(r"(?P<name>[^\s\[\]{]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\])?")),
+        spans=tagged(
+            "[TOOL_CALLS]",
+            "",
+            json_list_or(named_json(r"(?P<name>[^\s\[\]{]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\])?")),
+        ),
         thinking=("[THINK]", "[/THINK]"),
         conventions=_MISTRAL,
     ),
@@ -148,9 +71,9 @@ _ENTRIES: tuple[KnownFormat, ...] = (
         families="Command R7B, Command A",
         markers=("<|START_ACTION|>",),
         spans=tagged("<|START_ACTION|>", "<|END_ACTION|>", json_payload),
-        payload="{name: tool_name, arguments: not_null(parameters, arguments), id: tool_call_id}",
+        payload="{name: not_null(tool_name, name), arguments: not_null(parameters, arguments), id: tool_call_id}",
         thinking=("<|START_THINKING|>", "<|END_THINKING|>"),
-        wrappers=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        wrappers=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
         conventions=Conventions(
             call_id="{index}", allowed_ids=r"\d{1,9}", numbers=r'(?<="tool_call_id": ")\d+(?=",\n)'
         ),
@@ -160,27 +83,62 @@ _ENTRIES: tuple[KnownFormat, ...] = (
         families="Command R, Command R+",
         markers=("<|CHATBOT_TOKEN|>", "Action:", "tool_name"),
         spans=tagged(re.compile(r"Action:\s*```json"), "```", json_payload),
-        payload="{name: tool_name, arguments: not_null(parameters, arguments)}",
-    ),
-    TextFormat(
-        name="lfm2",
-        families="LFM2, LFM2.5",
-        markers=(("<|tool_call_start|>", "<|tool_list_start|>"),),
-        spans=tagged(
-            "<|tool_call_start|>",
-            "<|tool_call_end|>",
-            python_calls,
-            begins=r"(?<=<\|tool_call_end\|>)\s*<\|tool_call_start\|>\[",  # strings are quoted, but not all escaped
-        ),
-        values="python",
+        payload="{name: not_null(tool_name, name), arguments: not_null(parameters, arguments)}",
     ),
     TextFormat(
         name="granite3",
-        families="Granite 3.0 to 3.3, Phi-4-mini",
+        families="Granite 3.0 to 3.3, Phi-4-mini; by name xLAM 2",
         markers=(("<|tool_call|>", "<|tool|>"),),
-        spans=tagged(re.compile(r"<\|tool_call\|>|<tool_call>"), "", json_payload),
+        spans=tagged(re.compile(rf"<\|tool_call\|>|<tool_call>|\A\s*(?={_JSON_CALLS})"), "", json_payload),
         wrappers=("<|/tool_call|>", "</tool_call>"),
         conventions=Conventions(result_roles=("tool", "tool_response")),
+    ),
+    TextFormat(
+        name="apriel",
+        families="Apriel 1.5, 1.6",
+        markers=("<tool_calls>", "[BEGIN FINAL RESPONSE]"),
+        spans=tagged("<tool_calls>", "</tool_calls>", json_payload),
+        thinking=("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
+        wrappers=("[END FINAL RESPONSE]",),
+    ),
+    TextFormat(
+        name="hunyuan",
+        families="Hunyuan A13B, Jamba",
+        markers=("<tool_calls>",),
+        spans=tagged("<tool_calls>", "</tool_calls>", json_payload),
+        wrappers=("<answer>", "</answer>"),
+    ),
+    TextFormat(
+        name="nemotron_nano_v2",
+        families="Nemotron Nano v2",
+        markers=("<TOOLCALL>",),
+        spans=tagged("<TOOLCALL>", "</TOOLCALL>", json_payload),
+    ),
+    TextFormat(
+        name="apertus",
+        families="Apertus",
+        markers=("<|tools_prefix|>",),
+        spans=tagged("<|tools_prefix|>", "<|tools_suffix|>", json_payload),
+        payload="{name: keys(@)[0], arguments: values(@)[0]}",
+        thinking=("<|inner_prefix|>", "<|inner_suffix|>"),
+    ),
+    TextFormat(
+        name="longcat",
+        families="LongCat Flash",
+        markers=("<longcat_tool_call>",),
+        spans=tagged("<longcat_tool_call>", "</longcat_tool_call>", json_payload),
+    ),
+    TextFormat(
+        name="internlm2",
+        families="InternLM 2.5",
+        markers=("<|action_start|>", "<|plugin|>"),
+        spans=tagged(re.compile(r"<\|action_start\|>\s*<\|plugin\|>"), "<|action_end|>", json_payload),
+    ),
+    TextFormat(
+        name="functionary",
+        families="Functionary 3.1",
+        markers=("<function=", "</function>"),
+        spans=tagged("<function=", "</function>", named_json(r"(?P<name>[^<>\s]{1,256})>")),
     ),
     TextFormat(
         name="llama3",
@@ -195,14 +153,4 @@ _ENTRIES: tuple[KnownFormat, ...] = (
         markers=("<tool_call>", "arguments"),
         spans=tagged("<tool_call>", "</tool_call>", json_payload),
     ),
-    TextFormat(
-        name="pythonic",
-        families="Llama 4, and whoever was told so",
-        spans=python_answer,
-        values="python",
-        wrappers=("<|python_end|>",),
-    ),
-    ReActFormat(),
 )
-
-FORMATS: Mapping[str, KnownFormat] = MappingProxyType({each.name: each for each in _ENTRIES})

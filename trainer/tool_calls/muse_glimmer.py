@@ -7,12 +7,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ..envs.core import Message, ToolSchema
-from .answers import make_call
-from .call_readers import xml_call
-from .channels import BODY, START, WRITER, ChannelMessage, Header, Reading, read_answer
-from .literals import next_end, shorten, skip_space
-from .tool_formats import KnownFormat
+from ...envs.core import Message, ToolSchema
+from .assistant_message import make_call
+from .channel_messages import BODY, START, WRITER, ChannelMessage, Header, PartialMessage, parse_channels
+from .formats import KnownFormat
+from .text_arguments import xml_call
+from .value_readers import next_end, shorten, skip_space
 
 ENDS = ("<|eom|>", "<|eot|>")
 _CALLS = "<atem:function_calls>"
@@ -26,6 +26,7 @@ _read_invoke = xml_call(
     parameter_close="</atem:parameter>",
     call_close="</atem:invoke>",
     outer_close="</atem:function_calls>",
+    outer_open=_INVOKE,
 )
 # Values are not escaped. One may hold any marker, but not reach into another message: that call was cut.
 _NEXT_MESSAGE = re.compile(re.escape(START + WRITER))
@@ -33,7 +34,7 @@ _NEXT_MESSAGE = re.compile(re.escape(START + WRITER))
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class AtemFormat(KnownFormat):
-    """What goes to `self` is thinking, to `user` (or to nobody named) content, and to anybody else calls.
+    """A message to `self` is thinking, one to `user` or without a recipient is content, and any other holds calls.
 
     A message that pretends to come from a tool or the user is malformed, and so is everything after it. A call is
 
@@ -51,7 +52,7 @@ class AtemFormat(KnownFormat):
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
         names = frozenset(each["function"]["name"] for each in tools)
-        return read_answer(
+        return parse_channels(
             text,
             prefix,
             ends=ENDS,
@@ -69,19 +70,24 @@ def _has_calls(header: Header, names: Collection[str], text: str, start: int = 0
 
 
 def _read(
-    message: ChannelMessage, written: str, reading: Reading, *, tools: Sequence[ToolSchema], names: Collection[str]
+    message: ChannelMessage,
+    written: str,
+    found: PartialMessage,
+    *,
+    tools: Sequence[ToolSchema],
+    names: Collection[str],
 ) -> None:
     header, body = message.header, message.body or ""
     if not _has_calls(header, names, body):
-        (reading.thinking if header.recipient == "self" else reading.content).append(body)
+        (found.thinking if header.recipient == "self" else found.content).append(body)
         return
     try:
-        found, end = _read_calls(body)
+        read, end = _read_calls(body)
         if end < len(body):
             raise ValueError(f"not valid: {shorten(body[end:])} follows the calls")
-        reading.calls += [make_call(each, tools=tools, textual=True) for each in found]
+        found.calls += [make_call(each, tools=tools, textual=True) for each in read]
     except ValueError as error:
-        reading.refuse(written, str(error))
+        found.refuse(written, str(error))
 
 
 def _skip_calls(header: Header, text: str, start: int, *, names: Collection[str]) -> int:

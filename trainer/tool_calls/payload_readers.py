@@ -1,7 +1,7 @@
-"""Readers of what a tool call says: each reads one payload that begins at a place of the text.
+"""Readers of tool calls: each reads one payload that begins at a place of the text.
 
 A reader skips white space, and raises a ValueError if there is no complete payload. A caller may try it at every
-opening of a hostile text; see `literals` for how that stays linear.
+opening of a hostile text; `value_readers.py` says how that stays linear.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from .braces import brace_literals
-from .literals import (
+from .gemma_values import brace_literals
+from .value_readers import (
     Found,
     PythonLiterals,
-    next_end,
     read_json_at,
     refuse_halves,
     shorten,
@@ -26,7 +24,7 @@ from .literals import (
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Reading:
-    """What a call says, and where it ends in the text."""
+    """The payload of a call, and where the call ends in the text."""
 
     payload: Any  # JSON-like: a dict or a list of dicts
     end: int
@@ -38,7 +36,7 @@ _LONGEST_HEADER = 512  # characters; so that a hostile text without the header's
 _NAME = r"[\w.\-]{1,256}"
 
 
-def _error(text: str, position: int, expected: str) -> ValueError:
+def reading_error(text: str, position: int, expected: str) -> ValueError:
     if position >= len(text):
         return ValueError(f"the call is cut off: expected {expected}, got the end of the text")
     return ValueError(f"expected {expected}, got {shorten(text[position : position + 30])}")
@@ -55,6 +53,14 @@ def json_payload(text: str, start: int) -> Reading:
     return Reading(payload=payload, end=end)
 
 
+def json_list_or(reader: Reader) -> Reader:
+    """A reader of a JSON list of calls where one begins, and otherwise of what `reader` reads."""
+    return lambda text, start: (json_payload if _LIST.match(text, start) else reader)(text, start)
+
+
+_LIST = re.compile(r"\s*\[\s*\{")
+
+
 def named_json(header: str) -> Reader:
     """A reader of a header that names the tool, and the arguments as a JSON object after it.
 
@@ -68,7 +74,7 @@ def named_json(header: str) -> Reader:
         match = pattern.match(text, first, first + _LONGEST_HEADER)
         name = match["name"].strip() if match else ""
         if not match or not name:
-            raise _error(text, first, "the name of a tool")
+            raise reading_error(text, first, "the name of a tool")
         refuse_halves(text, first, match.end())
         arguments, end = read_json_at(text, match.end())
         if not isinstance(arguments, dict | str):  # a text may hold the object, see `read_arguments`
@@ -78,135 +84,6 @@ def named_json(header: str) -> Reader:
         return Reading(payload={"name": name, **identity, "arguments": arguments}, end=end)
 
     return read
-
-
-# Arguments that are text between marks.
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class _Marks:
-    """How a format writes a call whose arguments are text."""
-
-    opening: re.Pattern[str]  # group `name`
-    argument: re.Pattern[str]  # group `key`; the value begins behind it
-    value_end: re.Pattern[str]  # the mark behind a value, where it can be nothing else
-    value_close: str
-    next_line: re.Pattern[str]  # an argument on a line of its own, which no value holds but one that has lost its end
-    call_end: re.Pattern[str]
-    call_close: str
-    newlines: bool  # one newline at either end of a value belongs to the format
-
-    def read(self, text: str, start: int) -> Reading:
-        first = skip_space(text, start)
-        opening = self.opening.match(text, first)
-        name = _unquoted(opening["name"]) if opening else ""
-        if not opening or not name:
-            raise _error(text, first, "the name of a tool")
-        refuse_halves(text, first, opening.end())
-        values, end = self._values(text, opening.end())
-        # The text is copied only here: failed readings would copy the same text again and again.
-        arguments = {key: self._value(text[begin:stop]) for key, begin, stop in values}
-        return Reading(payload={"name": name, "arguments": arguments}, end=end)
-
-    def _values(self, text: str, start: int) -> tuple[list[tuple[str, int, int]], int]:
-        """The keys, each with the place of its value; and where the call ends."""
-        dead, values, passed = _dead_ends(self, text), [], []
-        position = skip_space(text, start)
-        try:
-            while not (end := self.call_end.match(text, position)):
-                if position in dead:
-                    raise ValueError(dead[position])
-                passed.append(position)
-                argument = self.argument.match(text, position)
-                if not argument:
-                    raise _error(text, position, f"an argument or {self.call_close}")
-                stop = next_end(text, self.value_end, argument.end() + len(self.value_close))
-                inner = next_end(text, self.next_line, argument.end() + 1)
-                if stop is None or (inner is not None and inner <= stop):
-                    raise ValueError(f"the call is cut off: {argument['key']!r} has no {self.value_close}")
-                refuse_halves(text, position, stop)
-                values.append((_unquoted(argument["key"]), argument.end(), stop - len(self.value_close)))
-                position = skip_space(text, stop)
-        except ValueError as error:
-            dead.update(dict.fromkeys(passed, str(error)))
-            raise
-        return values, end.end()
-
-    def _value(self, text: str) -> str:
-        return text.removeprefix("\n").removesuffix("\n") if self.newlines else text
-
-
-@lru_cache(maxsize=16)
-def _dead_ends(marks: _Marks, text: str) -> dict[int, str]:
-    """Places from which the rest of a call cannot be read, and why."""
-    return {}
-
-
-def _unquoted(name: str) -> str:
-    name = name.strip()
-    quoted = len(name) > 1 and name[0] == name[-1] and name[0] in "'\""
-    return name[1:-1] if quoted else name
-
-
-def xml_call(
-    opening: str,
-    parameter: str,
-    *,
-    parameter_close: str = "</parameter>",
-    call_close: str = "</function>",
-    outer_close: str = "</tool_call>",
-    newlines: bool = False,
-) -> Reader:
-    """A reader of tags around the call and around each argument, whose value is text.
-
-    A closing tag within a value ends it only where another argument or the call's end follows.
-
-    Args:
-        opening: A regular expression with the group `name`; quotes around the name are taken off.
-        parameter: A regular expression with the group `key`.
-        parameter_close: Ends a value.
-        call_close: Ends the call; it may be missing right before `outer_close`.
-        outer_close: What the format writes behind the call.
-        newlines: Whether the format writes a newline before and behind each value.
-    """
-    call_end = f"{re.escape(call_close)}|(?={re.escape(outer_close)})"
-    marks = _Marks(
-        opening=re.compile(opening),
-        argument=re.compile(parameter),
-        next_line=re.compile(rf"(?<!>)\n[ \t]*{parameter}"),
-        value_end=re.compile(rf"{re.escape(parameter_close)}(?=\s*(?:{parameter}|{call_end}|\Z))"),
-        value_close=parameter_close,
-        call_end=re.compile(call_end),
-        call_close=call_close,
-        newlines=newlines,
-    )
-    return marks.read
-
-
-def argument_pairs_call(key: str, value: str, *, outer_close: str = "</tool_call>") -> Reader:
-    """A reader of a name, and keys and values between tags of their own; it ends before `outer_close`.
-
-    Args:
-        key: The name of the tags around keys.
-        value: The name of the tags around values.
-        outer_close: What the format writes behind the call; without it the call was cut.
-    """
-    argument = rf"<{key}>(?P<key>[^<\n]{{1,256}})</{key}>\s*<{value}>"
-    marks = _Marks(
-        opening=re.compile(r"(?P<name>[^<\n]{1,256})"),
-        argument=re.compile(argument),
-        next_line=re.compile(rf"(?<!>)\n[ \t]*{argument}"),
-        value_end=re.compile(rf"</{value}>(?=\s*(?:<{key}>|{re.escape(outer_close)}|\Z))"),
-        value_close=f"</{value}>",
-        call_end=re.compile(f"(?={re.escape(outer_close)})"),
-        call_close=outer_close,
-        newlines=False,
-    )
-    return marks.read
-
-
-xml_parameters = xml_call(r"<function=(?P<name>[^<>\n]{1,256})>", r"<parameter=(?P<key>[^<>\n]{1,256})>", newlines=True)
-argument_pairs = argument_pairs_call("arg_key", "arg_value")
 
 
 # Python calls.
@@ -250,6 +127,16 @@ def python_calls(text: str, start: int) -> Reading:
     return Reading(payload=payload, end=end)
 
 
+def python_lines(text: str, start: int) -> Reading:
+    """`name(key=value)` calls, each on a line of its own; the payload is a list."""
+    payload, position = [], skip_space(text, start)
+    while not payload or _CALL.match(text, position):
+        reading = python_calls(text, position)
+        payload += reading.payload
+        position = skip_space(text, reading.end)
+    return Reading(payload=payload, end=position)
+
+
 def python_tag_call(text: str, start: int) -> Reading:
     """`name.call(key=value, ...)`."""
     reading = python_calls(text, start)
@@ -275,7 +162,7 @@ def brace_call(quote: str = '<|"|>') -> Reader:
         first = skip_space(text, start)
         match = opening.match(text, first)
         if not match:
-            raise _error(text, first, "`call:`, the name of a tool and '{'")
+            raise reading_error(text, first, "`call:`, the name of a tool and '{'")
         refuse_halves(text, first, match.end())
         reader = literals(text)
         arguments, end = reader.whole(lambda: reader.object(match.end()))

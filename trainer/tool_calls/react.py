@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..envs.core import MalformedCall, Message, ToolCall, ToolSchema
-from .answers import make_call, make_message, split_thinking
-from .literals import PythonLiterals, read_json_at, shorten, skip_space
-from .tool_formats import KnownFormat
+from ...envs.core import MalformedCall, Message, ToolCall, ToolSchema
+from .assistant_message import make_call, make_message, split_thinking
+from .formats import KnownFormat
+from .value_readers import PythonLiterals, read_json_at, shorten, skip_space
 
 _SYNTAX = """\
 To use a tool, write exactly these three lines, and then stop:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from .call_readers import json_payload, python_calls, python_tag_call
-from .literals import skip_space
-from .tool_formats import Span
+from .payload_readers import json_payload, python_calls, python_tag_call
+from .spans import Span
+from .value_readers import skip_space
 
 _PYTHON_TAG = "<|python_tag|>"
 _PYTHON_START = "<|python_start|>"
@@ -56,14 +56,22 @@ def _is_call(text: str, first: int) -> bool:
 
 
 def python_answer(text: str) -> Iterator[Span]:
-    """`[name(key=value), ...]` that begins the answer, or follows the `<|python_start|>` of Llama 4 there."""
-    first = skip_space(text, 0)
-    first = skip_space(text, first + len(_PYTHON_START)) if text.startswith(_PYTHON_START, first) else first
+    """`[name(key=value), ...]` that begins the answer, or follows the `<|python_start|>` of Llama 4."""
+    start, first = 0, skip_space(text, 0)
     if not _CALL_LIST.match(text, first):
-        return
+        start = text.find(_PYTHON_START)
+        first = skip_space(text, start + len(_PYTHON_START))
+        if start < 0 or not _CALL_LIST.match(text, first):
+            return
     try:
         reading = python_calls(text, first)
     except ValueError as problem:
-        yield Span(start=0, end=len(text), error=str(problem))
+        yield Span(start=start, end=len(text), error=str(problem))
     else:
-        yield Span(start=0, end=reading.end, payload=reading.payload)
+        yield Span(start=start, end=reading.end, payload=reading.payload)
+
+
+def llama4_answer(text: str) -> Iterator[Span]:
+    """`[name(key=value), ...]`, or calls in JSON as Llama 4's own template writes them."""
+    calls = list(python_answer(text))
+    yield from calls or json_answer(text)

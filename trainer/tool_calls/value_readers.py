@@ -1,9 +1,9 @@
 """Values as models write them into text: JSON, Python literals, and what other literals share with them.
 
-Every reader begins at a place of the text and says where the value ends. A caller may begin at each of ten thousand
-openings of a hostile text, and readings that began at different places may run into the same value. So a reading first
-looks for the end without making values, what it learns about each place is remembered for the last few texts, and the
-ends of strings are looked up in an index: all attempts together take time in proportion to the text.
+A reader begins at a place of the text and returns the value and where it ends. A hostile text may hold ten thousand
+openings, and readings that begin at different openings may run into the same value. A reading therefore first looks for
+the end without making values, remembers what it learns about each place (`_remembered_ends`), and looks up the ends of
+strings in an index. All attempts together take time in proportion to the text.
 """
 
 from __future__ import annotations
@@ -111,8 +111,14 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite
 
 
 @lru_cache(maxsize=16)
-def _known_ends(grammar: type, text: str) -> dict[tuple[int, str], int | str]:
-    """Where the container ends whose rest, of a kind, begins at a place; or why it cannot be read."""
+def _remembered_ends(grammar: type, text: str) -> dict[tuple[int, str], int | str]:
+    """For a place in a container and its kind: the end of that container, or why its rest cannot be read.
+
+    Invariant: an entry depends on the text behind its place only, never on where a reading began. So a second reading
+    that comes to a remembered place may jump to the end or fail at once, and all readings of a text together visit each
+    place once for each kind. Only readings that look for the end use the memory; a reading that makes values (`whole`)
+    runs once, over a stretch that is known to be complete.
+    """
     return {}
 
 
@@ -121,7 +127,7 @@ class Literals:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._known = _known_ends(type(self), text)
+        self._remembered = _remembered_ends(type(self), text)
         self._making = False  # whether values are wanted, not only the end
 
     def whole(self, read: Callable[[], Found]) -> Found:
@@ -152,20 +158,20 @@ class Literals:
             position = skip_space(self.text, start)
             while not self.text.startswith(kind[-1], position):
                 key = (position, kind)
-                known = None if self._making else self._known.get(key)
-                if isinstance(known, str):
-                    raise ValueError(known)
-                if known is not None:
-                    position = known - 1
+                remembered = None if self._making else self._remembered.get(key)
+                if isinstance(remembered, str):
+                    raise ValueError(remembered)
+                if remembered is not None:
+                    position = remembered - 1
                     break
                 passed.append(key)
                 item, position = read(position)
                 found.append(item)
                 position = self._after_item(position, kind[-1])
         except (ValueError, RecursionError) as error:
-            self._known.update(dict.fromkeys(passed, str(error)))
+            self._remembered.update(dict.fromkeys(passed, str(error)))
             raise
-        self._known.update(dict.fromkeys(passed, position + 1))
+        self._remembered.update(dict.fromkeys(passed, position + 1))
         return found, position + 1
 
     def _after_item(self, position: int, close: str) -> int:

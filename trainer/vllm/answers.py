@@ -1,20 +1,20 @@
-"""What holds for each of vLLM's answers, from this process or from a server."""
+"""Checks of vLLM's answers, from the engine in this process and from servers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from .generation import GenerationError
+from ..generation.contract import GenerationError
 
-LEAST_LOGPROB = -9999.0  # how a server writes that there is none
+LEAST_LOGPROB = -9999.0  # a server sends this for a log-probability that is not finite
 
 
 def check_answer(finish_reason: str | None, logprobs: Sequence[float]) -> None:
-    """Check that vLLM's answer is whole and can be learned from.
+    """Check that an answer is complete and that its log-probabilities are finite.
 
     Raises:
-        GenerationError: it was cut, or the model's logits are not finite.
+        GenerationError: vLLM ended the answer early, or the model's logits are not finite.
     """
     if finish_reason not in ("stop", "length"):
         raise GenerationError(f"vLLM ended an answer early: {finish_reason}")

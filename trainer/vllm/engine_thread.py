@@ -1,8 +1,8 @@
-"""EngineThread: a vLLM engine and the one thread that touches it.
+"""EngineThread: a vLLM engine and the only thread that touches it.
 
-vLLM's own asynchronous engine runs in a second process, to which new weights would have to be sent. This one stays in
-the training process: requests come and go between two of its steps, so each is its own stream, and whatever else is to
-be done to the engine is done in the same place.
+vLLM's own asynchronous engine runs in a second process, so new weights would have to be sent there. This engine stays
+in the training process. Between two of its steps the thread adds and aborts requests, so each request is its own
+stream, and runs every other call to the engine.
 """
 
 from __future__ import annotations
@@ -12,31 +12,30 @@ import concurrent.futures
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 
-from .generation import GenerationError
+from ..generation.contract import GenerationError
+from .private_api import ending_engine
 
 Result = TypeVar("Result")
 
 
 @dataclass(slots=True, frozen=True)
 class _Waiting:
-    """Who waits for a request's output."""
+    """The future of a request that the engine works on."""
 
     future: asyncio.Future[Any]
 
     def settle(self, result: Any) -> None:
-        """Hand over an output or an error; called from the engine's thread."""
+        """Resolve the future with an output or an error. Called from the engine's thread."""
         try:
             self.future.get_loop().call_soon_threadsafe(self._resolve, result)
         except RuntimeError:
-            return  # the event loop is closed: nobody waits
+            return  # the event loop is closed, so nobody waits for the future
 
     def _resolve(self, result: Any) -> None:
         if self.future.done():  # cancelled meanwhile
@@ -48,11 +47,11 @@ class _Waiting:
 
 
 class EngineThread:
-    """Steps an engine as long as there are requests.
+    """Steps an engine while there are requests.
 
     Args:
-        engine: A `vllm.v1.engine.llm_engine.LLMEngine` in this process, which belongs to the thread from now on.
-        keeps_group: PyTorch's default process group was there before the engine, and is to be there after it.
+        engine: A `vllm.v1.engine.llm_engine.LLMEngine` in this process, owned by the thread from now on.
+        keeps_group: Whether PyTorch's default process group existed before the engine and must outlive it.
     """
 
     def __init__(self, engine: Any, *, keeps_group: bool) -> None:
@@ -62,7 +61,7 @@ class EngineThread:
         self._waiting: dict[str, _Waiting] = {}
         self._jobs: list[Callable[[], None]] = []
         self._changed = threading.Condition()
-        self._closed: GenerationError | None = None  # why nothing more is done
+        self._closed: GenerationError | None = None  # set when the thread ends: the reason
         self._device = torch.cuda.current_device() if torch.cuda.is_available() else None
         with _ending:
             _living.add(self)
@@ -70,10 +69,10 @@ class EngineThread:
         self._thread.start()
 
     async def ask(self, prompt_ids: Sequence[int], params: Any) -> Any:
-        """The finished `RequestOutput` of these tokens; on cancellation the request is taken out of the engine.
+        """Return the finished `RequestOutput` for these tokens. Cancellation aborts the request.
 
         Raises:
-            GenerationError: the engine failed, or is closed.
+            GenerationError: the engine failed or is closed.
         """
         name = str(next(self._names))
         waiting = _Waiting(asyncio.get_running_loop().create_future())
@@ -85,11 +84,11 @@ class EngineThread:
             raise
 
     def call(self, function: Callable[[Any], Result]) -> Result:
-        """What a function of the engine returns, between two steps; the caller waits.
+        """Run a function of the engine between two steps, wait for it, and return its result.
 
         Raises:
             GenerationError: the engine is closed.
-            Exception: whatever the function raises.
+            Exception: the function raised it.
         """
         answer: concurrent.futures.Future[Result] = concurrent.futures.Future()
 
@@ -103,7 +102,7 @@ class EngineThread:
         return answer.result()
 
     def close(self) -> None:
-        """End the thread and the engine; requests that it has not answered fail."""
+        """End the thread and the engine. Unanswered requests fail."""
         with self._changed:
             self._closed = self._closed or GenerationError("the generator is closed")
             self._changed.notify()
@@ -123,12 +122,12 @@ class EngineThread:
 
     def _work(self) -> None:
         if self._device is not None:
-            torch.cuda.set_device(self._device)  # a new thread begins with the first GPU
+            torch.cuda.set_device(self._device)  # a new thread starts on the first GPU
         try:
             while self._do_jobs():
                 if self._waiting:
                     self._step()
-        except BaseException as error:  # every waiting episode must hear of it
+        except BaseException as error:  # every waiting episode must fail with it
             failure = GenerationError(f"vLLM failed while generating: {type(error).__name__}: {error}")
             failure.__cause__ = error
             with self._changed:
@@ -136,7 +135,7 @@ class EngineThread:
         self._end()
 
     def _do_jobs(self) -> bool:
-        """Do what was asked for, and wait for it while there are no requests; False when all is to end."""
+        """Run the waiting jobs; without requests, wait for one. Return False once the engine is closed."""
         with self._changed:
             while not (self._jobs or self._waiting or self._closed):
                 self._changed.wait()
@@ -154,7 +153,7 @@ class EngineThread:
     def _add(self, name: str, prompt_ids: list[int], params: Any, waiting: _Waiting) -> None:
         try:
             self._engine.add_request(name, {"type": "token", "prompt_token_ids": prompt_ids}, params)
-        except Exception as error:  # this request alone is wrong
+        except Exception as error:  # only this request is wrong
             failure = GenerationError(f"vLLM refused a request: {error}")
             failure.__cause__ = error
             waiting.settle(failure)
@@ -168,8 +167,8 @@ class EngineThread:
     def _end(self) -> None:
         with self._changed:
             jobs, self._jobs = self._jobs, []
-        for job in jobs:  # whoever waits for one of these must not wait for ever
-            with contextlib.suppress(Exception):  # of an engine that has failed, which everybody hears below
+        for job in jobs:  # a caller that waits for one of these must not wait for ever
+            with contextlib.suppress(Exception):  # the engine has failed; the waiting requests get the error below
                 job()
         for waiting in self._waiting.values():
             waiting.settle(self._closed)
@@ -177,33 +176,9 @@ class EngineThread:
         engine, self._engine = self._engine, None
         with _ending:
             _living.discard(self)
-            with _cleaning_up(of_groups=not _living, of_default_group=not self._keeps_group):
+            with ending_engine(of_groups=not _living, of_default_group=not self._keeps_group):
                 engine.engine_core.shutdown()
 
 
-_ending = threading.Lock()  # held while an engine ends, or becomes one of the living
+_ending = threading.Lock()  # held while an engine starts or ends
 _living: set[EngineThread] = set()
-
-
-@contextlib.contextmanager
-def _cleaning_up(*, of_groups: bool, of_default_group: bool) -> Iterator[None]:
-    """While an engine ends, let vLLM clean up no more than what nobody else needs.
-
-    It would destroy its own process groups, which other engines of this process use, and PyTorch's default one, which
-    training may go on with.
-    """
-    core: Any = import_module("vllm.v1.engine.core")
-    clean_up, destroy = core.cleanup_dist_env_and_memory, dist.destroy_process_group
-
-    def destroy_others(group: dist.ProcessGroup | None = None) -> None:
-        if group is not None:
-            destroy(group)
-
-    if not of_groups:
-        core.cleanup_dist_env_and_memory = lambda *_, **__: None
-    if not of_default_group:
-        dist.destroy_process_group = destroy_others
-    try:
-        yield
-    finally:
-        core.cleanup_dist_env_and_memory, dist.destroy_process_group = clean_up, destroy

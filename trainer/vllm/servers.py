@@ -11,25 +11,25 @@ from typing import Any
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from ..envs.threads import run_in_loop, run_in_thread
-from .generation import Generation, GenerationError, GenerationRequest, Generator, check_request
-from .vllm_answers import check_answer
-from .vllm_fleet import Fleet, Server
-from .vllm_transfer import WeightTransfer
-from .weights import check_loadable
+from ...envs.threads import run_in_loop, run_in_thread
+from ..generation.contract import Generation, GenerationError, GenerationRequest, Generator, check_request
+from ..generation.named_weights import check_loadable
+from .answers import check_answer
+from .fleet import Fleet, Server
+from .weight_transfer import WeightTransfer
 
 
 class VLLMServerGenerator(Generator):
-    """Samples with vLLM servers, of which `python -m gymnast.trainer.vllm_serve MODEL` starts one.
+    """Samples with vLLM servers; `python -m gymnast.trainer.vllm.serve MODEL` starts one.
 
-    Each request goes to the server that has the fewest; those of a server that is lost go to the others, with their
-    seeds. Several training processes share the servers, and the first of them loads weights. vLLM applies `min_p`
-    before `top_k` and `top_p`, which matters to those who combine them.
+    Each request goes to the server with the fewest requests. The requests of a lost server go to the others, with
+    their seeds. Several training processes share the servers, and rank 0 loads the weights. vLLM applies `min_p`
+    before `top_k` and `top_p`, which matters when they are combined.
 
     Args:
         urls: The servers, such as `["http://gpu1:8000", "http://gpu2:8000"]`.
-        max_model_len: Tokens of prompt and answer.
-        timeout: Seconds to wait for a server that is starting, or starting again.
+        max_model_len: Most tokens of prompt and answer together.
+        timeout: Seconds to wait for a server that starts or restarts.
         group_port: Port of this machine that servers connect to for new weights; 0 takes any free one.
 
     Raises:
@@ -39,25 +39,26 @@ class VLLMServerGenerator(Generator):
     is_shared = True
 
     def __init__(self, urls: Sequence[str], *, max_model_len: int, timeout: float = 240.0, group_port: int = 0) -> None:
-        self._transfer = WeightTransfer(group_port)
+        self._group_port = group_port
         self._run = _shared_name()
         self._model: PreTrainedModel | None = None
         self._version = self._loads = 0
         self._vocab_size: int | None = None
-        self._may_send = False  # the model does not change now
-        # One event loop sees the servers, whichever loop a request comes from.
+        self._may_send = False  # True while the model does not change
+        # One event loop talks to the servers, whichever loop a request comes from.
         run_in_loop(self._open(urls, max_model_len=max_model_len, timeout=timeout))
 
     async def _open(self, urls: Sequence[str], **options: Any) -> None:
         self._loop = asyncio.get_running_loop()
         self._sending = asyncio.Lock()
-        weakly = weakref.ref(self)  # else the servers' connections would keep this generator alive
+        weakly = weakref.ref(self)  # a strong reference would keep this generator alive
 
         async def restore(server: Server) -> bool:
             generator = weakly()
             return generator is not None and await generator._restore(server)
 
         self._fleet = Fleet(urls, restore=restore, **options)
+        self._transfer = WeightTransfer(self._fleet.client, self._group_port)
         try:
             await self._fleet.open()
         except ExceptionGroup as group:
@@ -66,13 +67,15 @@ class VLLMServerGenerator(Generator):
         except BaseException:
             await self._fleet.close()
             raise
-        self._finalizer = weakref.finalize(self, _hang_up, self._fleet, self._loop)  # when nobody knows it any more
+        self._finalizer = weakref.finalize(
+            self, _hang_up, self._fleet, self._loop
+        )  # closes a generator that is garbage-collected
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Generate one answer; on cancellation the server drops the request.
 
         Raises:
-            ValueError: there is nothing to continue, no token may be generated, or a token is not in the vocabulary.
+            ValueError: the prompt is empty, max_tokens is below 1, or a token is not in the vocabulary.
             GenerationError: a server refused the request, none was there in time, or the generator is closed.
         """
         if self._vocab_size is None:
@@ -88,30 +91,30 @@ class VLLMServerGenerator(Generator):
         return _generation(answer, version)
 
     def load_weights(self, model: PreTrainedModel, version: int) -> None:
-        """Bring the model's weights to all servers, which forget what they computed with the former ones.
+        """Send the model's weights to all servers and empty their prefix caches.
 
-        Every training process calls it; the first of them sends.
+        Every training process calls it; rank 0 sends.
 
         Raises:
             GenerationError: a server refused the weights, or no server was there in time.
-            ConfigurationError: the model is quantised, or not on a GPU where a server takes weights from one only.
+            ConfigurationError: the model is quantised, or a server needs NCCL and the model is not on a GPU.
         """
         check_loadable(model)
         self._model, self._version = model, version
         self._vocab_size = model.config.get_text_config().vocab_size
-        self._loads += 1  # the same version may be loaded again with other weights, from a checkpoint say
+        self._loads += 1  # one version may have several weights, for example after a checkpoint is loaded
         run_in_loop(self._load(f"{self._run}-{self._loads}-{version}"))
 
     @property
     def servers_present(self) -> list[str]:
-        """The servers that take part, as far as is known."""
+        """The URLs of the servers that are not known to be away."""
         return [each.url for each in self._fleet.present()]
 
     def wake(self) -> None:
         self._may_send = _is_first()
 
     def sleep(self) -> None:
-        """Training begins: a server that comes back must wait for the next weights."""
+        """Training begins: a server that returns now must wait for the next weights."""
         self._may_send = False
         run_in_loop(self._await_senders())
 
@@ -135,7 +138,7 @@ class VLLMServerGenerator(Generator):
         await self._fleet.wait_for_one()
 
     async def _restore(self, server: Server) -> bool:
-        """Bring the current weights to a server that came back without them; False if the model may be in training."""
+        """Send the current weights to a server that returned. Return False if the model may be in training."""
         async with self._sending:
             label = self._fleet.label
             if not self._may_send or label is None:
@@ -154,7 +157,7 @@ class VLLMServerGenerator(Generator):
         try:
             errors = await asyncio.shield(sending)
         except asyncio.CancelledError:
-            await asyncio.wait([sending])  # the model must not change before it has been read
+            await asyncio.wait([sending])  # the model must not change while it is read
             raise
         return {each: errors[each.url] for each in servers}
 
@@ -172,13 +175,13 @@ def _hang_up(fleet: Fleet, loop: asyncio.AbstractEventLoop) -> None:
     closing = asyncio.run_coroutine_threadsafe(fleet.close(), loop)
     try:
         asyncio.get_running_loop()
-    except RuntimeError:  # not inside a loop, which may be the very one that has to do it
+    except RuntimeError:  # not inside a loop: waiting inside one could block the loop that has to close
         closing.result(timeout=10)
 
 
 def _body(request: GenerationRequest) -> dict[str, Any]:
     sampling = request.sampling
-    greedy = sampling.temperature == 0  # then nothing else counts
+    greedy = sampling.temperature == 0  # the other options have no effect then
     return {
         "token_ids": list(request.prompt_ids),
         "return_token_ids": True,
@@ -190,15 +193,15 @@ def _body(request: GenerationRequest) -> dict[str, Any]:
             "seed": request.seed,
             "max_tokens": request.max_tokens,
             "stop_token_ids": sorted(request.stop_ids),
-            "ignore_eos": True,  # the stop ids say all
-            "logprobs": 0,  # of the sampled token
+            "ignore_eos": True,  # stop_token_ids holds every id that ends the answer
+            "logprobs": 0,  # only the sampled token's
             "detokenize": False,
         },
     }
 
 
 def _generation(answer: dict[str, Any], version: int) -> Generation:
-    """Raises: GenerationError: the answer is not complete, or the model's logits are not finite."""
+    """Raise GenerationError if the answer is incomplete or the model's logits are not finite."""
     [choice] = answer["choices"]
     logprobs = [each["logprob"] for each in choice["logprobs"]["content"]]
     check_answer(choice["finish_reason"], logprobs)
@@ -213,12 +216,12 @@ def _generation(answer: dict[str, Any], version: int) -> Generation:
 
 
 def _is_first() -> bool:
-    """Whether this is the training process that loads weights."""
+    """Whether this is the training process that sends weights."""
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def _shared_name() -> str:
-    """A name of this training run, the same in all of its processes: no other run has left such weights."""
+    """Return a random name of this run, the same in all its processes: labels of other runs never match."""
     names = [secrets.token_hex(4)]
     if dist.is_initialized():
         dist.broadcast_object_list(names, src=0)

@@ -1,88 +1,51 @@
-"""WeightTransfer: sends a model's weights to vLLM servers, by the API that vLLM has for it.
+"""WeightTransfer: sends a model's weights to vLLM servers through vLLM's weight transfer API.
 
-- `Control`: the calls that one server understands; vLLM's own engines for the trainer's side drive it, too.
-- `WeightTransfer`: all servers at once, each in the way it was started for: TCP (`vllm_tcp.py`) or NCCL.
+- `ServerAdmin`: the administrative calls of one server. vLLM's NCCL engine on the trainer's side uses it too.
+- `WeightTransfer`: sends to all servers at once, each by the backend it was started with: TCP (`over_tcp.py`) or NCCL.
 """
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError
-from urllib.parse import urlencode, urlsplit
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.parse import urlsplit
 
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..envs.core import ConfigurationError
-from .generation import GenerationError
-from .vllm_installed import check_vllm
-from .vllm_nccl import NCCLSenders
-from .vllm_tcp import WeightListener
-from .weights import named_weights
-
-CONNECT_SECONDS = 10.0
-UPDATE_SECONDS = 1800.0  # all weights, over a slow network
+from ...envs.core import ConfigurationError
+from ..generation.contract import GenerationError
+from ..generation.named_weights import named_weights
+from .http_client import CONNECT_SECONDS, Client, ServerGoneError
+from .installed import check_vllm
+from .over_nccl import NCCLSenders
+from .over_tcp import WeightListener
 
 
-class ServerGoneError(Exception):
-    """A server cannot be reached, or has ended while it was asked."""
+class ServerAdmin:
+    """Updates the weights of one server, from a thread of its own.
 
-
-def read_answer(url: str, status: int, data: bytes) -> Any:
-    """The JSON that a server answered.
-
-    Raises:
-        GenerationError: it refused or failed; with the message that it gave.
-    """
-    if status < 400:
-        try:
-            return json.loads(data) if data else None
-        except ValueError as error:  # of something between us and the server
-            raise GenerationError(f"{url} answered no JSON: {data[:200]!r}") from error
-    try:
-        message = json.loads(data)["error"]["message"]
-    except (ValueError, KeyError, TypeError):  # not in vLLM's form
-        message = " ".join(data.decode(errors="replace").split())[:200]
-    raise GenerationError(f"{url} answered {status}: {message}")
-
-
-class Control:
-    """One server, as whoever loads weights into it sees it.
-
-    All methods raise `ServerGoneError` if there is no answer, and `GenerationError` if it is an error.
+    All methods raise `ServerGoneError` if there is no answer, and `GenerationError` if the answer is an error.
 
     Args:
+        client: Makes the calls.
         url: The server's address.
-        label: What the server is to call the weights that it gets.
+        label: The name that the server gives to the weights it receives.
     """
 
-    def __init__(self, url: str, label: str) -> None:
+    def __init__(self, client: Client, url: str, label: str) -> None:
         self.url = url
+        self._client = client
         self._label = label
-        self._opener = build_opener(ProxyHandler({}))  # servers are near
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: str) -> Any:
-        """The server's answer."""
-        url = f"{self.url}/{path}?{urlencode(query)}" if query else f"{self.url}/{path}"
-        data = b"" if body is None else json.dumps(body).encode()
-        request = Request(url, data=data, method=method, headers={"Content-Type": "application/json"})
-        try:
-            with self._opener.open(request, timeout=UPDATE_SECONDS) as response:
-                status, answer = response.status, response.read()
-        except HTTPError as error:
-            status, answer = error.code, error.read()
-        except (OSError, HTTPException) as error:
-            raise ServerGoneError(f"{self.url}: {type(error).__name__} {error}") from error
-        return read_answer(url, status, answer)
+        """Return the server's answer."""
+        return self._client.call_from_thread(method, f"{self.url}/{path}", body, query=query)
 
     def own_address(self) -> str:
-        """The address of this machine on the way to the server, which is where the server finds us."""
+        """Return this machine's address as the server reaches it."""
         parts = urlsplit(self.url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
@@ -92,13 +55,13 @@ class Control:
             raise ServerGoneError(f"{self.url}: {error}") from error
 
     def world_size(self) -> int:
-        """The workers of this server, those of all its replicas."""
+        """Return the number of the server's workers, over all its replicas."""
         return self.call("GET", "get_world_size")["world_size"]
 
     def forget_prefixes(self) -> None:
-        """Drop all that was computed with former weights."""
+        """Drop every cached prefix: it was computed with the old weights."""
         if not self.call("POST", "reset_prefix_cache", reset_running_requests="true")["success"]:
-            raise GenerationError(f"{self.url} still holds prefixes that were computed with former weights")
+            raise GenerationError(f"{self.url} still holds prefixes that were computed with the old weights")
 
     # The methods that vLLM's engines call (its protocol `VLLMWeightSyncClient`).
 
@@ -116,43 +79,48 @@ class Control:
 
 
 class WeightTransfer:
-    """Sends weights; the servers are independent of each other, so one that is lost holds up no other.
+    """Sends weights to servers. The servers are independent: a lost one delays no other.
 
     Args:
-        port: The port of this machine that servers connect to; 0 takes any free one.
+        client: Calls the servers; its event loop must run while `send` does, in another thread.
+        port: Port of this machine that servers connect to; 0 takes any free one.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, client: Client, port: int = 0) -> None:
+        self._client = client
         self._port = port
         self._nccl = NCCLSenders(port)
 
     def send(
         self, model: PreTrainedModel, backends: Mapping[str, str], label: str
     ) -> dict[str, ServerGoneError | GenerationError | None]:
-        """Give these servers the model's weights under this label; what became of each, None where all is well.
+        """Send the model's weights to these servers under this label.
 
         Args:
             model: Must not change meanwhile.
             backends: `gymnast` or `nccl`, by the server's URL.
-            label: See `Control`.
+            label: See `ServerAdmin`.
+
+        Returns:
+            By URL, None for success or the error.
 
         Raises:
             ConfigurationError: the weights cannot be sent that way from here.
         """
         for url, backend in backends.items():
             _check_backend(backend, model, url)
+        weights = named_weights(model)
         with (
-            named_weights(model) as weights,
             WeightListener(weights, port=self._port) as listener,
             ThreadPoolExecutor(len(backends), "gymnast-weights") as threads,
         ):
 
             def update(url: str) -> ServerGoneError | GenerationError | None:
                 try:
-                    self._update(Control(url, label), backends[url], weights, listener)
+                    self._update(ServerAdmin(self._client, url, label), backends[url], weights, listener)
                 except (ServerGoneError, GenerationError) as error:
                     return error
-                except (RuntimeError, OSError) as error:  # of NCCL, or of the network on this side
+                except (RuntimeError, OSError) as error:  # from NCCL, or from the network on this side
                     return ServerGoneError(f"{url}: {type(error).__name__}: {error}")
                 return None
 
@@ -162,9 +130,11 @@ class WeightTransfer:
         """Leave the groups that were formed for NCCL."""
         self._nccl.close()
 
-    def _update(self, server: Control, backend: str, weights: Mapping[str, Tensor], listener: WeightListener) -> None:
+    def _update(
+        self, server: ServerAdmin, backend: str, weights: Mapping[str, Tensor], listener: WeightListener
+    ) -> None:
         offer = listener.offer(server.own_address())
-        # Requests that nobody waits for any more may still run, and the model must not while its weights come.
+        # Abandoned requests may still run, and the model must not run while its weights arrive.
         server.call("POST", "pause", mode="abort")
         try:
             if backend == "nccl":
@@ -182,7 +152,7 @@ class WeightTransfer:
 
 
 def _check_backend(backend: str, model: PreTrainedModel, url: str) -> None:
-    """Raises: ConfigurationError: NCCL needs vLLM and a GPU on this side, too."""
+    """Raise ConfigurationError where NCCL lacks vLLM or a GPU on this side."""
     if backend != "nccl":
         return
     if model.device.type != "cuda":

@@ -1,0 +1,143 @@
+"""The parts of a trainer, put together from its configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
+from inspect import signature
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..envs.core import ConfigurationError
+from ..envs.engine.rollout_engine import RolloutEngine
+from ..envs.registry import EnvironmentLike, EnvironmentSource
+from ..envs.rewards import RewardFunction, Rewards
+from .chat.chat_format import ChatFormat
+from .config import AgentConfig
+from .distributed import Processes
+from .generation.contract import Generator
+from .generator_choice import make_generator
+from .rollout.episode_player import EpisodePlayer
+from .rollout.schedule import Rows, Schedule
+from .rollout.token_policy import TokenPolicy, begin_trace
+from .startup_checks import check_data_sets
+from .tool_calls.custom import ToolParser
+from .tool_calls.formats import ToolFormat
+
+
+def make_player(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    environment: EnvironmentLike,
+    args: AgentConfig,
+    *,
+    reward_funcs: RewardFunction | Sequence[RewardFunction],
+    tool_format: str | ToolFormat | ToolParser | None,
+    generator: Generator | None,
+    data_sets: tuple[Rows | None, Rows | Mapping[str, Rows] | None],
+    step: Callable[[], int],
+) -> EpisodePlayer:
+    """The player of this configuration.
+
+    Args:
+        data_sets: For training and for evaluation; they are checked before a generator is made, which takes long.
+        step: Returns how many optimiser steps the model's weights have seen.
+        **others: As in `AgentTrainer`.
+
+    Raises:
+        ConfigurationError: the model, its chat template or its generator cannot do what the configuration asks.
+    """
+    functions = [reward_funcs] if callable(reward_funcs) else reward_funcs
+    rewards = Rewards(functions, args.reward_weights, timeout=args.reward_timeout)
+    chat = ChatFormat(
+        tokenizer,
+        tool_format=tool_format,
+        end_token_ids=_end_token_ids(model),
+        template_kwargs=args.chat_template_kwargs,
+        today=args.template_date,
+    )
+    _check_template_kwargs(tokenizer, args.chat_template_kwargs or {})
+    budgets = args.budgets(max_model_len=_context_length(model, args.max_model_len))
+    check_data_sets(
+        *data_sets,
+        source=EnvironmentSource.of(environment),
+        rewards=rewards,
+        begin=partial(begin_trace, chat, budgets, args.overlong_prompts),
+        limits=args.limits,
+    )
+    if generator is None:
+        pad_id = padding_id(tokenizer, chat)
+        generator = make_generator(model, args, pad_id=pad_id, max_model_len=budgets.max_model_len)
+    policy = TokenPolicy(
+        chat, generator, sampling=args.sampling, budgets=budgets, overlong_prompts=args.overlong_prompts
+    )
+    engine = RolloutEngine(
+        environment,
+        policy,
+        rewards=rewards,
+        limits=args.limits,
+        max_concurrency=args.max_concurrency,
+        on_failure=args.on_failure,
+    )
+    return EpisodePlayer(model, engine, policy, seed=args.seed, step=step)
+
+
+def make_schedule(num_tasks: int, args: AgentConfig, processes: Processes) -> Schedule:
+    """The schedule of this process."""
+    assert args.steps_per_generation is not None
+    return Schedule(
+        num_tasks=num_tasks,
+        num_generations=args.num_generations,
+        groups_per_process=args.groups_per_process,
+        num_processes=processes.count,
+        process_index=processes.index,
+        steps_per_generation=args.steps_per_generation,
+        num_iterations=args.num_iterations,
+        seed=args.data_seed if args.data_seed is not None else args.seed,
+        shuffle=args.shuffle_dataset,
+    )
+
+
+def padding_id(tokenizer: PreTrainedTokenizerBase, chat: ChatFormat) -> int:
+    """The token that fills rows: the tokenizer's, or an end token."""
+    pad_id = tokenizer.pad_token_id
+    return pad_id if isinstance(pad_id, int) else chat.end_id
+
+
+def _check_template_kwargs(tokenizer: PreTrainedTokenizerBase, given: Mapping[str, Any]) -> None:
+    """Check that the chat template mentions each argument: Jinja ignores those that it does not know.
+
+    Raises:
+        ValueError: it does not.
+    """
+    known = {*re.findall(r"\w+", str(tokenizer.chat_template)), *signature(tokenizer.apply_chat_template).parameters}
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"chat_template_kwargs has {name!r}, which the chat template never reads{hint}")
+
+
+def _end_token_ids(model: PreTrainedModel) -> list[int]:
+    """Every end-of-turn id of the model's generation config."""
+    ids = model.generation_config.eos_token_id if model.generation_config is not None else None
+    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+
+
+def _context_length(model: PreTrainedModel, given: int | None) -> int:
+    """Tokens of the context: `given`, or the model's own number.
+
+    Raises:
+        ConfigurationError: neither is known, or more is given than the model has.
+    """
+    length: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if given is None:
+        if length is None:
+            raise ConfigurationError("the model's config does not tell its context length; set max_model_len")
+        return length
+    if length is not None and given > length:
+        raise ConfigurationError(f"max_model_len={given} is more than the model's context of {length} tokens")
+    return given

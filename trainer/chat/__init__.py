@@ -1,0 +1,1 @@
+"""Messages to exact tokens and back, by the tokenizer's chat template; start reading at `chat_format.py`."""

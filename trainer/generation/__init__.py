@@ -1,0 +1,1 @@
+"""Token ids to token ids: the generators' contract, and the generator that samples with transformers."""

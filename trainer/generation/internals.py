@@ -1,0 +1,99 @@
+"""The only file here that uses names which transformers and PEFT do not document; a test checks that they still hold.
+
+- Key-value caches: `is_plain`, `keep_rows`, `drop_columns`, `append_rows`.
+- Adapters and tied weights: `merged_state`, `is_adapted`, `ties`, `to_checkpoint_names`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+from transformers.core_model_loading import revert_weight_conversion
+
+
+def is_plain(cache: DynamicCache) -> bool:
+    """Whether all layers hold keys and values of all tokens: no sliding window and no recurrent state."""
+    return all(type(layer) is DynamicLayer and layer.is_initialized for layer in cache.layers)
+
+
+def keep_rows(cache: DynamicCache, indices: Tensor) -> None:
+    """Keep these rows of any cache, recurrent states included."""
+    cache.reorder_cache(indices)  # type: ignore[arg-type] # any integer tensor will do
+
+
+def drop_columns(cache: DynamicCache, count: int) -> None:
+    """Drop so many columns on the left of a plain cache."""
+    layer: Any
+    for layer in cache.layers:
+        layer.keys, layer.values = layer.keys[:, :, count:], layer.values[:, :, count:]
+
+
+def append_rows(cache: DynamicCache, other: DynamicCache) -> None:
+    """Move the rows of another plain cache to the end of this one; the shorter rows are filled on the left."""
+    mine: Any
+    theirs: Any
+    for mine, theirs in zip(cache.layers, other.layers, strict=True):
+        mine.keys, mine.values = stack(mine.keys, theirs.keys), stack(mine.values, theirs.values)
+        theirs.keys = theirs.values = None  # so that no more than one layer is in memory twice
+
+
+def stack(one: Tensor, other: Tensor) -> Tensor:
+    """Rows of both, filled with zeros on the left: (B, ..., L, D) and (C, ..., M, D) to (B + C, ..., max(L, M), D)."""
+    rows, length = len(one) + len(other), max(one.shape[-2], other.shape[-2])
+    both = one.new_zeros(rows, *one.shape[1:-2], length, one.shape[-1])
+    both[: len(one), ..., length - one.shape[-2] :, :] = one
+    both[len(one) :, ..., length - other.shape[-2] :, :] = other
+    return both
+
+
+def merged_state(model: nn.Module) -> dict[str, Tensor]:
+    """The model's state with its active adapters merged, under the names that it has without adapters.
+
+    The model is not changed. Tensors of layers without an adapter share the model's memory.
+    """
+    replaced: dict[str, Mapping[str, Tensor]] = {}
+    layer: Any
+    for name, layer in model.named_modules():
+        if name.startswith(tuple(f"{outer}." for outer in replaced)):
+            continue
+        if hasattr(layer, "get_base_layer"):
+            replaced[name] = _merged_layer(layer)
+        elif hasattr(layer, "modules_to_save"):
+            [active] = layer.active_adapters
+            replaced[name] = layer.modules_to_save[active].state_dict()
+    prefixes = tuple(f"{name}." for name in replaced)
+    state = {name: value for name, value in model.state_dict().items() if not name.startswith(prefixes)}
+    return state | {f"{name}.{key}": value for name, own in replaced.items() for key, value in own.items()}
+
+
+def _merged_layer(layer: Any) -> Mapping[str, Tensor]:
+    """The state of the layer under an adapter, merged in a copy: taking it out again would leave rounding errors."""
+    options = [vars(each).get("kwargs") for each in layer.modules()]  # of LoRA; they may hold another layer's tensors
+    merged = copy.deepcopy(layer, {id(each): each for each in options})
+    for each in merged.modules():  # an adapter of a parameter may lie in another one
+        if hasattr(each, "get_base_layer") and not each.disable_adapters:
+            each.merge()
+    return merged.get_base_layer().state_dict()
+
+
+def is_adapted(model: nn.Module, weight: str) -> bool:
+    """Whether an adapter wraps the layer that a weight belongs to, or trains a copy of it (`modules_to_save`)."""
+    layer = model.get_submodule(weight.rpartition(".")[0])
+    return hasattr(layer, "get_base_layer") or hasattr(layer, "modules_to_save")
+
+
+def ties(model: nn.Module) -> dict[str, str]:
+    """Names of weights that are tied, each with the name of the weight that it is tied to."""
+    return dict(getattr(model, "all_tied_weights_keys", None) or {})
+
+
+def to_checkpoint_names(model: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The state as the model's checkpoints hold it: transformers fuses and renames some weights when it loads them."""
+    with torch.no_grad():
+        return revert_weight_conversion(model, state)

@@ -1,0 +1,52 @@
+"""The weights of a model as an inference engine loads them: named as in the model's checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ...envs.core import ConfigurationError
+from .internals import is_adapted, merged_state, ties, to_checkpoint_names
+
+
+def check_loadable(model: PreTrainedModel) -> None:
+    """Check that `named_weights` can name all weights.
+
+    Raises:
+        ConfigurationError: the weights are quantised.
+    """
+    if getattr(model, "is_quantized", False):
+        raise ConfigurationError(
+            "the model is quantised, and its weights cannot be sent to vLLM; load it without quantisation, or use "
+            "generator='transformers'"
+        )
+
+
+@torch.no_grad()
+def named_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The weights by their names in a checkpoint, with adapters (of PEFT, or `model.add_adapter`) merged.
+
+    The model is not changed. Weights without an adapter share its memory. A weight that is tied to another is left out.
+
+    Raises:
+        ConfigurationError: an adapter changes one of two weights that the config ties.
+    """
+    wrapped: Any = model
+    base = wrapped.get_base_model() if hasattr(model, "get_base_model") else wrapped  # PEFT's wrapper
+    weights = merged_state(base)
+    for name, source in ties(base).items():
+        if name in weights and source in weights:
+            if is_adapted(base, name) != is_adapted(base, source) or not _same(weights[name], weights[source]):
+                raise ConfigurationError(
+                    f"the model's config ties {name} to {source}, but only one of them is trained: vLLM has one weight "
+                    f"for both; adapt both, with ensure_weight_tying, or neither"
+                )
+            del weights[name]
+    return to_checkpoint_names(base, weights)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.data_ptr() == other.data_ptr() or torch.allclose(one, other, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,32 @@
+"""Episodes to a loss: samples, groups, advantages, log-probabilities, losses.
+
+One optimiser step, from rows of the data set to new weights, with the function that does each line:
+
+    while micro-batches of this step are missing:                   trainer.AgentTrainer.next_batches, _batch
+        if the current round is used up:                            trainer.AgentTrainer._play_round
+            generator <- the model's weights, if they have changed  rollout.weight_sync.WeightSync
+            specs = tasks x num_generations, each with its seeds    rollout.schedule.Schedule.specs
+            for each spec, all at the same time:                    envs.engine.RolloutEngine.run
+                messages = environment.reset(task)                  envs.engine.play_episode
+                prompt_ids = render(messages)                       rollout.token_policy.TokenPolicy.begin
+                until the episode ends:
+                    ids, logprobs = sample(all ids so far)          generation.contract.Generator.generate
+                    message = read tool calls from the ids          chat.chat_format.ChatFormat.parse
+                    observation, reward = environment.step(message) envs.tool_env.ToolEnv.astep
+                    append ids (mask 1), observation ids (mask 0)   rollout.token_policy
+                reward += reward functions                          envs.rewards.Rewards
+            groups = episodes of one task with reward and tokens    learning.groups.form_groups
+            old_logprobs, ref_logprobs = forward passes, if needed  learning.scoring.Scorer, learning.reference
+            rewards -= beta * KL, for RLOO                          learning.losses.kl_in_reward
+            advantages = reward - baseline of its group             learning.advantages.grpo, rloo
+            advantages /= a standard deviation of rewards           learning.advantages.scale_advantages
+            micro-batches = shuffled, split and padded samples      learning.samples.split_evenly, make_batch
+    counts = loss tokens and sequences, over all processes          learning.samples, learning.losses.StepCounts
+    for each micro-batch:                                           trainer.AgentTrainer.compute_loss
+        logprobs = log softmax(model(ids) / temperature)            learning.logprobs.token_logprobs
+        ratio = exp(logprobs - old_logprobs)                        learning.losses.policy_loss
+        terms = -min(ratio * A, clip(ratio) * A) + beta * KL        learning.losses.policy_loss
+        loss = sum of terms / counts of the whole step              learning.losses.LOSSES[loss_type].reduce
+        loss.backward()                                             transformers.Trainer
+    optimiser step                                                  transformers.Trainer
+"""

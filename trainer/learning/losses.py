@@ -1,0 +1,202 @@
+"""Policy-gradient losses, as a table: two losses differ only in their rows of `LOSSES`.
+
+Every row is the clipped objective of PPO (Schulman et al. 2017, arXiv 1707.06347),
+
+    -min(ratio * advantage, clip(ratio, 1 - epsilon_low, 1 + epsilon_high) * advantage)
+
+and a row says two things: whether the ratio pi/pi_old belongs to a token or to the whole sequence, and how the terms
+are reduced to one number. The loss is ready for `backward()`: it is already divided by gradient accumulation.
+
+Axes: B sequences (rows of one micro-batch); T tokens, of which those with mask 1 count; R ratios of a row, T or 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .settings import LearningSettings
+
+MAX_LOG_RATIO = 20.0
+"""Larger log-ratios are clamped to this. `exp` overflows float32 at 88, which a sum over a long sequence can reach. The
+gradient of an infinite ratio is NaN even where clipping discards it (0 * inf)."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class LossInputs:
+    """The tensors of one micro-batch that its loss is computed from."""
+
+    logprobs_BT: Tensor
+    """Log-probabilities under the policy in training, with gradient."""
+    old_logprobs_BT: Tensor | None = None
+    """Under the policy that sampled. None: on-policy, so the ratio is 1 and only its gradient matters."""
+    mask_BT: Tensor
+    """1 (or True) on loss tokens, which the model sampled; 0 on tool results and padding, whose values are ignored."""
+    advantages_B: Tensor
+    """One for each sequence."""
+    ref_logprobs_BT: Tensor | None = None
+    """Under the reference model, for the KL term. None: no KL term."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class StepCounts:
+    """The sizes of one optimiser step, which losses divide by."""
+
+    loss_tokens: float | Tensor
+    """Loss tokens of all micro-batches and processes."""
+    sequences: float | Tensor
+    """Sequences with a loss token, of all micro-batches and processes."""
+    micro_batches: int
+    """Micro-batches of each process; only `bnpo` reads it."""
+    processes: int
+    """Processes, over which gradients are averaged."""
+
+
+Reduction = Callable[[Tensor, Tensor, StepCounts, LearningSettings], Tensor]
+"""(terms_BR, mask_BR, counts, settings) -> the scalar loss. The terms are 0 where the mask is 0."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Loss:
+    """A row of `LOSSES`."""
+
+    level: Literal["token", "sequence"]
+    """One ratio for each token, or one for each sequence: the ratio of the probabilities of all its loss tokens."""
+    reduce: Reduction
+    """Reduces the terms of a micro-batch to its share of the step's loss.
+
+    Gradients are added over micro-batches and averaged over processes. So the divisor is a count of the whole step,
+    divided by the number of processes; then the gradient does not depend on how rows are cut into micro-batches.
+    """
+
+
+def mean_of_sequence_means(terms_BR: Tensor, mask_BR: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
+    """Each sequence of the step weighs the same, whatever its length."""
+    means_B = terms_BR.sum(dim=1) / mask_BR.sum(dim=1).clamp(min=1)
+    return means_B.sum() / _per_process(counts.sequences, counts, means_B)
+
+
+def mean_of_all_tokens(terms_BR: Tensor, mask_BR: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
+    """Each token of the step weighs the same."""
+    return terms_BR.sum() / _per_process(counts.loss_tokens, counts, terms_BR)
+
+
+def sum_over_longest(terms_BR: Tensor, mask_BR: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
+    """Divides by sequences times `max_completion_length`, a constant, so that long answers are not favoured."""
+    return terms_BR.sum() / (_per_process(counts.sequences, counts, terms_BR) * settings.max_completion_length)
+
+
+def mean_of_local_tokens(terms_BR: Tensor, mask_BR: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
+    """Each token of this micro-batch weighs the same: the one reduction that depends on how rows are cut."""
+    return terms_BR.sum() / mask_BR.sum().clamp(min=1) / counts.micro_batches
+
+
+def _per_process(count: float | Tensor, counts: StepCounts, like: Tensor) -> Tensor:
+    count = torch.as_tensor(count, dtype=like.dtype, device=like.device)
+    return count.clamp(min=1) / counts.processes
+
+
+LOSSES: dict[str, Loss] = {
+    # Shao et al. 2024, "DeepSeekMath", arXiv 2402.03300, equation 3.
+    "grpo": Loss(level="token", reduce=mean_of_sequence_means),
+    # TRL's documentation of `GRPOConfig.loss_type`: https://huggingface.co/docs/trl/grpo_trainer.
+    "bnpo": Loss(level="token", reduce=mean_of_local_tokens),
+    # Liu et al. 2025, "Understanding R1-Zero-Like Training", arXiv 2503.20783: no bias towards long wrong answers.
+    "dr_grpo": Loss(level="token", reduce=sum_over_longest),
+    # Yu et al. 2025, "DAPO", arXiv 2503.14476, section 3.3, over the whole step.
+    "dapo": Loss(level="token", reduce=mean_of_all_tokens),
+    # Ahmadian et al. 2024, "Back to Basics", arXiv 2402.14740: the whole sequence is one action.
+    "rloo": Loss(level="sequence", reduce=mean_of_sequence_means),
+}
+
+
+def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCounts) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of one micro-batch, and statistics under TRL's names.
+
+    Values at positions with mask 0 have no influence, not even NaN. A micro-batch without loss tokens has
+    loss 0 and gradients of 0. The statistics are of this micro-batch in this process: `*_mean` and `kl` over its loss
+    tokens (over its sequences for a sequence-level ratio), `*_min` and `*_max` of the rates of its sequences.
+
+    Raises:
+        ValueError: `loss_type` is not in `LOSSES`, or it has a sequence-level ratio and reference log-probabilities
+            were given: there the KL belongs in the reward, see `kl_in_reward`.
+    """
+    loss_type = settings.loss_type
+    if loss_type not in LOSSES:
+        raise ValueError(f"Unknown loss_type: {loss_type!r}. Known are {', '.join(LOSSES)}.")
+    loss = LOSSES[loss_type]
+    if loss.level == "sequence" and inputs.ref_logprobs_BT is not None:
+        raise ValueError(
+            f"The KL of loss_type {loss_type!r} goes into the reward: use kl_in_reward instead of ref_logprobs_BT."
+        )
+
+    mask_BT = inputs.mask_BT.bool()
+    logprobs_BT = inputs.logprobs_BT
+    old_logprobs_BT = logprobs_BT.detach() if inputs.old_logprobs_BT is None else inputs.old_logprobs_BT
+    # Masked before `exp`, so that nothing at a masked position can become infinite: inf * 0 is NaN.
+    log_ratio_BT = torch.where(mask_BT, logprobs_BT - old_logprobs_BT, 0.0)
+    if loss.level == "token":
+        log_ratio_BR, mask_BR = log_ratio_BT, mask_BT
+    else:
+        log_ratio_BR, mask_BR = log_ratio_BT.sum(dim=1, keepdim=True), mask_BT.any(dim=1, keepdim=True)
+
+    ratio_BR = log_ratio_BR.clamp(max=MAX_LOG_RATIO).exp()
+    clipped_BR = ratio_BR.clamp(1 - settings.epsilon_low, 1 + settings.epsilon_high)
+    advantages_B1 = inputs.advantages_B[:, None]
+    terms_BR = -torch.min(ratio_BR * advantages_B1, clipped_BR * advantages_B1)
+    stats = _clip_stats(ratio_BR.detach(), advantages_B1, mask_BR, settings)
+
+    if inputs.ref_logprobs_BT is not None:
+        kl_BT = k3(torch.where(mask_BT, inputs.ref_logprobs_BT - logprobs_BT, 0.0))
+        if settings.use_bias_correction_kl:
+            kl_BT = kl_BT * ratio_BR
+        if settings.beta != 0:
+            terms_BR = terms_BR + settings.beta * kl_BT
+        stats["kl"] = _masked_mean(kl_BT.detach(), mask_BT)
+
+    return loss.reduce(torch.where(mask_BR, terms_BR, 0.0), mask_BR, counts, settings), stats
+
+
+def k3(log_ratio: Tensor) -> Tensor:
+    """Estimate KL(pi || ref) at tokens sampled from pi, from log(ref/pi): unbiased and never negative.
+
+    The estimator k3 of Schulman 2020, http://joschu.net/blog/kl-approx.html.
+    """
+    return log_ratio.exp() - log_ratio - 1
+
+
+def kl_in_reward(old_logprobs_BT: Tensor, ref_logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The sum of log(pi_old/ref) over each sequence's loss tokens, (B,); beta times it is subtracted from the reward.
+
+    Unlike `k3` this may be negative; its expectation is the KL of the sequence (Ahmadian et al. 2024, arXiv
+    2402.14740).
+    """
+    return torch.where(mask_BT.bool(), old_logprobs_BT - ref_logprobs_BT, 0.0).sum(dim=1)
+
+
+def _masked_mean(values_BR: Tensor, mask_BR: Tensor) -> Tensor:
+    return torch.where(mask_BR, values_BR, 0.0).sum() / mask_BR.sum().clamp(min=1)
+
+
+def _clip_stats(
+    ratio_BR: Tensor, advantages_B1: Tensor, mask_BR: Tensor, settings: LearningSettings
+) -> dict[str, Tensor]:
+    """Rates of clipping: from below, from above, and both. Sequences without loss tokens do not count."""
+    low_BR = mask_BR & (ratio_BR < 1 - settings.epsilon_low) & (advantages_B1 < 0)
+    high_BR = mask_BR & (ratio_BR > 1 + settings.epsilon_high) & (advantages_B1 > 0)
+    counts_B = mask_BR.sum(dim=1)
+    low_B = low_BR.sum(dim=1) / counts_B.clamp(min=1)
+    high_B = high_BR.sum(dim=1) / counts_B.clamp(min=1)
+    total = counts_B.sum().clamp(min=1)
+    return {
+        "clip_ratio/low_mean": low_BR.sum() / total,
+        "clip_ratio/high_mean": high_BR.sum() / total,
+        "clip_ratio/region_mean": (low_BR | high_BR).sum() / total,
+        # A rate is at most 1, so 1 never wins the minimum; it is 0 where no sequence counts.
+        "clip_ratio/low_min": low_B.masked_fill(counts_B == 0, 1.0).min() * (counts_B > 0).any(),
+        "clip_ratio/high_max": high_B.max(),
+    }

@@ -1,0 +1,47 @@
+"""LearningSettings: the options that the scorer and the objective read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .advantages import ALGORITHMS, Scale
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class LearningSettings:
+    """Options that stay the same for a whole run; `AgentConfig.learning_settings` builds them."""
+
+    algorithm: str
+    """A row of `ALGORITHMS`."""
+    loss_type: str
+    """A row of `LOSSES`."""
+    temperature: float
+    """Logits are divided by it, because tokens were sampled with it."""
+    samples_all_tokens: bool
+    """False if top-p, top-k or min-p is on. Then the sampler's log-probabilities are not comparable with ours."""
+    is_on_policy: bool
+    """Whether every sample of a round is used once, before the weights change."""
+    epsilon_low: float
+    """The ratio is clipped at 1 - epsilon_low where the advantage is negative."""
+    epsilon_high: float
+    """The ratio is clipped at 1 + epsilon_high where the advantage is positive."""
+    beta: float
+    """Weight of the KL term. At 0 the KL is measured if there is a reference, but not trained on."""
+    use_bias_correction_kl: bool
+    """Multiply the KL term by the ratio, so that its gradient is the reverse KL's (DeepSeek-V3.2, arXiv 2512.02556).
+
+    TRL 1.16 does so by default. It changes the gradient on-policy too: the ratio is 1, but its gradient is not 0.
+    """
+    max_completion_length: int
+    """Most tokens that a completion can have; `dr_grpo` divides by it."""
+    scale_rewards: Scale
+    """Which standard deviation advantages are divided by."""
+    normalize_advantages: bool
+    """Whiten the advantages of a round."""
+    rows_at_once: int
+    """Rows in one forward pass of the scorer."""
+
+    @property
+    def charges_kl(self) -> bool:
+        """Whether the divergence from the reference is taken off the reward."""
+        return self.beta != 0 and ALGORITHMS[self.algorithm].kl == "reward"

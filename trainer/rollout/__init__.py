@@ -1,0 +1,1 @@
+"""Tasks to episodes to training batches; start reading at `schedule.py`."""

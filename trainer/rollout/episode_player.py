@@ -1,0 +1,122 @@
+"""EpisodePlayer: an engine and its policy behind one blocking call."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from ...envs.engine.rollout_engine import RolloutEngine, group_specs
+from ...envs.episode import Episode, EpisodeSpec
+from ...envs.threads import run_in_loop
+from ..generation.contract import Generator
+from ..generation.evaluation_mode import evaluating
+from .schedule import Row
+from .token_policy import TokenPolicy
+from .weight_sync import WeightSync
+
+
+class EpisodePlayer:
+    """Plays episodes with the current weights of a model.
+
+    Args:
+        model: The model in training; its weights are sent to the policy's generator when they have changed.
+        engine: Plays the episodes.
+        policy: The engine's policy.
+        seed: Seeds `play_rows` by default.
+        step: Returns how many optimiser steps the model's weights have seen.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        engine: RolloutEngine,
+        policy: TokenPolicy,
+        *,
+        seed: int,
+        step: Callable[[], int],
+    ) -> None:
+        self.model = model
+        self.engine = engine
+        self.policy = policy
+        self.seed = seed
+        self._sync = WeightSync(model, policy.generator, step)
+        self._playing: asyncio.Task[Any] | None = None
+        self._cancelled = False
+
+    @property
+    def generator(self) -> Generator:
+        """The generator that samples."""
+        return self.policy.generator
+
+    def play(self, specs: Iterable[EpisodeSpec], *, temperature: float | None = None) -> list[Episode]:
+        """Play these episodes, at the training temperature unless told otherwise.
+
+        Raises:
+            asyncio.CancelledError: `cancel` was called meanwhile; every environment is closed.
+        """
+        engine = self.engine
+        if temperature is not None:
+            engine = copy.copy(engine)
+            engine.policy = self.policy.at(replace(self.policy.sampling, temperature=temperature))
+
+        async def run() -> list[Episode]:
+            self._playing = asyncio.current_task()
+            try:
+                if self._cancelled:  # before there was a task
+                    raise asyncio.CancelledError
+                return await engine.run(specs)
+            finally:
+                self._playing = None
+
+        self._cancelled = False
+
+        # The generator's thread restores what it found when it stops decoding, which may be after the last answer has
+        # come: it must not find a model in training mode, or the next forward pass may meet dropout.
+        with evaluating(self.model):
+            try:
+                self.generator.wake()
+                self._sync()
+                return run_in_loop(run())
+            finally:
+                self.generator.sleep()
+
+    def play_rows(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        indices: Iterable[int] | None = None,
+        *,
+        count: int,
+        temperature: float | None = None,
+        seed: int | None = None,
+    ) -> list[Episode]:
+        """Play `count` episodes of each row, or of the rows at these indices.
+
+        Seeds depend on a row's place among all rows, not on which of them are played here.
+
+        Raises:
+            TypeError: a row is not a mapping.
+        """
+        seed = self.seed if seed is None else seed
+        specs: list[EpisodeSpec] = []
+        for index in range(len(rows)) if indices is None else indices:
+            specs += group_specs(f"eval-{index}", Row(rows[index], f"row {index}"), group_size=count, seed=seed)
+        return self.play(specs, temperature=temperature)
+
+    def environment_of(self, episode: Episode) -> str | None:
+        """The name of an episode's environment, where a dict of them was given."""
+        try:
+            return self.engine.source.choose(episode.spec.task.row)
+        except ValueError:  # the row names none, so the episode has failed
+            return None
+
+    def cancel(self) -> None:
+        """Cancel what `play` is playing; safe from a signal handler."""
+        self._cancelled = True  # first: `play` looks at it as soon as there is a task
+        task = self._playing
+        if task is not None:
+            task.get_loop().call_soon_threadsafe(task.cancel)

@@ -1,0 +1,49 @@
+"""Round: the samples of episodes that were played at once, as training batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..learning.samples import Sample, make_batch, split_evenly
+
+
+class Round:
+    """A round as training batches.
+
+    A round that serves several optimiser steps was sampled with weights that are gone after the first of them, so a
+    checkpoint in its middle keeps the samples: they could not be played again.
+
+    Args:
+        index: The number of the round since the beginning of training.
+        samples: In the order in which they are cut into batches; empty if no group can be learned from.
+        parts: The number of batches.
+        pad_id: Fills the rows of a batch.
+    """
+
+    def __init__(self, index: int, samples: Sequence[Sample], *, parts: int, pad_id: int) -> None:
+        self.index = index
+        self.samples = list(samples)
+        self._parts = parts
+        self._pad_id = pad_id
+
+    @cached_property
+    def batches(self) -> list[dict[str, Tensor]]:
+        parts = split_evenly(self.samples, self._parts, pad_id=self._pad_id)
+        return [make_batch(part, pad_id=self._pad_id) for part in parts]
+
+    def save(self, path: Path) -> None:
+        torch.save({"index": self.index, "samples": [asdict(each) for each in self.samples]}, path)
+
+    @classmethod
+    def load(cls, path: Path, *, parts: int, pad_id: int) -> Round:
+        """The round that `save` wrote."""
+        saved: dict[str, Any] = torch.load(path, weights_only=True)
+        samples = [Sample(**each) for each in saved["samples"]]
+        return cls(saved["index"], samples, parts=parts, pad_id=pad_id)

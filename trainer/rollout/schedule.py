@@ -1,0 +1,102 @@
+"""Schedule: which tasks are played in which round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ...envs.engine.rollout_engine import group_specs
+from ...envs.episode import EpisodeSpec
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class Row(dict[str, Any]):
+    """A row that says where it stands when a column is missing."""
+
+    def __init__(self, row: Mapping[str, Any], place: str) -> None:
+        if not isinstance(row, Mapping):
+            raise TypeError(f"{place} must be a mapping, got {type(row).__name__}: {row!r}")
+        super().__init__(row)
+        self.place = place
+
+    def __missing__(self, column: str) -> Any:
+        raise KeyError(f"{self.place} has no {column!r}; it has {sorted(self)}")
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Schedule:
+    """Which tasks are played in which round, and which batch of it comes when; the same for the same seed.
+
+    A *round* is played at once, with the same weights: `num_generations` episodes of some tasks. It is cut into
+    `steps_per_generation` micro-batches, which are used `num_iterations` times. Batches are numbered from the
+    beginning of training.
+
+    Tasks come in an endless sequence of permutations of the data set: every task is used equally often, and a round
+    may be larger than the data set.
+    """
+
+    num_tasks: int
+    num_generations: int
+    groups_per_process: int
+    num_processes: int
+    process_index: int
+    steps_per_generation: int
+    num_iterations: int
+    seed: int
+    shuffle: bool
+
+    @property
+    def groups_per_round(self) -> int:
+        return self.groups_per_process * self.num_processes
+
+    @property
+    def batches_per_round(self) -> int:
+        return self.steps_per_generation * self.num_iterations
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return -(-self.num_tasks // self.groups_per_round) * self.batches_per_round
+
+    def batches_before(self, step: int, *, accumulation_steps: int) -> int:
+        """The number of batches that so many optimiser steps use; the last step of an epoch may use fewer."""
+        epoch, step = divmod(step, -(-self.batches_per_epoch // accumulation_steps))
+        return epoch * self.batches_per_epoch + step * accumulation_steps
+
+    def specs(self, rows: Rows, round_index: int) -> list[EpisodeSpec]:
+        """This process's episodes of a round: whole groups."""
+        first = round_index * self.groups_per_round + self.process_index * self.groups_per_process
+        specs = []
+        for place in range(first, first + self.groups_per_process):
+            visit, index = divmod(place, self.num_tasks)
+            if self.shuffle:
+                index = int(_permutation(self.num_tasks, self.seed, visit)[index])
+            row = Row(rows[index], f"row {index} of train_dataset")
+            specs += group_specs(f"train-{index}", row, group_size=self.num_generations, seed=self.seed, visit=visit)
+        return specs
+
+    def batch_order(self, round_index: int, count: int) -> list[int]:
+        """The order in which a round's samples are cut into batches."""
+        rng = np.random.default_rng([self.seed, round_index, self.process_index])
+        return rng.permutation(count).tolist()
+
+    def describe(self, rows: Rows) -> dict[str, Any]:
+        """What a resumed training must have in common with the one that it continues."""
+        plan = asdict(self)
+        del plan["process_index"]
+        return plan | {"first row": _text(rows[0]), "last row": _text(rows[len(rows) - 1])}
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    """The beginning of a row, the same in every run: the `repr` of an object may have its address in it."""
+    return json.dumps(dict(row), skipkeys=True, default=lambda value: type(value).__name__)[:1000]
+
+
+@lru_cache(maxsize=2)  # a round reaches at most from one permutation into the next, unless the data set is tiny
+def _permutation(count: int, seed: int, visit: int) -> np.ndarray:
+    return np.random.default_rng([seed, visit]).permutation(count)

@@ -1,0 +1,242 @@
+"""Checks before anything is generated: the model, its tokenizer, and the first rows of the data."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..envs.core import Message, ToolSchema
+from ..envs.engine.play_episode import EpisodeLimits, play_episode
+from ..envs.engine.rollout_engine import group_specs
+from ..envs.episode import EpisodeSpec, Failure
+from ..envs.registry import EnvironmentSource
+from ..envs.rewards import Rewards
+from ..envs.threads import run_in_loop
+from ..envs.tool_env import ToolEnv
+from .config import AgentConfig
+from .generation.contract import Generator
+from .generator_choice import warn_of_unread
+from .rollout.schedule import Row, Rows
+
+ROWS_LOOKED_AT = 100
+"""Rows among which the first one of each environment is looked for."""
+
+ALSO_FOR_TOKENIZERS = ("revision", "trust_remote_code", "token", "cache_dir")
+"""Options of `model_init_kwargs` that say where files are and who may run them, so the tokenizer needs them too."""
+
+
+def load_model(model: str | PreTrainedModel, init_kwargs: Mapping[str, Any] | None = None) -> PreTrainedModel:
+    """The model; one that is given by name is loaded in float32, unless `init_kwargs` say otherwise.
+
+    Raises:
+        TypeError: it is neither a name nor a causal language model.
+        ValueError: there are `init_kwargs`, but nothing to load; or the weights cannot be trained, since all are frozen
+            or their precision is too low.
+    """
+    if isinstance(model, str):
+        model = AutoModelForCausalLM.from_pretrained(model, **{"dtype": torch.float32, **(init_kwargs or {})})
+    elif init_kwargs:
+        raise ValueError(f"model_init_kwargs={init_kwargs} has no effect on a model that is loaded already")
+    if not isinstance(model, nn.Module) or not hasattr(model, "generation_config"):
+        raise TypeError(f"model must be the name of a causal language model, or such a model, got {model!r}")
+    if model.config.is_encoder_decoder:
+        raise TypeError(f"model must be a causal language model, got the encoder-decoder {type(model).__name__}")
+    _check_trainable(model)
+    _warn_of_dropout(model)
+    return model
+
+
+def _check_trainable(model: nn.Module) -> None:
+    trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    if not trainable:
+        raise ValueError(
+            "no weight of the model can be trained: requires_grad is False for all of them. Load an adapter with "
+            "peft.AutoPeftModelForCausalLM.from_pretrained(..., is_trainable=True)"
+        )
+    low = [
+        f"{name} ({each.dtype})" for name, each in trainable.items() if each.dtype in (torch.bfloat16, torch.float16)
+    ]
+    if low:
+        raise ValueError(
+            f"{len(low)} of {len(trainable)} weights in training have 16 bits, {low[0]} among them, in which small "
+            f"updates round to nothing: load the model with dtype=torch.float32, and set bf16=True to compute in "
+            f"bfloat16"
+        )
+
+
+def _warn_of_dropout(model: nn.Module) -> None:
+    rates = {
+        f"{type(module).__name__}.{name}={value:g}"
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, float)
+        and value > 0
+        and ("dropout" in name or (name == "p" and isinstance(module, nn.Dropout)))
+    }
+    if rates:
+        warnings.warn(
+            f"the model has dropout ({', '.join(sorted(rates))}): it samples without and is trained with it, so the "
+            f"policy in training is not quite the one that sampled; set the rates to 0",
+            stacklevel=4,
+        )
+
+
+def load_tokenizer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, init_kwargs: Mapping[str, Any] | None = None
+) -> PreTrainedTokenizerBase:
+    """The tokenizer; by default the model's own, from the same place, as `init_kwargs` said for the model.
+
+    Raises:
+        TypeError: it is no tokenizer.
+        ValueError: none is given, and the model does not say where it came from.
+    """
+    if tokenizer is not None:
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise TypeError(f"processing_class must be a tokenizer, got {type(tokenizer).__name__}")
+        return tokenizer
+    name = model.config._name_or_path
+    if not name:
+        raise ValueError("processing_class is needed: the model was made in memory, so its tokenizer is not known")
+    options = {key: value for key, value in (init_kwargs or {}).items() if key in ALSO_FOR_TOKENIZERS}
+    return AutoTokenizer.from_pretrained(name, **options)
+
+
+def check_generator(args: AgentConfig, generator: Generator | None) -> None:
+    """Check a generator that was given, and warn of options that only the trainer's own generators read.
+
+    Raises:
+        TypeError: it is no `Generator`.
+    """
+    if generator is None:
+        return
+    if isinstance(generator, str):
+        raise TypeError(
+            f"the name of a generator belongs into the configuration: args=GRPOConfig(generator={generator!r})"
+        )
+    if not isinstance(generator, Generator):
+        raise TypeError(
+            f"generator must be a gymnast.trainer.Generator, got {type(generator).__name__}; subclass it: it says how "
+            f"new weights reach your engine"
+        )
+    warn_of_unread(args)
+
+
+def check_data_sets(
+    train: Rows | None,
+    evaluation: Rows | Mapping[str, Rows] | None,
+    *,
+    source: EnvironmentSource,
+    rewards: Rewards,
+    begin: Callable[[EpisodeSpec, Sequence[Message], Sequence[ToolSchema]], Any],
+    limits: EpisodeLimits,
+) -> None:
+    """Check that the environment can play the data, and that the model can be told of the result.
+
+    Of the first `ROWS_LOOKED_AT` rows, the first one of each environment is really reset and rendered. Later rows are
+    checked when they are drawn: a data set may be too large to be read before training.
+
+    Args:
+        train, evaluation: The data sets.
+        source: Makes environments.
+        rewards: The reward functions.
+        begin: Begins a conversation with a prompt and tools.
+        limits: The time limits of an episode.
+
+    Raises:
+        TypeError: a data set is no sequence of mappings.
+        ValueError: there are no rows, a reset fails, or a prompt is too long.
+    """
+    sets = {"train_dataset": train}
+    if isinstance(evaluation, Mapping):
+        sets |= {f"eval_dataset[{name!r}]": rows for name, rows in evaluation.items()}
+    else:
+        sets["eval_dataset"] = evaluation
+    for name, rows in sets.items():
+        if rows is None:
+            continue
+        check_is_rows(name, rows)
+        for row in _first_of_each_environment(name, rows, source):
+            rewards.check_columns(list(row))
+            environment = source.create(_spec(row))
+            run_in_loop(_check_reset(row, environment, begin, limits))
+            _warn_of_no_reward(environment.unwrapped, rewards)
+
+
+def check_is_rows(name: str, rows: Any) -> None:
+    """Check that this is a sequence of rows.
+
+    Raises:
+        TypeError: it is a single row, a data frame, or something else.
+        ValueError: it is empty.
+    """
+    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
+        raise TypeError(f"{name} is a data frame; pass its rows: frame.to_dict('records')")
+    if isinstance(rows, Mapping | str) or not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
+        raise TypeError(f"{name} must be a sequence of rows, such as a list of dicts, got {type(rows).__name__}")
+    if len(rows) == 0:
+        raise ValueError(f"{name} has no rows")
+
+
+def _first_of_each_environment(name: str, rows: Rows, source: EnvironmentSource) -> Iterator[Row]:
+    seen: set[str | None] = set()
+    for index in range(min(len(rows), ROWS_LOOKED_AT)):
+        row = Row(rows[index], f"row {index} of {name}")
+        try:
+            chosen = source.choose(row)
+        except ValueError as error:
+            raise ValueError(f"{row.place}: {error}") from None
+        if chosen not in seen:
+            seen.add(chosen)
+            yield row
+
+
+class _Seen(Exception):
+    """The prompt was looked at; there is nothing to answer."""
+
+
+async def _check_reset(row: Row, environment: Any, begin: Callable[..., Any], limits: EpisodeLimits) -> None:
+    """Play the beginning of an episode, as the engine does, and raise a short error if it fails."""
+
+    class Looks:
+        def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Any:
+            begin(spec, messages, tools)
+            raise _Seen
+
+    episode = await play_episode(_spec(row), lambda spec: environment, Looks(), limits)
+    failure = episode.failure
+    if failure is not None and failure.type != _Seen.__name__:
+        name = type(environment.unwrapped).__name__
+        raise ValueError(
+            f"{name} cannot be reset with {row.place}: {failure.type}: {failure.message}{_where(failure)}; the row has "
+            f"{sorted(row)}"
+        )
+
+
+def _spec(row: Row) -> EpisodeSpec:
+    [spec] = group_specs(row.place, row, group_size=1, seed=0)
+    return spec
+
+
+def _where(failure: Failure) -> str:
+    """The last place in the traceback that is not in gymnast."""
+    own = tuple(f"{Path(__file__).parents[1] / package}/" for package in ("sandbox", "envs", "trainer"))
+    places = [line.strip() for line in failure.traceback.splitlines() if line.startswith('  File "')]
+    foreign = [place for place in places if not place.removeprefix('File "').startswith(own)]
+    return f" ({foreign[-1]})" if foreign else ""
+
+
+def _warn_of_no_reward(core: Any, rewards: Rewards) -> None:
+    """Only tools and replies reward in a `ToolEnv`; without both, and without reward functions, nothing does."""
+    plain = isinstance(core, ToolEnv) and type(core).reply is ToolEnv.reply and type(core).astep is ToolEnv.astep
+    if plain and not core.tools and not rewards.functions:
+        warnings.warn(
+            f"{type(core).__name__} has no tools and no reply(), and there are no reward_funcs, so no episode can be "
+            f"rewarded; mark its methods with @tool",
+            stacklevel=5,
+        )

@@ -1,0 +1,117 @@
+"""Spans: where the calls stand in the text of an answer, and what they say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .payload_readers import Reader
+from .value_readers import shorten
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Span:
+    """A stretch of text that claims to be one or several calls: their payload, or the error that makes it malformed."""
+
+    start: int
+    end: int
+    payload: Any = None
+    error: str = ""
+
+
+Spans = Callable[[str], Iterator[Span]]
+"""Cuts the calls out of a text, in order."""
+
+
+def tagged(
+    opening: str | re.Pattern[str],
+    closing: str,
+    reader: Reader,
+    *,
+    optional: str = "",
+    begins: str = "",
+    ends: str = "",
+) -> Spans:
+    """Calls between an opening and a closing marker; markers within a string of the payload are text, and end nothing.
+
+    Args:
+        opening: Opens a call; a text, or a regular expression.
+        closing: Closes it; may be missing before the next call and at the end of the answer. Empty if there is none.
+        reader: Reads what stands between them.
+        optional: A regular expression of what may stand between the payload and the closing marker.
+        begins: For payloads whose texts are not escaped: a regular expression of how a call begins. A payload that
+            holds that is malformed: a call that was cut looks the same as a text about calls.
+        ends: What a call ends with, where that is not the closing marker; the call behind it is read by itself.
+    """
+    opens = re.compile(re.escape(opening)) if isinstance(opening, str) else opening
+    ends = ends or closing
+    markers = re.compile("|".join([opens.pattern, re.escape(ends)] if ends else [opens.pattern]))
+    within = rf"(?P<closed>{re.escape(ends)}\s*)?(?:{begins})"
+    cutter = _Cutter(
+        closing=closing,
+        ends=ends,
+        reader=reader,
+        markers=markers,
+        between=re.compile(rf"\s*(?:{optional})?\s*"),
+        within=re.compile(within) if begins else None,
+    )
+
+    def spans(text: str) -> Iterator[Span]:
+        opened = opens.search(text)
+        while opened:
+            span = cutter.span(text, opened)
+            yield span
+            opened = opens.search(text, span.end)
+
+    return spans
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class _Cutter:
+    """Cuts one call out of a text; see `tagged`."""
+
+    closing: str
+    ends: str
+    reader: Reader
+    markers: re.Pattern[str]
+    between: re.Pattern[str]
+    within: re.Pattern[str] | None
+
+    def span(self, text: str, opened: re.Match[str]) -> Span:
+        """The call whose opening marker was found."""
+        start, first = opened.span()
+        try:
+            reading = self.reader(text, first)
+        except ValueError as problem:
+            return self._malformed(text, start, max(first, start + 1), str(problem))  # an opening may be empty
+        inner = self.within.search(text, first, reading.end) if self.within else None
+        if inner:
+            # Behind a closing marker stands the next call; without it, nothing here may be run.
+            place = inner.start() if inner["closed"] else reading.end
+            return self._malformed(text, start, place, f"another call begins within it, {shorten(inner[0])}")
+        if not self.closing:
+            return Span(start=start, end=reading.end, payload=reading.payload)
+        marker = self.markers.search(text, reading.end)
+        stop = marker.start() if marker else len(text)
+        behind = self.between.match(text, reading.end)
+        if behind and behind.end() < stop:
+            error = f"not valid: {shorten(text[behind.end() : stop])} follows the call"
+            return self._malformed(text, start, reading.end, error)
+        end = marker.end() if marker and marker[0] == self.closing else stop
+        return Span(start=start, end=end, payload=reading.payload)
+
+    def _malformed(self, text: str, start: int, place: int, error: str) -> Span:
+        """What cannot be read, up to the next marker from a place on.
+
+        Where texts are not escaped and that marker opens a call, it may stand in a text: it is not run, either.
+        """
+        marker = self.markers.search(text, place)
+        if self.within and marker and marker[0] != self.ends:
+            closed = text.find(self.ends, marker.start())
+            end = len(text) if closed < 0 else closed + len(self.ends)
+            return Span(start=start, end=end, error=error)
+        stop = marker.start() if marker else len(text)
+        end = marker.end() if marker and marker[0] == self.ends else stop
+        return Span(start=start, end=end, error=error)

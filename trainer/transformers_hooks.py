@@ -1,0 +1,118 @@
+"""The only file that overrides private names of `transformers.Trainer`; a test compares their signatures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+
+class EmptySteps(TrainerCallback):
+    """Leaves the weights alone in a step without a loss token: momentum and weight decay would move them.
+
+    Args:
+        is_empty: Whether the current step has no loss token in any process.
+    """
+
+    def __init__(self, is_empty: Callable[[], bool]) -> None:
+        self._is_empty = is_empty
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: nn.Module, **kwargs: Any
+    ) -> None:
+        if self._is_empty():
+            model.zero_grad(set_to_none=True)  # optimisers pass over parameters without a gradient
+
+
+class HookedTrainer(Trainer):
+    """`transformers.Trainer`, in which a subclass decides about batches, checkpoints and the end of training."""
+
+    loss_is_scaled_for_ga = True  # `policy_loss` has divided gradient accumulation out
+    saved_step: int | None = None  # of the last checkpoint that this training wrote
+
+    # Hooks for subclasses.
+
+    def next_batches(self, count: int, device: torch.device) -> tuple[list[dict[str, Tensor]], Tensor]:
+        """The micro-batches of one optimiser step (an empty list: no step), and their number of loss tokens."""
+        raise NotImplementedError
+
+    def batches_per_epoch(self) -> int:
+        raise NotImplementedError
+
+    def decide(self) -> None:
+        """Called after each step and at the end of an epoch, before logs, evaluation and checkpoints."""
+
+    def on_saved(self) -> None:
+        """Called when a checkpoint has been saved after `decide`."""
+
+    def is_ending(self) -> bool:
+        """Whether an evaluation may be given up."""
+        return False
+
+    def save_more(self, folder: Path) -> None:
+        """Write further files into a checkpoint."""
+
+    def load_more(self, folder: Path) -> None:
+        """Read what `save_more` wrote."""
+
+    def save_checkpoint(self) -> None:
+        """Save a checkpoint of this step, unless there is one."""
+        if self.saved_step != self.state.global_step:
+            model: Any = self.model_wrapped
+            self._save_checkpoint(model, None)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+    # Public names, which transformers calls with arguments that change.
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """A loader of place holders: it has the right length, and nobody iterates over it."""
+        filler: Any = range(self.batches_per_epoch())
+        return DataLoader(filler, batch_size=None)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        return self.next_batches(num_batches, device)
+
+    # Private names.
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        self.save_more(Path(output_dir))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        self.load_more(Path(resume_from_checkpoint))
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        self.saved_step = self.state.global_step
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        self.decide()
+        before = self.saved_step
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        if self.saved_step != before:
+            self.on_saved()
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        try:
+            return super()._evaluate(*args, **kwargs)
+        except asyncio.CancelledError:
+            if not self.is_ending():
+                raise
+            return {}
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        return bool(metrics) and super()._determine_best_metric(metrics, trial)
+
+
+def use_one_gpu(args: TrainingArguments) -> None:
+    """Make transformers use one GPU, where it would split each batch over all that the process sees."""
+    args._n_gpu = 1

@@ -1,0 +1,1 @@
+"""Generators that sample with vLLM, in this process or on servers, and how weights reach them."""
