@@ -1,4 +1,4 @@
-"""What holds for every test: one way to import, no network, no silent skips."""
+"""Rules for every test: one way to import, no network, no silent skips."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ import pytest
 if TYPE_CHECKING:
     from gymnast.sandbox import DockerExecutor, Engine
 
-    from .long_runs import LongRun, LongRuns
-
 ROOT = Path(__file__).resolve().parents[1]
-LONG_RUNS: pytest.StashKey[LongRuns] = pytest.StashKey()
+LONGEST = ("test_calculator_learns.py", "test_code_agent_learns.py")
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 # With the root on the path, `envs.core` and `gymnast.envs.core` would be two modules with two sets of classes.
@@ -36,7 +34,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-# The fixtures import what they need themselves: a test of skips copies this file to a folder of its own.
+# The fixtures import lazily: a test of the skip rule copies this file to another folder.
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +61,7 @@ async def engine(image: str) -> AsyncIterator[Engine]:
 async def shared_box(image: str) -> AsyncIterator[DockerExecutor]:
     from gymnast.sandbox import DockerExecutor
 
-    from .boxes import LIMITS
+    from .sandbox.boxes import LIMITS
 
     async with DockerExecutor(limits=LIMITS) as box:
         yield box
@@ -79,39 +77,17 @@ async def box(shared_box: DockerExecutor) -> DockerExecutor:
 @pytest.fixture
 async def nothing_left(image: str) -> AsyncIterator[None]:
     """Fails the test if a container of its own is there two seconds later."""
-    from .boxes import eventually, own_containers
+    from .sandbox.boxes import eventually, own_containers
 
     before = own_containers()
     yield
     assert await eventually(lambda: own_containers() <= before, 2)
 
 
-@pytest.fixture
-def long_run(request: pytest.FixtureRequest) -> LongRun:
-    """What came of the program of a test that is marked with `long_run`."""
-    return request.session.stash[LONG_RUNS].result(request.node)
-
-
-def _has_long_run(item: pytest.Item) -> bool:
-    return item.get_closest_marker("long_run") is not None
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_has_long_run)  # last, when their programs have ended
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    items = [item for item in session.items if _has_long_run(item)]
-    if items and not session.config.option.collectonly:
-        from .long_runs import LongRuns
-
-        session.stash[LONG_RUNS] = LongRuns(items)
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if LONG_RUNS in session.stash:
-        session.stash[LONG_RUNS].stop()
+    """Start the files that take minutes first: `make test` runs several files at a time."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 def _refuse_skip(report: Report) -> Report:

@@ -1,7 +1,7 @@
 """The chat templates of the model families, each with a tokenizer and a `ChatFormat`.
 
-The templates are those that TRL ships as package data, and those of `tests/chat_templates`. Each gets a tokenizer of
-single bytes that has the family's special tokens (`tokens.json`) as single tokens.
+The templates are those that TRL ships as package data, and those of `tests/chat/chat_templates`. Each gets a tokenizer
+of single bytes that has the family's special tokens (`tokens.json`) as single tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from gymnast.envs.core import Message, ToolSchema
 from gymnast.trainer import ChatFormat
-from gymnast.trainer.react import ReActFormat
+from gymnast.trainer.tool_calls.react import ReActFormat
 
 OWN = Path(__file__).parent / "chat_templates"
 FOLDERS = (Path(str(trl.__file__)).parent / "chat_templates", OWN)

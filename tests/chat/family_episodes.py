@@ -14,8 +14,8 @@ from jinja2 import TemplateError
 from gymnast.envs.core import Message, ToolCall
 from gymnast.envs.policy import tool_calls
 from gymnast.trainer import ChatFormat
-from gymnast.trainer.react import ReActFormat
-from gymnast.trainer.template import TEMPLATE_DATE
+from gymnast.trainer.chat.chat_template import TEMPLATE_DATE
+from gymnast.trainer.tool_calls.react import ReActFormat
 
 from .families import IN_PARTS, QUESTION, TOOLS, is_react, tokenizer_of
 
@@ -249,7 +249,7 @@ def rendered_answer(stem: str, chat: ChatFormat, before: Sequence[Message], turn
     except TemplateError:
         return None
     called = turn.answer.get("tool_calls") and not is_react(chat)
-    end = chat.turns.call_end if called else chat.turns.text_end
+    end = chat.endings.call_end if called else chat.endings.text_end
     assert end is not None
     return whole[len(prompt) :].partition(end.anchor)[0] if whole.startswith(prompt) else None
 

@@ -87,7 +87,7 @@ def notes_of(stem: str) -> list[str]:
         notes.append("renders no calls")
     if format_name(chat) == "command_r7b":
         notes.append("numbers the calls of the episode")
-    if chat.turns.call_end is not None and chat.turns.call_end.opens_next and not is_react(chat):
+    if chat.endings.call_end is not None and chat.endings.call_end.opens_next and not is_react(chat):
         notes.append("what ends a call begins its results")
     if format_name(chat) == "llama3":
         notes.append("a call after a text needs `<|python_tag|>`")

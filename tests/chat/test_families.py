@@ -26,7 +26,7 @@ from .family_matrix import (
     stems_of,
 )
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 # The format, and what ends an answer and a call: the templates. The format "" is none.
 EXPECTED = {
@@ -121,7 +121,7 @@ def test_a_template_without_tools_is_refused_until_a_format_is_given(stem: str) 
         chat_of(stem).check_tools(TOOLS)
     name = GIVEN.get(stem)
     assert (f"but calls of {name}: tool_format={name!r}" in str(refused.value)) == bool(name)
-    assert ("but calls of" in str(refused.value)) == bool(name), "add it to GIVEN in tests/families.py"
+    assert ("but calls of" in str(refused.value)) == bool(name), "add it to GIVEN in tests/chat/families.py"
     chat_of(stem).check_tools([])
     chat_of(stem, "react").check_tools(TOOLS)
 

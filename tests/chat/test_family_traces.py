@@ -10,7 +10,7 @@ import pytest
 
 from gymnast.envs.core import ConfigurationError, Message
 from gymnast.trainer import ChatFormat
-from gymnast.trainer.template import TEMPLATE_DATE
+from gymnast.trainer.chat.chat_template import TEMPLATE_DATE
 
 from .families import (
     GIVEN,

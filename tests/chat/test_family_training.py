@@ -13,9 +13,9 @@ from gymnast.envs import StopReason
 from gymnast.trainer import ChatFormat, GenerationRequest, GRPOTrainer
 from gymnast.trainer.tiny import make_tiny_model
 
-from .buttons import Buttons, ScriptedGenerator, config
+from ..tool_calls.writers import WRITERS
+from ..training.buttons import Buttons, ScriptedGenerator, config
 from .families import TOKENS, tokenizer_of
-from .writers import WRITERS
 
 # One template of each kind; the tool format is given where the template does not tell the model of its tools.
 TEMPLATES = {
@@ -36,6 +36,7 @@ TEMPLATES = {
     "gemma": "react",  # no system message
     "idefics3": "react",  # content in parts
 }
+TRAINED = ("gptoss", "glm4moe", "idefics3")  # from the tokens on, the learning is the same for all
 WRITES_IDS = ("mistral_small_3_2", "kimi_k2", "command_r7b")  # the scripted model writes the same one in every turn
 
 
@@ -52,7 +53,7 @@ def scripted(chat: ChatFormat) -> ScriptedGenerator:
 
 def call_text(chat: ChatFormat, name: str) -> str:
     """What a model of the family writes to call a tool without arguments."""
-    rendered = None if chat.turns.call_end is None else chat.turns.render_call(name, {})
+    rendered = None if chat.endings.call_end is None else chat.endings.render_call(name, {})
     if rendered is not None:
         return rendered[1]
     assert chat.tool_format is not None
@@ -88,6 +89,8 @@ def test_episodes_are_played_and_learned_from(stem: str, tmp_path: Path) -> None
         if stem not in WRITES_IDS:
             assert calls[0].get("id") != calls[1].get("id")
 
+    if stem not in TRAINED:
+        return
     before = [each.detach().clone() for each in model.parameters()]
     trainer.train()
     after = list(model.parameters())
@@ -109,7 +112,7 @@ def test_the_date_that_templates_are_told(tmp_path: Path) -> None:
             train_dataset=[{"good": "left", "id": 0}],
             processing_class=tokenizer_of("smollm3"),
         )
-        return trainer.player.chat.template.render([{"role": "user", "content": "Hello."}], more=True)
+        return trainer.player.policy.chat.template.render([{"role": "user", "content": "Hello."}], more=True)
 
     assert "Today Date: 01 January 2025" in prompt()
     assert "Today Date: 21 June 1994" in prompt(chat_template_date="1994-06-21")

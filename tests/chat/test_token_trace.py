@@ -13,9 +13,9 @@ import pytest
 from gymnast.envs import RolloutEngine
 from gymnast.envs.calculator import Calculator
 from gymnast.envs.core import ConfigurationError, Environment, StepResult, StopReason, stable_seed
+from gymnast.envs.engine.play_episode import EpisodeLimits
+from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.envs.episode import Episode, TokenTrace
-from gymnast.envs.play import EpisodeLimits
-from gymnast.envs.rollout import episode_specs
 from gymnast.envs.tool_env import ToolEnv, tool
 from gymnast.trainer import (
     ChatFormat,
@@ -27,7 +27,7 @@ from gymnast.trainer import (
     TokenPolicy,
     TransformersGenerator,
 )
-from gymnast.trainer.metrics import episode_metrics
+from gymnast.trainer.records.metrics import episode_metrics
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 
 END = "<|im_end|>"
@@ -170,7 +170,7 @@ async def test_an_engine_with_too_few_logprobs_fails_the_episode() -> None:
     engine = RolloutEngine(Calculator, policy(Forgetful(FINAL + END)))
     [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))
     assert episode.failure is not None
-    assert "log-probabilities" in episode.failure.message
+    assert "one finite log-probability" in episode.failure.message
     assert episode.reward is None
 
 

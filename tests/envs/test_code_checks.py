@@ -11,14 +11,16 @@ from gymnast.envs import (
     CodeEnv,
     ConfigurationError,
     Episode,
+    EpisodeLimits,
     RolloutEngine,
     ScriptedPolicy,
+    StopReason,
     episode_specs,
     tool_call,
 )
 from gymnast.sandbox import DockerExecutor, ExecutorPool
 
-from .boxes import LIMITS
+from ..sandbox.boxes import LIMITS
 
 ROW = {
     "prompt": "Write solution.py with add(a, b).",
@@ -154,37 +156,33 @@ async def test_a_row_that_cannot_be_graded_stops_the_run_before_any_box(pool: Ex
 
 async def test_grade_may_be_overridden(pool: ExecutorPool) -> None:
     class Half(CodeEnv):
-        async def grade(self, task: Mapping[str, Any], answer: str) -> float:
+        async def agrade(self, stop: StopReason) -> float | None:
             mine = await self.box.read_file("solution.py")
-            async with self.fresh_box(task) as box:
+            async with self.fresh_box() as box:
                 assert await box.read_file("solution.py") == mine
                 assert (await box.bash("ls")).stdout == "solution.py\n"
-            async with self.fresh_box(task) as box:
+            async with self.fresh_box() as box:
                 assert (await box.bash("ls")).stdout == "solution.py\n"
             return 0.5
 
     class Blocking(CodeEnv):
-        def grade(self, task: Mapping[str, Any], answer: str) -> float:  # type: ignore[override]
-            return float(answer == "done")
+        def grade(self, stop: StopReason) -> float:
+            return float(self.given_answer == "done")
 
     row = {"prompt": "go", "submit": ["solution.py"]}
     half = await play(Half(pool), "echo x > solution.py; touch other", row=row)
-    assert (half.failure, half.reward, half.metrics["success"]) == (None, 0.5, 0.0)
+    assert (half.failure, half.reward, "success" in half.metrics) == (None, 0.5, False)
     blocking = await play(Blocking(pool), row={"prompt": "go"})
-    assert (blocking.reward, blocking.metrics["success"]) == (1.0, 1.0)
+    assert blocking.reward == 1.0
 
 
-@pytest.mark.parametrize("result", [KeyError("no such key"), None, float("nan")])
-async def test_no_verdict_is_no_zero(pool: ExecutorPool, result: Any) -> None:
-    class Broken(CodeEnv):
-        async def grade(self, task: Mapping[str, Any], answer: str) -> float:
-            if isinstance(result, Exception):
-                raise result
-            return result
-
-    episode = await play(Broken(pool), row={"prompt": "go"})
-    assert episode.reward is None
-    assert episode.failure is not None
-    if isinstance(result, KeyError):
-        said = "step: BrokenEnvironmentError: Broken.grade() raised KeyError: 'no such key'"
-        assert str(episode.failure) == said
+async def test_a_right_submission_is_rewarded_however_the_episode_ends(pool: ExecutorPool) -> None:
+    write = tool_call("bash", command=f"cat > solution.py <<'END'\n{RIGHT}\nEND")
+    for script, limits, stop in [
+        ([write, "I am done."], {}, StopReason.MODEL_STOPPED),
+        ([write], {"max_turns": 1}, StopReason.MAX_TURNS),
+        ([write], {"max_tool_calls": 1}, StopReason.MAX_TOOL_CALLS),
+    ]:
+        engine = RolloutEngine(CodeEnv(pool), ScriptedPolicy(script), limits=EpisodeLimits(**limits))
+        [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))
+        assert (episode.stop, episode.reward, episode.metrics["checks_passed"]) == (stop, 1.0, 1.0)

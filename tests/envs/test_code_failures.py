@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -49,39 +48,31 @@ async def play(environment: Any, script: Any, row: Mapping[str, Any] = ROW, **li
 class Undecided(CodeEnv):
     """Never comes to a verdict."""
 
-    async def grade(self, task: Mapping[str, Any], answer: str) -> float:
+    async def agrade(self, stop: StopReason) -> float | None:
         await asyncio.Event().wait()
         raise AssertionError
 
 
-async def test_an_episode_whose_time_is_over_while_it_is_graded_has_no_reward(pool: ExecutorPool) -> None:
-    episode = await play(Undecided(pool), [ANSWER], episode_timeout=1.0)
+async def test_an_episode_whose_grading_takes_too_long_has_no_reward(pool: ExecutorPool) -> None:
+    episode = await play(Undecided(pool, code_timeout=0.05), [ANSWER], step_timeout=0.5)
     assert (episode.stop, episode.reward) == (StopReason.FAILED, None)
-    message = "step: TimeoutError: episode_timeout=1 s was over while the final answer was graded"
+    message = "grade: TimeoutError: Undecided.grade() did not finish within step_timeout=0.5 s"
     assert str(episode.failure) == message
     assert len(episode.turns) == 1
 
 
-async def test_an_episode_that_waits_for_its_grading_box_in_vain_has_no_reward() -> None:
-    row = {"prompt": "go", "submit": ["a.py"], "checks": [{"run": "1", "value": "1"}]}
-    async with ExecutorPool(LocalExecutor(), max_boxes=1) as pool:
+async def test_the_time_of_the_episode_does_not_count_while_it_is_graded(pool: ExecutorPool) -> None:
+    class Patient(CodeEnv):
+        async def agrade(self, stop: StopReason) -> float:
+            assert stop is StopReason.TIMEOUT
+            return 0.5
 
-        class Hungry(CodeEnv):
-            async def grade(self, task: Mapping[str, Any], answer: str) -> float:
-                taking = asyncio.create_task(taken.enter_async_context(pool.lease(ahead=True)))
-                await asyncio.sleep(0)  # it waits for the agent's box now
-                try:
-                    return await super().grade(task, answer)
-                finally:
-                    await taking
-
-        async with contextlib.AsyncExitStack() as taken:
-            episode = await play(Hungry(pool), [ANSWER], row, episode_timeout=2.0)
-    assert "while the final answer was graded" in str(episode.failure)
-    assert episode.reward is None
+    endless = [tool_call("python", code="while True: pass")]
+    episode = await play(Patient(pool), endless, episode_timeout=1.0)
+    assert (episode.stop, episode.reward) == (StopReason.TIMEOUT, 0.5)
 
 
-async def test_time_that_is_over_in_any_other_step_truncates(pool: ExecutorPool) -> None:
+async def test_time_that_is_over_in_a_step_truncates(pool: ExecutorPool) -> None:
     class Slow(CodeEnv):
         @tool
         async def wait(self) -> str:
@@ -90,16 +81,13 @@ async def test_time_that_is_over_in_any_other_step_truncates(pool: ExecutorPool)
 
     episode = await play(Slow(pool), [tool_call("wait"), ANSWER], episode_timeout=1.0)
     assert (episode.stop, episode.reward) == (StopReason.TIMEOUT, 0.0)
-    wrong = tool_call("final_answer", reply="42")  # no final answer, so the next step is an ordinary one
-    episode = await play(Slow(pool), [wrong, tool_call("wait")], episode_timeout=1.0)
-    assert (episode.stop, episode.reward) == (StopReason.TIMEOUT, 0.0)
 
 
 @pytest.mark.parametrize("step_timeout", [1.0, 2.0])
 async def test_a_step_must_have_time_for_the_code_that_is_to_be_stopped(
     pool: ExecutorPool, step_timeout: float
 ) -> None:
-    message = rf"step_timeout={step_timeout:g} s must be longer than the 2 s that one call in CodeEnv may take"
+    message = rf"step_timeout={step_timeout:g} s must be longer than the 12 s that one turn in CodeEnv may take"
     with pytest.raises(ConfigurationError, match=message):
         await play(CodeEnv(pool, code_timeout=2.0), [ANSWER], step_timeout=step_timeout)
     endless = [tool_call("python", code="while True: pass"), ANSWER]
@@ -123,23 +111,22 @@ async def test_whatever_grade_raises_is_no_verdict(
         raise error
 
     class Blocking(CodeEnv):
-        def grade(self, task: Mapping[str, Any], answer: str) -> float:  # type: ignore[override]
+        def grade(self, stop: StopReason) -> float:
             return verdict()
 
     class Awaited(CodeEnv):
-        async def grade(self, task: Mapping[str, Any], answer: str) -> float:
+        async def agrade(self, stop: StopReason) -> float | None:
             return verdict()
 
     episode = await play((Awaited if asynchronous else Blocking)(pool), [ANSWER, "I go on."])
     assert (episode.stop, episode.reward) == (StopReason.FAILED, None)
-    assert episode.failure.type == "BrokenEnvironmentError"
-    assert f".grade() raised {type(error).__name__}" in episode.failure.message
+    assert (episode.failure.stage, episode.failure.type) == ("grade", type(error).__name__)
 
 
 async def test_a_grader_that_is_cancelled_is_cancelled(pool: ExecutorPool) -> None:
     environment = Undecided(pool)
     await environment.areset(options={"task": ROW})
-    grading = asyncio.ensure_future(environment.astep(ANSWER))
+    grading = asyncio.ensure_future(environment.agrade(StopReason.FINAL_ANSWER))
     await asyncio.sleep(0.1)
     grading.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -152,8 +139,8 @@ async def test_an_override_that_asks_for_the_rows_verdict_needs_one(
     pool: ExecutorPool, columns: dict[str, Any]
 ) -> None:
     class Milder(CodeEnv):
-        async def grade(self, task: Mapping[str, Any], answer: str) -> float:
-            return 0.5 + 0.5 * await super().grade(task, answer)
+        async def agrade(self, stop: StopReason) -> float | None:
+            return 0.5 + 0.5 * (await super().agrade(stop) or 0.0)
 
     with pytest.raises(ConfigurationError, match="Milder: the row has neither 'checks' nor 'answer'"):
         await play(Milder(pool), [tool_call("final_answer", answer="None")], {"prompt": "go", **columns})
@@ -180,20 +167,20 @@ async def test_an_episode_that_gave_its_box_away_fails(pool: ExecutorPool) -> No
         @tool
         async def peek(self) -> str:
             """Look into a fresh box."""
-            async with self.fresh_box(self._task) as box:
+            async with self.fresh_box() as box:
                 return str((await box.python("6 * 7")).value)
 
     episode = await play(Early(pool), [tool_call("peek"), tool_call("python", code="1"), ANSWER])
     assert episode.turns[0].observation[0]["content"] == "42"
     assert episode.reward is None
     assert str(episode.failure).startswith("step: SandboxClosedError: Early has no box now")
-    assert "grade() or a final tool" in str(episode.failure)
+    assert "agrade()" in str(episode.failure)
 
 
 async def test_a_fresh_box_of_no_episode_is_refused(pool: ExecutorPool) -> None:
     environment = CodeEnv(pool)
     with pytest.raises(SandboxClosedError, match="has no box now"):
-        async with environment.fresh_box(ROW):
+        async with environment.fresh_box():
             pass
 
 
@@ -216,6 +203,7 @@ async def test_a_step_outside_of_an_episode_says_to_reset_first(pool: ExecutorPo
 async def test_the_cause_is_raised_and_not_what_followed_from_it() -> None:
     waiting = asyncio.Event()
 
+    @tool(parallel=True)
     async def consequence() -> str:
         """Break when cancelled."""
         try:
@@ -224,6 +212,7 @@ async def test_the_cause_is_raised_and_not_what_followed_from_it() -> None:
         except asyncio.CancelledError:
             raise SandboxClosedError("closed because I was cancelled") from None
 
+    @tool(parallel=True)
     async def cause() -> str:
         """Break."""
         await waiting.wait()
@@ -236,10 +225,12 @@ async def test_the_cause_is_raised_and_not_what_followed_from_it() -> None:
 
 
 async def test_a_configuration_error_goes_first() -> None:
+    @tool(parallel=True)
     async def broken() -> str:
         """Break."""
         raise BrokenEnvironmentError("the database is down")
 
+    @tool(parallel=True)
     async def wrong() -> str:
         """Be wrong."""
         raise ConfigurationError("no key")
@@ -285,7 +276,7 @@ async def test_an_engine_that_is_in_use_in_another_loop_stops_the_run(image: str
     try:
         asyncio.run_coroutine_threadsafe(recipe.engine.open(), loop).result(30)
         async with ExecutorPool(recipe, warm=0) as pool:
-            with pytest.raises(ConfigurationError, match="in use in another event loop"):
+            with pytest.raises(ConfigurationError, match="opened in another event loop"):
                 await play(CodeEnv(pool), [ANSWER])
         asyncio.run_coroutine_threadsafe(recipe.engine.close(), loop).result(30)
     finally:

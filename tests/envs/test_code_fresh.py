@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gymnast.envs import CodeEnv, Episode, Message, RolloutEngine, ScriptedPolicy, episode_specs, tool_call
+from gymnast.envs import CodeEnv, Episode, Message, RolloutEngine, ScriptedPolicy, StopReason, episode_specs, tool_call
 from gymnast.sandbox import DockerExecutor, Executor, ExecutorPool, LocalExecutor
 
-from .boxes import LIMITS, eventually
+from ..sandbox.boxes import LIMITS, eventually
 
 CHECKS = {"submit": ["solution.py"], "checks": [{"run": "import solution\nsolution.number", "value": "7"}]}
 SCRIPT = [tool_call("bash", command="echo number = 7 > solution.py"), tool_call("final_answer", answer="done")]
@@ -41,9 +41,9 @@ async def test_the_fresh_box_is_a_container_that_no_episode_used(
     graders: list[str | None] = []
 
     class Named(CodeEnv):
-        async def grade(self, task: Mapping[str, Any], answer: str) -> float:
+        async def agrade(self, stop: StopReason) -> float | None:
             agents.add(await container(self.box))
-            async with self.fresh_box(task) as box:
+            async with self.fresh_box() as box:
                 graders.append(name := await container(box))
                 assert name not in agents
             return 1.0
@@ -64,9 +64,9 @@ async def test_an_episode_that_is_over_is_graded_before_others_begin() -> None:
             happened.append(f"{task['prompt']} begins")
             return [{"role": "user", "content": task["prompt"]}]
 
-        async def grade(self, task: Mapping[str, Any], answer: str) -> float:
-            reward = await super().grade(task, answer)
-            happened.append(f"{task['prompt']} is graded")
+        async def agrade(self, stop: StopReason) -> float | None:
+            reward = await super().agrade(stop)
+            happened.append(f"{self.task['prompt']} is graded")
             return reward
 
     async with ExecutorPool(LocalExecutor(), max_boxes=1) as pool:
@@ -97,7 +97,7 @@ async def test_a_grader_that_is_cancelled_while_it_waits_leaves_the_box_to_other
         await environment.areset(options={"task": rows(1)[0]})
         others = [asyncio.ensure_future(play(CodeEnv(pool), 1)) for _ in range(2)]
         assert await eventually(lambda: pool.statistics.waiting == 2, 10)
-        grading = asyncio.ensure_future(environment.astep(SCRIPT[1]))
+        grading = asyncio.ensure_future(environment.agrade(StopReason.FINAL_ANSWER))
         assert await eventually(lambda: pool.statistics.waiting == 3, 10)  # one of them for the fresh box
         grading.cancel()
         with pytest.raises(asyncio.CancelledError):

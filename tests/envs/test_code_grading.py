@@ -17,11 +17,12 @@ from gymnast.envs import (
     ScriptedPolicy,
     StopReason,
     ToolEnv,
+    tool,
     tool_calls,
 )
-from gymnast.envs.code_files import files_of, submit_of
-from gymnast.envs.code_grading import checks_of, require_verdict, same_answer
-from gymnast.envs.code_results import Language, describe
+from gymnast.envs.code.files import files_of, submit_of
+from gymnast.envs.code.grading import checks_of, require_verdict, same_answer
+from gymnast.envs.code.results import Language, describe
 from gymnast.sandbox import (
     EngineError,
     ExecutionResult,
@@ -85,11 +86,6 @@ DESCRIBED: list[tuple[ExecutionResult, Language, str]] = [
         ExecutionResult(status=Status.PROTOCOL, state_lost=True),
         "python",
         "[killed: the code wrote into the channel of the results; variables are lost]",
-    ),
-    (
-        ExecutionResult(status=Status.SANDBOX_LOST, state_lost=True),
-        "python",
-        "[the sandbox is gone; variables are lost]",
     ),
 ]
 
@@ -207,7 +203,7 @@ def test_wrong_files_are_a_configuration_error(files: Any, message: str) -> None
         ({"checks": [{"bash": "x", "stdout": "", "exit_code": 137}]}, "expects an empty output"),
         ({"checks": [{"run": "f()", "stdout": "é" * 512}]}, r"checks\[0\]\['stdout'\] is as long as the 1024 bytes"),
         ({"checks": [{"run": "f()", "value": "1" * 1024}]}, r"checks\[0\]\['value'\] is as long as the 1024 bytes"),
-        ({"checks": None}, r"MyEnv: the row has neither 'checks' nor 'answer' \(its columns: .*override grade\(\)"),
+        ({"checks": None}, r"MyEnv: the row has neither 'checks' nor 'answer' \(its columns: .*override agrade\(\)"),
     ],
 )
 def test_a_row_without_a_verdict_is_a_configuration_error(columns: dict[str, Any], message: str) -> None:
@@ -268,7 +264,7 @@ def test_a_broken_environment_is_a_failed_episode(error: Exception, asynchronous
 def test_a_file_error_is_told_to_the_model(error: SandboxError) -> None:
     policy = ScriptedPolicy([tool_calls(("broken", {})), "I see"])
     [episode] = RolloutEngine(raiser(error, asynchronous=True), policy).play([{"prompt": "go"}])
-    assert (episode.stop, episode.reward) == (StopReason.MODEL_STOPPED, 0.0)
+    assert (episode.stop, episode.reward) == (StopReason.MODEL_STOPPED, None)
     [said] = episode.turns[0].observation
     assert said.get("content") == f"Error: {type(error).__name__}: {error}"
     assert episode.turns[0].tool_calls[0].outcome == "exception"
@@ -283,6 +279,7 @@ def test_a_configuration_error_in_a_tool_stops_the_run() -> None:
 async def test_the_error_leaves_its_groups_and_the_calls_beside_it_are_cancelled() -> None:
     waiting, cancelled = asyncio.Event(), asyncio.Event()
 
+    @tool(parallel=True)
     async def wait() -> str:
         """Wait."""
         waiting.set()
@@ -292,6 +289,7 @@ async def test_the_error_leaves_its_groups_and_the_calls_beside_it_are_cancelled
             cancelled.set()
         return ""
 
+    @tool(parallel=True)
     async def broken() -> str:
         """Break in a group of tasks."""
 
@@ -347,11 +345,13 @@ def test_a_sandbox_that_is_late_is_no_late_tool() -> None:
 def test_a_blocking_tool_that_breaks_frees_the_others() -> None:
     release = threading.Event()
 
+    @tool(parallel=True)
     def block() -> str:
         """Block."""
         release.wait(30)
         return ""
 
+    @tool(parallel=True)
     def broken() -> str:
         """Break."""
         raise BrokenEnvironmentError("the database is down")

@@ -125,3 +125,17 @@ async def test_any_gymnasium_environment_of_messages_will_do() -> None:
     episode = await play_one(Plain, ["x"])
     assert (episode.failure, episode.reward, episode.stop) == (None, 2.0, StopReason.ENV_TERMINATED)
     assert episode.prompt[0].get("content") == ROW["question"]
+
+
+def test_state_that_copies_would_lose_is_refused() -> None:
+    environment = Calculator()
+    environment.difficulty = 3  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=r"Calculator: difficulty was set after the environment was made"):
+        EnvironmentSource.of(environment)
+    environment = Calculator()
+    environment.tool_timeout = 3.0
+    with pytest.raises(ValueError, match=r"Calculator: tool_timeout was set after the environment was made"):
+        EnvironmentSource.of(environment)
+    used = Calculator()  # what a reset or a step sets is no configuration
+    used.reset(seed=0)
+    EnvironmentSource.of(used)

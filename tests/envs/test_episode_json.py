@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import datetime
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,11 +17,13 @@ from gymnast.envs import (
     Episode,
     EpisodeSpec,
     Failure,
+    Message,
     StopReason,
     Task,
     TokenTrace,
     ToolCallRecord,
     Turn,
+    tool_call,
     tool_calls,
 )
 
@@ -94,3 +97,16 @@ def test_a_trace_keeps_its_lengths_equal() -> None:
     with pytest.raises(ValueError, match="got 2 sampled tokens and 1 log-probabilities"):
         trace.append_sampled([1, 2], [-1.0])
     assert len(trace) == 4
+
+
+def test_a_lone_surrogate_is_written_as_its_escape() -> None:
+    message: Message = {"role": "user", "content": "a \ud83d b"}
+    episode = Episode(spec=EpisodeSpec(task=Task(id="t", row={"text": "\ud83d"}), group="t"), prompt=[message])
+    episode.turns = [Turn(message=tool_call("say", text="\udc00"), reward=math.inf)]
+    episode.metrics = {"odd": math.nan}
+    again = Episode.from_json(episode.to_json())
+    assert again.prompt[0].get("content") == "a \\ud83d b"
+    [call] = again.turns[0].message.get("tool_calls") or []
+    assert call["function"]["arguments"] == {"text": "\\udc00"}
+    assert again.turns[0].reward == math.inf
+    assert math.isnan(again.metrics["odd"])

@@ -8,7 +8,7 @@ import dataclasses
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from gymnast.envs import (
 from gymnast.envs.core import stable_seed
 from gymnast.envs.threads import run_in_loop
 
-from .buttons import make_trainer
+from ..training.buttons import make_trainer
 from .episodes import ANSWER, ROW, WAIT, Ender, Log, Probe, play_one, specs
 
 # --- many at once -----------------------------------------------------------------------------------------------
@@ -85,21 +85,6 @@ async def test_results_come_in_the_order_of_the_specs() -> None:
     episodes = await engine.run(specs(5), on_episode=lambda episode: finished.append(episode.spec.task.row["index"]))
     assert [episode.reward for episode in episodes] == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert finished == [4, 3, 2, 1, 0]
-
-
-async def test_specs_are_taken_as_places_become_free() -> None:
-    taken: list[int] = []
-
-    def stream() -> Iterator[EpisodeSpec]:
-        for index, spec in enumerate(specs(6)):
-            taken.append(index)
-            yield spec
-
-    over: list[int] = []
-    engine = RolloutEngine(Calculator(), ScriptedPolicy([ANSWER]), max_concurrency=1)
-    await engine.run(stream(), on_episode=lambda _: over.append(len(taken)))
-    assert over[0] <= 2
-    assert taken == list(range(6))
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -206,7 +191,8 @@ async def test_metrics_of_reset_are_kept_without_a_step() -> None:
 
     for environment in (Calculator(), TimeLimit(Calculator(), 5)):
         episode = await play_one(environment, hang, episode_timeout=0.2)
-        assert (episode.stop, episode.turns, episode.metrics) == (StopReason.TIMEOUT, [], {"success": 0.0})
+        assert str(episode.failure) == "policy: TimeoutError: episode_timeout=0.2 s was over before the first answer"
+        assert (episode.turns, episode.metrics) == ([], {"success": 0.0})
 
 
 @pytest.mark.parametrize(
@@ -313,5 +299,15 @@ def test_cancelling_a_player_leaves_the_others_alone(tmp_path: Path) -> None:
 def test_wrong_kinds_of_limits_and_rows_are_refused() -> None:
     with pytest.raises(TypeError, match=r"limits must be EpisodeLimits\(\.\.\.\), got dict"):
         RolloutEngine(Calculator(), ScriptedPolicy([]), limits={"max_turns": 3})  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"takes a list of rows, got one row.*write play\(\[row\]\)"):
+    with pytest.raises(TypeError, match="the row of task-1 must be a mapping, got int: 3"):
+        RolloutEngine(Calculator(), ScriptedPolicy([])).play([ROW, 3])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"expected a list of rows, got one row: .*; write \[row\] for a single row"):
         RolloutEngine(Calculator(), ScriptedPolicy([])).play({"question": "What?", "answer": 1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("script", ["hello", ANSWER])
+def test_a_script_that_is_a_single_answer_is_refused(script: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"a script is a list of answers or a function, got one answer.*write \[answer\]"
+    ):
+        ScriptedPolicy(script)

@@ -101,7 +101,7 @@ async def test_a_timeout_truncates_the_episode() -> None:
     assert log.closed[-1] == 1
 
 
-async def test_a_timeout_before_the_first_turn_is_a_failure() -> None:
+async def test_a_timeout_before_the_first_answer_is_a_failure() -> None:
     class NeverReset(Probe):
         async def areset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Message], dict]:
             await asyncio.Event().wait()
@@ -111,7 +111,7 @@ async def test_a_timeout_before_the_first_turn_is_a_failure() -> None:
     episode = await play_one(NeverReset(log), ["x"], episode_timeout=0.05)
     assert episode.failure is not None
     assert (episode.stop, episode.failure.stage, episode.failure.type) == (StopReason.FAILED, "reset", "TimeoutError")
-    assert episode.failure.message == "episode_timeout=0.05 s was over before the first turn"
+    assert episode.failure.message == "episode_timeout=0.05 s was over before the first answer"
     assert episode.reward is None
     assert log.closed[-1] == 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from gymnast.envs import (
     Calculator,
     ConfigurationError,
     Environment,
+    Episode,
     EpisodeFailedError,
     EpisodeLimits,
     EpisodeSpec,
@@ -23,8 +24,12 @@ from gymnast.envs import (
     ScriptedPolicy,
     StepResult,
     StopReason,
+    ToolEnv,
+    failure_counts,
+    failure_summary,
     play_episode,
 )
+from gymnast.envs.engine import opening_and_closing
 
 from .episodes import ADD, WAIT, Log, Probe, play_one, say, specs
 
@@ -117,7 +122,7 @@ OK = {"messages": [], "reward": 0.0, "terminated": True, "truncated": False, "in
         (None, {**OK, "reward": None}, r"Custom\.step\(\) must give a number as reward, got None"),
         (None, {**OK, "reward": float("nan")}, r"Custom\.step\(\) must give a finite reward, got nan"),
         (None, {**OK, "info": None}, r"Custom\.step\(\) must give a dict as info, got NoneType"),
-        (None, {**OK, "info": {"tool_calls": 3}}, r"info\['tool_calls'\] is a list of ToolCallRecord, got 3"),
+        (None, {**OK, "info": {"tool_calls": 3}}, r"info\['tool_calls'\] must be a list of ToolCallRecord, got 3"),
         (None, {**OK, "info": {"stop_reason": "bored"}}, r"info\['stop_reason'\] must be one of .*got 'bored'"),
         (
             None,
@@ -141,6 +146,86 @@ async def test_what_an_environment_gives_back_is_checked(reset: Any, step: Any, 
     assert episode.failure.stage == ("reset" if reset is not None else "step")
     with pytest.raises(ValueError, match=message):
         raise ValueError(episode.failure.message)
+
+
+def test_steps_and_resets_have_a_limit_by_default() -> None:
+    assert EpisodeLimits().step_timeout == 600
+
+
+async def test_an_environment_that_cannot_be_made_in_time_is_a_failure() -> None:
+    release, closed = threading.Event(), threading.Event()
+
+    class SlowlyMade(Probe):
+        def __init__(self, log: Log) -> None:
+            assert release.wait(WAIT)
+            super().__init__(log)
+
+        async def aclose(self) -> None:
+            closed.set()
+
+    episode = await play_one(lambda: SlowlyMade(Log()), ["x"], step_timeout=0.05)
+    assert str(episode.failure) == "create: TimeoutError: the environment was not made within step_timeout=0.05 s"
+    release.set()
+    assert await asyncio.to_thread(closed.wait, WAIT)
+
+
+async def test_an_environment_that_does_not_close_in_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NeverClosed(Probe):
+        async def aclose(self) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(opening_and_closing, "CLOSE_SECONDS", 0.05)
+    episode = await play_one(lambda: NeverClosed(Log()), ["x"])
+    assert episode.reward == 1.0
+    assert str(episode.close_failure) == (
+        "close: TimeoutError: NeverClosed.close() did not finish within CLOSE_SECONDS=0.05 s"
+    )
+
+
+async def test_a_missing_column_is_named() -> None:
+    class Reads(Environment):
+        async def areset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Message], dict]:
+            return [{"role": "user", "content": self.task_of(options)["titel"]}], {}
+
+    episode = await play_one(Reads, ["x"])
+    assert str(episode.failure) == (
+        "reset: KeyError: no 'titel'; the row has ['answer', 'index', 'prompt', 'question']"
+    )
+
+
+async def test_a_traceback_begins_where_the_users_code_does() -> None:
+    class Breaks(ToolEnv):
+        def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+            try:
+                return [][0]
+            except IndexError as error:
+                raise ValueError("no book") from error
+
+    episode = await play_one(Breaks(), ["x"])
+    assert episode.failure is not None
+    lines = episode.failure.traceback.splitlines()
+    assert [line.split(", in ")[1] for line in lines if line.startswith("  File ")] == ["reset_task", "reset_task"]
+    assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "ValueError: no book")
+
+
+async def test_a_summary_counts_failures_and_says_why() -> None:
+    def breaking(stage: str, error: BaseException | None = None) -> Callable[[], Probe]:
+        return lambda: Probe(Log(), breaks=stage, error=error)
+
+    async def hang(messages: list[Message]) -> Message:
+        if len(messages) > 1:
+            await asyncio.Event().wait()
+        return ADD
+
+    down = ConnectionError("the database is down\nHTTP 500")
+    episodes = [await play_one(breaking("reset", down), ["x"]) for _ in range(3)]
+    episodes += [await play_one(breaking("step"), ["x"]), await play_one(breaking(""), ["x"])]
+    episodes += [await play_one(Calculator(), hang, episode_timeout=0.2)]
+    assert failure_counts(episodes) == {"reset: ConnectionError": 3, "step: ZeroDivisionError": 1, "timeout": 1}
+    assert failure_summary(episodes) == (
+        "3 x reset: ConnectionError (the database is down), 1 x step: ZeroDivisionError (in step), 1 x timeout"
+    )
+    assert failure_summary([]) == ""
 
 
 @pytest.mark.parametrize("stage", ["reset", "step"])
@@ -198,7 +283,31 @@ async def test_on_failure(on_failure: str, failures: int, attempts: int, reward:
     episode = await play_one(failing_first(log, failures), ["x"], on_failure=on_failure)
     assert (episode.attempts, episode.reward, episode.stop.is_failure) == (attempts, reward, failed)
     assert (episode.failure is not None) == failed
+    assert [str(each) for each in episode.retried] == ["step: ZeroDivisionError: in step"] * (attempts - 1)
     assert log.closed == [1] * attempts
+
+
+async def test_a_retry_samples_anew_from_the_same_start() -> None:
+    seeds: list[tuple[int, int]] = []
+
+    class Notes(ScriptedPolicy):
+        def begin(self, spec: EpisodeSpec, messages: Any, tools: Any) -> Any:
+            seeds.append((spec.task.seed, spec.seed))
+            return super().begin(spec, messages, tools)
+
+    async def play() -> Episode:
+        engine = RolloutEngine(failing_first(Log(), 2), Notes(["x"]), on_failure="retry(2)")
+        [episode] = await engine.run(specs(1))
+        return episode
+
+    episode = await play()
+    assert len({environment for environment, _ in seeds}) == 1
+    assert len({sampling for _, sampling in seeds}) == 3
+    assert seeds[0][1] == specs(1)[0].seed
+    assert episode.spec.seed == seeds[-1][1]  # what was sampled can be sampled again
+    first, seeds[:] = [*seeds], []
+    await play()
+    assert seeds == first
 
 
 @pytest.mark.parametrize("on_failure", ["ignore", "retry", "retry(0)", "retry(-1)", "retry(x)", ""])

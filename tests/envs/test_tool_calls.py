@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.envs import BrokenEnvironmentError, Message, StopReason, final_answer, tool, tool_calls
+from gymnast.envs import BrokenEnvironmentError, Message, StopReason, ToolEnv, final_answer, tool, tool_calls
 
 from .toolkit import WAIT, call, environment_of, step
 
@@ -45,6 +45,70 @@ async def test_whatever_a_tool_raises_becomes_a_message(error: BaseException, as
     assert (record.outcome, record.failed) == ("exception", True)
 
 
+async def test_the_bug_of_a_tool_is_told_to_its_author_once(caplog: pytest.LogCaptureFixture) -> None:
+    def buggy(kind: str) -> str:
+        """Have a bug.
+
+        Args:
+            kind: Which.
+        """
+        if kind == "attribute":
+            return kind.missing  # type: ignore[attr-defined]
+        raise {"type": TypeError, "value": ValueError}[kind]("for the model")
+
+    environment = environment_of(buggy)
+    kinds = ["attribute", "attribute", "type", "value"]
+    _, records = await step(environment, *(("buggy", {"kind": kind}) for kind in kinds))
+    assert [record.outcome for record in records] == ["exception"] * 4
+    assert [record.getMessage().split(".")[0] for record in caplog.records] == [
+        "tool 'buggy' raised AttributeError",
+        "tool 'buggy' raised TypeError",
+    ]
+    trace = records[0].traceback
+    assert trace is not None
+    assert trace.splitlines()[0].endswith("in buggy")  # the author's frames only
+    assert "return kind.missing" in trace
+    assert trace in caplog.text + "\n"
+
+
+async def test_a_result_without_json_is_an_error_and_no_repr() -> None:
+    class Thing:
+        pass
+
+    def make() -> Any:
+        """Make a thing."""
+        return {"thing": Thing()}
+
+    content, record = await call(make, {})
+    assert record.outcome == "exception"
+    assert content.startswith("Error: TypeError: the tool returned dict, which cannot be told to the model")
+    assert "0x" not in content
+
+
+async def test_a_coroutine_tool_that_blocks_the_loop_is_named_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gymnast.envs.threads.BLOCKING_SECONDS", 0.02)
+
+    async def blocks() -> str:
+        """Block."""
+        await asyncio.sleep(0)
+        threading.Event().wait(0.03)
+        await asyncio.sleep(0)
+        return "done"
+
+    environment = environment_of(blocks)
+    for _ in range(2):
+        result, _ = await step(environment, ("blocks", {}))
+        assert result.messages[0].get("content") == "done"
+    [message] = [record.getMessage() for record in caplog.records if "blocks" in record.getMessage()]
+    line = blocks.__code__.co_firstlineno
+    assert (
+        f"blocks ({__file__}:{line}) is `async def`, but blocked the event loop, and so every episode, for 0.0 s"
+        in message
+    )
+
+
 @pytest.mark.parametrize("own", [False, True])
 async def test_a_tool_that_overruns_is_abandoned(own: bool) -> None:
     never, ended = threading.Event(), threading.Event()
@@ -74,6 +138,21 @@ async def test_a_tool_that_overruns_is_abandoned(own: bool) -> None:
     assert await asyncio.to_thread(ended.wait, WAIT)
 
 
+async def test_a_turn_of_many_slow_calls_is_cut_and_told() -> None:
+    """Otherwise the model could fail its own episode, by the time limit of a step, whenever it likes."""
+
+    async def hang() -> str:
+        """Hang."""
+        await asyncio.Event().wait()
+        return ""
+
+    result, records = await step(environment_of(hang, tool_timeout=0.02), *[("hang", {})] * 20)
+    outcomes = [record.outcome for record in records]
+    assert outcomes == sorted(outcomes, reverse=True)  # time-outs, then calls that are not run
+    assert {"timeout", "not_run"} == set(outcomes)
+    assert "took too long; try again" in str(result.messages[-1].get("content"))
+
+
 def test_the_interpreter_ends_although_a_tool_hangs() -> None:
     program = """
 import threading
@@ -92,7 +171,76 @@ print(environment.step(tool_call("hang")).messages[0]["content"])
 # --- several calls in one turn ----------------------------------------------------------------------------------
 
 
-async def test_calls_run_side_by_side_and_answer_in_order() -> None:
+def test_the_calls_of_a_turn_run_one_after_the_other_in_call_order() -> None:
+    class Walk(ToolEnv):
+        def reset_task(self, task: Any) -> list[Message]:
+            self.place = self.inside = 0
+            return [{"role": "user", "content": "go"}]
+
+        @tool
+        def double(self) -> int:
+            """Double the place."""
+            return self.move(self.place)
+
+        @tool
+        def add(self) -> int:
+            """Go one on."""
+            return self.move(1)
+
+        def move(self, by: int) -> int:
+            self.inside += 1
+            assert self.inside == 1
+            place = self.place
+            threading.Event().wait(0.001)  # others would come in between
+            self.place = place + by
+            self.inside -= 1
+            return self.place
+
+    environment = Walk()
+    for _ in range(5):
+        environment.reset(seed=0, options={"task": {}})
+        result = environment.step(tool_calls(("add", {}), ("double", {}), ("add", {}), ("double", {})))
+        assert [message.get("content") for message in result.messages] == ["1", "2", "3", "6"]
+
+
+async def test_only_neighbouring_calls_of_parallel_tools_run_at_the_same_time() -> None:
+    running: set[str] = set()
+    seen: list[set[str]] = []
+
+    async def note(name: str) -> str:
+        running.add(name)
+        await asyncio.sleep(0)
+        seen.append(set(running))
+        running.discard(name)
+        return name
+
+    @tool(parallel=True)
+    async def search(name: str) -> str:
+        """Search.
+
+        Args:
+            name: Which.
+        """
+        return await note(name)
+
+    @tool
+    async def write(name: str) -> str:
+        """Write.
+
+        Args:
+            name: Which.
+        """
+        return await note(name)
+
+    calls = [("search", "a"), ("search", "b"), ("write", "c"), ("write", "d"), ("search", "e")]
+    result, _ = await step(environment_of(search, write), *((name, {"name": which}) for name, which in calls))
+    assert [message.get("content") for message in result.messages] == ["a", "b", "c", "d", "e"]
+    assert seen == [{"a", "b"}, {"b"}, {"c"}, {"d"}, {"e"}]
+    with pytest.raises(ValueError, match="both final and parallel"):
+        tool(final=True, parallel=True)
+
+
+async def test_parallel_calls_run_side_by_side_and_answer_in_order() -> None:
     together = threading.Barrier(8)
     last_first = [asyncio.Event() for _ in range(5)]
     loop = asyncio.get_running_loop()
@@ -119,7 +267,7 @@ async def test_calls_run_side_by_side_and_answer_in_order() -> None:
         return index
 
     last_first[-1].set()
-    environment = environment_of(blocking, later)
+    environment = environment_of(tool(parallel=True)(blocking), tool(parallel=True)(later))
     calls = [("blocking", {"index": index}) for index in range(8)] + [("later", {"index": index}) for index in range(4)]
     result, records = await step(environment, *calls)
     assert asyncio.get_running_loop() is loop
@@ -211,6 +359,7 @@ async def test_a_tool_that_swallows_a_cancellation_cannot_keep_the_turn_alive(co
     started: list[int] = []
     all_started = asyncio.Event()
 
+    @tool(parallel=True)
     async def stubborn() -> str:
         """Wait."""
         started.append(1)

@@ -11,6 +11,7 @@ import pytest
 
 from gymnast.envs import (
     Calculator,
+    ConfigurationError,
     MalformedCall,
     Message,
     StepResult,
@@ -172,6 +173,42 @@ def test_an_init_that_forgets_super_still_works() -> None:
     environment.reset(seed=0, options={"task": QUESTION})
     assert environment.step(tool_call("final_answer", answer=6)).reward == 1.0
     assert environment.render() is None
+
+
+def test_a_tool_cannot_have_a_name_that_the_environment_uses() -> None:
+    def look(self: Any) -> str:
+        """Look."""
+        return ""
+
+    for name in ("step", "reset", "close", "reply", "grade", "tool_schemas", "reward", "metrics", "tools", "np_random"):
+        with pytest.raises(TypeError, match=rf"Game\.{name}: a tool's method cannot have this name, .*name='{name}'"):
+            type("Game", (ToolEnv,), {name: tool(look)})
+    named = type("Game", (ToolEnv,), {"walk": tool(name="step")(look)})
+    assert list(named().tools) == ["step"]
+
+
+def test_options_may_be_class_attributes() -> None:
+    class Strict(Calculator):
+        tool_timeout = 2.0
+        max_result_chars = None
+        on_malformed = "end"
+        max_malformed = 1
+
+    assert (Strict().tool_timeout, Strict().max_result_chars, Strict().max_malformed) == (2.0, None, 1)
+    environment = Strict(tool_timeout=None)
+    assert environment.tool_timeout is None
+    environment.reset(seed=0, options={"task": QUESTION})
+    assert environment.step(malformed()).info["stop_reason"] is StopReason.MALFORMED
+    Strict.tool_timeout = -1.0
+    with pytest.raises(ValueError, match="tool_timeout must be positive or None, got -1"):
+        Strict()
+
+
+def test_a_step_takes_a_message() -> None:
+    environment = Calculator()
+    environment.reset(seed=0, options={"task": QUESTION})
+    with pytest.raises(TypeError, match=r"Calculator\.step\(\) takes the model's message: .*got str: 'text'"):
+        environment.step("text")  # type: ignore[arg-type]
 
 
 # --- rewards, endings, metrics ----------------------------------------------------------------------------------
@@ -363,7 +400,7 @@ class Late(ToolEnv):
     def slow(self) -> None:
         """Take too long."""
         assert self.may_go_on.wait(30)
-        self.reward, self.terminated, self.metrics["late"] = 5.0, True, 1.0
+        self.reward, self.terminated = 5.0, True
         self.has_gone_on.set()
 
     @tool
@@ -385,11 +422,26 @@ def test_a_tool_that_ran_out_of_time_rewards_no_later_step(between: bool) -> Non
     if between:
         environment.let_go_on()
     result = environment.step(tool_call("quick"))
-    assert (result.reward, result.terminated, result.info["metrics"]) == (1.0, False, {})
-    assert (environment.reward, environment.terminated, environment.metrics) == (1.0, False, {})
+    assert (result.reward, result.terminated) == (1.0, False)
+    assert (environment.reward, environment.terminated) == (1.0, False)
 
 
-def test_the_score_may_be_set_outside_a_step() -> None:
+def test_a_reward_is_a_number_and_belongs_to_a_step() -> None:
+    class Wrong(ToolEnv):
+        @tool
+        def text(self) -> None:
+            """Give a text as reward."""
+            self.reward = "1.0"  # type: ignore[assignment]
+
+    environment = Wrong()
+    begin(environment)
+    with pytest.raises(ConfigurationError, match=r"Wrong: self\.reward must be a number, got str: '1\.0'"):
+        environment.step(tool_call("text"))
+    with pytest.raises(ConfigurationError, match=r"set it in a tool or in reply\(\); grade\(\) returns the reward"):
+        environment.reward = 1.0
+
+
+def test_an_end_and_metrics_may_be_set_outside_a_step() -> None:
     class Hopeless(ToolEnv):
         def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
             self.terminated = task.get("hopeless", False)
@@ -406,9 +458,8 @@ def test_the_score_may_be_set_outside_a_step() -> None:
     assert environment.step(tool_call("look")).info["stop_reason"] is StopReason.ENV_TERMINATED
     begin(environment)
     assert not environment.step(tool_call("look")).terminated
-    environment.reward, environment.terminated = 3.0, True
-    result = environment.step(tool_call("look"))
-    assert (result.reward, result.terminated) == (0.0, True)  # a reward belongs to a step
+    environment.terminated = True
+    assert environment.step(tool_call("look")).terminated
 
 
 def test_an_environment_within_a_tool_has_its_own_score() -> None:

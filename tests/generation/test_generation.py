@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,9 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, Lfm2Config, LlamaConfig
 
-from gymnast.trainer import GenerationRequest, Sampling, TransformersGenerator
-from gymnast.trainer.generation import GenerationError
-from gymnast.trainer.sampling import log_distribution, sample
+from gymnast.trainer import Generation, GenerationRequest, Sampling, TransformersGenerator
+from gymnast.trainer.generation.contract import GenerationError
+from gymnast.trainer.generation.sampling import log_distribution, sample
 from gymnast.trainer.tiny import make_tiny_model
 
 from .generating import (
@@ -217,7 +218,7 @@ async def test_close_fails_what_is_not_answered_and_joins_the_thread() -> None:
 
 
 async def test_an_idle_thread_ends_and_the_next_request_starts_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymnast.trainer.generation.IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("gymnast.trainer.generation.transformers_generator.IDLE_SECONDS", 0.01)
     others = decoding_threads()
     generator = TransformersGenerator(model())
     await generator.generate(ask(max_tokens=1))
@@ -336,3 +337,10 @@ def test_sampling_options_out_of_range(options: dict[str, Any]) -> None:
 def test_batch_size_out_of_range() -> None:
     with pytest.raises(ValueError, match="max_batch_size must be at least 1, got 0"):
         TransformersGenerator(model(), max_batch_size=0)
+
+
+@pytest.mark.parametrize("logprobs", [[-0.5], [-0.5, math.nan], [-0.5, -math.inf], [-0.5, math.inf]])
+def test_a_generation_has_one_finite_log_probability_for_each_token(logprobs: list[float]) -> None:
+    """Else a metric would leave the values out, and nobody would hear of them."""
+    with pytest.raises(ValueError, match="one finite log-probability for each of its 2 tokens"):
+        Generation(token_ids=[3, 4], logprobs=logprobs, finish="stop", prompt_ids=[1])

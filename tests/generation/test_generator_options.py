@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from peft import LoraConfig, get_peft_model
 
 from gymnast.envs.core import ConfigurationError
 from gymnast.trainer import Generator, GRPOTrainer, TransformersGenerator
+from gymnast.trainer.rollout.weight_sync import WeightSync
 from gymnast.trainer.tiny import make_tiny_model
-from gymnast.trainer.weight_sync import WeightSync
-from gymnast.trainer.weights import named_weights
 
-from .buttons import Buttons, ScriptedGenerator, call_ids, config, make_trainer, model, tokenizer
+from ..training.buttons import Buttons, ScriptedGenerator, call_ids, config, make_trainer, model, tokenizer
 
 
 @pytest.mark.parametrize(
@@ -133,40 +130,6 @@ def test_another_model_is_no_news_for_the_transformers_generator() -> None:
     generator = TransformersGenerator(model())
     with pytest.raises(ValueError, match="samples with the model that it was made for"):
         generator.load_weights(model(), 1)
-
-
-ADAPTERS = {
-    "linear layers": LoraConfig(target_modules=["q_proj", "down_proj"], r=4, init_lora_weights=False),
-    "whole layers": LoraConfig(target_modules=["q_proj"], modules_to_save=["norm"], r=4, init_lora_weights=False),
-}
-
-
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_the_weights_of_an_adapted_model_are_merged_and_come_back_exactly(name: str) -> None:
-    plain = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
-    names = _names(plain)
-    adapted: Any = get_peft_model(make_tiny_model(tokenizer(), hidden_size=32, num_layers=1), ADAPTERS[name])
-    before = {key: value.clone() for key, value in adapted.state_dict().items()}
-    with named_weights(adapted) as weights:
-        assert set(weights) == names
-        missing = plain.load_state_dict(weights, strict=False)
-    assert missing.missing_keys == ["lm_head.weight"]
-    assert all(adapted.state_dict()[key].equal(value) for key, value in before.items())
-    inputs = {"input_ids": torch.arange(5, 25)[None]}
-    assert plain(**inputs).logits.allclose(adapted(**inputs).logits, atol=1e-4)
-
-
-def test_half_of_a_tie_cannot_be_trained() -> None:
-    agent = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
-    with pytest.warns(UserWarning, match="tie_word_embeddings"):  # noqa: PT031
-        adapted: Any = get_peft_model(agent, LoraConfig(target_modules=["embed_tokens"], r=4))
-        with pytest.raises(ConfigurationError, match=r"ties lm_head.weight to model.embed_tokens.weight, but only one"):
-            _names(adapted)
-
-
-def _names(model: Any) -> set[str]:
-    with named_weights(model) as weights:
-        return set(weights)
 
 
 def test_every_turn_records_the_weights_that_it_was_sampled_with(tmp_path: Path) -> None:

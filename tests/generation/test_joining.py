@@ -11,7 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, Lfm2Config, LlamaConfig
 
 from gymnast.trainer import Generation, GenerationRequest, Sampling, TransformersGenerator
-from gymnast.trainer.generation import JOIN_STEPS, GenerationError
+from gymnast.trainer.generation.contract import GenerationError
+from gymnast.trainer.generation.transformers_generator import JOIN_STEPS
 from gymnast.trainer.tiny import make_tiny_model
 
 from .generating import PROMPTS, Steps, answers, ask, decoding_threads, model, plain_logprobs, tokenizer
@@ -20,6 +21,13 @@ from .generating import wait_until_closing as until_closing
 PREFILL = (
     JOIN_STEPS + 2
 )  # the forward pass in which those who came early are prefilled: one prefill, some steps, then it
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of one moment are one batch, also on a busy machine."""
+    monkeypatch.setattr("gymnast.trainer.generation.transformers_generator.QUIET_SECONDS", 0.1)
+    monkeypatch.setattr("gymnast.trainer.generation.transformers_generator.GATHER_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -189,7 +197,8 @@ async def test_an_error_reaches_those_whom_it_concerns(rows: int) -> None:
 
 
 async def test_weights_of_another_version_decode_nobody_elses_request(generator: Any) -> None:
-    """The trainer does not change weights while requests are in flight; who does it all the same sees it recorded."""
+    """The trainer does not change weights while requests are in flight; else answers say which they had."""
+    generator.load_weights(model(), 0)  # which checks the cache, with steps of its own
     with Steps(model()) as steps:
         first = await begun(generator, ask(max_tokens=20))
         await steps.pause(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +19,10 @@ from trl.trainer.rloo_config import RLOOConfig
 from trl.trainer.rloo_trainer import RLOOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
-from gymnast.trainer.advantages import Scale, grpo, rloo, scale_advantages, whiten
-from gymnast.trainer.losses import kl_in_reward, token_logprobs
+from gymnast.trainer.learning.advantages import Scale, grpo, rloo, scale_advantages, whiten
+from gymnast.trainer.learning.groups import rewards_of
+from gymnast.trainer.learning.logprobs import token_logprobs
+from gymnast.trainer.learning.losses import kl_in_reward
 
 GROUPS, MEMBERS = 3, 4
 REWARDS = [0.0, 1.0, 0.25, -2.0, 3.0, 3.0, 3.0, 3.0, 0.1, 0.2, 0.9, 10.0]  # the second group has no spread
@@ -194,3 +197,15 @@ def test_mistakes_are_named() -> None:
         scale_advantages(RAGGED, RAGGED, how)
     with pytest.raises(ValueError, match="3 groups of advantages, but 2"):
         scale_advantages(RAGGED, RAGGED[:2], "group")
+
+
+@pytest.mark.parametrize("reward", [0.7, 10.1, 100.1, 1000.3, -3e5 - 0.1])
+@pytest.mark.parametrize("advantage", [grpo, rloo])
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_equal_rewards_have_no_advantage(reward: float, advantage: Any, scale: Scale) -> None:
+    """Exactly none: a rounding error, divided by a deviation of almost 0, would be an advantage to learn from."""
+    for size in (2, 3, 5, 7, 8):
+        episodes: Any = [SimpleNamespace(reward=reward)] * size
+        rewards_G = rewards_of(episodes)
+        [advantages_G] = scale_advantages([advantage(rewards_G)], [rewards_G], scale)
+        assert advantages_G.tolist() == [0.0] * size

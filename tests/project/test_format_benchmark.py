@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gymnast.trainer import FORMATS
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def test_the_benchmark_prints_its_table(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
-"""Three folders at the root install as the package gymnast, and imports between them point one way."""
+"""Folders at the root install as the package gymnast, and imports between them point one way."""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -12,13 +13,44 @@ import sys
 import sysconfig
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("sandbox", "envs", "trainer")  # each may import itself and what stands to its left
+ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of its own package that it may import
+    "sandbox": set(),  # the contract: base, limits, errors, arguments, cancellation
+    "sandbox/guest": set(),  # not even the contract: it runs inside the box
+    "sandbox/host": {"sandbox", "sandbox/guest"},
+    "sandbox/docker": {"sandbox", "sandbox/host"},
+    "sandbox/local": {"sandbox", "sandbox/host"},
+    "sandbox/scripted": {"sandbox"},
+    "sandbox/pool": {"sandbox"},
+    "sandbox/conformance": {"sandbox"},
+    "envs": set(),
+    "envs/code": {"envs"},
+    "envs/engine": {"envs"},
+    "trainer/tool_calls": set(),
+    "trainer/generation": set(),
+    "trainer/vllm": {"trainer/generation"},
+    "trainer/chat": {"trainer/tool_calls", "trainer/vllm"},
+    "trainer/learning": {"trainer/generation"},
+    "trainer/rollout": {"trainer/tool_calls", "trainer/generation", "trainer/chat", "trainer/learning"},
+    "trainer/records": set(),
+    "trainer": {
+        "trainer/tool_calls",
+        "trainer/generation",
+        "trainer/vllm",
+        "trainer/chat",
+        "trainer/learning",
+        "trainer/rollout",
+        "trainer/records",
+    },
+}
+FRONT_DOORS = {"__init__.py", "__main__.py"}  # of a package: they wire its rooms together, and no room imports them
 LEARNING_LIBRARIES = {"torch", "transformers", "accelerate", "peft", "trl", "vllm"}
 
 
@@ -88,6 +120,28 @@ def import_faults(path: Path, source: str) -> list[str]:
     return faults
 
 
+def room_of(parts: tuple[str, ...] | list[str]) -> str:
+    """The room of a module: `("trainer", "chat", "recognition")` is in `trainer/chat`."""
+    is_folder = len(parts) > 1 and (ROOT / parts[0] / parts[1]).is_dir()
+    return "/".join(parts[: 2 if is_folder else 1])
+
+
+def room_faults(path: Path, source: str) -> list[str]:
+    """Imports of this file that cross a wall between two rooms of its package where the table has no door."""
+    parts = path.relative_to(ROOT).parts
+    if len(parts) == 2 and path.name in FRONT_DOORS:
+        return []
+    room = room_of(parts)
+    faults = []
+    for where, target, relative in imports_of(path, source):
+        other = room_of(target.split(".")[1:]) if relative else room
+        same_package = other.partition("/")[0] == room.partition("/")[0]
+        if other != room and same_package and other not in ROOMS[room]:
+            doors = ", ".join(sorted(ROOMS[room])) or "no other room"
+            faults.append(f"{where} imports {target}: {room} may import {doors}, and not {other}")
+    return faults
+
+
 def run_python(
     *arguments: str | Path, cwd: Path, python: str | Path = sys.executable
 ) -> subprocess.CompletedProcess[str]:
@@ -104,8 +158,9 @@ def test_every_package_folder_is_listed() -> None:
         module_name(path) for package in PACKAGES for path in source_files(package) if path.name == "__init__.py"
     }
     setuptools = load_pyproject()["tool"]["setuptools"]
-    assert set(setuptools["packages"]) == on_disk
-    assert {f"gymnast.{folder}": folder for folder in PACKAGES}.items() <= setuptools["package-dir"].items()
+    assert set(setuptools["packages"]) == on_disk | {"gymnast"}
+    folders = {f"gymnast.{folder}": folder for folder in PACKAGES}
+    assert setuptools["package-dir"] == {"gymnast": "gymnast", **folders}
 
 
 def test_every_source_file_is_in_a_package() -> None:
@@ -113,10 +168,33 @@ def test_every_source_file_is_in_a_package() -> None:
     assert [str(folder.relative_to(ROOT)) for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
-def test_gymnast_is_a_namespace_package() -> None:
-    spec = importlib.util.find_spec("gymnast")
-    assert spec is not None
-    assert spec.origin is None
+def test_the_version_is_told_without_loading_anything_else(tmp_path: Path) -> None:
+    program = (
+        "import sys, gymnast; print(gymnast.__version__, [name for name in sys.modules if name.startswith('gymnast.')])"
+    )
+    result = run_python("-c", program, cwd=tmp_path)
+    assert result.stdout.split(maxsplit=1) == [importlib.metadata.version("gymnast"), "[]\n"]
+
+
+def test_users_may_use_it_and_know_where_it_comes_from() -> None:
+    project = load_pyproject()["project"]
+    assert project["license"] == "Apache-2.0"
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
+    assert project["authors"]
+    assert {"Repository", "Documentation", "Changelog"} <= set(project["urls"])
+
+
+def test_every_extra_is_used() -> None:
+    """An extra that no file imports installs packages for nothing."""
+    imported = {
+        target.partition(".")[0]
+        for folder in (*PACKAGES, "examples", "tests", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+        for _, target, relative in imports_of(path, path.read_text())
+        if not relative
+    }
+    extras = set(load_pyproject()["project"]["optional-dependencies"]) - {"dev", "examples", "vllm-cpu"}
+    assert extras <= imported
 
 
 def test_what_is_installed_here_is_this_checkout() -> None:
@@ -137,7 +215,11 @@ def test_imports_point_to_the_left(package: str) -> None:
 @pytest.mark.parametrize(
     ("file", "source", "message"),
     [
-        ("envs/x.py", "from ..trainer import chat", "imports gymnast.trainer.chat: envs may import sandbox, envs only"),
+        (
+            "envs/x.py",
+            "from ..trainer import chat",
+            "imports gymnast.trainer.chat: envs may import sandbox, envs only",
+        ),
         ("envs/x.py", "from .. import trainer", "imports gymnast.trainer: envs may import"),
         ("sandbox/x.py", "def f():\n    from ..envs.core import Task", "sandbox/x.py:2 imports gymnast.envs.core.Task"),
         ("envs/x.py", "if TYPE_CHECKING:\n    import torch", "only trainer/ may import torch"),
@@ -163,6 +245,33 @@ def test_faulty_imports_are_found(file: str, source: str, message: str) -> None:
 )
 def test_proper_imports_are_accepted(file: str, source: str) -> None:
     assert import_faults(ROOT / file, source) == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_only_through_their_doors(room: str) -> None:
+    files = [path for path in source_files(room.partition("/")[0]) if room_of(path.relative_to(ROOT).parts) == room]
+    assert files
+    assert [fault for path in files for fault in room_faults(path, path.read_text())] == []
+
+
+def test_every_room_is_in_the_table_and_no_circle_is_among_them() -> None:
+    assert {room_of(path.relative_to(ROOT).parts) for each in PACKAGES for path in source_files(each)} == set(ROOMS)
+    TopologicalSorter(ROOMS).prepare()  # raises CycleError
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "message"),
+    [
+        ("sandbox/pool/x.py", "from ..docker.engine import Engine", "sandbox/pool may import sandbox, and not"),
+        ("sandbox/guest/x.py", "from ..base import Status", "sandbox/guest may import no other room"),
+        ("sandbox/x.py", "def f():\n    from .pool import pool_of", "sandbox may import no other room"),
+        ("trainer/learning/x.py", "from ..config import AgentConfig", "and not trainer"),
+        ("trainer/rollout/x.py", "from .. import config", "and not trainer"),
+    ],
+)
+def test_faulty_doors_are_found(file: str, source: str, message: str) -> None:
+    [fault] = room_faults(ROOT / file, source)
+    assert message in fault
 
 
 # --- one name for each module -----------------------------------------------------------------------------------
@@ -204,8 +313,7 @@ def test_importing_is_silent_and_leaves_no_files(package: str, tmp_path: Path) -
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The wheel built from the tree, and the one built from the sdist; from a copy, to keep the checkout clean."""
     tree = tmp_path_factory.mktemp("build") / "gymnast"
-    kept = [name for name in (*PACKAGES, "pyproject.toml", "README.md", "LICENSE") if (ROOT / name).exists()]
-    for name in kept:
+    for name in (*PACKAGES, "gymnast", "pyproject.toml", "README.md", "LICENSE"):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:

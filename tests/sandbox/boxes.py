@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from gymnast.sandbox import Executor, Limits
-from gymnast.sandbox import owner as owner_module
+from gymnast.sandbox.docker import labels as owner_module
 
 LIMITS = Limits(memory="256m", workspace="64m", tmp="32m", pids=64, grace=0.3)
 

@@ -24,7 +24,7 @@ async def test_a_traceback_is_of_the_code_alone(box: DockerExecutor) -> None:
         '  File "<cell 2>", line 1, in <module>',
         '  File "<cell 1>", line 2, in f',
     ]
-    assert "inside_worker" not in result.stderr
+    assert "python_worker" not in result.stderr
 
 
 async def test_bash_takes_aliases_and_here_documents(box: DockerExecutor) -> None:
@@ -46,7 +46,7 @@ async def test_files_go_in_and_come_out_as_the_codes_user(box: DockerExecutor) -
     await box.write_file("a/b/data.bin", data)
     assert await box.read_file("/workspace/a/b/data.bin") == data
     await box.write_file("text.txt", "héllo")
-    assert (await box.bash("stat -c '%s %u %g %a' text.txt")).stdout == "6 1000 1000 644\n"
+    assert (await box.bash("stat -c '%s %a' text.txt; [ -O text.txt ] && echo mine")).stdout == "6 644\nmine\n"
 
 
 # --- options ----------------------------------------------------------------------------------------------------
@@ -77,6 +77,12 @@ async def test_a_module_that_prints_can_be_there_from_the_start(image: str) -> N
         assert (result.stdout, result.value) == ("x\n", "True")
 
 
+async def test_a_preloaded_module_sees_the_environment_of_the_code(image: str) -> None:
+    """Numerical libraries start their threads, and others choose their folders, when they are imported."""
+    async with DockerExecutor(limits=LIMITS, preload=["pydoc"], env={"PYTHONDOCS": "set"}) as box:
+        assert (await box.python("import pydoc; pydoc.Doc.PYTHONDOCS")).value == "'set'"
+
+
 async def test_modules_can_be_there_from_the_start(image: str) -> None:
     async with DockerExecutor(limits=LIMITS, preload=["decimal"]) as box:
         for _ in range(2):
@@ -92,7 +98,7 @@ async def test_modules_can_be_there_from_the_start(image: str) -> None:
         ({"pids": 3}, "at least 16"),
         ({"cpus": 0}, "Limits.cpus must be positive"),
         ({"lifetime": float("inf")}, "Limits.lifetime must be positive and finite"),
-        ({"workspace": "500m"}, "at most half of memory='512m'"),
+        ({"workspace": "500m"}, r"workspace \+ tmp \+ shm = 500m \+ 64m \+ 16m must be at most half of memory=512m"),
         ({"max_output": 10}, "from 1k to 16m"),
         ({"max_file": "65m"}, "at most 64m"),
     ],
@@ -111,6 +117,7 @@ def test_limits_are_checked(limits: dict[str, float], message: str) -> None:
         ({"network": "host"}, ValueError, "another network namespace"),
         ({"network": "container:any"}, ValueError, "another network namespace"),
         ({"image": ""}, ValueError, "image must name an image, .* got ''"),
+        ({"image": "./img"}, ValueError, r"is a folder: .* give it as a Path, image=Path\('./img'\)"),
         ({"image": None}, TypeError, "image must be a name, or a Dockerfile's folder as a Path, got None"),
         ({"image": Path("folder"), "pull": "never"}, ValueError, "that of the folder 'folder' is built here"),
         ({"pull": "sometimes"}, ValueError, "pull must be 'never', 'missing' or 'always', got 'sometimes'"),
@@ -145,3 +152,26 @@ async def test_eight_boxes_at_once(image: str, engine: Engine) -> None:
             return (await box.python("'x' in globals()")).value
 
     assert await asyncio.gather(*(use(number) for number in range(8))) == ["False"] * 8
+
+
+# Its processes are as unlikely to be killed as the supervisor, and what takes the memory belongs to none of them.
+USE_UP_MEMORY = """
+import os
+open("/proc/self/oom_score_adj", "w").write("0")
+held = []
+while True:
+    held.append(os.memfd_create("x"))
+    for _ in range(60):
+        os.write(held[-1], bytes(1 << 20))
+"""
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_code_that_costs_the_box_its_memory_gets_a_result(image: str) -> None:
+    async with DockerExecutor(limits=LIMITS) as box:
+        await box.write_file("use_up.py", USE_UP_MEMORY)
+        started = "for _ in 1 2 3; do (exec python3 use_up.py) & done; wait"
+        result = await box.bash(f"echo 0 > /proc/self/oom_score_adj; {started}; exec python3 use_up.py", timeout=30)
+        assert (result.status, result.state_lost) == (Status.OOM, True)
+        assert await usable(box)
+        assert await box.list_files() == []

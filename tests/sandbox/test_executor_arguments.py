@@ -14,6 +14,7 @@ import pytest
 
 from gymnast.sandbox import (
     DockerExecutor,
+    Engine,
     ExecutionResult,
     Limits,
     LocalExecutor,
@@ -81,7 +82,7 @@ def test_files_that_cannot_be(make: str, files: dict[Any, Any], kind: type[Excep
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"a": bytes(8192), "b": bytes(10_000)}, r"2 files take 20480 bytes .* files\['b'\] with 10000, .* is '16k'"),
+        ({"a": bytes(8192), "b": bytes(10_000)}, r"2 files take 20480 bytes .* files\['b'\] with 10000, .* is 16384"),
         (dict.fromkeys("abcde", "x"), "5 files take 20480 bytes in pages of 4096"),
     ],
 )
@@ -104,6 +105,20 @@ async def test_files_that_fill_the_workspace(make: str, image: str) -> None:
 def test_files_that_can_be(make: str) -> None:
     files = {"..a": "x", "a/../b": bytearray(b"x"), "./c": memoryview(b"x")}
     assert MAKERS[make](files=files).files == dict.fromkeys(files, b"x")
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_files_are_data_and_not_part_of_the_key(make: str) -> None:
+    with_file, without = MAKERS[make](files={"a": "x"}), MAKERS[make](files={})
+    assert with_file.key == without.key
+    assert with_file.clone().files == {"a": b"x"}
+
+
+def test_boxes_of_two_engines_are_not_interchangeable() -> None:
+    first, second = Engine(), Engine()
+    assert DockerExecutor(engine=first).key == DockerExecutor(engine=first).clone().key
+    assert DockerExecutor(engine=first).key != DockerExecutor(engine=second).key
+    assert DockerExecutor().key == DockerExecutor().clone().key != DockerExecutor(engine=first).key
 
 
 def test_a_dockerfile_is_no_image_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +149,13 @@ def test_limits_that_no_script_can_hold_are_named_once() -> None:
         warnings.simplefilter("error")
         assert box.clone().key == box.key
         scripted(limits=Limits(max_file=100, max_code=100))
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("wrong", [{"memory": "256m"}, "256m", {}])
+def test_limits_are_limits(make: str, wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"limits must be a Limits, .* got (dict|str): "):
+        MAKERS[make](limits=wrong)
 
 
 SIZES = ("memory", "workspace", "tmp", "shm", "max_output", "max_file", "max_code")
@@ -205,6 +227,26 @@ async def test_limits_may_be_numbers_of_numpy() -> None:
     async with LocalExecutor(limits=limits) as box:
         code = "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)[0]"
         assert (await box.python(code)).value == "100"
+
+
+def test_equal_limits_are_equal_however_they_are_written() -> None:
+    assert Limits(memory="512m", tmp="64M") == Limits(memory=512 << 20, tmp="65536k") == Limits()
+    assert hash(Limits(memory="512m", idle=3600)) == hash(Limits())
+    assert LocalExecutor(limits=Limits(memory="512m")).key == LocalExecutor(limits=Limits(memory=512 << 20)).key
+
+
+@pytest.mark.parametrize("memory", ["64m", "96m", "256m", "512m", "8g"])
+def test_the_folders_in_memory_follow_the_memory(memory: str) -> None:
+    limits = Limits(memory=memory)
+    assert isinstance(limits.memory, int)
+    assert (limits.workspace, limits.tmp, limits.shm) == (limits.memory // 4, limits.memory // 8, limits.memory // 32)
+    assert Limits(memory=memory, workspace="memory / 3").workspace == limits.memory // 3
+
+
+@pytest.mark.parametrize("text", ["memory", "memory/0", "memory/", "memory/-2", "half"])
+def test_a_part_of_the_memory_has_one_form(text: str) -> None:
+    with pytest.raises(ValueError, match=r"Limits\.tmp: a size is a number of bytes"):
+        Limits(tmp=text)
 
 
 @pytest.mark.parametrize("wrong", [10**400, math.inf, math.nan, 0])

@@ -55,7 +55,7 @@ ELSEWHERE = {
     38: [
         "test_pool.py::test_a_lease_cancelled_while_its_box_is_made_loses_nothing",
         "test_pool.py::test_a_lease_cancelled_anywhere_else_loses_nothing",
-        "test_code_env.py::test_a_cancelled_episode_gives_its_box_back",
+        "../envs/test_code_env.py::test_a_cancelled_episode_gives_its_box_back",
     ],
     41: [
         "test_pool_rules.py::test_leases_are_served_in_the_order_in_which_they_came",
@@ -64,15 +64,15 @@ ELSEWHERE = {
     42: ["test_pool.py::test_of_64_leases_at_once_few_boxes_are_made_at_a_time"],
     48: ["test_pool.py::test_nothing_crosses_from_lease_to_lease"],
     49: [
-        "test_code_checks.py::test_what_the_agent_planted_does_not_count",
-        "test_code_checks.py::test_a_wrong_submission_gets_nothing",
+        "../envs/test_code_checks.py::test_what_the_agent_planted_does_not_count",
+        "../envs/test_code_checks.py::test_a_wrong_submission_gets_nothing",
     ],
     50: [
-        "test_code_env.py::test_a_box_that_is_lost_is_a_failed_episode",
-        "test_code_env.py::test_a_box_that_is_lost_while_grading_is_a_failed_episode",
-        "test_code_env.py::test_no_engine_is_a_failed_episode",
-        "test_code_env.py::test_no_free_box_is_a_failed_episode",
-        "test_code_checks.py::test_no_verdict_is_no_zero",
+        "../envs/test_code_env.py::test_a_box_that_is_lost_is_a_failed_episode",
+        "../envs/test_code_env.py::test_a_box_that_is_lost_while_grading_is_a_failed_episode",
+        "../envs/test_code_env.py::test_no_engine_is_a_failed_episode",
+        "../envs/test_code_env.py::test_no_free_box_is_a_failed_episode",
+        "../envs/test_code_failures.py::test_whatever_grade_raises_is_no_verdict",
     ],
 }
 

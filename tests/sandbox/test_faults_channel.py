@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from gymnast.sandbox import Status
+from gymnast.sandbox.host.messages import decode_nothing
 
 from . import faults
 from .boxes import usable
@@ -58,7 +59,7 @@ async def test_tampering_with_the_channel_is_reported(box: Box, attack: str) -> 
     assert (result.status, result.exit_code, result.state_lost) == (Status.PROTOCOL, None, True)
     assert result.duration < 8
     assert result.stdout == "partial\n"
-    assert box.retire_reason == "protocol"
+    assert box.retire_reason == ("protocol", "")
     assert await usable(box)
     assert await peak_of_supervisor(box) - before < 8 << 20
 
@@ -92,7 +93,7 @@ async def test_whatever_call_comes_next_tells_of_tampering(box: Box) -> None:
     await asyncio.sleep(0.8)
     await box.ping()
     await box.ping()
-    assert box.retire_reason == "protocol"
+    assert box.retire_reason == ("protocol", "")
 
 
 FIND_NONCE = """
@@ -116,7 +117,7 @@ async def test_an_answer_with_the_right_nonce_announces_no_more_than_the_limit(b
     before = await peak_of_supervisor(box)
     result = await box.python(f"{FIND_NONCE}os.write(63, answer({changes})); time.sleep(60)", timeout=50)
     assert (result.status, result.state_lost) == (Status.PROTOCOL, True)
-    assert box.retire_reason == "protocol"
+    assert box.retire_reason == ("protocol", "")
     assert await usable(box)
     assert await peak_of_supervisor(box) - before < 8 << 20
 
@@ -139,7 +140,7 @@ async def test_a_forged_answer_says_what_it_likes_of_its_own_cell_alone(box: Box
 async def test_two_answers_at_once_are_tampering(box: Box) -> None:
     result = await box.python(f"{FIND_NONCE}os.write(63, answer() + answer()); time.sleep(60)", timeout=50)
     assert (result.status, result.state_lost) == (Status.PROTOCOL, True)
-    assert box.retire_reason == "protocol"
+    assert box.retire_reason == ("protocol", "")
 
 
 @pytest.mark.fault(20)
@@ -150,10 +151,10 @@ async def test_a_second_answer_is_not_taken_for_that_of_the_next_call(box: Box) 
     assert (await box.bash("sleep 0.6")).ok
     after = await box.python("6 * 7", timeout=50)
     assert (after.status, after.value, after.state_lost) == (Status.OK, "42", True)
-    assert box.retire_reason == "protocol"
+    assert box.retire_reason == ("protocol", "")
     assert await usable(box)
-    header, _ = await box._exchange({"op": "reset"}, b"", 30)
-    assert header["retire"] == "protocol"  # whoever asks, and however often
+    await box._exchange({"op": "reset"}, b"", decode_nothing, 30)
+    assert box.retire_reason == ("protocol", "")  # whoever asks, and however often
 
 
 # --- the shell's ------------------------------------------------------------------------------------------------
@@ -187,28 +188,19 @@ IFS= read -r -d '' nonce <&$in
 async def test_no_answer_of_a_shell_breaks_the_supervisor(box: Box, answer: str) -> None:
     result = await box.bash(f"{FIND_CHANNEL}{{ {answer}; }} >&$out; sleep 60", timeout=50)
     assert (result.status, result.state_lost) == (Status.PROTOCOL, True)
-    assert box.retire_reason == "protocol"
+    assert box.retire_reason == ("protocol", "")
     assert (await box.bash("echo next")).stdout == "next\n"
     assert await usable(box)
 
 
 @pytest.mark.fault(20)
-@pytest.mark.parametrize("timeout", [2, 50])
-async def test_a_shell_that_imitates_its_loop_has_only_lied_about_itself(box: Box, timeout: float) -> None:
-    """It is believed for the call in which it does; the next one finds it out, in its own time."""
+async def test_a_shell_that_forges_its_status_runs_into_the_timeout_of_the_next_call(box: Box) -> None:
+    """The forged status is believed; a shell that does not take the next command is killed and replaced."""
     imitated = await box.bash(f"{FIND_CHANNEL}printf '%s 0 /tmp\\0' $nonce >&$out; sleep 1000", timeout=50)
     assert imitated.status is Status.OK
-    result = await box.bash("echo next", timeout=timeout)
-    assert (result.status, result.state_lost) == (Status.TIMEOUT if timeout == 2 else Status.PROTOCOL, True)
-    assert result.duration < 20
-    assert box.retire_reason == "protocol"
+    result = await box.bash("echo next", timeout=0.2)
+    assert (result.status, result.state_lost) == (Status.TIMEOUT, True)
+    assert box.retire_reason is not None
+    assert box.retire_reason.category in ("hard kill", "protocol")  # the second if SIGINT brought it to a second answer
     assert (await box.bash("echo next")).stdout == "next\n"
     assert await usable(box)
-
-
-@pytest.mark.fault(19)
-async def test_a_shell_with_a_long_command_is_not_taken_for_an_imitation(box: Box) -> None:
-    command = f"sleep 6 # {'x' * 3_000_000}\necho done"
-    result = await box.bash(command, timeout=50)
-    assert (result.status, result.stdout, result.state_lost) == (Status.OK, "done\n", False)
-    assert box.retire_reason is None

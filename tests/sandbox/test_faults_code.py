@@ -67,7 +67,7 @@ async def test_python_that_does_not_give_way_is_killed(box: Box, code: str) -> N
     assert result.duration < 0.4 + LIMITS.grace + NOISE
     assert await usable(box)
     assert (await box.bash("echo $shell_state")).stdout == "1\n"
-    assert box.retire_reason == "hard kill"
+    assert box.retire_reason == ("hard kill", "")
 
 
 @pytest.mark.fault(2)
@@ -322,6 +322,26 @@ async def test_code_that_ends_well_after_its_time_has_no_value(box: Box) -> None
     )
     assert (result.status, result.value, result.exit_code) == (Status.TIMEOUT, None, None)
     assert (result.stdout, result.state_lost) == ("late\n", False)
+
+
+@pytest.mark.parametrize("session", ["python", "bash"])
+async def test_a_timeout_ends_what_its_own_call_has_started_and_nothing_older(box: Box, session: str) -> None:
+    start = """
+import signal, subprocess, sys
+def start():
+    child = subprocess.Popen([sys.executable, "-c", "print(1, flush=True)\\nwhile True: pass"], stdout=subprocess.PIPE)
+    child.stdout.read(1)
+    return child
+older = start()"""
+    assert (await box.python(start)).ok
+    if session == "python":
+        result = await box.python("younger = start()\nyounger.wait()", timeout=0.2)
+    else:
+        result = await box.bash("sleep 60", timeout=0.2)
+    assert (result.status, result.state_lost) == (Status.TIMEOUT, False)
+    assert (await box.python("older.poll()")).value is None
+    if session == "python":
+        assert (await box.python("younger.wait(5)")).value == str(-2)
 
 
 async def test_a_timeout_may_be_any_number(box: Box) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 
 import pytest
 
 from gymnast.sandbox import (
-    DockerExecutor,
-    LocalExecutor,
     SandboxFileError,
     SandboxFileNotFoundError,
     SandboxFileTooLargeError,
@@ -142,7 +139,7 @@ async def test_a_folder_elsewhere_is_written_as_the_codes_user(box: Box) -> None
     """Through a link to a folder, wherever the code itself may write, and with its rights alone."""
     await box.bash("ln -s /tmp d")
     await box.write_file("d/x", "text")
-    assert (await box.bash("stat -c '%u %g %a' /tmp/x; cat /tmp/x")).stdout == "1000 1000 644\ntext"
+    assert (await box.bash("stat -c %a /tmp/x; [ -O /tmp/x ] && [ -G /tmp/x ] && cat /tmp/x")).stdout == "644\ntext"
 
 
 # --- hostile trees ----------------------------------------------------------------------------------------------
@@ -212,11 +209,3 @@ async def test_names_and_depths_that_resist_are_wiped(box: Box) -> None:
     assert await box.list_files(recursive=True) == []
     assert box.retire_reason is None
     assert (await box.bash("touch f && ls")).stdout == "f\n"
-
-
-async def test_a_listing_of_names_that_json_makes_long_is_refused_as_one(kind: str) -> None:
-    limits = dataclasses.replace(faults.recipe(kind).limits, max_file="64k", max_code="64k")
-    async with (DockerExecutor if kind == "docker" else LocalExecutor)(limits=limits) as box:
-        await box.python("import os\nfor i in range(50): open(b'%04d' % i + b'\\xff' * 240, 'w').close()")
-        with pytest.raises(SandboxFileTooLargeError, match="the listing of 50 files has"):
-            await box.list_files()

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gymnast.sandbox import LocalExecutor, inside_processes
+from gymnast.sandbox import LocalExecutor
+from gymnast.sandbox.guest import processes
 
 from .boxes import LIMITS, eventually, usable
 from .faults import recipe
@@ -97,12 +98,12 @@ def test_a_number_that_is_a_strangers_by_now_is_not_signalled(
     with subprocess.Popen(
         [sys.executable, "-c", "import os; print(os.getppid()); input()"], stdin=subprocess.PIPE
     ) as it:
-        inside_processes.send([sleeper.pid, it.pid], signal.SIGKILL, under=it.pid)
+        processes.send([sleeper.pid, it.pid], signal.SIGKILL, under=it.pid)
         assert it.wait(10) == -signal.SIGKILL
     assert sleeper.poll() is None
-    inside_processes.send([sleeper.pid], signal.SIGKILL, under=os.getpid())
+    processes.send([sleeper.pid], signal.SIGKILL, under=os.getpid())
     assert sleeper.wait(10) == -signal.SIGKILL
-    inside_processes.send([sleeper.pid], signal.SIGKILL, under=os.getpid())  # gone, which is fine
+    processes.send([sleeper.pid], signal.SIGKILL, under=os.getpid())  # gone, which is fine
 
 
 def runs(pid: str) -> bool:

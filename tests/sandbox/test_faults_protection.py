@@ -7,7 +7,7 @@ import os
 import pytest
 
 from gymnast.sandbox import DockerExecutor, Limits, Status
-from gymnast.sandbox.container import BoxOptions, container_config
+from gymnast.sandbox.docker.options import BoxOptions, container_config
 
 from .boxes import LIMITS, usable
 
@@ -101,6 +101,25 @@ udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     )
 
 
+@pytest.mark.parametrize("name", ["localhost", "socket.gethostname()"])
+async def test_a_server_of_the_code_is_reached_by_name(box: DockerExecutor, name: str) -> None:
+    code = f"""
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(({name if "(" in name else repr(name)}, server.getsockname()[1]), 2)
+client.send(b"hello"), server.accept()[0].recv(9)"""
+    result = await box.python(code, timeout=5)
+    assert result.value == "(5, b'hello')", result.stderr
+
+
+async def test_two_boxes_have_each_a_loopback(box: DockerExecutor, image: str) -> None:
+    await box.python("import socket; server = socket.create_server(('127.0.0.1', 8124))")
+    connect = "import socket; socket.create_connection(('127.0.0.1', 8124), 1).close()"
+    async with DockerExecutor(limits=LIMITS) as other:
+        assert (await other.python(connect)).stderr.endswith("ConnectionRefusedError: [Errno 111] Connection refused\n")
+    assert (await box.python(connect)).ok
+
+
 @pytest.mark.fault(32)
 @pytest.mark.parametrize(
     "socket",
@@ -131,8 +150,9 @@ async def test_odd_sockets_are_denied(box: DockerExecutor, socket: str) -> None:
 async def test_the_code_has_no_privileges(box: DockerExecutor) -> None:
     status = await box.bash("grep -E '^(Uid|Gid|Groups|Cap(Inh|Prm|Eff|Amb)|NoNewPrivs|Seccomp):' /proc/self/status")
     fields = dict(line.split(":", 1) for line in status.stdout.splitlines())
+    user = str(box._user)
     assert {name: value.split() for name, value in fields.items()} == {
-        "Uid": ["1000"] * 4, "Gid": ["1000"] * 4, "Groups": [], "NoNewPrivs": ["1"], "Seccomp": ["2"],
+        "Uid": [user] * 4, "Gid": [user] * 4, "Groups": [], "NoNewPrivs": ["1"], "Seccomp": ["2"],
         "CapInh": ["0" * 16], "CapPrm": ["0" * 16], "CapEff": ["0" * 16], "CapAmb": ["0" * 16],
     }  # fmt: skip
 
@@ -171,7 +191,7 @@ async def test_a_program_of_root_gains_nothing(box: DockerExecutor) -> None:
     """Neither a set-uid bit that the code sets itself nor one in the image counts."""
     setuid = "cp /bin/bash mine; chmod 6755 mine; ./mine -p -c 'id -u'; find / -xdev -perm /6000 -type f 2>/dev/null"
     result = await box.bash(setuid, timeout=30)
-    assert result.stdout.splitlines()[0] == "1000"
+    assert result.stdout.splitlines()[0] == str(box._user)
     for tool in ("unshare -U true", "mount -t tmpfs x /tmp", "su -c id", "nsenter -t 1 -m true"):
         refused = await box.bash(tool, timeout=20)
         assert refused.status is Status.ERROR, tool
@@ -181,6 +201,7 @@ async def test_limits_and_mounts(box: DockerExecutor) -> None:
     assert "Read-only file system" in (await box.bash("touch /etc/x /usr/bin/x /x 2>&1")).stdout
     cgroup = "cat /sys/fs/cgroup/{memory/memory.limit_in_bytes,memory.max,pids/pids.max,pids.max} 2>/dev/null"
     assert (await box.bash(cgroup)).stdout.split() == [str(256 << 20), "64"]
+    assert (await box.bash("cut -d: -f3 /proc/self/cgroup | sort -u")).stdout == "/\n"  # not the host's
     assert (await box.bash("ulimit -c; ulimit -n")).stdout.split() == ["0", "1024"]
     mounts = (await box.bash("cat /proc/mounts")).stdout
     for path in ("/workspace", "/tmp", "/dev/shm"):
@@ -231,16 +252,18 @@ def test_the_request_to_the_engine_holds_every_measure() -> None:
     options = BoxOptions(image="x", limits=Limits(), runtime="runsc")
     config = container_config(options, options.image, {}, ["/data"])
     host = config["HostConfig"]
-    assert (host["NetworkMode"], config["NetworkDisabled"]) == ("none", True)
+    assert host["NetworkMode"] == "none"
+    assert "NetworkDisabled" not in config
     assert host["ReadonlyRootfs"] is True
     assert (host["CapDrop"], host["CapAdd"]) == (["ALL"], ["SETUID", "SETGID", "KILL"])
     assert host["SecurityOpt"][0] == "no-new-privileges:true"
     assert '"defaultAction": "SCMP_ACT_ERRNO"' in host["SecurityOpt"][1]
     assert host["Memory"] == host["MemorySwap"] == 512 << 20
-    assert (host["PidsLimit"], host["NanoCpus"], host["IpcMode"]) == (128, 10**9, "private")
+    assert (host["PidsLimit"], host["CpuQuota"], host["IpcMode"]) == (128, 100_000, "private")
     assert (host["Init"], host["AutoRemove"], host["LogConfig"]["Type"]) == (True, True, "none")
     assert (host["Runtime"], host["Binds"]) == ("runsc", [])
-    assert set(host["Tmpfs"]) == {"/workspace", "/tmp", "/dev/shm", "/data"}
+    assert set(host["Tmpfs"]) == {"/workspace", "/tmp", "/dev/shm", "/dev/mqueue", "/data"}
+    assert host["CgroupnsMode"] == "private"
     assert not {"Devices", "Privileged", "PidMode", "UsernsMode", "Mounts", "CgroupParent"} & set(host)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gymnast.sandbox import DockerExecutor, Executor, ExecutorPool, LocalExecutor
-from gymnast.sandbox.pool_lease import LeasedExecutor
+from gymnast.sandbox.pool.lease import LeasedExecutor
 
 from . import faults
 from .faults import Box

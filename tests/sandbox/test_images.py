@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gymnast.sandbox import Engine, EngineError, ImageError
-from gymnast.sandbox.images import build, build_dockerfile
+from gymnast.sandbox.docker.images import build, build_dockerfile
 
 NAME = "localhost:5000/gymnast-test"  # a registry with a port, of which nothing is asked
 

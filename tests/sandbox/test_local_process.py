@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gymnast.sandbox import EngineError, ImageError, LocalExecutor, SandboxLostError, local_process
+from gymnast.sandbox import EngineError, ImageError, LocalExecutor, SandboxLostError
+from gymnast.sandbox.local import process as local_process
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from gymnast.sandbox import (
     SandboxLostError,
     Status,
 )
-from gymnast.sandbox.client import Launched
-from gymnast.sandbox.pool_lease import LeasedExecutor
+from gymnast.sandbox.docker.client import Launched
+from gymnast.sandbox.pool.lease import LeasedExecutor
 
 from .boxes import eventually, own_containers, usable
 
@@ -80,7 +80,7 @@ async def test_an_idle_box_that_is_dead_or_silent_is_replaced_before_a_lease_get
         docker(*fault.split(), first)
         started = time.monotonic()
         async with pool.lease() as box:
-            assert time.monotonic() - started < 15
+            assert time.monotonic() - started < 30  # two waits for an answer, and one for the container's end
             assert container_of(box) != first
             assert await usable(box)
         assert pool.statistics.unhealthy == 1
@@ -111,11 +111,11 @@ async def test_a_container_that_is_killed_while_it_starts_costs_no_lease() -> No
     class Unlucky(Engine):
         killed = 0
 
-        async def launch(self, name: str, config: dict[str, Any]) -> Launched:
-            launched = await super().launch(name, config)
+        async def launch(self, name: str, config: dict[str, Any], *, best_effort: bool = False) -> Launched:
+            launched = await super().launch(name, config, best_effort=best_effort)
             if self.killed < 1:
                 self.killed += 1
-                await self.remove(launched.container)
+                await self.call(self.client.api.kill, launched.container)
             return launched
 
     engine = Unlucky()
@@ -188,25 +188,15 @@ async def test_a_lease_cancelled_anywhere_else_loses_nothing(milliseconds: int) 
 # --- event loops ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_a_pool_whose_event_loop_has_ended_can_still_be_closed() -> None:
-    async def use(*, and_close: bool = False) -> None:
+async def test_a_pool_is_closed_when_its_event_loop_ends_and_serves_the_next_one() -> None:
+    async def use() -> None:
         async with pool.lease() as box:
             assert await usable(box)
-        if and_close:
-            await pool.close()
-
-    async def close() -> None:
-        with pytest.raises(RuntimeError, match=r"await pool\.close\(\)"):
-            await use()
-        await pool.close()
 
     pool = ExecutorPool(recipe(), max_boxes=1)
-    await asyncio.to_thread(asyncio.run, use())
-    await asyncio.to_thread(asyncio.run, close())
-    assert pool.statistics.boxes == 0
-    await asyncio.to_thread(asyncio.run, use(and_close=True))
+    for _ in range(2):
+        await asyncio.to_thread(asyncio.run, use())
+        assert pool.statistics.boxes == 0
     assert pool.statistics.leases == 2
 
 
@@ -248,5 +238,5 @@ async def test_hundreds_of_episodes_on_a_few_boxes() -> None:
         assert await at_rest(pool)
         now = pool.statistics
         assert (now.leases, now.unhealthy, now.timeouts, now.failed_creations) == (300, 0, 0, 0)
-        assert now.retired["max_uses"] >= 5
+        assert now.retired["max_uses"] >= 4  # 300 leases need eight boxes, of which four may be left
         assert now.created == now.boxes + sum(now.retired.values())

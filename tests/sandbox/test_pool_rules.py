@@ -1,33 +1,30 @@
-"""The rules of ExecutorPool, with boxes that are made fast: turns, reuse, warm boxes, event loops, numbers."""
+"""The rules of ExecutorPool, with boxes that are made fast: turns, reuse, numbers, arguments."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
-import os
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gymnast.sandbox import (
-    DockerExecutor,
     Executor,
     ExecutorPool,
     Limits,
     LocalExecutor,
-    PoolLoopError,
     SandboxClosedError,
     SandboxError,
     SandboxTimeoutError,
+    ScriptedExecutor,
     pool_of,
 )
-from gymnast.sandbox.pool_lease import LeasedExecutor
+from gymnast.sandbox.pool.lease import LeasedExecutor
 
 from .boxes import eventually, usable
 
@@ -105,11 +102,11 @@ async def test_a_lease_that_is_cancelled_loses_no_other_its_place() -> None:
     assert served == [1, 2, 4, 5]
 
 
-async def test_a_lease_that_is_ahead_is_served_before_the_others_and_in_order() -> None:
+async def test_a_lease_with_priority_is_served_before_the_others_and_in_order() -> None:
     served: list[str] = []
 
     async def episode(name: str) -> None:
-        async with pool.lease(ahead=name.isupper(), unused=name == "B"):
+        async with pool.lease(priority=name.isupper(), fresh=name == "B"):
             served.append(name)
 
     async with ExecutorPool(LocalExecutor(), max_boxes=1) as pool:
@@ -132,6 +129,20 @@ async def test_two_recipes_share_the_boxes_and_the_longest_idle_one_makes_room()
 
 
 # --- reuse ------------------------------------------------------------------------------------------------------
+
+
+async def test_leases_with_different_files_share_a_box() -> None:
+    async with ExecutorPool(ScriptedExecutor([]), max_boxes=1) as pool:
+        for name in "abc":
+            async with pool.lease(ScriptedExecutor([], files={name: "x", "d/e": name})) as box:
+                for _ in range(2):
+                    assert [entry.path for entry in await box.list_files()] == [name, "d"]
+                    assert await box.read_file("d/e") == name.encode()
+                    await box.write_file("more", "y")
+                    await box.reset()
+        async with pool.lease() as box:
+            assert await box.list_files() == []
+        assert (pool.statistics.created, pool.statistics.reused) == (1, 3)
 
 
 async def test_an_ended_lease_refuses_every_call() -> None:
@@ -169,13 +180,13 @@ async def test_a_box_that_still_runs_a_call_is_not_lent_again(call: str) -> None
 
 
 @pytest.mark.parametrize("max_boxes", [1, 4])
-async def test_an_unused_box_was_in_no_lease_before(max_boxes: int) -> None:
+async def test_a_fresh_box_was_in_no_lease_before(max_boxes: int) -> None:
     seen: list[Executor] = []
 
     async def episode() -> None:
         async with pool.lease() as box:
             seen.append(inner(box))
-        async with pool.lease(unused=True, ahead=True) as box:
+        async with pool.lease(fresh=True, priority=True) as box:
             assert inner(box) not in seen
             seen.append(inner(box))
             assert await usable(box)
@@ -186,32 +197,32 @@ async def test_an_unused_box_was_in_no_lease_before(max_boxes: int) -> None:
         assert pool.statistics.timeouts == 0
 
 
-async def test_a_box_that_was_lent_as_unused_is_kept_only_for_those_who_wait() -> None:
+async def test_a_box_that_was_lent_as_fresh_is_kept_only_for_those_who_wait() -> None:
     async with ExecutorPool(LocalExecutor(), max_boxes=1, warm=0) as pool:
-        async with pool.lease(unused=True) as box:
+        async with pool.lease(fresh=True) as box:
             waiting = asyncio.ensure_future(pool.lease().__aenter__())
             assert await eventually(lambda: pool.statistics.waiting == 1, 5)
         assert inner(await waiting) is inner(box)
         assert pool.statistics.retired == {}
     async with ExecutorPool(LocalExecutor(), max_boxes=1, warm=0) as pool:
-        async with pool.lease(unused=True):
+        async with pool.lease(fresh=True):
             pass
         assert await at_rest(pool, 0)
-        assert pool.statistics.retired == {"unused=True": 1}
+        assert pool.statistics.retired == {"fresh=True": 1}
 
 
-async def test_an_unused_box_whose_lease_was_cancelled_goes_to_the_next() -> None:
+async def test_a_fresh_box_whose_lease_was_cancelled_goes_to_the_next() -> None:
     async with ExecutorPool(LocalExecutor(), max_boxes=1, warm=0) as pool:
-        entering = asyncio.ensure_future(pool.lease(unused=True).__aenter__())
+        entering = asyncio.ensure_future(pool.lease(fresh=True).__aenter__())
         assert await eventually(lambda: pool.statistics.creating == 1, 5)
         entering.cancel()
         assert await at_rest(pool, 1)
-        async with pool.lease(unused=True):
+        async with pool.lease(fresh=True):
             assert pool.statistics.created == 1
 
 
-async def test_without_reuse_every_box_is_unused() -> None:
-    async with ExecutorPool(LocalExecutor(), max_boxes=1, reuse=False) as pool, pool.lease(unused=True):
+async def test_without_reuse_every_box_is_fresh() -> None:
+    async with ExecutorPool(LocalExecutor(), max_boxes=1, reuse=False) as pool, pool.lease(fresh=True):
         assert pool.statistics.created == 1  # the warm one
 
 
@@ -233,133 +244,18 @@ async def test_a_box_past_half_its_lifetime_is_replaced_so_that_none_dies_under_
     executor = LocalExecutor(limits=Limits(lifetime=3600))
     async with ExecutorPool(executor, max_boxes=1) as pool:
         async with pool.lease() as box:
-            assert pool._stock is not None
-            [young] = pool._stock.boxes.all
+            assert pool._scheduler is not None
+            [young] = pool._scheduler.boxes.all
             young.born -= 1801
         async with pool.lease() as other:
             assert inner(other) is not inner(box)
-            [young] = pool._stock.boxes.all
+            [young] = pool._scheduler.boxes.all
         assert await at_rest(pool, 1)
         young.born -= 1801  # while it is idle
         async with pool.lease() as box:
             assert inner(box) is not inner(other)
         assert pool.statistics.retired == {"age": 2}
         assert pool.statistics.unhealthy == 0
-
-
-# --- warm boxes -------------------------------------------------------------------------------------------------
-
-
-async def test_an_open_pool_has_its_warm_boxes_and_replaces_them() -> None:
-    async with ExecutorPool(LocalExecutor(), max_boxes=3, warm=2, reuse=False) as pool:
-        assert (pool.statistics.idle, pool.statistics.created) == (2, 2)
-        async with pool.lease(), pool.lease():
-            assert await eventually(lambda: pool.statistics.boxes == 3 == pool.statistics.idle + 2, 15)
-        assert await at_rest(pool, 2)
-        assert pool.statistics.retired == {"reuse=False": 2}
-
-
-async def test_a_pool_that_nobody_uses_shrinks_to_nothing_and_comes_back() -> None:
-    async with ExecutorPool(LocalExecutor(), max_boxes=2, warm=1, idle=0.2) as pool:
-        assert await eventually(lambda: pool.statistics.boxes == 0, 10)
-        async with pool.lease() as box:
-            assert await usable(box)
-            assert await eventually(lambda: pool.statistics.idle == 1, 10)
-        assert await eventually(lambda: pool.statistics.boxes == 0, 10)
-        assert set(pool.statistics.retired) == {"idle"}
-
-
-async def test_a_warm_box_that_cannot_be_made_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    launcher = tmp_path / "python"
-
-    def install() -> None:
-        launcher.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-        launcher.chmod(0o755)
-
-    install()
-    async with ExecutorPool(LocalExecutor(python=launcher), max_boxes=2) as pool:
-        launcher.unlink()
-        async with pool.lease() as box:
-            assert await eventually(lambda: pool.statistics.failed_creations > 0, 10)
-            assert "a box for later could not be made" in caplog.text
-            assert await usable(box)
-            with pytest.raises(SandboxError):
-                async with pool.lease(timeout=30):
-                    pass
-            install()
-            assert await eventually(lambda: pool.statistics.idle == 1, 20)
-        assert pool.statistics.failed_creations < 6
-
-
-# --- event loops ------------------------------------------------------------------------------------------------
-
-
-def test_a_pool_is_closed_from_another_loop_and_opened_there() -> None:
-    pool = ExecutorPool(LocalExecutor(), max_boxes=2)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(pool.open(), loop).result(30)
-
-        async def here() -> None:
-            with pytest.raises(PoolLoopError, match="event loop that it was opened in"):
-                async with pool.lease():
-                    pass
-            await pool.close()
-            assert pool.statistics.boxes == 0
-            async with pool, pool.lease() as box:
-                assert await usable(box)
-
-        asyncio.run(here())
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-    assert pool.statistics.leases == 1
-
-
-@pytest.mark.parametrize("executor", [LocalExecutor, DockerExecutor])
-def test_a_pool_whose_loop_ends_before_it_is_closed_leaves_nothing(
-    executor: Callable[[], Executor], caplog: pytest.LogCaptureFixture
-) -> None:
-    def held() -> tuple[int, set[int | None]]:
-        gc.collect()
-        return len(os.listdir("/proc/self/fd")), {thread.ident for thread in threading.enumerate()}
-
-    async def use() -> None:
-        async with pool.lease() as box:
-            assert await usable(box)  # the loop ends while the box is being reset, and the spare one is made
-
-    pool, before = ExecutorPool(executor(), max_boxes=2, warm=1), held()
-    for _ in range(2):
-        asyncio.run(use())
-        asyncio.run(pool.close())
-    deadline = time.monotonic() + 10
-    while held() != before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert held() == before
-    assert "destroyed" not in caplog.text
-
-
-async def test_closing_ends_leases_and_waiting_and_may_be_repeated() -> None:
-    pool = ExecutorPool(LocalExecutor(), max_boxes=1)
-    async with pool.lease() as box:
-        waiting = asyncio.ensure_future(pool.lease().__aenter__())
-        running = asyncio.ensure_future(box.python("while True: pass", timeout=60))
-        assert await eventually(lambda: pool.statistics.waiting == 1, 5)
-        await asyncio.gather(pool.close(), pool.close())
-        with pytest.raises(SandboxError):
-            await asyncio.wait_for(running, 10)
-        with pytest.raises(SandboxClosedError, match="closed while"):
-            await waiting
-        with pytest.raises(SandboxClosedError, match="was closed"):
-            await box.python("1")
-        assert pool.statistics.boxes == 0
-    await pool.close()
-    async with pool.lease() as box:  # it opens again
-        assert await usable(box)
-    await pool.close()
 
 
 # --- numbers and arguments --------------------------------------------------------------------------------------
@@ -398,6 +294,9 @@ def test_arguments_are_checked(arguments: dict[str, Any], message: str) -> None:
 
 
 def test_a_time_is_a_number() -> None:
+    for arguments in ({"max_boxes": 2.5}, {"warm": "1"}, {"max_uses": None}):
+        with pytest.raises(TypeError, match=f"{next(iter(arguments))} must be a whole number, got "):
+            ExecutorPool(LocalExecutor(), **arguments)  # type: ignore[arg-type]
     for arguments in ({"lease_timeout": "3"}, {"idle": None}):
         with pytest.raises(TypeError, match=f"{next(iter(arguments))} must be a number of seconds, got "):
             ExecutorPool(LocalExecutor(), **arguments)  # type: ignore[arg-type]
@@ -411,7 +310,11 @@ async def test_a_recipe_is_an_executor_that_was_not_started() -> None:
             ExecutorPool(box)
 
 
-def test_an_executor_has_one_pool() -> None:
+def test_an_executor_has_one_pool_which_goes_with_it() -> None:
     executor = LocalExecutor(limits=Limits())
     assert pool_of(executor) is pool_of(executor)
     assert pool_of(executor.clone()) is not pool_of(executor)
+    pool = weakref.ref(pool_of(executor))
+    del executor
+    gc.collect()
+    assert pool() is None

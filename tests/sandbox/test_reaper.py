@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from gymnast.sandbox import Engine, reap
-from gymnast.sandbox import owner as owner_module
-from gymnast.sandbox.container import BoxOptions, container_config
+from gymnast.sandbox.docker import labels as owner_module
+from gymnast.sandbox.docker.options import BoxOptions, container_config
 
 from .boxes import LIMITS
 from .counterfeit import CounterfeitEngine, EngineAnswers
@@ -38,7 +38,7 @@ async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: 
     ("change", "state", "age", "abandoned"),
     [
         ({}, "running", 0, False),
-        ({}, "exited", 1e6, False),  # its owner removes it
+        ({}, "exited", 3000, False),  # its owner removes it
         ({}, "created", 10, False),
         ({}, "created", 1000, True),
         ({"boot": "another"}, "running", 0, False),  # another machine of this name
@@ -49,8 +49,9 @@ async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: 
         ({"host": "another", "boot": "another"}, "exited", 0, False),
         ({"namespace": "another", "pid": "1"}, "running", 0, False),
         ({"pid": "4194303"}, "running", 0, True),
-        ({"created": "1000"}, "running", 0, True),
-        ({"created": "nonsense"}, "running", 0, False),
+        ({}, "running", 3700, True),
+        ({"host": "another"}, "running", 3500, False),
+        ({"lifetime": "nonsense"}, "running", 1e6, False),
     ],
 )
 def test_who_is_dead(change: dict[str, str], state: str, age: float, abandoned: bool) -> None:
@@ -79,13 +80,23 @@ async def test_a_running_box_may_be_that_of_another_machine_of_the_same_name(ima
 class Answers(EngineAnswers):
     """An engine that has three abandoned containers, the first of which it does not give up."""
 
+    removed: ClassVar[set[str]] = set()
+
     def do_GET(self) -> None:
-        if self.path == "/version":
+        if self.path.endswith("/version"):
             self.answer(200, {"ApiVersion": "1.41"})
+            return
+        if self.path.endswith("/info"):
+            self.answer(200, {"SystemTime": "2001-09-09T01:46:40.123456789Z"})  # its clock is years behind
+            return
+        if self.path.endswith("/json") and "/containers/json" not in self.path:
+            number = self.path.split("/")[-2]
+            there = number not in self.removed
+            self.answer(200 if there else 404, {"State": {"Status": "created"}} if there else {"message": "none"})
             return
         labels = owner_module.labels(3600)
         dead = labels | {f"{owner_module.LABEL}.pid-started": "1"}
-        common = {"State": "exited", "Created": time.time()}
+        common = {"State": "exited", "Created": 1e9}
         self.answer(
             200,
             [
@@ -100,6 +111,7 @@ class Answers(EngineAnswers):
         if "1" * 64 in self.path:
             self.answer(500, {"message": "device or resource busy"})
         else:
+            self.removed.add(self.path.partition("?")[0].split("/")[-1])
             self.answer(204)
 
 
@@ -116,6 +128,6 @@ async def test_one_that_cannot_be_removed_does_not_save_the_others(
         finally:
             server.shutdown()
             thread.join()
-    assert [record.getMessage() for record in caplog.records if record.name == "gymnast.sandbox"] == [
+    assert [record.getMessage() for record in caplog.records if "reaper" in record.name] == [
         "the abandoned container stuck was not removed: the engine refused: device or resource busy"
     ]

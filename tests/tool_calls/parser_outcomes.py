@@ -1,9 +1,9 @@
 """Compares gymnast's formats with other parsers on the texts of `parser_cases`, and keeps what was found.
 
-    .venv/bin/python -m tests.parser_outcomes transformers
-    .venv-vllm/bin/python -m tests.parser_outcomes vllm
+    .venv/bin/python -m tests.tool_calls.parser_outcomes transformers
+    .venv-vllm/bin/python -m tests.tool_calls.parser_outcomes vllm
 
-write what is found into tests/parser_outcomes.json, and the tables of docs/parsers.md from it.
+write what is found into tests/tool_calls/parser_outcomes.json, and the tables of docs/parsers.md from it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.trainer import FORMATS
-from gymnast.trainer.answers import split_thinking
 from gymnast.trainer.tiny import make_tiny_tokenizer
+from gymnast.trainer.tool_calls.assistant_message import split_thinking
 
 from .parser_cases import TOOLS, texts
 from .parser_families import FAMILIES
@@ -28,7 +28,7 @@ Outcome = dict[str, Any]
 """`content`, `thinking`, `calls` as (name, arguments), and `malformed`; or `raises`, the type of the exception."""
 
 RECORD = Path(__file__).with_name("parser_outcomes.json")
-PAGE = Path(__file__).parents[1] / "docs" / "parsers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "parsers.md"
 
 TRANSFORMERS = {  # TRL's response templates, and gymnast's formats for the same models
     "qwen3_template": "hermes",
@@ -225,7 +225,7 @@ def differences(record: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]
 def with_tables(page: str, record: Mapping[str, Any]) -> str:
     """The page with its three tables between their markers."""
     for name, table in (("comparison", _comparison), ("judgements", _judgements), ("vllm", _vllm)):
-        begin, end = f"<!-- {name}: written by tests/parser_outcomes.py -->\n", f"<!-- end of {name} -->\n"
+        begin, end = f"<!-- {name}: written by tests/tool_calls/parser_outcomes.py -->\n", f"<!-- end of {name} -->\n"
         before, _, rest = page.partition(begin)
         _, found, after = rest.partition(end)
         if not found:

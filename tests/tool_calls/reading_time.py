@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-_SECONDS = 2.0  # the hostile texts of the tests take 0.6 at most; far more where time grows faster than length
+_SECONDS = 1.0  # the hostile texts of the tests take 0.2 at most; far more where time grows faster than length
 
 
 @contextlib.contextmanager

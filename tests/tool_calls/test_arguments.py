@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gymnast.trainer.arguments import convert, read_arguments
+from gymnast.trainer.tool_calls.call_arguments import convert, read_arguments
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 values = st.recursive(
@@ -18,6 +18,7 @@ values = st.recursive(
 objects = st.dictionaries(st.text(), values, max_size=4)
 
 
+@settings(max_examples=50)
 @given(objects)
 def test_every_wrapping_comes_back(arguments: dict[str, Any]) -> None:
     written = json.dumps(arguments, ensure_ascii=False)
@@ -75,6 +76,7 @@ def test_anything_else_is_refused(value: Any, python: bool) -> None:
     str(refusal.value).encode()
 
 
+@settings(max_examples=50)
 @given(st.text() | st.text("{}[]'\",:\\x1eN \n"), st.booleans())
 def test_nothing_but_a_value_error(text: str, python: bool) -> None:
     try:
@@ -112,6 +114,12 @@ SCHEMA = {
         "me": {"$ref": "#/$defs/Me"},
         "odd": {"type": "INTEGER"},
         "nullable": {"type": "integer", "nullable": True},
+        "float": {"type": "float"},
+        "int": {"type": ["int", "null"]},
+        "bool": {"type": "bool"},
+        "dict": {"type": "dict"},
+        "list": {"type": "list"},
+        "str": {"type": "str"},
     },
 }
 
@@ -143,7 +151,6 @@ SCHEMA = {
         ("object", '{"a": "1"}', {"a": "1"}),
         ("object", "[1]", "[1]"),
         ("text or integer", "3", "3"),
-        ("any of text", "null", "null"),
         ("any of integer", "null", None),
         ("any of integer", "3", 3),
         ("one of", "false", False),
@@ -162,6 +169,12 @@ SCHEMA = {
         ("me", "3", "3"),  # a schema that refers to itself for ever says nothing
         ("odd", "3", "3"),
         ("nullable", "null", None),
+        ("float", "3.5", 3.5),
+        ("int", "3", 3),
+        ("bool", "true", True),
+        ("dict", '{"a": 1}', {"a": 1}),
+        ("list", "[1]", [1]),
+        ("str", "3", "3"),
     ],
 )
 @pytest.mark.parametrize("textual", [False, True])
@@ -176,6 +189,22 @@ def test_pythons_words_are_read_where_all_values_are_text() -> None:
     assert convert(written, SCHEMA, textual=False) == written
 
 
+def test_null_for_an_optional_text_is_nothing_where_all_values_are_text() -> None:
+    for written in ("null", "None", "null\n"):
+        assert convert({"any of text": written}, SCHEMA, textual=True) == {"any of text": None}
+        assert convert({"any of text": written}, SCHEMA, textual=False) == {"any of text": written}
+    unclear = {"text": "null", "open": "null", "anything": "None", "unknown": "null"}
+    assert convert(unclear, SCHEMA, textual=True) == unclear
+
+
+def test_lists_and_objects_whose_quotes_are_escaped() -> None:
+    written = {"array": '[{\\"id\\": \\"1\\"}]', "object": '{\\"a\\": 1}', "text": '[\\"x\\"]'}
+    expected = {"array": [{"id": "1"}], "object": {"a": 1}, "text": '[\\"x\\"]'}
+    assert convert(written, SCHEMA, textual=True) == expected
+    assert convert(written, SCHEMA, textual=False) == written
+
+
+@settings(max_examples=50)
 @given(objects, st.booleans())
 def test_what_is_no_text_stays(arguments: dict[str, Any], textual: bool) -> None:
     arguments = {"integer": ["3"], "array": {"integer": "3"}, "text": 3} | arguments

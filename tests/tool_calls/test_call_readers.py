@@ -7,10 +7,10 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from gymnast.trainer.call_readers import (
+from gymnast.trainer.tool_calls import (
     Reader,
     argument_pairs,
     brace_call,
@@ -53,6 +53,7 @@ def comes_back(reader: Reader, written: str, payload: Any, behind: str = "</tool
 # Round trips.
 
 
+@settings(max_examples=50)
 @given(names, objects)
 def test_json_comes_back(name: str, arguments: dict[str, Any]) -> None:
     written = json.dumps(arguments, ensure_ascii=False)
@@ -70,10 +71,11 @@ def test_json_comes_back(name: str, arguments: dict[str, Any]) -> None:
 def test_json_longer_than_a_window() -> None:
     arguments = {f"key{index}": ["😀ü" * 7, 1.5e10, True, index] for index in range(2000)}
     for written in (json.dumps(arguments), json.dumps(arguments, ensure_ascii=False)):
-        for shift in range(20):
+        for shift in range(0, 20, 4):
             comes_back(json_payload, " " * shift + written, arguments)
 
 
+@settings(max_examples=50)
 @given(names, text_objects)
 @example("f", {"a": "x</parameter>y</parameter>"})
 def test_xml_comes_back(name: str, arguments: dict[str, str]) -> None:
@@ -86,6 +88,7 @@ def test_xml_comes_back(name: str, arguments: dict[str, str]) -> None:
     comes_back(MINIMAX, written, {"name": name, "arguments": arguments}, "\n</minimax:tool_call>")
 
 
+@settings(max_examples=50)
 @given(names, text_objects, st.sampled_from(["", "\n"]))
 @example("f", {"a": "x</arg_value>y\n"}, "")
 def test_pairs_come_back(name: str, arguments: dict[str, str], between: str) -> None:
@@ -104,6 +107,7 @@ def lfm(value: Any) -> str:
     return f"'{value}'"
 
 
+@settings(max_examples=50)
 @given(names, objects, names)
 @example("f", {"a": "'"}, "g")
 def test_python_calls_come_back(name: str, arguments: dict[str, Any], other: str) -> None:
@@ -133,6 +137,7 @@ def strings(value: Any) -> list[str]:
     return [text for each in value for text in strings(each)] if isinstance(value, list) else [str(value)]
 
 
+@settings(max_examples=50)
 @given(names, objects, st.sampled_from(['<|"|>', "<escape>"]))
 @example("f", {"a": 'x<|"|>y'}, '<|"|>')
 def test_braces_come_back(name: str, arguments: dict[str, Any], quote: str) -> None:

@@ -13,8 +13,8 @@ import trl.chat_template_utils as trl_templates
 
 from gymnast.envs.core import ConfigurationError, Message, ToolSchema
 from gymnast.trainer import FORMATS, ChatFormat, TextFormat, recognise_tool_format, tagged
-from gymnast.trainer.call_readers import named_json
 from gymnast.trainer.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
+from gymnast.trainer.tool_calls import named_json
 
 from .writers import WRITERS
 
@@ -151,7 +151,7 @@ def test_a_format_by_name_or_object() -> None:
     hermes = FORMATS["hermes"]
     assert ChatFormat(tiny_tokenizer(), tool_format="hermes").tool_format is hermes
     assert ChatFormat(tiny_tokenizer(), tool_format=hermes).tool_format is hermes
-    with pytest.raises(ConfigurationError, match=r"unknown tool_format 'xml'; known are \['atem', 'command_r', "):
+    with pytest.raises(ConfigurationError, match=r"unknown tool_format 'xml'; known are \['apertus', 'apriel', "):
         ChatFormat(tiny_tokenizer(), tool_format="xml")
     with pytest.raises(ConfigurationError, match="unknown tool_format 'Hermes'; did you mean 'hermes'"):
         ChatFormat(tiny_tokenizer(), tool_format="Hermes")
@@ -183,7 +183,7 @@ def test_a_format_of_ones_own() -> None:
     assert calls(parse(chat, 'So: [[add({"a": 1})]]')) == [("add", {"a": 1})]
     with pytest.raises(ConfigurationError, match="'own' does not read the call"):
         ChatFormat(tiny_tokenizer(), tool_format=own)
-    with pytest.raises(ValueError, match=r"payload='\{name' is no JMESPath expression"):
+    with pytest.raises(ValueError, match=r"payload='\{name' is not a JMESPath expression"):
         TextFormat(name="own", spans=own.spans, payload="{name")
 
 

@@ -18,14 +18,14 @@ from gymnast.envs.core import Message, ToolSchema
 from gymnast.trainer import FORMATS, ChatFormat, ToolFormat
 from gymnast.trainer.tiny import make_tiny_tokenizer
 
-from .families import STEMS, chat_of
+from ..chat.families import STEMS, chat_of
 from .reading_time import not_held
-from .writers import WRITERS
+from .writers import KINDS, WRITERS
 
 ANY = settings(
     derandomize=True,
     deadline=None,
-    max_examples=100,
+    max_examples=20,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -52,7 +52,12 @@ RENDERED = {
     "llama3": ("llama3_1",),
     "hermes": ("qwen3", "granite_4"),
 }
-WRITTEN = {"granite3": ("granite_3_3", "phi4_mini"), "pythonic": ("smollm3",), "react": ("chatml",)}
+WRITTEN = {
+    "granite3": ("granite_3_3", "phi4_mini"),
+    "pythonic": ("smollm3",),
+    "react": ("chatml",),
+    "olmo3": ("chatml",),
+}
 
 
 def rendering(name: str) -> tuple[str, ...]:
@@ -87,9 +92,10 @@ ARGUMENTS = {
     "keys": st.dictionaries(KEYS, values(TEXTS), max_size=4),  # parameters have names, what nests in them is JSON
     "bare": st.dictionaries(KEYS, values(KEYS), max_size=4),  # no key has quotes
 }
-TEXTUAL = ("qwen3_coder", "seed_oss", "minimax_m2", "glm4", "atem")
-PYTHON, BRACES = ("lfm2", "pythonic"), ("gemma4", "functiongemma")
-KINDS = {**dict.fromkeys([*TEXTUAL, *PYTHON], "keys"), **dict.fromkeys(BRACES, "bare")}
+TEXTUAL, PYTHON, BRACES = (
+    [name for name, writer in WRITERS.items() if writer.kind == kind] for kind in ("text", "python", "braces")
+)
+ARGUMENT_KINDS = {**dict.fromkeys([*TEXTUAL, *PYTHON], "keys"), **dict.fromkeys(BRACES, "bare")}
 
 
 def kind_of(value: Any) -> str:
@@ -111,16 +117,15 @@ def tool_for(name: str, arguments: Mapping[str, Any]) -> ToolSchema:
 XML_END = r"</parameter>\s*(?:<parameter[= ][^<>\n]+>|</function>|</invoke>|</(?:seed:|minimax:)?tool_call>)"
 AMBIGUOUS = {
     "qwen3_coder": XML_END,
-    "seed_oss": XML_END,
     "minimax_m2": XML_END,
     "glm4": r"</arg_value>\s*(?:<arg_key>|</tool_call>)|(?<!>)\n[ \t]*<arg_key>",
     # Two calls behind each other, or the beginning of one behind a quote and a comma.
+    "olmo3": r"['\"]\s*,\s*[\w.\-]+\s*\(",
     "lfm2": r"<\|tool_call_end\|>\s*<\|tool_call_start\|>\[|['\"]\s*,\s*[\w.\-]+\s*\(",
     "pythonic": r"['\"]\s*,\s*[\w.\-]+\s*\(",
     # ATEM's reader also ends a broken call where the next message begins.
     "atem": r"</atem:parameter>\s*(?:<atem:(?:parameter )|</atem:(?:invoke|function_calls)>)|<\|start\|>assistant",
     "gemma4": r'<\|"\|>\s*[,}\]]',
-    "functiongemma": r"<escape>\s*[,}\]]",
 }
 UNESCAPED = {
     "lfm2_2_5": r"\\|'",  # texts are put between quotes as they are; lfm2_v2 escapes them
@@ -168,31 +173,31 @@ def check_rendered(name: str, called: str, arguments: JSON) -> None:
     """What the chat templates render is read."""
     for stem in rendering(name):
         chat = chat_of(stem, name)
-        assert chat.turns.call_end is not None
-        turn_ends = chat.turns.call_end.anchor in json.dumps(arguments, ensure_ascii=False)
+        assert chat.endings.call_end is not None
+        turn_ends = chat.endings.call_end.anchor in json.dumps(arguments, ensure_ascii=False)
         if not turn_ends and not finds(UNESCAPED.get(stem), arguments):
-            rendered = chat.turns.render_call(called, arguments)
+            rendered = chat.endings.render_call(called, arguments)
             assert rendered is not None
             check_tokens(chat, *rendered, called, arguments)
 
 
 @pytest.mark.parametrize("check", [check_written, check_rendered])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", KINDS)
 def test_markers_within_values_are_text(name: str, check: Callable[[str, str, JSON], None]) -> None:
     unclear = AMBIGUOUS.get(name)
     clear = [each for each in MARKERS if not finds(unclear, {"a": f"{each}x{each}", "b": f"{each}{each}"})]
     assert len(clear) > len(MARKERS) * 0.8
-    for start in range(0, len(clear), 4):
-        some = clear[start : start + 4]
+    for start in range(0, len(clear), 12):
+        some = clear[start : start + 12]
         texts = {f"k{index}": f"{each}x{each}" for index, each in enumerate(some)}
         doubled = [{"a": each, "b": [each + each]} for each in some]
         check(name, "tool", {**texts, "last": doubled})
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", KINDS)
 def test_every_call_comes_back(name: str) -> None:
     @ANY
-    @given(called=NAMES, arguments=ARGUMENTS[KINDS.get(name, "json")], before=st.sampled_from(["", "So:"]))
+    @given(called=NAMES, arguments=ARGUMENTS[ARGUMENT_KINDS.get(name, "json")], before=st.sampled_from(["", "So:"]))
     def check(called: str, arguments: JSON, before: str) -> None:
         assume(not finds(AMBIGUOUS.get(name), arguments))
         check_written(name, called, arguments, before)
@@ -315,7 +320,7 @@ def test_nothing_that_a_model_may_write_raises() -> None:
     rng, names = random.Random(0), list(FORMATS)
     response_template = templated()
     seen = dict.fromkeys(["tool_calls", "malformed", "reasoning_content"], 0)
-    for index in range(100_000):
+    for index in range(12_000):
         name = names[index % len(names)]
         prefix = rng.choice(["<|start|>assistant", "", "assistant\n<think>\n", WRITERS[name].thinking[0]])
         text, tools = mutated(rng, name), TOOLS if index % 50 else []
@@ -332,7 +337,7 @@ def test_nothing_that_a_model_may_write_raises() -> None:
                 raise AssertionError(f"{reader} on {text!r} after {prefix!r}") from error
             for key in seen:
                 seen[key] += key in message
-    assert min(seen.values()) > 1000, seen
+    assert min(seen.values()) > 100, seen
 
 
 # Time.
@@ -342,12 +347,12 @@ def hostile_texts(name: str) -> Iterator[str]:
     """What a format may stumble over: its own marks, with and without a payload's beginning, and those of others."""
     write = WRITERS[name]
     for piece in (*write.pieces, *write.thinking):
-        yield from ((piece + begun) * 5_000 for begun in ("", '{"a": "', "a='"))
-    yield from (write.pieces[0] + piece * 5_000 for piece in ('{"name": ', "{", "[", '"', "<", "a=", "{a:", "\n", "\\"))
+        yield from ((piece + begun) * 1_000 for begun in ("", '{"a": "', "a='"))
+    yield from (write.pieces[0] + piece * 2_000 for piece in ('{"name": ', "{", "[", '"', "<", "a=", "{a:", "\n", "\\"))
     for whole in (write(a=1), write("say", text="x, y")):
-        yield from (whole[: round(len(whole) * part)] * 2_000 for part in (0.4, 0.6, 0.75, 0.9, 1))
+        yield from (whole[: round(len(whole) * part)] * 700 for part in (0.4, 0.6, 0.75, 0.9, 1))
     others = sorted({piece for writer in WRITERS.values() for piece in (*writer.pieces, *writer.thinking)})
-    yield from ("".join(others[start : start + 10]) * 500 for start in range(0, len(others), 10))
+    yield from ("".join(others[start : start + 10]) * 200 for start in range(0, len(others), 10))
 
 
 @pytest.mark.parametrize("name", FORMATS)

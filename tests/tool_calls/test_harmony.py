@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from gymnast.envs.core import Message, ToolSchema
-from gymnast.trainer.atem import AtemFormat
-from gymnast.trainer.harmony import HarmonyFormat
+from gymnast.trainer.tool_calls.harmony import HarmonyFormat
+from gymnast.trainer.tool_calls.muse_glimmer import AtemFormat
 
 from .reading_time import not_held
 
@@ -407,7 +407,7 @@ def mutated(rng: random.Random) -> str:
 def test_nothing_that_a_model_may_write_raises(format: HarmonyFormat | AtemFormat) -> None:
     rng = random.Random(0)
     seen = {"tool_calls": 0, "malformed": 0, "reasoning_content": 0}
-    for _ in range(20_000):
+    for _ in range(5_000):
         prefix = rng.choice(["", PROMPT, PROMPT, PROMPT + ANALYSIS, PROMPT + " to=self<|message|>"])
         message = format.parse(mutated(rng), prefix=prefix, tools=TOOLS)
         assert message["role"] == "assistant"
@@ -415,7 +415,7 @@ def test_nothing_that_a_model_may_write_raises(format: HarmonyFormat | AtemForma
         json.dumps(message.get("tool_calls", []), ensure_ascii=False).encode()
         for key in seen:
             seen[key] += key in message
-    assert min(seen.values()) > 1000, seen
+    assert min(seen.values()) > 250, seen
 
 
 INVOKE = '<atem:function_calls><atem:invoke name="add"><atem:parameter name="a">'
@@ -434,6 +434,6 @@ HOSTILE += [f"<|start|>assistant{harmony_call()}", f"<|start|>assistant{atem_cal
 @pytest.mark.parametrize("format", [HARMONY, ATEM], ids=["harmony", "atem"])
 @pytest.mark.parametrize("piece", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_answer_holds_a_reader_for_long(format: HarmonyFormat | AtemFormat, piece: str) -> None:
-    for text in (piece * 10_000, f" to=add<|message|>{piece * 5000}</atem:parameter></atem:invoke>"):
+    for text in (piece * 3_000, f" to=add<|message|>{piece * 3_000}</atem:parameter></atem:invoke>"):
         with not_held(text):
             format.parse(text, prefix=PROMPT, tools=TOOLS)

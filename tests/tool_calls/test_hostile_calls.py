@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gymnast.trainer.call_readers import (
+from gymnast.trainer.tool_calls import (
     Reader,
     argument_pairs,
     brace_call,
@@ -71,7 +71,7 @@ def test_a_call_that_was_cut_is_refused(reader: Reader, text: str) -> None:
         (DEEPSEEK, "other<sep>f", "expected the name of a tool, got 'other<sep>f'"),
         (xml_parameters, "<function=f><parameter=a>\ud800</parameter></function>", "half of a surrogate pair"),
         (xml_parameters, "<function=f>text</function>", "expected an argument or </function>, got 'text"),
-        (xml_parameters, "<function=f><parameter=a>x</function>", "cut off: 'a' has no </parameter>"),
+        (xml_parameters, "<function=f><parameter=a>x", "cut off: 'a' has no </parameter>"),
         (python_calls, "[]", "expected a call"),
         (python_calls, "[f(1)]", "expected a key and '='"),
         (python_calls, "[f(a=g())]", "expected a value, got 'g\\(\\)"),
@@ -80,7 +80,7 @@ def test_a_call_that_was_cut_is_refused(reader: Reader, text: str) -> None:
         (python_calls, "[f(a=007)]", "expected"),
         (python_calls, f"[f(a={'[' * 100_000})]", "nested too deeply"),
         (python_tag_call, "f(a=1)", "expected `name.call"),
-        (GEMMA, "call:f{a:x}", "expected a value, got 'x}'"),
+        (GEMMA, "call:f{a:x:y}", "expected a value, got 'x:y}'"),
         (GEMMA, f"call:f{{a:{'[' * 100_000}}}", "nested too deeply"),
     ],
 )
@@ -138,7 +138,7 @@ HOSTILE: list[tuple[Reader, str, str]] = [
 @pytest.mark.parametrize(("reader", "piece", "end"), HOSTILE)
 def test_no_answer_holds_a_reader_for_long(reader: Reader, piece: str, end: str) -> None:
     """A caller tries every opening; without memory of what failed, many of these are quadratic."""
-    text = f"<M>{piece}" * 10_000 + end
+    text = f"<M>{piece}" * 4_000 + end
     with not_held(text):
         for start in range(len("<M>"), len(text) - len(end), len(piece) + len("<M>")):
             with suppress(ValueError):

@@ -7,16 +7,45 @@ import pytest
 from .test_tool_formats import calls, errors, read
 from .writers import WRITERS
 
+LOST_END = {"qwen3_coder": "</parameter>", "seed_oss": "</parameter>", "minimax_m2": "</parameter>"}
 
-@pytest.mark.parametrize("name", ["qwen3_coder", "seed_oss", "minimax_m2", "glm4"])
-def test_a_value_without_its_end_does_not_take_the_next_call_with_it(name: str) -> None:
-    write = WRITERS[name]
-    end = "</arg_value>" if name == "glm4" else "</parameter>"
+
+@pytest.mark.parametrize("name", LOST_END)
+def test_a_value_may_lack_its_end_where_another_argument_or_the_end_of_the_call_follows(name: str) -> None:
+    write, end = WRITERS[name], LOST_END[name]
     bad = write(a=1).replace(end, "")
-    assert len(errors(read(name, bad))) == 1
+    assert calls(read(name, bad)) == [("add", {"a": 1})]
     message = read(name, write.answer(write(c=3), bad, write(b=2)))
+    assert calls(message) == [("add", {"c": 3}), ("add", {"a": 1}), ("add", {"b": 2})]
+    two = write("say", text="x", code="y").replace(end, "", 1).replace("x<", "x\n<")  # on lines of their own
+    assert calls(read(name, two)) == [("say", {"text": "x", "code": "y"})]
+    assert "malformed" not in message
+
+
+@pytest.mark.parametrize("name", LOST_END)
+def test_what_ends_a_call_is_text_within_a_value_that_has_its_end(name: str) -> None:
+    write = WRITERS[name]
+    end = write(a=1).partition(LOST_END[name])[2]
+    text = f"see {end} there"
+    assert calls(read(name, write("say", text=text))) == [("say", {"text": text})]
+
+
+@pytest.mark.parametrize("broken", ["</function>", "</parameter>"])
+def test_broken_syntax_behind_a_value_is_not_its_text(broken: str) -> None:
+    bad = WRITERS["qwen3_coder"](a=1).replace(broken, broken[:-1])
+    message = read("qwen3_coder", WRITERS["qwen3_coder"].answer(bad, WRITERS["qwen3_coder"](b=2)))
+    assert (calls(message), len(errors(message))) == ([("add", {"b": 2})], 1)
+
+
+def test_a_value_of_glm_without_its_end_is_malformed() -> None:
+    """Its only other mark is the end of the call, which may also stand in a value."""
+    write = WRITERS["glm4"]
+    bad = write(a=1).replace("</arg_value>", "")
+    message = read("glm4", write.answer(write(c=3), bad, write(b=2)))
     assert calls(message) == [("add", {"c": 3}), ("add", {"b": 2})]
     assert len(errors(message)) == 1
+    two = write("say", text="x", code="y").replace("</arg_value>", "", 1).replace("x<", "x\n<")
+    assert (calls(read("glm4", two)), len(errors(read("glm4", two)))) == ([], 1)
 
 
 @pytest.mark.parametrize("name", ["qwen3_coder", "seed_oss", "minimax_m2", "glm4", "gemma4", "functiongemma", "lfm2"])
@@ -92,16 +121,6 @@ def test_a_thinking_marker_within_a_call_is_its_text() -> None:
         assert "reasoning_content" not in message
 
 
-@pytest.mark.parametrize("name", ["qwen3_coder", "minimax_m2", "seed_oss", "glm4"])
-def test_an_argument_without_its_end_does_not_take_the_next_one_with_it(name: str) -> None:
-    end = "</arg_value>" if name == "glm4" else "</parameter>"
-    text = WRITERS[name]("add", a="x", b="y").replace(end, "", 1)
-    text = text.replace("x<", "x\n<")  # as models write, each on a line of its own
-    message = read(name, text)
-    assert calls(message) == []
-    assert len(errors(message)) == 1
-
-
 def test_a_call_of_lfm2_that_was_cut_does_not_take_the_next_one_with_it() -> None:
     text = '<|tool_call_start|>[say(text="a]<|tool_call_end|>\n<|tool_call_start|>[say(text="b")]<|tool_call_end|>'
     assert calls(read("lfm2", text)) == [("say", {"text": "b"})]
@@ -109,3 +128,57 @@ def test_a_call_of_lfm2_that_was_cut_does_not_take_the_next_one_with_it() -> Non
 
 def test_markers_within_a_text_stay_in_it() -> None:
     assert read("granite3", "the </tool_call> tag") == {"role": "assistant", "content": "the </tool_call> tag"}
+
+
+# What models of one family write beside their syntax.
+
+SLOPPY = {
+    "atem": ' to=add.add<|message|><atem:function_calls>\n<atem:invoke name="add.add">\n'
+    '<atem:parameter name="a">1</atem:parameter>\n</atem:invoke>\n</atem:function_calls>',
+    "pythonic": "I look. <|python_start|>[add(a=1)]<|python_end|>",
+    "lfm2": '<|tool_call_start|>[{"name": "add", "arguments": {"a": 1}}]<|tool_call_end|>',
+    "mistral_v11": '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}}]',
+    "granite3": '[{"name": "add", "arguments": {"a": 1}}]',
+    "command_r7b": '<|START_ACTION|>[{"name": "add", "arguments": {"a": 1}}]<|END_ACTION|>',
+}
+
+
+@pytest.mark.parametrize("name", SLOPPY)
+def test_calls_that_are_clear_though_not_as_the_family_writes_them(name: str) -> None:
+    message = read(name, SLOPPY[name])
+    assert calls(message) == [("add", {"a": 1})]
+    assert "malformed" not in message
+
+
+def test_a_list_without_a_marker_that_was_cut_is_malformed() -> None:
+    message = read("granite3", SLOPPY["granite3"][:-5])
+    assert (calls(message), len(errors(message))) == ([], 1)
+
+
+def test_a_text_of_gemma_without_its_marks() -> None:
+    assert calls(read("gemma4", "<|tool_call>call:say{text:Bern,a:1}<tool_call|>")) == [
+        ("say", {"text": "Bern", "a": 1})
+    ]
+
+
+def test_a_message_of_harmony_to_the_assistant_itself_has_no_recipient() -> None:
+    text = "<|channel|>commentary to=assistant<|channel|>final<|message|>Hi."
+    assert read("harmony", text) == {"role": "assistant", "content": "Hi."}
+
+
+# Thoughts that are closed twice, or begun twice.
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "glm4", "gemma4", "seed_oss"])
+@pytest.mark.parametrize("thought", ["Hm.", None])
+def test_a_second_closing_marker_does_not_swallow_the_answer(name: str, thought: str | None) -> None:
+    opening, closing = WRITERS[name].thinking
+    begun = f"{opening}{thought}{closing}" if thought else ""
+    for behind in ("", "\n"):
+        message = read(name, f"{begun}The answer is 42.{closing.strip()}{behind}")
+        assert (message.get("content"), message.get("reasoning_content")) == ("The answer is 42.", thought)
+
+
+@pytest.mark.parametrize("begun", ["<|channel>thought<channel|>", "<|channel><|channel>thought\n<channel|>"])
+def test_empty_thoughts_of_gemma_leave_no_marker(begun: str) -> None:
+    assert read("gemma4", f"{begun}Yes.") == {"role": "assistant", "content": "Yes.", "reasoning_content": ""}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymnast.envs.core import Message, ToolSchema
-from gymnast.trainer.react import ReActFormat
+from gymnast.trainer.tool_calls.react import ReActFormat
 
 from .reading_time import not_held
 
@@ -274,14 +274,14 @@ def mutated(rng: random.Random) -> str:
 def test_nothing_that_a_model_may_write_raises() -> None:
     rng = random.Random(0)
     seen = {"tool_calls": 0, "malformed": 0, "reasoning_content": 0}
-    for _ in range(20_000):
+    for _ in range(5_000):
         message = read(mutated(rng), rng.choice(["", "", "", "assistant\n<think>\n"]))
         assert message["role"] == "assistant"
         assert isinstance(message.get("content"), str)
         json.dumps(message.get("tool_calls", []), ensure_ascii=False).encode()
         for key in seen:
             seen[key] += key in message
-    assert min(seen.values()) > 1000, seen
+    assert min(seen.values()) > 250, seen
 
 
 HOSTILE = [
@@ -302,6 +302,6 @@ HOSTILE += ["{", "[", "'", "}", "\n}", " ", "```", "\nObservation", "Observation
 
 @pytest.mark.parametrize("piece", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_answer_holds_a_reader_for_long(piece: str) -> None:
-    for text in (piece * 10_000, f"Action: add\nAction Input:{piece * 10_000}"):
+    for text in (piece * 3_000, f"Action: add\nAction Input:{piece * 3_000}"):
         with not_held(text):
             read(text)

@@ -32,7 +32,7 @@ CHANNELS = ("harmony", "atem")
 JSON, TEXT, BRACES, PYTHON = (
     [name for name, writer in WRITERS.items() if writer.kind == kind] for kind in ("json", "text", "braces", "python")
 )
-NAMED = ["deepseek_v3", "deepseek_v3_1", "kimi_k2", "mistral_v11"]  # the name stands outside of the JSON
+NAMED = ["deepseek_v3", "deepseek_v3_1", "kimi_k2", "mistral_v11", "functionary"]  # the name stands outside of the JSON
 
 
 def read(name: str, text: str, prefix: str = "") -> Message:
@@ -181,13 +181,13 @@ CLOSING = {
 BROKEN_JSON = ['{"a": 1', '{"a": }', '{"a": NaN}', '{"a": Infinity}', '{"a": -Infinity}', '{"a": 1e999}', '{"a" 1}']
 BROKEN_JSON += ['{"a": "\\ud800"}', '{"a": "\ud83d"}', '{"a": ' + "[" * 100_000, "[1, 2]", "0", "[]", "true", '"x"']
 BROKEN_TEXT = {
-    "atem": ['<atem:parameter name="a">1', '<atem:parameter name="a">1\n', "<atem:parameter>1</atem:parameter>", "x"],
+    "atem": ["<atem:parameter>1</atem:parameter>", "x"],
     "qwen3_coder": ["<parameter=a\n1\n", "<parameter=>\n1\n</parameter>\n", "<a>1</a>\n", "x", '{"a": 1}'],
     "seed_oss": ["<parameter>1</parameter>", '{"a": 1}'],
     "minimax_m2": ["<parameter>1</parameter>\n", "x"],
     "glm4": ["<arg_key>a</arg_key>\n", "<arg_value>1</arg_value>", '{"a": 1}'],
 }
-BROKEN_BRACES = ["{a:1", "{a}", "{a:}", "{a:NaN}", "{a:1e999}", "{a:x}", "{a:[1}", "1", "{a:\ud800}", "{" * 10_000]
+BROKEN_BRACES = ["{a:1", "{a}", "{a:}", "{a:NaN}", "{a:1e999}", "{a:x:y}", "{a:[1}", "1", "{a:\ud800}", "{" * 10_000]
 BROKEN_PYTHON = ["a=", "1", "a=x", "a=nan", "a='x", "a=1e999", "a=[1", "a=f(1)", "a=1 b=2", "a='\ud800'", "**{}"]
 BROKEN = {
     **dict.fromkeys(JSON, BROKEN_JSON),
@@ -256,7 +256,7 @@ def test_a_list_with_one_bad_item(name: str) -> None:
 def test_a_call_that_was_cut_is_no_call(name: str) -> None:
     """What is left of it is text as long as it could be, and then malformed; it is never another call."""
     if name == "react":
-        return  # there, an action without input is a call without arguments: tests/test_react.py
+        return  # there, an action without input is a call without arguments: tests/tool_calls/test_react.py
     write = WRITERS[name]
     whole = write("say", text="75 001", code="x")
     meant = calls(read(name, whole))
@@ -377,7 +377,8 @@ def test_text_stays_where_the_schema_allows_it(name: str) -> None:
     write = WRITERS[name]
     for text in ("75001", "true", "null", "[1]", "1.50", " 3 "):
         for key in ("text", "code", "other", "unknown"):
-            assert calls(read(name, write("say", **{key: text}))) == [("say", {key: text})]
+            value = None if name in TEXT and (key, text) == ("code", "null") else text
+            assert calls(read(name, write("say", **{key: text}))) == [("say", {key: value})]
         assert calls(read(name, write("nobody_knows_it", a=text))) == [("nobody_knows_it", {"a": text})]
 
 

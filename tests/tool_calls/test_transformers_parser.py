@@ -15,8 +15,8 @@ from .parser_judgements import JUDGEMENTS, judgements_of
 from .parser_outcomes import PAGE, PEERS, TRANSFORMERS, compare, differences, ours, recorded, with_tables
 
 SIDES = {
-    "transformers": ".venv/bin/python -m tests.parser_outcomes transformers",
-    "vllm": ".venv-vllm/bin/python -m tests.parser_outcomes vllm",
+    "transformers": ".venv/bin/python -m tests.tool_calls.parser_outcomes transformers",
+    "vllm": ".venv-vllm/bin/python -m tests.tool_calls.parser_outcomes vllm",
 }
 ROME, PARIS = ["weather", {"city": "Rome", "days": 3}], ["weather", {"city": "Paris", "days": 1}]
 MEANT: dict[str, list[Any]] = {  # what a parser has to read where nothing is wrong

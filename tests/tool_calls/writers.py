@@ -114,6 +114,12 @@ def _json(call: str, *pieces: str, joined: Any = _lines, thinking: tuple[str, st
     return Writer(call=put_in(call), joined=joined, pieces=pieces, thinking=thinking)
 
 
+def _listed(opening: str, closing: str, *, thinking: tuple[str, str] = THINK) -> Writer:
+    """A writer of JSON lists between two markers."""
+    call = f'{opening}[{{"name": "NAME", "arguments": ARGUMENTS}}]{closing}'
+    return _json(call, opening, closing, f'{opening}[{{"name": ', thinking=thinking)
+
+
 def _braces(opening: str, closing: str, quote: str, *pieces: str, thinking: tuple[str, str] = THINK) -> Writer:
     return Writer(
         call=put_in(f"{opening}call:NAMEARGUMENTS{closing}"),
@@ -133,6 +139,10 @@ _HARMONY_NEXT, _ATEM_NEXT = "<|end|><|start|>assistant", "<|eom|><|start|>assist
 _FINAL, _ANALYSIS = "<|channel|>final<|message|>", "<|channel|>analysis<|message|>"
 _MINIMAX, _MINIMAX_END = "<minimax:tool_call>", "</minimax:tool_call>"
 _ACTION = "<|START_ACTION|>"
+
+# One format for each way to write and to read calls; the others differ from one of these in their markers only.
+KINDS = ("harmony", "atem", "qwen3_coder", "minimax_m2", "glm4", "gemma4", "lfm2", "olmo3", "pythonic")
+KINDS += ("deepseek_v3", "mistral_v11", "mistral", "command_r", "llama3", "hermes", "react")
 
 WRITERS: dict[str, Writer] = {
     "harmony": _json(
@@ -171,6 +181,32 @@ WRITERS: dict[str, Writer] = {
         "<tool_call>NAME\nARGUMENTS</tool_call>",
         "<arg_key>NAME</arg_key>\n<arg_value>ARGUMENTS</arg_value>\n",
         *("<tool_call>", "</tool_call>", "add\n", "<arg_key>a</arg_key>", "<arg_key>", "<arg_value>", "</arg_value>"),
+    ),
+    "dsml": _xml(
+        '<｜DSML｜invoke name="NAME">\nARGUMENTS</｜DSML｜invoke>',
+        '<｜DSML｜parameter name="NAME" string="true">ARGUMENTS</｜DSML｜parameter>\n',
+        *("<｜DSML｜function_calls>", "<｜DSML｜invoke", ' name="add">', "</｜DSML｜parameter>", "</｜DSML｜invoke>"),
+        joined=wrapped("<｜DSML｜function_calls>\n", "\n</｜DSML｜function_calls>"),
+    ),
+    "kimi_k3": _xml(
+        '<|open|>call tool="NAME" index="1"<|sep|>ARGUMENTS<|close|>call<|sep|>',
+        '<|open|>argument key="NAME" type="string"<|sep|>ARGUMENTS<|close|>argument<|sep|>',
+        *("<|open|>", "<|sep|>", "<|close|>", '<|open|>call tool="add"<|sep|>', "<|close|>argument<|sep|>"),
+        joined=wrapped("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),
+        thinking=("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    ),
+    "step3": _xml(
+        '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="NAME">ARGUMENTS</steptml:invoke>'
+        "<｜tool_call_end｜>",
+        '<steptml:parameter name="NAME">ARGUMENTS</steptml:parameter>',
+        *("<｜tool_call_begin｜>function<｜tool_sep｜>", "<｜tool_call_end｜>", '<steptml:invoke name="add">'),
+        *('<steptml:parameter name="a">', "</steptml:parameter>", "</steptml:invoke>"),
+        joined=wrapped("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"),
+    ),
+    "solar_open2": _xml(
+        "<|tool_call:start|>NAME\nARGUMENTS<|tool_call:end|>",
+        "<|tool_arg:start|>NAME<|tool_arg:value|>ARGUMENTS<|tool_arg:end|>\n",
+        *("<|tool_call:start|>", "<|tool_call:end|>", "<|tool_arg:start|>a<|tool_arg:value|>", "<|tool_arg:end|>"),
     ),
     "gemma4": _braces(
         "<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>thought\n", thinking=("<|channel>thought\n", "\n<channel|>")
@@ -219,12 +255,38 @@ WRITERS: dict[str, Writer] = {
     "granite3": _json(
         '<|tool_call|>[{"name": "NAME", "arguments": ARGUMENTS}]<|/tool_call|>', "<|tool_call|>", "<|/tool_call|>"
     ),
+    "apriel": _listed(
+        "<tool_calls>", "</tool_calls>", thinking=("Here are my reasoning steps:\n", "\n[BEGIN FINAL RESPONSE]\n")
+    ),
+    "hunyuan": _listed("<tool_calls>", "</tool_calls>"),
+    "nemotron_nano_v2": _listed("<TOOLCALL>", "</TOOLCALL>"),
+    "apertus": _json(
+        '<|tools_prefix|>[{"NAME": ARGUMENTS}]<|tools_suffix|>',
+        *("<|tools_prefix|>", "<|tools_suffix|>", "<|inner_prefix|>"),
+        thinking=("<|inner_prefix|>", "<|inner_suffix|>"),
+    ),
+    "longcat": _json(
+        '<longcat_tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</longcat_tool_call>',
+        *("<longcat_tool_call>", "</longcat_tool_call>"),
+    ),
+    "internlm2": _json(
+        '<|action_start|><|plugin|>\n{"name": "NAME", "parameters": ARGUMENTS}<|action_end|>',
+        *("<|action_start|><|plugin|>", "<|action_end|>"),
+    ),
+    "functionary": _json("<function=NAME>ARGUMENTS</function>", "<function=", "</function>", "<function=add>"),
     "llama3": _json(
         '{"name": "NAME", "parameters": ARGUMENTS}', "<|python_tag|>", '"parameters"', joined=_after_python_tag
     ),
     "hermes": _json(
         '<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>',
         *("<tool_call>", "</tool_call>", '{"name": "add", "arguments": '),
+    ),
+    "olmo3": Writer(
+        call=put_in("<function_calls>\nNAME(ARGUMENTS)\n</function_calls>"),
+        arguments=in_python,
+        kind="python",
+        joined=_lines,
+        pieces=("<function_calls>", "</function_calls>", "add(", "a=", "'", ")", "<function_calls>add(a="),
     ),
     "pythonic": Writer(
         call=put_in("[NAME(ARGUMENTS)]"),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM, TrainerCallback
 
 from gymnast.envs import Message, ToolEnv, tool, tool_call
 from gymnast.trainer import (
@@ -18,6 +19,7 @@ from gymnast.trainer import (
     Generator,
     GRPOTrainer,
 )
+from gymnast.trainer.generation.contract import GenerationError
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer, warm_up
 
 QUESTION = "Press a button."
@@ -119,7 +121,7 @@ def make_trainer(
     rows: Any = ROWS,
     eval_rows: Any = None,
     reward_funcs: Any = (),
-    callbacks: Sequence[Any] = (),
+    callbacks: Any = (),
     generator: Any = None,
     **options: Any,
 ) -> AgentTrainer:
@@ -134,7 +136,7 @@ def make_trainer(
         eval_dataset=eval_rows,
         processing_class=tokenizer(),
         reward_funcs=reward_funcs,
-        callbacks=list(callbacks),
+        callbacks=callbacks,
         generator=generator,
     )
 
@@ -172,6 +174,28 @@ class ScriptedGenerator(Generator):
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def sometimes_failing() -> ScriptedGenerator:
+    """A generator that fails one request in five; its answers, and so the lengths of episodes, vary with the seed."""
+
+    def answer(request: GenerationRequest) -> list[int]:
+        if request.seed % 5 == 0:
+            raise GenerationError("no luck")
+        return call_ids(("look", "left", "right")[request.seed % 3])
+
+    return ScriptedGenerator(answer)
+
+
+class Gradients(TrainerCallback):
+    """Keeps each step's gradients."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, Tensor]] = []
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        gradients = {name: each.grad for name, each in kwargs["model"].named_parameters()}
+        self.steps.append({name: each.clone() for name, each in gradients.items() if each is not None})
 
 
 def subprocess_environment() -> dict[str, str]:

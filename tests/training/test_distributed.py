@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from .buttons import ROWS, make_trainer
-from .launching import launch
+from .launching import free_port, launch
 
 PROGRAM = """
 import json, os, sys
@@ -135,3 +137,28 @@ def test_resuming_both(run: Any, tmp_path: Path) -> None:
     expected = torch.load(folder / "weights-0.pt", weights_only=True)
     got = torch.load(tmp_path / "resumed" / "weights-1.pt", weights_only=True)
     assert all(torch.equal(got[name], expected[name]) for name in expected)
+
+
+LAUNCHED = """
+import sys
+from gymnast.trainer import GRPOConfig
+
+args = GRPOConfig(output_dir=sys.argv[1], use_cpu=True, ddp_backend="gloo")
+print(f"process {args.process_index} of {args.world_size}\\n", end="", flush=True)
+"""
+
+
+def test_the_command_of_the_documentation_starts_two_processes_on_a_cpu(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    assert "\ntorchrun --nproc_per_node 2 train.py\n" in page
+    (tmp_path / "train.py").write_text(LAUNCHED)
+    command = ["--nproc_per_node", "2", "--master_port", str(free_port()), "train.py", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {"process 0 of 2", "process 1 of 2"} <= set(done.stdout.splitlines())

@@ -17,7 +17,7 @@ import torch
 from transformers import TrainerCallback
 
 from gymnast.envs import Message, tool
-from gymnast.trainer import AgentTrainer
+from gymnast.trainer import AgentTrainer, RolloutError
 
 from .buttons import Buttons, ScriptedGenerator, call_ids, make_trainer, subprocess_environment
 
@@ -153,6 +153,20 @@ def test_in_the_middle_of_a_round(tmp_path: Path) -> None:
     assert_resumes(tmp_path, 3, **options)
 
 
+def test_between_two_rounds_of_a_step(tmp_path: Path) -> None:
+    trainer: Any = trainer_of(tmp_path, steps_per_generation=1, gradient_accumulation_steps=4)
+    rounds: list[int] = []
+
+    def on_episodes(episodes: Any) -> None:
+        rounds.append(len(episodes))
+        press()
+
+    trainer.on_episodes = on_episodes
+    trainer.train()
+    assert len(rounds) == 1
+    assert (trainer.was_interrupted, trainer.state.global_step) == (True, 0)
+
+
 @pytest.mark.parametrize(("options", "step"), [({"eval_on_start": True}, 0), ({"eval_delay": 2}, 2)])
 def test_during_an_evaluation(options: dict[str, Any], step: int, tmp_path: Path) -> None:
     never = threading.Event()
@@ -245,7 +259,7 @@ def test_the_handler_is_restored_after_an_error(tmp_path: Path) -> None:
     def broken(completions: Any, **columns: Any) -> list[float]:
         raise RuntimeError("the reward broke")
 
-    with pytest.raises(RuntimeError, match="the reward broke"):
+    with pytest.raises(RolloutError, match="the reward broke"):
         trainer_of(tmp_path, reward_funcs=broken).train()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import struct
 from pathlib import Path
@@ -12,7 +13,9 @@ import torch
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, TrainerControl, TrainerState
 
-from gymnast.trainer import GRPOTrainer, RichProgress, RunFolder
+from gymnast.envs import Episode, EpisodeSpec, StopReason, Task
+from gymnast.trainer import GRPOTrainer, RichProgress, RolloutError, RunFolder
+from gymnast.trainer.records.metrics import Metrics, episode_metrics, weighted_metrics
 
 from .buttons import ROWS, Buttons, config, make_trainer, model, tokenizer
 
@@ -58,12 +61,15 @@ def test_a_resumed_run_goes_on_with_its_folder(tmp_path: Path) -> None:
     assert again.totals["episodes/played"] == 32
 
 
-def test_a_new_run_begins_its_folder_anew(tmp_path: Path) -> None:
-    for _ in range(2):
+def test_a_new_run_moves_the_records_of_an_old_one_aside(tmp_path: Path) -> None:
+    for _ in range(3):
         folder = RunFolder(tmp_path / "run")
         make_trainer(tmp_path, callbacks=[folder], max_steps=2).train()
         assert [line["step"] for line in lines_of(tmp_path / "run")] == [1, 2, 2]
         assert folder.totals["episodes/played"] == 16
+    for number in (1, 2):
+        aside = (tmp_path / "run" / f"metrics.{number}.jsonl").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in aside] == [1, 2, 2]
 
 
 def test_nothing_to_plot(tmp_path: Path) -> None:
@@ -89,8 +95,8 @@ def test_the_live_display_ends_with_an_error(tmp_path: Path) -> None:
     def broken(completions: Any) -> list[float]:
         raise RuntimeError("the reward broke")
 
-    with pytest.raises(RuntimeError, match="the reward broke"):
-        make_trainer(tmp_path, callbacks=[RichProgress(console)], reward_funcs=broken).train()
+    with pytest.raises(RolloutError, match="the reward broke"):
+        make_trainer(tmp_path, callbacks=[RichProgress(console)], reward_funcs=broken, max_steps=5).train()
     console.file.close()
     assert "\x1b[?25h" in (tmp_path / "terminal").read_text()
 
@@ -139,8 +145,15 @@ def test_progress_shows_the_failures_so_far(tmp_path: Path) -> None:
 
 
 def test_transformers_prints_without_a_display(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_trainer(tmp_path).train()
-    assert "loss" in capsys.readouterr().out
+    make_trainer(
+        tmp_path, callbacks=Watches(RichProgress()), eval_rows=ROWS, eval_strategy="steps", eval_steps=1
+    ).train()
+    step, evaluation, *_ = capsys.readouterr().out.splitlines()
+    assert {"loss", "reward", "frac_reward_zero_std", "stop/final_answer"} <= set(ast.literal_eval(step))
+    assert {"eval_reward", "eval_stop/final_answer"} <= set(ast.literal_eval(evaluation))
+    for line in (step, evaluation):
+        assert len(ast.literal_eval(line)) < 24
+        assert "stop/malformed" not in line  # there was none
 
 
 def test_a_checkpoint_loads_with_transformers(tmp_path: Path) -> None:
@@ -170,3 +183,29 @@ def test_a_checkpoint_loads_with_transformers(tmp_path: Path) -> None:
         for each in make_trainer(tmp_path, agent=model()).rollout(ROWS, seed=1)
         if each.trace is not None
     ]
+
+
+def scored(*rewards: float | None) -> list[Episode]:
+    """Episodes with these rewards; None for a failed one."""
+    return [
+        Episode(
+            spec=EpisodeSpec(task=Task(id="a"), group="a@0", member=index),
+            stop=StopReason.FAILED if reward is None else StopReason.FINAL_ANSWER,
+            reward=reward,
+            reward_parts={"environment": reward},
+        )
+        for index, reward in enumerate(rewards)
+    ]
+
+
+def test_metrics_of_processes_are_those_of_all_their_episodes() -> None:
+    parts = [scored(0.0, 1.0, 1.0), scored(None, None, 5.0)]
+    metrics = Metrics()
+    for part in parts:
+        for weight, values in weighted_metrics(part):
+            metrics.add(values | {"environment/high_max": 1.0 * weight}, weight=weight)
+    got, expected = metrics.flush(lambda lists: lists), episode_metrics([*parts[0], *parts[1]])
+    for name in ("reward", "reward_std", "rewards/environment/mean", "rewards/environment/std", "stop/failed"):
+        assert got[name] == pytest.approx(expected[name]), name
+    assert got["episodes/failed"] == 2
+    assert got["environment/high_max"] < 3  # a mean, whatever its name ends with

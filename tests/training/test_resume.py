@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +34,20 @@ def recording(base: type[AgentTrainer]) -> Any:
     return Records
 
 
-def trainer_of(base: type[AgentTrainer], folder: Path, **options: Any) -> Any:
+def trainer_of(base: type[AgentTrainer], folder: Path, eval_rows: Any = None, **options: Any) -> Any:
     fresh: Any = model()
-    for layer in fresh.model.layers:
-        layer.self_attn.attention_dropout = 0.1  # so that torch's random state matters too
     every_step = {"save_strategy": "steps", "save_steps": 1, "max_steps": STEPS, "log_episodes_steps": 1}
-    return recording(base)(
+    trainer = recording(base)(
         model=fresh,
         environment=Buttons(),
         args=config(folder, base, **(every_step | options)),
         train_dataset=ROWS,
+        eval_dataset=eval_rows,
         processing_class=tokenizer(),
     )
+    for layer in fresh.model.layers:  # now, since the trainer would warn of it
+        layer.self_attn.attention_dropout = 0.1  # so that torch's random state matters too
+    return trainer
 
 
 def state_of(trainer: Any) -> dict[str, torch.Tensor]:
@@ -108,12 +111,46 @@ def test_the_reference_of_a_resumed_training_is_the_first_model(tmp_path: Path) 
     assert kl[-1] > 0
 
 
-def test_an_epoch_can_be_begun_anew(tmp_path: Path) -> None:
-    whole = trainer_of(GRPOTrainer, tmp_path)
+def test_resuming_with_other_tasks_is_refused(tmp_path: Path) -> None:
+    trainer_of(GRPOTrainer, tmp_path, max_steps=1).train()
+    checkpoint = str(tmp_path / "checkpoint-1")
+    with pytest.raises(ValueError, match=r"another training.*num_generations: 4 there, 2 here.*model='.*checkpoint-1'"):
+        trainer_of(GRPOTrainer, tmp_path, num_generations=2).train(resume_from_checkpoint=checkpoint)
+    trainer = trainer_of(GRPOTrainer, tmp_path)
+    trainer.train_dataset = ROWS[:3]
+    with pytest.raises(ValueError, match="num_tasks: 4 there, 3 here"):
+        trainer.train(resume_from_checkpoint=checkpoint)
+
+
+def test_a_checkpoint_that_was_cut_off_is_not_used(tmp_path: Path) -> None:
+    """A process that is killed while it saves leaves a folder without its last file."""
+    trainer_of(GRPOTrainer, tmp_path, max_steps=2).train()
+    for half, text in ((3, None), (4, '{"epoch": 1.0, "glob')):
+        shutil.copytree(tmp_path / "checkpoint-2", tmp_path / f"checkpoint-{half}")
+        state = tmp_path / f"checkpoint-{half}" / "trainer_state.json"
+        state.unlink() if text is None else state.write_text(text)
+    rest = trainer_of(GRPOTrainer, tmp_path, max_steps=3)
+    rest.train(resume_from_checkpoint=True)
+    assert [step for step, _ in rest.played] == [2]
+    with pytest.raises(ValueError, match="there is no whole checkpoint in"):
+        trainer_of(GRPOTrainer, tmp_path / "empty").train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("strategy", ["steps", "epoch"])
+def test_resuming_a_finished_training_does_nothing(strategy: str, tmp_path: Path) -> None:
+    options = {"max_steps": 1, "eval_strategy": strategy, "save_strategy": strategy, "save_steps": 1, "eval_steps": 1}
+    whole = trainer_of(GRPOTrainer, tmp_path, eval_rows=ROWS[:1], **options)
     whole.train()
-    rest = trainer_of(GRPOTrainer, tmp_path / "resumed", ignore_data_skip=True)
-    rest.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    assert [names for _, names in rest.played] == [names for _, names in whole.played[2:4]]
+    before = state_of(whole)
+    [checkpoint] = tmp_path.glob("checkpoint-*")
+    saved = (checkpoint / "trainer_state.json").stat().st_mtime_ns
+    again = trainer_of(GRPOTrainer, tmp_path, eval_rows=ROWS[:1], **options)
+    for _ in range(2):
+        assert again.train(resume_from_checkpoint=True).global_step == 1
+        assert not hasattr(again, "played")
+        assert all(torch.equal(value, before[name]) for name, value in again.model.state_dict().items())
+    assert (checkpoint / "trainer_state.json").stat().st_mtime_ns == saved
+    assert len([logs for logs in again.state.log_history if "eval_reward" in logs]) == 1
 
 
 def test_the_record_of_a_resumed_training_has_each_episode_once(tmp_path: Path) -> None:

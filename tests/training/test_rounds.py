@@ -1,22 +1,26 @@
-"""From episodes to training batches: groups, samples, tensors, and the loader that plays them."""
+"""From episodes to training batches: groups, samples, tensors, schedules and rounds."""
 
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from gymnast.envs.core import StopReason
-from gymnast.envs.episode import Episode, EpisodeSpec, Failure, TokenTrace
-from gymnast.envs.rollout import episode_specs
+from gymnast.envs.engine.rollout_engine import episode_specs
+from gymnast.envs.episode import Episode, EpisodeSpec, Failure, TokenTrace, ToolCallRecord, Turn
 from gymnast.trainer import RolloutError
-from gymnast.trainer.batch import Sample, make_batch, split_evenly
-from gymnast.trainer.groups import check_failures, form_groups
-from gymnast.trainer.loader import RolloutLoader, Schedule
+from gymnast.trainer.learning.groups import form_groups
+from gymnast.trainer.learning.samples import Sample, make_batch, split_evenly
+from gymnast.trainer.rollout.failures import FailureWatch
+from gymnast.trainer.rollout.round import Round
+from gymnast.trainer.rollout.schedule import Schedule
 
 PAD = 0
 
@@ -93,15 +97,6 @@ def test_what_the_observation_after_the_last_answer_says_is_trimmed() -> None:
     assert sample.sampling_logprobs == [-0.5, -0.25, 0.0, -1.0]
 
 
-def test_a_masked_sample_keeps_its_place_and_teaches_nothing() -> None:
-    found = Episode(spec=specs()[0], trace=trace_of(random.Random(1)))
-    sample, masked = Sample.of(found), Sample.of(found, masked=True)
-    assert masked.completion_ids == sample.completion_ids
-    assert masked.mask == [0] * len(sample.mask)
-    nothing = Sample.of(Episode(spec=specs()[0], trace=TokenTrace(prompt_ids=[1])), masked=True)
-    assert (nothing.completion_ids, nothing.mask, nothing.sampling_logprobs) == ([], [], [])
-
-
 def test_logprobs_of_the_training_model_stand_where_their_tokens_do() -> None:
     samples = [Sample.of(Episode(spec=spec, trace=trace_of(random.Random(n)))) for n, spec in enumerate(specs(2, 3))]
     for each in samples:
@@ -123,14 +118,14 @@ def numbered(count: int) -> list[Sample]:
 @pytest.mark.parametrize(("count", "parts"), [(8, 2), (7, 2), (7, 4), (3, 3), (1, 1)])
 def test_split_evenly(count: int, parts: int) -> None:
     samples = numbered(count)
-    lists = split_evenly(samples, parts)
+    lists = split_evenly(samples, parts, pad_id=PAD)
     assert [each for part in lists for each in part] == samples
     assert max(map(len, lists)) - min(map(len, lists)) <= 1
 
 
 def test_split_evenly_fills_parts_that_would_be_empty() -> None:
     samples = numbered(2)
-    lists = split_evenly(samples, 5)
+    lists = split_evenly(samples, 5, pad_id=PAD)
     assert [len(part) for part in lists] == [1] * 5
     teaching = [each for part in lists for each in part if sum(each.mask)]
     assert teaching == samples
@@ -176,27 +171,89 @@ def test_a_failure_that_counts_as_zero_stays() -> None:
     assert [each.reward for each in groups[0]] == [1.0, 0.0]
 
 
-def test_too_many_failures_stop_with_the_first_tracebacks() -> None:
-    a = specs(2, 4)
-    others = [failed(spec, OSError("the disk is full")) for spec in a[4:6]]
-    episodes = [*map(failed, a[:3]), *map(episode, a[3:4]), *others, *map(episode, a[6:])]
-    groups, _ = form_groups(episodes)
-    check_failures(episodes, groups, 0.7)
-    with pytest.raises(RolloutError, match=r"5 of 8 episodes failed, more than max_failure_rate=0\.5 allows") as error:
-        check_failures(episodes, groups, 0.5)
-    text = str(error.value)
-    assert text.count("ValueError: the tool broke") == 1  # one of each kind
-    assert text.count("OSError: the disk is full") == 1
-    assert "task-0@0[0], step:\nTraceback (most recent call last):" in text
+def test_an_episode_that_ran_out_of_time_leaves_its_group() -> None:
+    a = specs(1, 3)
+    late = episode(a[0])
+    late.stop = StopReason.TIMEOUT
+    groups, dropped = form_groups([late, episode(a[1]), episode(a[2])])
+    assert (groups, dropped) == ([[episode(a[1]), episode(a[2])]], 0)
 
 
-def test_a_step_without_groups_stops() -> None:
-    a = specs(2, 2)
-    episodes = [episode(a[0]), failed(a[1]), episode(a[2]), episode(a[3], sampled=0)]
-    groups, dropped = form_groups(episodes)
-    assert dropped == 2
-    with pytest.raises(RolloutError, match=r"1 of 4 episodes failed, and no group has two members left"):
-        check_failures(episodes, groups, 1.0)
+# Lost episodes.
+
+
+def watch(max_failure_rate: float = 0.5) -> Callable[..., None]:
+    """Judges rounds of four episodes, of which some failed; `groups` can be learned from."""
+    failures = FailureWatch(max_failure_rate)
+
+    def add(lost: int, groups: int, error: type[Exception] = ValueError) -> None:
+        a = specs(1, 4)
+        episodes = [*(failed(each, error("the tool broke")) for each in a[:lost]), *map(episode, a[lost:])]
+        failures.add_round(episodes, played=4, failed=lost, groups=groups)
+
+    return add
+
+
+def test_a_lost_round_is_skipped_and_a_streak_stops() -> None:
+    add = watch(max_failure_rate=1.0)
+    add(0, groups=1)
+    for _ in range(8):
+        add(4, groups=0)
+    add(4, groups=0)
+    add(0, groups=1)
+    for _ in range(9):
+        add(4, groups=0)
+    with pytest.raises(RolloutError, match=r"last 10 rounds had no group.*4 of 4 episodes failed: 4 x step: Val"):
+        add(4, groups=0)
+
+
+def test_a_training_that_never_had_a_group_stops_early() -> None:
+    add = watch()
+    for _ in range(2):
+        add(4, groups=0, error=TimeoutError)
+    with pytest.raises(RolloutError, match=r"last 3 rounds.*4 x step: TimeoutError \(the tool broke\)"):
+        add(4, groups=0, error=TimeoutError)
+
+
+def test_failures_are_judged_over_ten_rounds() -> None:
+    add = watch(max_failure_rate=0.5)
+    for _ in range(9):
+        add(2, groups=1)
+    add(2, groups=1)  # half is allowed
+    with pytest.raises(
+        RolloutError, match=r"21 of 40 episodes of the last 10 rounds failed.*max_failure_rate=0\.5"
+    ) as e:
+        add(3, groups=1)
+    assert "Traceback (most recent call last):" in str(e.value)
+    assert str(e.value).count("Traceback") == 1
+
+
+def test_each_kind_of_failure_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    add = watch()
+    for error in (ValueError, ValueError, OSError):
+        add(1, groups=1, error=error)
+    assert caplog.messages == [
+        "1 of 4 episodes failed: 1 x step: ValueError (the tool broke)",
+        "1 of 4 episodes failed: 1 x step: OSError (the tool broke)",
+    ]
+    add(4, groups=0)
+    assert caplog.messages[-1].startswith("no group of this round can be learned from, so it is skipped: 4 of 4")
+
+
+def test_rewards_that_never_differ_are_told_of_with_a_cause(caplog: pytest.LogCaptureFixture) -> None:
+    failures = FailureWatch(0.5)
+    episodes = [episode(each, reward=0.0) for each in specs(1, 4)]
+    for each in episodes[:3]:
+        each.stop = StopReason.MAX_TOKENS
+    call = ToolCallRecord(name="look", call_id=None, outcome="exception", error="no such lamp")
+    episodes[3].turns = [Turn(message={"role": "assistant", "content": ""}, tool_calls=[call])]
+    for _ in range(8):
+        failures.add_round(episodes, played=4, failed=0, groups=1)
+    [message] = caplog.messages
+    assert message == (
+        "the rewards of no group have differed for 5 rounds, so nothing is learned: all rewards of the last round are "
+        "0; 3 of 4 episodes ended by max_tokens; 1 of 1 tool calls failed, the last (look): no such lamp"
+    )
 
 
 # The schedule.
@@ -204,6 +261,7 @@ def test_a_step_without_groups_stops() -> None:
 
 def schedule(**options: Any) -> Schedule:
     defaults = {"num_tasks": 6, "num_generations": 2, "groups_per_process": 2, "num_processes": 1, "process_index": 0}
+    defaults |= {"steps_per_generation": 2, "num_iterations": 1}
     return Schedule(**{**defaults, "seed": 0, "shuffle": True, **options})
 
 
@@ -240,27 +298,46 @@ def test_processes_play_disjoint_whole_groups() -> None:
     parts = [schedule(num_processes=2, process_index=index).specs(rows(6), 1) for index in range(2)]
     assert parts[0] + parts[1] == alone
     assert not {spec.group for spec in parts[0]} & {spec.group for spec in parts[1]}
-    assert schedule(num_processes=2).rounds_per_epoch == 2
-    assert schedule(num_tasks=7).rounds_per_epoch == 4
+    assert schedule(num_processes=2).batches_per_epoch == 2 * 2
+    assert schedule(num_tasks=7).batches_per_epoch == 4 * 2
 
 
-# The loader.
+@pytest.mark.parametrize(("iterations", "steps", "accumulation"), [(1, 1, 1), (1, 2, 2), (3, 2, 4), (2, 4, 3)])
+def test_every_batch_is_used_once(iterations: int, steps: int, accumulation: int) -> None:
+    """An epoch is 3 rounds, and its last optimiser step may have fewer batches than the others."""
+    plan = schedule(num_iterations=iterations, steps_per_generation=steps)
+    batches = 3 * iterations * steps
+    assert plan.batches_per_epoch == batches
+    firsts = [plan.batches_before(step, accumulation_steps=accumulation) for step in range(3 * batches)]
+    expected = [epoch * batches + first for epoch in range(3 * batches) for first in range(0, batches, accumulation)]
+    assert firsts == expected[: len(firsts)]
 
 
-def loader(
-    plan: Schedule, position: int = 0, *, placeholders: bool = True, **options: int
-) -> tuple[RolloutLoader, list[list[EpisodeSpec]]]:
-    played: list[list[EpisodeSpec]] = []
+def test_a_million_tasks() -> None:
+    class Million(list[dict[str, int]]):
+        def __len__(self) -> int:
+            return 1_000_000
 
-    def play(asked: list[EpisodeSpec]) -> list[Sample]:
-        played.append(asked)
-        return [sample_of(spec) for spec in asked]
+        def __getitem__(self, index: Any) -> Any:
+            return {"n": index}
 
-    sizes = {"steps_per_generation": 2, "num_iterations": 1, **options}
-    made = RolloutLoader(
-        rows(plan.num_tasks), plan, play, position=lambda: position, placeholders=placeholders, pad_id=PAD, **sizes
-    )
-    return made, played
+    plan = schedule(num_tasks=1_000_000, groups_per_process=64)
+    plan.specs(Million(), 0)
+    started = time.process_time()
+    for index in range(1, 11):
+        plan.specs(Million(), index)
+    assert (time.process_time() - started) / 10 < 0.05  # a permutation for each group would take seconds
+
+
+def test_a_row_says_what_it_lacks() -> None:
+    [spec, *_] = schedule(shuffle=False).specs(rows(6), 0)
+    with pytest.raises(KeyError, match=r"row 0 of train_dataset has no 'answer'; it has \['n'\]"):
+        spec.task.row["answer"]
+    with pytest.raises(TypeError, match="row 0 of train_dataset must be a mapping, got int"):
+        schedule(shuffle=False, num_tasks=1).specs([5], 0)  # type: ignore[list-item]
+
+
+# Rounds.
 
 
 def sample_of(spec: EpisodeSpec) -> Sample:
@@ -268,55 +345,18 @@ def sample_of(spec: EpisodeSpec) -> Sample:
     return Sample(prompt_ids=[1], completion_ids=[token], mask=[1], sampling_logprobs=[-1.0])
 
 
-def tokens(batches: Sequence[dict[str, Any]]) -> list[list[int]]:
-    return [batch["input_ids"][:, -1].tolist() if batch else [] for batch in batches]
+def test_a_round_is_saved_and_cut_into_batches(tmp_path: Path) -> None:
+    samples = [sample_of(spec) for spec in schedule().specs(rows(6), 0)]
+    made = Round(7, samples, parts=3, pad_id=PAD)
+    made.save(tmp_path / "round.pt")
+    again = Round.load(tmp_path / "round.pt", parts=3, pad_id=PAD)
+    assert again.index == 7
+    for one, other in zip(made.batches, again.batches, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    found = [token for batch in made.batches for token in batch["input_ids"][:, -1].tolist()]
+    assert found == [sample.completion_ids[0] for sample in samples]
 
 
-@pytest.mark.parametrize(("iterations", "steps"), [(1, 1), (1, 2), (3, 2), (2, 4)])
-def test_length_and_reuse(iterations: int, steps: int) -> None:
-    made, played = loader(schedule(), num_iterations=iterations, steps_per_generation=steps)
-    found = tokens(list(made))
-    assert len(found) == len(made) == 3 * iterations * steps
-    assert len(played) == 3
-    for index in range(3):
-        mine = found[index * iterations * steps : (index + 1) * iterations * steps]
-        assert mine == mine[:steps] * iterations  # the same batches again
-        expected = [sample_of(spec).completion_ids[0] for spec in played[index]]
-        assert sorted(token for batch in mine[:steps] for token in batch) == sorted(expected)
-
-
-def test_batches_are_made_when_they_are_asked_for() -> None:
-    """Rollouts of the second round must use the weights that the first one trained."""
-    made, played = loader(schedule())
-    batches = iter(made)
-    for _ in range(2):
-        next(batches)
-    assert len(played) == 1
-    next(batches)
-    assert len(played) == 2
-
-
-@pytest.mark.parametrize("position", [0, 1, 2, 3, 5, 6, 7, 10])
-def test_resuming_continues_where_training_stood(position: int) -> None:
-    """Of the batches before the position, transformers throws as many away as it is given placeholders."""
-    epochs = [tokens(list(loader(schedule(), epoch * 6)[0])) for epoch in range(2)]
-    made, played = loader(schedule(), position)
-    found = tokens(list(made))
-    done = position % 6
-    assert len(found) == len(made)
-    assert found[:done] == [[]] * done
-    assert found[done:] == epochs[position // 6][done:]
-    assert len(played) == 3 - done // 2  # no round is played for placeholders alone
-
-
-def test_without_placeholders_the_epoch_is_whole() -> None:
-    made, _ = loader(schedule(), 8, placeholders=False)
-    assert tokens(list(made)) == tokens(list(loader(schedule(), 6)[0]))
-
-
-def test_an_epoch_is_another_one_than_the_last() -> None:
-    make: Callable[[int], Any] = lambda position: tokens(list(loader(schedule(), position)[0]))  # noqa: E731
-    assert make(0) != make(6)
-    assert Counter(token for batch in make(0) for token in batch) == Counter(
-        token for batch in make(6) for token in batch
-    )
+def test_a_round_without_samples_has_batches_that_teach_nothing() -> None:
+    batches = Round(0, [], parts=2, pad_id=PAD).batches
+    assert [batch["mask"].sum() for batch in batches] == [0, 0]

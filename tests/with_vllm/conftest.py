@@ -33,7 +33,7 @@ def model(tokenizer: Any) -> Any:
 @pytest.fixture(scope="module")
 def engine(tokenizer: Any) -> Iterator[Any]:
     """A generator without weights; tests load those of their model."""
-    from gymnast.trainer.vllm import VLLMGenerator
+    from gymnast.trainer.vllm.in_process import VLLMGenerator
 
     generator = VLLMGenerator(make_tiny_model(tokenizer), max_model_len=512)
     yield generator

@@ -12,7 +12,7 @@ from typing import Any
 
 def launch_training(folder: Path, urls: Sequence[str]) -> list[dict[str, Any]]:
     """What both processes report."""
-    from ..launching import launch  # not where this file is the program
+    from ..training.launching import launch  # not where this file is the program
 
     return launch(folder, Path(__file__).read_text(), *urls)
 

@@ -19,7 +19,7 @@ import httpx2
 import torch
 
 from gymnast.trainer import Generation, GenerationRequest, Generator, Sampling
-from gymnast.trainer.sampling import log_distribution
+from gymnast.trainer.generation.sampling import log_distribution
 
 START_SECONDS = 240
 PROMPT = [5 + index % 200 for index in range(100)]
@@ -36,7 +36,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class ServerProcess:
-    """`python -m gymnast.trainer.vllm_serve` on a port of this machine, in a process group of its own."""
+    """`python -m gymnast.trainer.vllm.serve` on a port of this machine, in a process group of its own."""
 
     def __init__(self, model: Path, port: int, *options: str) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -49,7 +49,7 @@ class ServerProcess:
         arguments = [str(self.model), "--host", "127.0.0.1", "--port", str(self.port), *self.options]
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "gymnast.trainer.vllm_serve", *arguments],
+                [sys.executable, "-m", "gymnast.trainer.vllm.serve", *arguments],
                 env=os.environ | {"VLLM_LOGGING_LEVEL": "INFO"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

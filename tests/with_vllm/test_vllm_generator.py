@@ -15,9 +15,9 @@ import torch
 
 from gymnast.envs.core import ConfigurationError
 from gymnast.trainer import Generation, GenerationRequest, Sampling
-from gymnast.trainer.generation import GenerationError
-from gymnast.trainer.sampling import log_distribution
-from gymnast.trainer.vllm import VLLMGenerator
+from gymnast.trainer.generation.contract import GenerationError
+from gymnast.trainer.generation.sampling import log_distribution
+from gymnast.trainer.vllm.in_process import VLLMGenerator
 
 PROMPT = [5 + index % 200 for index in range(100)]
 TOLERANCE = 1e-4  # nats, in float32; seen: 4e-6
@@ -225,7 +225,7 @@ def test_options_of_gpus_warn_where_there_is_none(model: Any) -> None:
         ({"engine_kwargs": {"no_such_option": 1}}, "no_such_option"),
         ({"engine_kwargs": {"block_size": 7}}, "block"),
         ({"max_model_len": 1 << 20}, "max_model_len"),
-        ({"engine_kwargs": {"logprobs_mode": "raw_logprobs"}}, "cannot change logprobs_mode: gymnast sets them itself"),
+        ({"engine_kwargs": {"logprobs_mode": "raw_logprobs"}}, "cannot set logprobs_mode: gymnast sets them itself"),
     ],
     ids=["unknown option", "block size", "context", "log-probabilities"],
 )

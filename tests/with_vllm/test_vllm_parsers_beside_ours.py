@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 
 from gymnast.trainer import FORMATS
+from gymnast.trainer.tiny import make_tiny_tokenizer
 
-from ..parser_families import FAMILIES
-from ..parser_outcomes import PEERS, VLLM, compare, readers_in_vllm, recorded
+from ..tool_calls.parser_cases import TOOLS
+from ..tool_calls.parser_families import FAMILIES
+from ..tool_calls.parser_outcomes import PEERS, VLLM, compare, readers_in_vllm, recorded
+from ..tool_calls.writers import WRITERS
 
-RUN = "run: .venv-vllm/bin/python -m tests.parser_outcomes vllm"
+RUN = "run: .venv-vllm/bin/python -m tests.tool_calls.parser_outcomes vllm"
 NOT_IN_VLLM = {"react", "command_r"}  # formats that none of vLLM's parsers knows
 NO_FUNCTIONS = {"harmony": "openai", "command_r7b": "cohere_command3"}  # vLLM's server reads these elsewhere
 
@@ -25,6 +30,20 @@ def _without_stack_traces() -> Iterator[None]:
     logger.setLevel(logging.CRITICAL)
     yield
     logger.setLevel(before)
+
+
+# Formats that are compared on one call only, and vLLM's parser for the same models, if it has one.
+ONE_CALL = {
+    "dsml": "deepseek_v32",
+    "kimi_k3": "kimi_k3",
+    "step3": "step3",
+    "olmo3": "olmo3",
+    "hunyuan": "hunyuan_a13b",
+    "apertus": "apertus",
+    "longcat": "longcat",
+    "internlm2": "internlm",
+    **dict.fromkeys(["apriel", "nemotron_nano_v2", "functionary", "solar_open2"], ""),
+}
 
 
 @pytest.mark.parametrize(("name", "family"), PEERS["vllm"])
@@ -43,6 +62,24 @@ def test_every_format_that_vllm_reads_too_is_compared() -> None:
     found = readers_in_vllm()
     compared = {family for families in VLLM.values() for family in families}
     assert compared == {family for families in found.values() for family in families}
-    assert FORMATS.keys() - compared == NOT_IN_VLLM | NO_FUNCTIONS.keys()
+    assert FORMATS.keys() - compared == NOT_IN_VLLM | NO_FUNCTIONS.keys() | ONE_CALL.keys()
     assert FAMILIES.keys() - compared == {"harmony"}
     assert [found[name] for name in NO_FUNCTIONS.values()] == [[], []]
+
+
+@pytest.mark.parametrize("name", [name for name, peer in ONE_CALL.items() if peer])
+def test_vllm_reads_a_call_as_our_format_does(name: str) -> None:
+    """So the markers are the family's own, though the tests hold no chat template of it."""
+    tokenizer = make_tiny_tokenizer([])
+    writer = WRITERS[name]
+    tokenizer.add_tokens([each for each in writer.pieces if each.startswith("<") and each.endswith(">")])
+    request = import_module("vllm.entrypoints.openai.chat_completion.protocol").ChatCompletionRequest(
+        messages=[], tools=TOOLS
+    )
+    cached = import_module("vllm.tokenizers.hf").get_cached_tokenizer(tokenizer)
+    parser = import_module("vllm.tool_parsers").ToolParserManager.get_tool_parser(ONE_CALL[name])
+    text = writer.answer(writer("weather", city="Rome"))
+    [found] = parser(cached, request.tools).extract_tool_calls(text, request).tool_calls
+    [ours] = FORMATS[name].parse(text, prefix="", tools=TOOLS).get("tool_calls", [])
+    assert (found.function.name, json.loads(found.function.arguments)) == ("weather", {"city": "Rome"})
+    assert ours["function"] == {"name": "weather", "arguments": {"city": "Rome"}}

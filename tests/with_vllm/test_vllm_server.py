@@ -14,12 +14,12 @@ from transformers import PreTrainedModel
 from gymnast.envs import Episode
 from gymnast.envs.core import ConfigurationError
 from gymnast.trainer import Generation, GRPOTrainer
-from gymnast.trainer.generation import GenerationError
+from gymnast.trainer.generation.contract import GenerationError
 from gymnast.trainer.tiny import make_tiny_model
-from gymnast.trainer.vllm_server import VLLMServerGenerator
+from gymnast.trainer.vllm.servers import VLLMServerGenerator
 
-from ..buttons import ROWS, make_trainer, tokenizer
-from ..buttons import model as buttons_model
+from ..training.buttons import ROWS, make_trainer, tokenizer
+from ..training.buttons import model as buttons_model
 from .server_training import launch_training
 from .serving import PROMPT, ServerProcess, answers, ask, change, error, free_ports, start_servers, until
 
@@ -166,7 +166,7 @@ def test_servers_that_cannot_be_used_are_refused_at_once(servers: list[ServerPro
     with pytest.raises(ConfigurationError, match=r"takes 1024 tokens .* set\s+max_model_len=1024"):
         VLLMServerGenerator(urls, max_model_len=CONTEXT + 1)
     [port] = free_ports(1)
-    with pytest.raises(ConfigurationError, match=r"no vLLM server answered .* gymnast.trainer.vllm_serve"):
+    with pytest.raises(ConfigurationError, match=r"no vLLM server answered .* gymnast.trainer.vllm.serve"):
         VLLMServerGenerator([urls[0], f"http://127.0.0.1:{port}"], max_model_len=CONTEXT, timeout=0.5)
     with pytest.raises(ConfigurationError, match=r"like http://host:8000, got '127\.0\.0\.1'"):
         VLLMServerGenerator(["127.0.0.1"], max_model_len=CONTEXT)

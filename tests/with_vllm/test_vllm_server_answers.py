@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from gymnast.envs.core import ConfigurationError
-from gymnast.trainer.generation import GenerationError
-from gymnast.trainer.vllm_server import VLLMServerGenerator
+from gymnast.trainer.generation.contract import GenerationError
+from gymnast.trainer.vllm.servers import VLLMServerGenerator
 
-from ..buttons import model
+from ..training.buttons import model
 from .serving import ask
 
 Answer = Callable[[dict[str, Any]], Any]
@@ -232,7 +232,7 @@ async def test_a_lost_request_goes_to_another_server(failure: str) -> None:
 
 
 async def test_the_request_of_a_server_that_hangs_goes_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymnast.trainer.vllm_fleet.HEALTH_SECONDS", 0.2)
+    monkeypatch.setattr("gymnast.trainer.vllm.fleet.HEALTH_SECONDS", 0.2)
     server, other = RecordedServer(), RecordedServer()
     released = threading.Event()
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gymnast.trainer.vllm_serve import with_defaults
-from gymnast.trainer.vllm_tcp import Offer, WeightListener, fetch_weights
+from gymnast.trainer.vllm.over_tcp import Offer, WeightListener, fetch_weights
+from gymnast.trainer.vllm.serve import with_defaults
 
 WEIGHTS: dict[str, Tensor] = {
     "matrix": torch.randn(300, 70),

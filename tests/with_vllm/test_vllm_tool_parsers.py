@@ -14,12 +14,12 @@ import pytest
 
 from gymnast.envs import RolloutEngine
 from gymnast.envs.core import ConfigurationError, Message, StopReason, ToolSchema
-from gymnast.envs.rollout import episode_specs
+from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.trainer import FORMATS, ChatFormat, GRPOTrainer, Sampling, TokenBudgets, TokenPolicy
 from gymnast.trainer.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
 
-from ..buttons import ROWS, Buttons, ScriptedGenerator, config, model
-from ..buttons import tokenizer as buttons_tokenizer
+from ..training.buttons import ROWS, Buttons, ScriptedGenerator, config, model
+from ..training.buttons import tokenizer as buttons_tokenizer
 
 TOOL: ToolSchema = {
     "type": "function",
@@ -329,7 +329,7 @@ RECOGNISED = {
     "deepseek_v3": "deepseek_v3",
     "xlam": None,
     "pythonic": None,
-    "jamba": None,
+    "jamba": "hunyuan",
     "llama3_json": None,
 }
 

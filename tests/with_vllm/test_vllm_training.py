@@ -11,11 +11,11 @@ from peft import LoraConfig, get_peft_model
 
 from gymnast.envs import Episode
 from gymnast.trainer import AgentTrainer, GRPOTrainer, RLOOTrainer
-from gymnast.trainer.vllm import VLLMGenerator
+from gymnast.trainer.vllm.in_process import VLLMGenerator
 
-from ..buttons import ROWS, make_trainer
-from ..buttons import model as buttons_model
-from ..launching import launch
+from ..training.buttons import ROWS, make_trainer
+from ..training.buttons import model as buttons_model
+from ..training.launching import launch
 
 TOLERANCE = 1e-3  # nats, over whole episodes in float32; seen: 2e-5
 

@@ -1,0 +1,25 @@
+"""The calculator agent learns, as `make train` shows it. A file of its own, so that it runs beside the other tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .example_runs import check_folder, run
+
+
+# RLOO has a shorter run; `benchmarks/_learning.py` has whole ones of both.
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("algorithm", "seed", "steps", "reaches"), [("grpo", 1, 160, 0.9), ("rloo", 2, 60, 0.6)], ids=["grpo", "rloo"]
+)
+def test_the_calculator_learns(algorithm: str, seed: int, steps: int, reaches: float, tmp_path: Path) -> None:
+    arguments = ["--algorithm", algorithm, "--seed", str(seed), "--steps", str(steps)]
+    run("calculator.py", *arguments, cwd=tmp_path, timeout=1700)
+    folder = tmp_path / "runs" / f"calculator-{algorithm}-seed{seed}"
+    summary = check_folder(folder, algorithm=algorithm, seed=seed, steps=steps)
+    assert summary["success_before"] < 0.5
+    assert summary["success_after"] >= reaches
+    assert summary["success_after_greedy"] >= reaches
+    assert summary["interrupted"] is False

@@ -1,0 +1,87 @@
+"""The examples do what their first lines promise, as programs of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from .example_runs import ROOT, check_folder, command, read_summary, run
+
+
+def test_an_interrupt_leaves_a_checkpoint_and_the_summary_so_far(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command("calculator.py", "--seed", "4", "--steps", "500"),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        printed: list[str] = []
+        try:
+            for line in process.stdout:  # the first step is reported as soon as it is over
+                printed.append(line)
+                if line.startswith("step 1/500"):
+                    process.send_signal(signal.SIGINT)
+        except BaseException:  # pytest's time-out, say
+            process.kill()
+            raise
+    assert process.returncode == 0, "".join(printed)
+    assert any("Ctrl-C again quits at once" in line for line in printed)
+
+    folder = tmp_path / "runs" / "calculator-grpo-seed4"
+    summary = check_folder(folder, algorithm="grpo", seed=4, steps=read_summary(folder)["steps"])
+    assert summary["interrupted"] is True
+    assert 1 <= summary["steps"] < 500
+    [checkpoint] = folder.glob("checkpoint-*")
+    assert checkpoint.name == f"checkpoint-{summary['steps']}"
+    assert (checkpoint / "optimizer.pt").is_file()
+    assert AutoModelForCausalLM.from_pretrained(checkpoint).num_parameters() < 1_000_000
+
+
+def test_the_custom_environment_learns(tmp_path: Path) -> None:
+    printed = run("custom_environment.py", cwd=tmp_path)
+    found = re.search(r"right in (\d+)% of the games before, (\d+)% after", printed)
+    assert found is not None, printed
+    before, after = map(int, found.groups())
+    assert before < 50
+    assert after > 80
+
+
+def test_the_code_agent_needs_a_box(tmp_path: Path) -> None:
+    done = subprocess.run(command("code_agent.py", "--boxes", "0"), cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--boxes must be at least 1, got 0" in done.stderr
+
+
+def test_the_code_agent_needs_an_engine_and_says_so_at_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("code_agent.py"),
+        cwd=tmp_path,
+        env={**os.environ, "DOCKER_HOST": "unix:///nowhere"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    [said] = done.stderr.splitlines()
+    assert said.startswith("error: no container engine answers at unix:///nowhere")
+    assert "apt-get install docker.io" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("example", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
+def test_every_example_explains_itself(example: str, tmp_path: Path) -> None:
+    first, *_ = (ROOT / "examples" / example).read_text().split('"""')[1:]
+    assert f"python examples/{example}" in first
+    assert "--model" in run(example, "--help", cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,146 @@
+"""An ExecutorPool and the event loop that it belongs to; and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gymnast.sandbox import (
+    DockerExecutor,
+    Executor,
+    ExecutorPool,
+    LocalExecutor,
+    PoolLoopError,
+    SandboxClosedError,
+    SandboxError,
+    ScriptedExecutor,
+)
+
+from .boxes import eventually, usable
+
+
+def children() -> set[str]:
+    found: set[str] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found.update((thread / "children").read_text().split())
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_process_left() -> Iterator[None]:
+    """Fails the test if a process of its own is there five seconds later."""
+    before = children()
+    yield
+    deadline = time.monotonic() + 5
+    while not children() <= before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# --- event loops ------------------------------------------------------------------------------------------------
+
+
+def test_a_pool_is_closed_from_another_loop_and_opened_there() -> None:
+    pool = ExecutorPool(LocalExecutor(), max_boxes=2)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(pool.open(), loop).result(30)
+
+        async def here() -> None:
+            with pytest.raises(PoolLoopError, match="event loop that first leased from it"):
+                async with pool.lease():
+                    pass
+            await pool.close()
+            assert pool.statistics.boxes == 0
+            async with pool, pool.lease() as box:
+                assert await usable(box)
+
+        asyncio.run(here())
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+    assert pool.statistics.leases == 1
+
+
+@pytest.mark.parametrize("executor", [LocalExecutor, DockerExecutor])
+def test_a_pool_whose_loop_ends_before_it_is_closed_leaves_nothing(
+    executor: Callable[[], Executor], caplog: pytest.LogCaptureFixture
+) -> None:
+    def held() -> tuple[int, set[int | None]]:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), {thread.ident for thread in threading.enumerate()}
+
+    async def use() -> None:
+        async with pool.lease(fresh=True) as box:
+            assert await usable(box)  # the loop ends while this box is closed, and spare ones are made
+
+    pool, before = ExecutorPool(executor(), max_boxes=3, warm=1), held()
+    for _ in range(2):
+        asyncio.run(use())
+        assert pool.statistics.boxes == 0
+    deadline = time.monotonic() + 10
+    while held() != before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert held() == before
+    assert "destroyed" not in caplog.text
+
+
+def test_a_pool_whose_loop_stands_still_says_so() -> None:
+    async def use() -> None:
+        async with pool.lease():
+            pass
+
+    pool, loop = ExecutorPool(ScriptedExecutor([]), max_boxes=1), asyncio.new_event_loop()
+    loop.run_until_complete(use())
+    with pytest.raises(PoolLoopError, match="close a pool in its own loop"):
+        asyncio.run(pool.close())
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+
+
+@pytest.mark.parametrize("executor", ["LocalExecutor", "DockerExecutor"])
+def test_a_program_that_ends_with_a_pool_in_a_background_loop_ends_quietly(executor: str) -> None:
+    program = (
+        "from gymnast.envs.threads import run_in_loop\n"
+        f"from gymnast.sandbox import ExecutorPool, {executor}\n"
+        f"pool = ExecutorPool({executor}())\n"
+        "run_in_loop(pool.open())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+async def test_closing_ends_leases_and_waiting_and_may_be_repeated() -> None:
+    pool = ExecutorPool(LocalExecutor(), max_boxes=1)
+    async with pool.lease() as box:
+        waiting = asyncio.ensure_future(pool.lease().__aenter__())
+        running = asyncio.ensure_future(box.python("while True: pass", timeout=60))
+        assert await eventually(lambda: pool.statistics.waiting == 1, 5)
+        await asyncio.gather(pool.close(), pool.close())
+        with pytest.raises(SandboxError):
+            await asyncio.wait_for(running, 10)
+        with pytest.raises(SandboxClosedError, match="closed while"):
+            await waiting
+        with pytest.raises(SandboxClosedError, match="was closed"):
+            await box.python("1")
+        assert pool.statistics.boxes == 0
+    await pool.close()
+    async with pool.lease() as box:  # it opens again
+        assert await usable(box)
+    await pool.close()

@@ -1,0 +1,102 @@
+"""The gradient of an optimiser step does not depend on how its episodes are cut, also if some of them failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gymnast.trainer import GRPOTrainer, RLOOTrainer
+
+from .buttons import Gradients, make_trainer, sometimes_failing
+from .launching import launch
+
+LOSSES = ["grpo", "dr_grpo", "dapo", "rloo"]
+EPISODES = 32
+
+
+def step_gradient(folder: Path, loss_type: str, batch_size: int) -> dict[str, Tensor]:
+    """The gradient of one step on 32 episodes, cut into micro-batches of this size."""
+    kept = Gradients()
+    trainer = make_trainer(
+        folder,
+        RLOOTrainer if loss_type == "rloo" else GRPOTrainer,
+        generator=sometimes_failing(),
+        callbacks=[kept],
+        loss_type=loss_type,
+        scale_rewards="none",
+        beta=0.0,
+        max_grad_norm=0.0,  # not clipped
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=EPISODES // batch_size,
+    )
+    trainer.train()
+    [logs] = [logs for logs in trainer.state.log_history if "loss" in logs]
+    assert 0 < logs["episodes/failed"] < EPISODES / 2
+    [gradient] = kept.steps
+    return gradient
+
+
+def assert_equal(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    largest = max(each.abs().max().item() for each in expected.values())
+    assert largest > 1e-3
+    for name, value in expected.items():
+        assert (got[name] - value).abs().max().item() < 1e-6 * max(1.0, largest), name
+
+
+@pytest.fixture(scope="module", params=LOSSES)
+def whole(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Tensor]]:
+    return request.param, step_gradient(tmp_path_factory.mktemp("whole"), request.param, EPISODES)
+
+
+@pytest.mark.parametrize("batch_size", [16, 8, 4, 2, 1])
+def test_micro_batches(whole: tuple[str, dict[str, Tensor]], batch_size: int, tmp_path: Path) -> None:
+    loss_type, expected = whole
+    assert_equal(step_gradient(tmp_path, loss_type, batch_size), expected)
+
+
+PROGRAM = """
+import json, os, sys
+from pathlib import Path
+import torch
+from buttons import Buttons, Gradients, ROWS, config, model, sometimes_failing, tokenizer
+from gymnast.trainer import GRPOTrainer, RLOOTrainer
+
+folder, rank = Path(sys.argv[1]), os.environ["RANK"]
+steps = {}
+for loss_type in sys.argv[2:]:
+    kept = Gradients()
+    trainer_class = RLOOTrainer if loss_type == "rloo" else GRPOTrainer
+    options = dict(loss_type=loss_type, scale_rewards="none", beta=0.0, max_grad_norm=0.0, ddp_backend="gloo")
+    trainer = trainer_class(
+        model=model(),
+        environment=Buttons(),
+        args=config(
+            folder, trainer_class, per_device_train_batch_size=4, gradient_accumulation_steps=4, **options
+        ),
+        train_dataset=ROWS,
+        processing_class=tokenizer(),
+        callbacks=[kept],
+        generator=sometimes_failing(),
+    )
+    trainer.train()
+    [steps[loss_type]] = kept.steps
+torch.save(steps, folder / f"gradients-{rank}.pt")
+(folder / f"report-{rank}.json").write_text(json.dumps("done"))
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Tensor]]:
+    folder = tmp_path_factory.mktemp("two")
+    launch(folder, PROGRAM, *LOSSES)
+    return torch.load(folder / "gradients-1.pt", weights_only=True)
+
+
+def test_processes(whole: tuple[str, dict[str, Tensor]], two_processes: dict[str, dict[str, Tensor]]) -> None:
+    loss_type, expected = whole
+    assert_equal(two_processes[loss_type], expected)

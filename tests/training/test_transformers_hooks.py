@@ -1,0 +1,46 @@
+"""The private names of transformers that are overridden still have the signatures that the overrides expect."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from transformers import Trainer
+
+from gymnast.trainer.transformers_hooks import HookedTrainer
+
+SIGNATURES = {
+    "_save_rng_state": ["self", "output_dir"],
+    "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
+    "_save_checkpoint": ["self", "model", "trial"],
+    "_determine_best_metric": ["self", "metrics", "trial"],
+    "_evaluate": ["self", "trial", "ignore_keys_for_eval", "skip_scheduler"],
+    "_maybe_log_save_evaluate": [
+        "self",
+        "tr_loss",
+        "grad_norm",
+        "model",
+        "trial",
+        "epoch",
+        "ignore_keys_for_eval",
+        "start_time",
+        "learning_rate",
+    ],
+    "get_batch_samples": ["self", "epoch_iterator", "num_batches", "device"],
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures(name: str) -> None:
+    assert list(inspect.signature(getattr(Trainer, name)).parameters) == SIGNATURES[name]
+
+
+def test_every_override_of_a_private_name_is_here() -> None:
+    overridden = {
+        name
+        for kind in HookedTrainer.__subclasses__()[0].__mro__
+        if kind.__module__.startswith("gymnast.")
+        for name in vars(kind)
+        if name.startswith("_") and not name.startswith("__") and hasattr(Trainer, name)
+    }
+    assert overridden == {name for name in SIGNATURES if name.startswith("_")}

@@ -1,0 +1,51 @@
+"""The private parts of vLLM that gymnast uses exist, with the signatures that gymnast expects."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch.distributed
+
+
+@pytest.mark.parametrize(
+    ("place", "parameters"),
+    [
+        ("vllm.v1.engine.llm_engine:LLMEngine.from_engine_args", {"engine_args"}),
+        ("vllm.v1.engine.llm_engine:LLMEngine.add_request", {"request_id", "prompt", "params"}),
+        ("vllm.v1.engine.llm_engine:LLMEngine.abort_request", {"request_ids"}),
+        ("vllm.v1.engine.llm_engine:LLMEngine.step", {"self"}),
+        ("vllm.v1.engine.llm_engine:LLMEngine.apply_model", {"func"}),
+        ("vllm.v1.engine.llm_engine:LLMEngine.collective_rpc", {"method", "kwargs"}),
+        ("vllm.v1.engine.llm_engine:LLMEngine.reset_prefix_cache", {"self"}),
+        ("vllm.v1.engine.llm_engine:LLMEngine.sleep", {"level"}),
+        ("vllm.v1.engine.llm_engine:LLMEngine.wake_up", {"self"}),
+        ("vllm.v1.engine.core:cleanup_dist_env_and_memory", set[str]()),
+        ("vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm", {"layer", "remove_weight"}),
+        ("vllm.model_executor.layers.vocab_parallel_embedding:ParallelLMHead", set[str]()),
+        ("vllm.model_executor.model_loader.reload:initialize_layerwise_reload", {"model"}),
+        ("vllm.model_executor.model_loader.reload:finalize_layerwise_reload", set[str]()),
+        ("vllm.distributed.weight_transfer.base:WeightTransferEngine", set[str]()),
+        ("vllm.distributed.weight_transfer.factory:WeightTransferEngineFactory.register_engine", {"name"}),
+        ("vllm.entrypoints.cli.main:main", set[str]()),
+    ],
+)
+def test_private_parts_of_vllm(place: str, parameters: set[str]) -> None:
+    module, _, path = place.partition(":")
+    found: Any = import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert parameters <= set(inspect.signature(found).parameters)
+
+
+def test_ending_an_engine_replaces_functions_that_vllm_calls_by_these_names() -> None:
+    """`ending_engine` has an effect only while vLLM looks the functions up where we replace them."""
+    core = inspect.getsource(import_module("vllm.v1.engine.core"))
+    assert "cleanup_dist_env_and_memory()" in core
+    state = inspect.getsource(import_module("vllm.distributed.parallel_state"))
+    assert "torch.distributed.destroy_process_group()" in state
+    assert torch.distributed.destroy_process_group.__module__ == "torch.distributed.distributed_c10d"
