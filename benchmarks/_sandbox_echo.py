@@ -1,6 +1,6 @@
-"""What the engine and the machine take alone: `cat` in containers like boxes, and nothing of ours but the socket.
+"""Measures the engine alone: `cat` in containers with a box's options, over the same socket.
 
-What a box takes beyond it is ours.
+A box's time minus this time is our own cost.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from gymnast.sandbox import Engine, Limits
-from gymnast.sandbox.container import BoxOptions, container_config
-from gymnast.sandbox.images import default_image
-from gymnast.sandbox.owner import labels
+from gymnast.sandbox.docker.images import default_image
+from gymnast.sandbox.docker.labels import labels
+from gymnast.sandbox.docker.options import BoxOptions, container_config
 
 LINE = b"x" * 99 + b"\n"  # about as much as a small execution sends
 STREAM_HEADER = 8  # bytes that the engine puts before each piece

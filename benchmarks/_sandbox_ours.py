@@ -1,4 +1,4 @@
-"""What the sandbox benchmark times about ourselves; each measurement answers with its figure and what explains it."""
+"""Our own measurements of the sandbox benchmark; each returns its figure and the details that explain it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,7 @@ COUNT = "counter += 1\ncounter"
 
 async def round_trip(quick: bool) -> Values:
     """One small execution after the other, with its state, in one box."""
-    seconds = await _round_trips(Engine(), quick)
-    return {"round_trip": statistics.median(seconds) * 1e3, "round_trip_p99": _percentile(seconds, 99) * 1e3}
-
-
-async def round_trip_engine(quick: bool) -> Values:
-    """The same for users that cannot open a box's pipes."""
-    return {"round_trip_engine": statistics.median(await _round_trips(Engine(direct=False), quick)) * 1e3}
-
-
-async def _round_trips(engine: Engine, quick: bool) -> list[float]:
-    async with DockerExecutor(engine=engine) as box:
+    async with DockerExecutor() as box:
         await box.python("counter = 0")
         for _ in range(100):
             await box.python(COUNT)
@@ -46,7 +36,7 @@ async def _round_trips(engine: Engine, quick: bool) -> list[float]:
             result = await box.python(COUNT)
             seconds.append(time.perf_counter() - started)
             assert result.value == str(100 + len(seconds)), result
-    return seconds
+    return {"round_trip": statistics.median(seconds) * 1e3, "round_trip_p99": _percentile(seconds, 99) * 1e3}
 
 
 async def echo(quick: bool) -> Values:
@@ -68,7 +58,7 @@ async def bare_start(quick: bool) -> Values:
 
 async def throughput(quick: bool) -> Values:
     """Executions in 32 boxes at a time, from one event loop."""
-    seconds, elapsed = await _executions(Engine(), quick)
+    seconds, elapsed = await _executions(quick)
     return {
         "throughput": len(seconds) / elapsed,
         "throughput_p50": statistics.median(seconds) * 1e3,
@@ -76,16 +66,10 @@ async def throughput(quick: bool) -> Values:
     }
 
 
-async def throughput_engine(quick: bool) -> Values:
-    """The same for users that cannot open the boxes' pipes."""
-    seconds, elapsed = await _executions(Engine(direct=False), quick)
-    return {"throughput_engine": len(seconds) / elapsed}
-
-
-async def _executions(engine: Engine, quick: bool) -> tuple[list[float], float]:
+async def _executions(quick: bool) -> tuple[list[float], float]:
     """How long each execution took, and all of them together."""
     count, duration = (4, 1.0) if quick else (32, 5.0)
-    async with _boxes(count, engine) as boxes:
+    async with _boxes(count) as boxes:
 
         async def work(box: Executor, duration: float) -> list[float]:
             await box.python("counter = 0")
@@ -198,10 +182,8 @@ async def episodes(quick: bool) -> Values:
 
 MEASUREMENTS: tuple[Callable[[bool], Awaitable[Values]], ...] = (
     round_trip,
-    round_trip_engine,
     echo,
     throughput,
-    throughput_engine,
     echoes,
     lease,
     reset,
@@ -226,9 +208,9 @@ async def _play(box: Executor, number: int) -> None:
 
 
 @asynccontextmanager
-async def _boxes(count: int, engine: Engine) -> AsyncIterator[list[DockerExecutor]]:
+async def _boxes(count: int) -> AsyncIterator[list[DockerExecutor]]:
     """Boxes that share an engine, started side by side."""
-    recipe = DockerExecutor(engine=engine)
+    recipe = DockerExecutor()
     boxes = [recipe.clone() for _ in range(count)]
     async with AsyncExitStack() as stack:
         for box in boxes:

@@ -1,4 +1,4 @@
-"""Programs that the sandbox benchmark starts: each has its time, and leaves no process behind."""
+"""Starts programs for the sandbox benchmark, with a time limit, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GRACE = 2.0  # seconds that boxes have to go after their owner was killed
 
 
 class ChildError(Exception):
-    """A program failed or hung, and how."""
+    """A program failed or hung; the message says how."""
 
 
 def output_of(command: list[str], seconds: float) -> str:

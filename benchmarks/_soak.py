@@ -5,7 +5,7 @@
 
 Episodes lease boxes from one pool and run code that loops, crashes, floods, forks, fills memory and disks, tampers with
 its channel, and is cancelled; meanwhile containers are killed, removed and paused. With --stop-engine this machine's
-engine itself is stopped for moments, all that it does for others included. Every call has to be answered before its
+engine itself is stopped for moments, all that it does for others included. Every call must return before its
 deadline, and at the end no container, thread, socket, task or child process may be left. It prints what happened, and
 ends with exit code 1 if anything went wrong; the same seed makes the same choices.
 """
@@ -160,7 +160,7 @@ class Soak:
             self.problems.append("no container was disturbed")
 
     def judge(self, statistics: PoolStatistics, boxes: int) -> None:
-        """Note what cannot come of what was done: too few whole episodes, more boxes lost than disturbed."""
+        """Note results that the faults cannot explain: too few whole episodes, or more boxes lost than disturbed."""
         broken = sum(count for name, count in self.counts.items() if name.startswith("episodes ended by "))
         if broken > BROKEN * (self.counts["episodes"] + broken) or not self.counts["episodes"]:
             self.problems.append(

@@ -1,4 +1,4 @@
-"""Stops this machine's container engine for moments, and makes sure that it goes on."""
+"""Stops this machine's container engine for moments, and makes sure that it continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StoppableEngine:
     """The engine of this machine.
 
     Raises:
-        ValueError: another engine is used, there is none or more than one here, or it may not be signalled.
+        ValueError: another engine is in use, this machine has no engine or several, or we may not signal it.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class StoppableEngine:
             raise ValueError(f"--stop-engine needs to be root to stop process {self.pid}; {INSTEAD}") from None
 
     async def stop(self, seconds: float) -> None:
-        """Stop it for so long. Should this process die meanwhile, another one lets the engine go on a second later."""
+        """Stop the engine for this many seconds. If this process dies, a helper continues it."""
         guard = self._guard(seconds + 1)
         try:
             os.kill(self.pid, signal.SIGSTOP)

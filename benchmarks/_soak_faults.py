@@ -1,4 +1,4 @@
-"""What the episodes of the soak run in their boxes: a little that is well-behaved, and much that is not."""
+"""The programs that the soak's episodes run in their boxes: some well-behaved, most not."""
 
 PYTHON = {
     "value": "6 * 7",
@@ -38,5 +38,5 @@ BASH = {
     "fork bomb": ":(){ :|:& };:",
 }
 
-# Whether the variable is there that "state" makes, and the files that others do.
+# Whether the variable of "state" and the files of the others exist.
 TRACES = "'x' in globals(), __import__('os').listdir()"

@@ -1,7 +1,7 @@
-"""What each of many episodes was doing when, as a picture.
+"""Draws what each of many episodes does over time.
 
-- `Timeline`: notes who generated and whose tool ran, from when until when.
-- `WatchedGenerator`: our generator, which notes its rows' time.
+- `Timeline`: records when each episode generated and when its tools ran.
+- `WatchedGenerator`: our generator, which records the time of its rows.
 - `draw`: several timelines, one above the other, on one time axis.
 """
 
@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gymnast.trainer.decoding import Batch, Generation, GenerationRequest, Row
-from gymnast.trainer.generation import TransformersGenerator
+from gymnast.trainer.generation.contract import Generation, GenerationRequest
+from gymnast.trainer.generation.transformers_batch import Batch, Row
+from gymnast.trainer.generation.transformers_generator import TransformersGenerator
 
 Kind = Literal["generation", "tool"]
 
@@ -50,7 +51,7 @@ class Timeline:
         self.seconds = time.perf_counter() - self._origin
 
     def add(self, episode: Hashable, kind: Kind, start: float, end: float) -> None:
-        """Note what an episode did between two readings of `time.perf_counter`."""
+        """Record an episode's activity between two readings of `time.perf_counter`."""
         self.episodes[episode].append(Span(kind, start - self._origin, end - self._origin))
 
     def sleep(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What the engine, the token bookkeeping and the generator cost, beside the model itself.
+"""Measures the cost of the engine, the token bookkeeping and the generator, without the model itself.
 
     python benchmarks/engine.py
 
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def best_of(times: int, measure: Callable[[], float]) -> float:
-    """The least of several measurements: what else the machine does can only add to it."""
+    """Return the least of several measurements: other load can only add to it."""
     return min(measure() for _ in range(times))
 
 
@@ -135,14 +135,14 @@ class ScriptedGenerator(Generator):
         )
 
     def load_weights(self, model: Any, version: int) -> None:
-        """There are none."""
+        """Do nothing: the answers are scripted."""
 
     def close(self) -> None:
         """Nothing to release."""
 
 
 def token_bookkeeping() -> list[Result]:
-    """Of one turn: asking, parsing, and the tokens of the tool's result."""
+    """Measure one turn: the request, parsing, and the tokens of the tool's result."""
     tokenizer = make_tiny_tokenizer([])
     chat = ChatFormat(tokenizer)
     answer = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call><|im_end|>'

@@ -1,11 +1,11 @@
-"""What tool-call formats cost: reading an answer, beside other parsers; recognition; the tokens of a tool's result.
+"""Measures tool-call formats: reading an answer (beside other parsers), recognition, and the tokens of a tool's result.
 
     python benchmarks/formats.py
     python benchmarks/formats.py --quick          small samples, to see that all works; writes no results
     python benchmarks/formats.py --vllm none      without vLLM's parsers
 
 prints a table and writes benchmarks/results/formats.json. It takes less than a minute on two cores. An answer is about
-200 tokens of text and one call, and no text is read twice in a row, so that nothing kept from the last one helps.
+200 tokens of text and one call. No text is read twice in a row, so no cache helps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the texts and templates of the families are the tests'
 families, outcomes, cases, texts_of, writers = (
     import_module(f"tests.{each}")
-    for each in ("families", "parser_outcomes", "parser_cases", "parser_families", "writers")
+    for each in (
+        "chat.families",
+        "tool_calls.parser_outcomes",
+        "tool_calls.parser_cases",
+        "tool_calls.parser_families",
+        "tool_calls.writers",
+    )
 )
 
 RESULTS = Path(__file__).parent / "results" / "formats.json"
@@ -124,7 +130,7 @@ def answer(name: str, number: int) -> str:
 
 
 def best_us(read: Callable[[str], object], texts: Sequence[str], rounds: int) -> float:
-    """Microseconds for one text, in the best round: what else the machine does can only add to it."""
+    """Return the microseconds for one text in the best round: other load can only add to it."""
 
     def seconds() -> float:
         started = time.perf_counter()

@@ -1,10 +1,10 @@
-"""Rollouts against their targets, and beside TRL's GRPOTrainer with the same model, tasks, tools and budgets.
+"""Measures rollouts against their targets and beside TRL's GRPOTrainer with the same model, tasks, tools and budgets.
 
     python benchmarks/rollout.py
     python benchmarks/rollout.py --quick               small samples, to see that all works; writes no results
 
 prints a table, writes benchmarks/results/rollout.json and draws docs/timeline.png. It takes about four minutes on two
-cores. Of TRL the generation alone is timed, from prompts to the last token, tools included.
+cores. Only TRL's generation is timed, from the prompts to the last token, tools included.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def save_model(folder: str, *, steps: int) -> tuple[Any, Any]:
 
 
 def with_vllm(ours: Values, folder: str, python: str, *, quick: bool) -> None:
-    """The same episodes with vLLM, and long ones to see what it computes again."""
+    """Play the same episodes with vLLM, and long ones to measure its prefix cache."""
     keys = ("vllm_episodes", "vllm_speedup", "prefix", "twice")
     if not Path(python).exists():
         ours |= dict.fromkeys(keys, f"not measured: there is no Python at {python!r}")
@@ -232,7 +232,7 @@ def overhead(ours: Values, theirs: Values, *, quick: bool, turns: int = 8) -> No
     counts = (64, 128, 256) if quick else (64, 1024, 4096)
 
     def sample(count: int) -> float:
-        """As many turns in each sample: a short one would catch a quiet moment of the machine."""
+        """Use equally many turns in each sample: a short one could catch a quiet moment of the machine."""
         return statistics.mean(microseconds(count) for _ in range(counts[-1] // count))
 
     few, many, most = (min(sample(count) for _ in range(1 if quick else 3)) for count in counts)
@@ -240,7 +240,7 @@ def overhead(ours: Values, theirs: Values, *, quick: bool, turns: int = 8) -> No
 
 
 def bookkeeping(ours: Values, theirs: Values, *, quick: bool) -> None:
-    """No turn is slower for the turns before it: nothing of them is rendered or tokenised again."""
+    """Check that later turns are not slower: earlier turns are neither rendered nor tokenised again."""
     (_, early, _), (_, late, _) = token_bookkeeping()
     ours |= {"bookkeeping": late / early, "bookkeeping_turn_3_us": early, "bookkeeping_turn_30_us": late}
 

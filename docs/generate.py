@@ -3,7 +3,7 @@
     python docs/generate.py
 
 docs/training.md has the options, from the configuration's own help texts. docs/families.md has what works with each
-chat template, from `tests/family_matrix.py`, which tries it. A test fails when a page and the code differ.
+chat template, from `tests/chat/family_matrix.py`, which tries it. A test fails when a page and the code differ.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _filled(page: str, name: str, table: str) -> str:
 
 def main() -> None:
     sys.path.insert(0, str(PAGE.parents[1]))
-    from tests.family_matrix import matrix, original_table
+    from tests.chat.family_matrix import matrix, original_table
 
     PAGE.write_text(with_table(PAGE.read_text()))
     FAMILIES_PAGE.write_text(with_families(FAMILIES_PAGE.read_text(), matrix(), original_table()))

@@ -2,9 +2,9 @@
 
     python examples/custom_environment.py
 
-makes a tiny model that has seen how the game is played, but mostly not which answer is right, and trains it for 15
-steps: under a minute on two cores. The last line says how often it is right in 64 games before (about a quarter) and
-after (more than 80 %). With `--model Qwen/Qwen3-0.6B` the same environment trains a model from the Hub.
+makes a tiny model, shows it how the game is played but rarely the right answer, and trains it for 15 steps: under a
+minute on two cores. The last line says how many of 64 games it wins before (about a quarter) and after (above 80 %).
+With `--model Qwen/Qwen3-0.6B` the same environment trains a model from the Hub.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from typing import Any
 from gymnast.envs import Message, ToolEnv, tool, tool_call
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress
 from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
-
-# The README shows what stands between here ...
 
 
 class GuessNumber(ToolEnv):
@@ -63,11 +61,11 @@ def make_trainer(model, **options):
     )
 
 
-# ... and here. The rest makes a tiny model, so that the example needs no download.
+# The rest makes a tiny model, so that the example needs no download.
 
 
 def demonstration(rng: random.Random) -> list[Message]:
-    """A game as one plays it, with the right answer every fourth time and any answer else."""
+    """A game with the right answer every fourth time and a random one otherwise."""
     secret, low, high = rng.randint(1, 7), 1, 7
     messages: list[Message] = [{"role": "user", "content": "Which number from 1 to 7 is it?"}]
     guess = 0
@@ -81,7 +79,7 @@ def demonstration(rng: random.Random) -> list[Message]:
 
 
 def save_tiny_model(folder: str) -> None:
-    """Save a model that has seen a few demonstrations, and its tokenizer, as a folder that loads like a Hub model."""
+    """Save a tiny model after a few demonstrations, and its tokenizer, as a folder that loads like a Hub model."""
     game = GuessNumber()
     tools = game.tool_schemas()
     game.close()
@@ -97,7 +95,9 @@ def save_tiny_model(folder: str) -> None:
 def success(trainer: GRPOTrainer) -> float:
     """How often the model is right in 64 games."""
     games = trainer.rollout([{"secret": 1 + number % 7} for number in range(64)])
-    rewards = [game.reward for game in games if game.reward is not None]  # None: the game failed, which is no zero
+    rewards = [
+        game.reward for game in games if game.reward is not None
+    ]  # None: the game failed, which does not count as zero
     return sum(rewards) / len(rewards)
 
 

@@ -27,11 +27,11 @@ class Box(Protocol):
     def start(self) -> None: ...
 
     def execute(self) -> None:
-        """The least that can be asked; fails if the answer is wrong."""
+        """Run the smallest program; fail if its answer is wrong."""
         ...
 
     def flood(self, megabytes: int) -> int:
-        """How many bytes of that much output came back."""
+        """Print this much output, and return how many bytes came back."""
         ...
 
     def stop(self) -> None: ...

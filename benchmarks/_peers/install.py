@@ -1,4 +1,4 @@
-"""What the peers need: a virtual environment for each, and one image for all, made without an image registry."""
+"""Installs the peers: a virtual environment for each, and one image for all, made without an image registry."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CMD ["python3", "-m", "kernel_gateway", "--KernelGatewayApp.ip=0.0.0.0", "--Kern
 
 
 class PeerError(Exception):
-    """A peer could not be installed or measured, and why."""
+    """A peer could not be installed or measured; the message says why."""
 
 
 def environment(peer: str) -> Path:

@@ -58,7 +58,7 @@ def main() -> None:
 def life(make: Make, quick: bool) -> Values:
     """From nothing to the first answer, and from an old box to a new one's first answer."""
     starts, recreations = [], []
-    old = _up(make)  # not timed: the first use of a library imports the half of it
+    old = _up(make)  # not timed: the first use of a library imports much of it
     for _ in range(1 if quick else 4):
         started = time.perf_counter()
         old.stop()
@@ -121,7 +121,7 @@ def throughput(make: Make, quick: bool) -> Values:
 
     with ThreadPoolExecutor(len(boxes)) as threads:
         try:
-            with ThreadPoolExecutor(STARTERS) as starters:  # all at once would wait for one another until they give up
+            with ThreadPoolExecutor(STARTERS) as starters:  # all at once would time out
                 list(starters.map(start, boxes))
             started = time.perf_counter()
             done = sum(threads.map(work, boxes))
@@ -132,7 +132,7 @@ def throughput(make: Make, quick: bool) -> Values:
 
 
 def flood(make: Make, quick: bool) -> Values:
-    """What much output costs this process."""
+    """Measure the cost of 500 MB of output for this process."""
     box = _up(make)
     try:
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How much memory a call needs at its highest, beyond what the process had before. Linux."""
+"""Measures the peak memory of a call above what the process held before. Linux."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Answer = TypeVar("Answer")
 
 
 def growth_in_mb(call: Callable[[], Answer]) -> tuple[Answer, float]:
-    """What the call returns, and by how many MB the resident memory's peak rose."""
+    """Return the call's result and the rise of the peak resident memory in MB."""
     # The peak that getrusage() gives includes the parent's at the time of the fork; this one can be put back.
     Path("/proc/self/clear_refs").write_text("5")
     before = _resident("VmRSS")

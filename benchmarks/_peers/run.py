@@ -27,7 +27,7 @@ FIGURES = {
 
 
 def measure_peers(names: Sequence[str], docker: Any, base: str, *, quick: bool) -> dict[str, Values]:
-    """Each peer's values by figure; what could not be measured is a text that says why."""
+    """Return each peer's values by figure; a str says why a value could not be measured."""
     if not names:
         return {}
     try:
