@@ -14,7 +14,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,14 @@ from gymnast.trainer import (
     Generation,
     GenerationRequest,
     Generator,
+    GRPOConfig,
+    GRPOTrainer,
     Sampling,
     TokenBudgets,
     TokenPolicy,
     TransformersGenerator,
 )
+from gymnast.trainer.assembly import make_schedule
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 
 RESULTS = Path(__file__).parent / "results" / "engine.json"
@@ -47,7 +50,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     output = parser.parse_args().output
     results: list[Result] = []
-    for part in (engine_overhead, token_bookkeeping, parsing, generation):
+    for part in (engine_overhead, scheduling, token_bookkeeping, parsing, generation):
         for name, value, unit in part():
             print(f"{name:<62} {value:>12,.2f} {unit}", flush=True)
             results.append((name, value, unit))
@@ -115,6 +118,40 @@ def engine_overhead() -> list[Result]:
             each = best_of(3, lambda env=environment, n=count: seconds(env, n)) / (count * TURNS)
             results.append((f"engine, {count} episodes x {TURNS} turns, {kind}", each * 1e6, "us/turn"))
     return results
+
+
+# --- the schedule -------------------------------------------------------------------------------------------------
+
+
+class ManyRows(Sequence[Any]):
+    """A data set of a million rows."""
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index: Any) -> Any:
+        return ROW
+
+
+def scheduling() -> list[Result]:
+    """The start of a training on a million rows, and the choice of the episodes of a round."""
+    rows = ManyRows()
+    tokenizer = make_tiny_tokenizer(["What is 1 plus 2?"] * 2)
+    model = make_tiny_model(tokenizer)
+    args = GRPOConfig(output_dir="runs/schedule", per_device_train_batch_size=512, use_cpu=True, report_to="none")
+    started = time.perf_counter()
+    trainer = GRPOTrainer(model, AsyncCalculator, args, rows, processing_class=tokenizer)
+    schedule = make_schedule(len(rows), args, trainer.processes)
+    schedule.specs(rows, 0)
+    results = [("a million rows, from the trainer to its first episode", (time.perf_counter() - started) * 1e3, "ms")]
+
+    def seconds(index: int) -> float:
+        started = time.perf_counter()
+        schedule.specs(rows, index)
+        return time.perf_counter() - started
+
+    median = statistics.median(seconds(index) for index in range(1, 31))
+    return [*results, ("a million rows, episodes of a round of 64 tasks x 8", median * 1e3, "ms")]
 
 
 # --- the tokens ---------------------------------------------------------------------------------------------------

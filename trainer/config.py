@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import warnings
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self, get_args
 
 from transformers import TrainingArguments
 
@@ -22,6 +22,7 @@ from .learning.losses import LOSSES
 from .learning.settings import LearningSettings
 from .option_names import check_refused, check_types, options_without_effect, unknown_names
 from .rollout.budgets import TokenBudgets
+from .rollout.token_policy import OVERLONG_PROMPT_ERRORS, OverlongPrompts
 
 
 def option(default: Any, text: str) -> Any:
@@ -84,8 +85,8 @@ class AgentConfig(TrainingArguments):
     episode_timeout: float | None = option(None, "Seconds; an episode that takes longer is not learned from.")
     step_timeout: float | None = option(600.0, "Seconds; an environment whose reset or step takes longer has failed.")
     reward_timeout: float | None = option(600.0, "Seconds; a call of a reward function that takes longer has failed.")
-    overlong_prompts: Literal["raise", "drop"] = option(
-        "raise", "What a prompt longer than the context leads to: raise, or drop."
+    overlong_prompts: OverlongPrompts = option(
+        "fail", "A prompt longer than the context: its episode fails, is dropped and no failure, or stops the run."
     )
 
     # Failures.
@@ -134,8 +135,8 @@ class AgentConfig(TrainingArguments):
         # Their constructors check the ranges of sampling, budgets, limits and on_failure.
         _ = self.template_date, self.sampling, self.limits, self.budgets(max_model_len=self.max_model_len or 1)
         _ = OnFailure.parse(self.on_failure), Rewards(timeout=self.reward_timeout)
-        if self.overlong_prompts not in ("raise", "drop"):
-            raise ValueError(f"overlong_prompts must be 'raise' or 'drop', got {self.overlong_prompts!r}")
+        if self.overlong_prompts not in OVERLONG_PROMPT_ERRORS:
+            raise ValueError(f"overlong_prompts must be 'fail', 'drop' or 'raise', got {self.overlong_prompts!r}")
         if not 0 <= self.max_failure_rate <= 1:
             raise ValueError(f"max_failure_rate must be between 0 and 1, got {self.max_failure_rate}")
         if self.max_concurrency < 1 or self.generation_rows < 1:

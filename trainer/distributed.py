@@ -46,6 +46,7 @@ class Processes:
         self._accelerator = accelerator
         self.index, self.count = accelerator.process_index, accelerator.num_processes
         self.suffix = f"-{self.index}" if self.count > 1 else ""  # of the files of this process
+        self.all_failed = False  # whether `all_or_none` has raised, so in every process
 
     def gather_tensor(self, tensor: Tensor) -> Tensor:
         """The (1, n) tensors of all processes, as (P, n)."""
@@ -82,5 +83,6 @@ class Processes:
         except Exception as raised:
             error = raised
         if self.sum_counts(error is not None) != [0]:
+            self.all_failed = True
             raise error or RuntimeError("another training process failed; see its error")
         return result

@@ -213,8 +213,8 @@ async def _check_reset(row: Row, environment: Any, begin: Callable[..., Any], li
     if failure is not None and failure.type != _Seen.__name__:
         name = type(environment.unwrapped).__name__
         raise ValueError(
-            f"{name} cannot be reset with {row.place}: {failure.type}: {failure.message}{_where(failure)}; the row has "
-            f"{sorted(row)}"
+            f"{name} cannot begin an episode with {row.place}: {failure.type}: {failure.message}{_where(failure)}; the "
+            f"row has {sorted(row)}"
         )
 
 

@@ -147,6 +147,8 @@ class AgentTrainer(InterruptibleTrainer):
         failed = sum(each.failure is not None for each in episodes)
         played, failed, kept = self.processes.sum_counts(len(episodes), failed, len(groups))
         self._failures.add_round(episodes, played=played, failed=failed, groups=kept)
+        for display in self._displays:
+            display.latest_failure = self._failures.latest
         samples, metrics = self.scorer(groups)
         metrics |= {"groups/dropped": float(dropped), "rounds/skipped": float(not groups)}
         self._metrics.add(metrics | {"time/rollout": time.perf_counter() - started})
@@ -166,7 +168,7 @@ class AgentTrainer(InterruptibleTrainer):
         if self.train_dataset is None:
             raise ValueError("train() needs a train_dataset")
         self.schedule = make_schedule(len(self.train_dataset), self.config, self.processes)  # type: ignore[arg-type]
-        self._metrics, self._round = Metrics(), None
+        self._metrics, self._round, self.processes.all_failed = Metrics(), None, False
         self._failures = FailureWatch(self.config.max_failure_rate)
         self._episode_log.begin()
         try:
@@ -181,7 +183,8 @@ class AgentTrainer(InterruptibleTrainer):
         self.player.cancel()
 
     def fails_everywhere(self, error: Exception) -> bool:
-        return super().fails_everywhere(error) or isinstance(error, RolloutError)  # whose counts are of all processes
+        # The counts behind a `RolloutError` are of all processes.
+        return super().fails_everywhere(error) or self.processes.all_failed or isinstance(error, RolloutError)
 
     def _is_empty_step(self) -> bool:
         return not float(self._counts.loss_tokens)

@@ -12,7 +12,7 @@ import pytest
 
 from gymnast.envs import RolloutEngine
 from gymnast.envs.calculator import Calculator
-from gymnast.envs.core import ConfigurationError, Environment, StepResult, StopReason, stable_seed
+from gymnast.envs.core import Environment, StepResult, StopReason, stable_seed
 from gymnast.envs.engine.play_episode import EpisodeLimits
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.envs.episode import Episode, TokenTrace
@@ -358,11 +358,11 @@ def test_a_prompt_that_fills_the_context() -> None:
     [spec] = episode_specs([ROW], group_size=1, seed=0)
     messages: Any = [{"role": "user", "content": "x" * 200}]
     small = TokenBudgets(max_completion_length=10, max_model_len=50)
-    with pytest.raises(ConfigurationError, match=r"prompt of task 'task-0' has \d+ tokens.*max_model_len=50"):
-        policy(ScriptedGenerator(), small).begin(spec, messages, [])
-    with pytest.raises(ValueError, match="overlong_prompts='drop'") as error:
-        policy(ScriptedGenerator(), small, overlong_prompts="drop").begin(spec, messages, [])
-    assert not isinstance(error.value, ConfigurationError)  # fails its episode, not the run
+    errors = {"fail": "LongPromptError", "drop": "OverlongPromptError", "raise": "ConfigurationError"}
+    for option, name in errors.items():
+        with pytest.raises(ValueError, match=r"prompt of task 'task-0' has \d+ tokens.*max_model_len=50") as error:
+            policy(ScriptedGenerator(), small, overlong_prompts=option).begin(spec, messages, [])
+        assert error.type.__name__ == name
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def launch(folder: Path, program: str, *arguments: str) -> list[Any]:
-    """What two processes of a program, started as torchrun does, wrote to `report-<rank>.json` in the folder."""
+def run_two(folder: Path, program: str, *arguments: str, timeout: float = 150) -> list[tuple[int, str]]:
+    """The exit status and the standard error of two processes of a program, started as torchrun does."""
     folder.mkdir(parents=True, exist_ok=True)
     shared = subprocess_environment() | {
         "MASTER_ADDR": "127.0.0.1",
@@ -39,9 +39,15 @@ def launch(folder: Path, program: str, *arguments: str) -> list[Any]:
         for rank in range(2)
     ]
     try:
-        errors = [process.communicate(timeout=150)[1] for process in processes]
+        errors = [process.communicate(timeout=timeout)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
+    return [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
+
+
+def launch(folder: Path, program: str, *arguments: str) -> list[Any]:
+    """The contents of `report-<rank>.json`, which two processes of a program wrote to the folder."""
+    ended = run_two(folder, program, *arguments)
+    assert [status for status, _ in ended] == [0, 0], "\n".join(error for _, error in ended)
     return [json.loads((folder / f"report-{rank}.json").read_text()) for rank in range(2)]

@@ -164,9 +164,7 @@ def test_a_reset_that_fails_is_told_in_one_line(silent: Any, tmp_path: Path) -> 
             except OSError as error:
                 raise ConnectionError("the database is down") from error
 
-    message = (
-        r"Down cannot be reset with row 0.*ConnectionError: the database is down \(File .*reset_task\); the row has"
-    )
+    message = r"Down cannot begin an episode with row 0.*Error: the database is down \(File .*reset_task\); the row has"
     with pytest.raises(ValueError, match=message) as caught:
         make_trainer(tmp_path, environment=Down, generator=silent)
     assert caught.value.__cause__ is caught.value.__context__ is None
@@ -210,7 +208,7 @@ def test_a_row_without_a_prompt(silent: Any, tmp_path: Path) -> None:
         ({"num_generations_eval": 0}, "num_generations_eval must be at least 1, got 0"),
         ({"max_failure_rate": 2.0}, "max_failure_rate.*2"),
         ({"on_failure": "ignore"}, r"on_failure must be 'drop', 'retry\(n\)'.*'ignore'"),
-        ({"overlong_prompts": "cut"}, "overlong_prompts must be 'raise' or 'drop', got 'cut'"),
+        ({"overlong_prompts": "cut"}, "overlong_prompts must be 'fail', 'drop' or 'raise', got 'cut'"),
         ({"max_completion_length": 0}, "max_completion_length must be at least 1, got 0"),
         ({"max_turns": 0}, "max_turns must be positive or None, got 0"),
         ({"max_concurrency": 0}, "max_concurrency.*0"),
@@ -425,13 +423,28 @@ def ones(completions: list[Any]) -> list[float]:
 LONG = [{"prompt": "short"}, {"prompt": "long " * 200}]
 
 
-def test_a_long_prompt_is_an_error(silent: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["fail", "raise"])
+def test_a_long_prompt_in_the_first_row_is_an_error(option: str, silent: Any, tmp_path: Path) -> None:
     options: dict[str, Any] = {"environment": ToolEnv(), "reward_funcs": ones, "max_model_len": 100}
-    with pytest.raises(ConfigurationError, match=r"row 0 of train_dataset.*max_model_len=100.*overlong_prompts"):
-        make_trainer(tmp_path, rows=LONG[1:], generator=silent, **options)
+    with pytest.raises(ValueError, match=r"row 0 of train_dataset.*max_model_len=100.*overlong_prompts='drop'"):
+        make_trainer(tmp_path, rows=LONG[1:], generator=silent, overlong_prompts=option, **options)
+
+
+def test_a_long_prompt_fails_its_episode(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     generator = ScriptedGenerator(lambda request: call_ids("left"))
-    trainer = make_trainer(tmp_path, rows=LONG, generator=generator, max_steps=2, **options)
-    with pytest.raises(ConfigurationError, match=r"task 'train-1'.*max_model_len=100.*overlong_prompts"):
+    options: dict[str, Any] = {"environment": ToolEnv(), "reward_funcs": ones, "max_model_len": 100}
+    trainer = make_trainer(tmp_path, rows=LONG, generator=generator, **options)
+    trainer.train()
+    [logs] = [logs for logs in trainer.state.log_history if "loss" in logs]
+    assert (logs["episodes/failed"], logs["prompts/overlong"], logs["groups/dropped"]) == (4, 0, 1)
+    assert "4 of 8 episodes failed: 4 x policy: LongPromptError (the prompt of task 'train-1' has" in caplog.text
+
+
+def test_a_long_prompt_can_stop_the_run_before_anything_is_sampled(silent: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"environment": ToolEnv(), "reward_funcs": ones, "max_model_len": 100}
+    rows = [LONG[0], *LONG[1:] * 9]
+    trainer = make_trainer(tmp_path, rows=rows, generator=silent, seed=1, overlong_prompts="raise", **options)
+    with pytest.raises(ConfigurationError, match=r"task 'train-\d'.*max_model_len=100.*overlong_prompts='drop'"):
         trainer.train()
 
 
@@ -573,7 +586,8 @@ class Picky(ToolEnv):
 BAD_ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "always fails": ({"good": "broken"}, {}),
     "no reward": ({"good": "left", "scored": False}, {}),
-    "overlong": ({"good": "left", "words": 200}, {"overlong_prompts": "drop", "max_model_len": 100}),
+    "overlong": ({"good": "left", "words": 200}, {"max_model_len": 100}),
+    "overlong and dropped": ({"good": "left", "words": 200}, {"overlong_prompts": "drop", "max_model_len": 100}),
     "no column": ({"bad": "left"}, {}),
 }
 

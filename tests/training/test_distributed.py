@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from .buttons import ROWS, make_trainer
-from .launching import free_port, launch
+from .launching import free_port, launch, run_two
 
 PROGRAM = """
 import json, os, sys
@@ -137,6 +137,67 @@ def test_resuming_both(run: Any, tmp_path: Path) -> None:
     expected = torch.load(folder / "weights-0.pt", weights_only=True)
     got = torch.load(tmp_path / "resumed" / "weights-1.pt", weights_only=True)
     assert all(torch.equal(got[name], expected[name]) for name in expected)
+
+
+BREAKS = """
+import os, sys
+from pathlib import Path
+from buttons import Buttons, ROWS, config, model, tokenizer
+from gymnast.trainer import GRPOTrainer
+from transformers import TrainerCallback
+
+folder, rank = Path(sys.argv[1]), os.environ["RANK"]
+
+
+def breaks_here():
+    return rank == "1" and trainer.state.global_step == 1
+
+
+def reward(completions):
+    if breaks_here():
+        raise RuntimeError("the judge is gone")
+    return [1.0] * len(completions)
+
+
+class Breaks(TrainerCallback):
+    def on_step_begin(self, args, state, control, **kwargs):
+        if breaks_here():
+            raise RuntimeError("the disk is full")
+
+
+def trainer_of(name, **options):
+    return GRPOTrainer(
+        model=model(),
+        environment=Buttons(),
+        args=config(
+            folder / name, max_steps=3, per_device_train_batch_size=4, ddp_backend="gloo", on_failure="raise"
+        ),
+        train_dataset=ROWS,
+        processing_class=tokenizer(),
+        **options,
+    )
+
+
+trainer = trainer_of("together", reward_funcs=reward)
+try:
+    trainer.train()
+except Exception as error:
+    (folder / f"error-{rank}.txt").write_text(f"{type(error).__name__}: {error}")
+trainer = trainer_of("alone", callbacks=[Breaks()])
+trainer.train()
+"""
+
+
+def test_an_error_in_one_process_ends_both(tmp_path: Path) -> None:
+    """An error while a round is played is known to both. For any other error no process may wait to save."""
+    first, second = run_two(tmp_path, BREAKS, timeout=60)
+    assert "another training process failed; see its error" in (tmp_path / "error-0.txt").read_text()
+    assert (tmp_path / "error-1.txt").read_text().startswith("EpisodeFailedError")
+    assert "the judge is gone" in (tmp_path / "error-1.txt").read_text()
+    assert [path.name for path in (tmp_path / "together").glob("checkpoint-*")] == ["checkpoint-1"]
+    assert min(first[0], second[0]) > 0
+    assert "RuntimeError: the disk is full" in second[1]
+    assert not list((tmp_path / "alone").glob("checkpoint-*"))
 
 
 LAUNCHED = """

@@ -144,6 +144,28 @@ def test_progress_shows_the_failures_so_far(tmp_path: Path) -> None:
     assert shown == ["2", "5", "2", "5"]
 
 
+@pytest.mark.parametrize("on_failure", ["drop", "retry(1)"])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_shows_the_reason_of_failures(terminal: bool, on_failure: str, tmp_path: Path) -> None:
+    """Without any other output, and also for failures after which another attempt succeeded."""
+    broken: set[str] = set()
+
+    class Breaks(Buttons):
+        async def areset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            if trainer is not None and str(seed) not in broken:  # the first member of each group
+                broken.add(str(seed))
+                raise OSError("the database [is] down")
+            return await super().areset(seed=seed, options=options)
+
+    trainer: Any = None  # while it is made, its first row is reset
+    with (tmp_path / "log").open("w") as file:
+        console = Console(force_terminal=terminal, record=True, width=160, file=file)
+        trainer = make_trainer(tmp_path, callbacks=[RichProgress(console)], environment=Breaks, on_failure=on_failure)
+        trainer.train()
+    assert len(broken) > 1
+    assert "latest failure: reset: OSError: the database [is] down" in console.export_text()
+
+
 def test_transformers_prints_without_a_display(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_trainer(
         tmp_path, callbacks=Watches(RichProgress()), eval_rows=ROWS, eval_strategy="steps", eval_steps=1

@@ -240,6 +240,19 @@ def test_each_kind_of_failure_is_told_once(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.messages[-1].startswith("no group of this round can be learned from, so it is skipped: 4 of 4")
 
 
+def test_failures_that_were_tried_again_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    failures = FailureWatch(0.5)
+    episodes = [episode(each) for each in specs(1, 4)]
+    for each in episodes[:2]:
+        lost = failed(each.spec, OSError("the database is down")).failure
+        assert lost is not None
+        each.retried = [lost, lost]
+    for _ in range(2):
+        failures.add_round(episodes, played=4, failed=0, groups=1)
+    assert caplog.messages == ["4 failures were tried again: 4 x step: OSError (the database is down)"]
+    assert failures.latest == "step: OSError: the database is down"
+
+
 def test_rewards_that_never_differ_are_told_of_with_a_cause(caplog: pytest.LogCaptureFixture) -> None:
     failures = FailureWatch(0.5)
     episodes = [episode(each, reward=0.0) for each in specs(1, 4)]
@@ -322,11 +335,15 @@ def test_a_million_tasks() -> None:
             return {"n": index}
 
     plan = schedule(num_tasks=1_000_000, groups_per_process=64)
-    plan.specs(Million(), 0)
     started = time.process_time()
+    plan.specs(Million(), 0)
+    assert time.process_time() - started < 1
+    times = []
     for index in range(1, 11):
+        started = time.process_time()
         plan.specs(Million(), index)
-    assert (time.process_time() - started) / 10 < 0.05  # a permutation for each group would take seconds
+        times.append(time.process_time() - started)
+    assert sorted(times)[5] < 0.01  # a permutation for each group would take seconds
 
 
 def test_a_row_says_what_it_lacks() -> None:

@@ -1,117 +1,93 @@
-"""What the console shows: `RichProgress`, or transformers' own displays with the most important metrics only."""
+"""The console: `RichProgress`, or transformers' own displays with the most important metrics only."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
-from rich.console import Console
-from rich.live import Live
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from transformers import (
-    PrinterCallback,
-    ProgressCallback,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from rich.text import Text
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 PLAIN_SECONDS = 10.0  # without a terminal, one line in this time
 
 
+class _BarWithText(Progress):
+    text = Text()
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield self.text
+
+
 class RichProgress(TrainerCallback):
-    """Shows step, reward, success, tool calls, failures so far, tokens a second and the time left.
+    """Shows step, reward, success, tool calls, failures so far and the latest one, tokens a second and the time left.
 
     On a terminal the display is live; elsewhere (a log file) it is a line every ten seconds.
     """
 
+    latest_failure = ""  # the trainer sets it after each round
+
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
-        self.bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self.console,
-        )
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        self._left = TimeRemainingColumn()
+        self.bar = _BarWithText(*columns, TextColumn("left"), self._left, console=self.console)
         self._task = self.bar.add_task("training", total=None)
-        self._live: Live | None = None
         self._last_log = self._last_line = time.monotonic()
         self._failures = 0.0  # so far
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
         self.bar.update(self._task, total=state.max_steps, completed=state.global_step)
         self._last_log = time.monotonic()
-        self._failures = 0.0
+        self._failures, self.latest_failure = 0.0, ""
         if self.console.is_terminal:
-            self._live = Live(self.bar, console=self.console, refresh_per_second=4)
-            self._live.start()
+            self.bar.start()
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             self.bar.update(self._task, completed=state.global_step)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or logs is None or "reward" not in logs:
             return
         now = time.monotonic()
         self._failures += logs.get("episodes/failed", 0.0)
         values = _shown(logs, seconds=now - self._last_log, failures=self._failures)
         self._last_log = now
-        if self._live is not None:
-            table = Table.grid(padding=(0, 2))
-            table.add_row(*(f"[dim]{name}[/] {value}" for name, value in values.items()))
-            outer = Table.grid()
-            outer.add_row(self.bar)
-            outer.add_row(table)
-            self._live.update(outer)
+        failure = f"latest failure: {self.latest_failure}" if self.latest_failure else ""
+        if self.console.is_terminal:
+            self.bar.text = Text("  ").join(Text.assemble((name, "dim"), " ", each) for name, each in values.items())
+            self.bar.text.append(f"\n{failure}" if failure else "", style="red")
         elif now - self._last_line >= PLAIN_SECONDS or state.global_step in (1, state.max_steps):
             self._last_line = now
-            shown = "  ".join(f"{name} {value}" for name, value in values.items())
-            self.console.print(f"step {state.global_step}/{state.max_steps}  {shown}  left {self._left()}")
+            left = self._left.render(self.bar.tasks[0]).plain
+            shown = "  ".join([*(f"{name} {value}" for name, value in values.items()), f"left {left}", failure])
+            line = f"step {state.global_step}/{state.max_steps}  {shown.rstrip()}"
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.stop()
 
     def stop(self) -> None:
         """End the live display; needed only where training was cut by an exception."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def _left(self) -> str:
-        seconds = self.bar.tasks[0].time_remaining
-        return "?" if seconds is None else f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+        if self.bar.live.is_started:
+            self.bar.stop()
 
 
 def rich_displays(trainer: Trainer) -> list[RichProgress]:
     """The trainer's live displays. Where it has one, those of transformers are removed; else they are made brief."""
-    displays = [each for each in trainer.callback_handler.callbacks if isinstance(each, RichProgress)]
-    if displays:
-        trainer.remove_callback(PrinterCallback)
-        trainer.remove_callback(ProgressCallback)
-    plain = {type(each) for each in trainer.callback_handler.callbacks} & set(_BRIEF)
-    for kind in plain:
-        trainer.remove_callback(kind)
-        trainer.add_callback(_BRIEF[kind])
+    callbacks = trainer.callback_handler.callbacks
+    displays = [each for each in callbacks if isinstance(each, RichProgress)]
+    for kind, short in _BRIEF.items():
+        if any(type(each) is kind for each in callbacks):
+            trainer.remove_callback(kind)
+            if not displays:
+                trainer.add_callback(short)
     return displays
 
 
@@ -125,14 +101,17 @@ SHOWN = frozenset(
 )
 """Metrics that transformers' displays show, also with `eval_` before them; all are in the logs."""
 
+TROUBLE = frozenset({"episodes/failed", "episodes/retried", "groups/dropped", "rounds/skipped", "prompts/overlong"})
+"""Counts that are shown where they are not 0."""
+
 
 def brief(logs: dict[str, Any] | None) -> dict[str, Any]:
     """The metrics in `SHOWN`, those of the environment, and each ending and trouble that there was."""
     shown = {}
     for name, value in (logs or {}).items():
         plain = name.removeprefix("eval_")
-        happened = plain.startswith("stop/") or plain in ("episodes/failed", "groups/dropped", "rounds/skipped")
-        if plain in SHOWN or plain.startswith("environment") or (happened and value):
+        happened = value and (plain.startswith("stop/") or plain in TROUBLE)
+        if happened or plain in SHOWN or plain.startswith("environment"):
             shown[name] = value
     return shown
 
@@ -151,17 +130,15 @@ class BriefProgress(ProgressCallback):
         super().on_log(args, state, control, logs=brief(logs), **kwargs)
 
 
-_BRIEF: dict[type[TrainerCallback], type[TrainerCallback]] = {
-    PrinterCallback: BriefPrinter,
-    ProgressCallback: BriefProgress,
-}
+_BRIEF: dict[Any, Any] = {PrinterCallback: BriefPrinter, ProgressCallback: BriefProgress}
 
 
 def _shown(logs: dict[str, Any], *, seconds: float, failures: float) -> dict[str, str]:
-    values = {"reward": f"{logs['reward']:.3f}"}
-    if "environment/success" in logs:
-        values["success"] = f"{logs['environment/success']:.1%}"
-    values["tool calls"] = f"{logs.get('tools/call_frequency', 0.0):.2f}/episode"
-    values["failures"] = f"{failures:.0f}"
-    values["tokens/s"] = f"{logs.get('tokens/sampled', 0.0) / max(seconds, 1e-9):,.0f}"
-    return values
+    success = {"success": f"{logs['environment/success']:.1%}"} if "environment/success" in logs else {}
+    return {
+        "reward": f"{logs['reward']:.3f}",
+        **success,
+        "tool calls": f"{logs.get('tools/call_frequency', 0.0):.2f}/episode",
+        "failures": f"{failures:.0f}",
+        "tokens/s": f"{logs.get('tokens/sampled', 0.0) / max(seconds, 1e-9):,.0f}",
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...envs.core import StopReason
 from ...envs.engine.failures import failure_summary
@@ -40,6 +41,7 @@ class FailureWatch:
         self._had_a_group = False
         self._warned: set[str] = set()
         self._flat_rounds = 0  # in succession, in which no group's rewards differed
+        self.latest = ""  # the latest failure in one line, those before a retry included
 
     def add_round(self, episodes: Sequence[Episode], *, played: int, failed: int, groups: int) -> None:
         """Judge one more round.
@@ -51,6 +53,7 @@ class FailureWatch:
         Raises:
             RolloutError: too many episodes were lost in the last rounds.
         """
+        self.latest = next((_line(each) for each in reversed(_failures(episodes))), self.latest)
         self._rounds.append((played, failed, groups))
         self._had_a_group = self._had_a_group or groups > 0
         count = len(self._rounds)
@@ -68,8 +71,8 @@ class FailureWatch:
             logger.warning("%s", _why_flat(episodes))
 
     def _warn(self, episodes: Sequence[Episode], *, skipped: bool) -> None:
-        """Warn of each kind of failure once, and of every round that is skipped."""
-        new = {_kind(each.failure) for each in episodes if each.failure is not None} - self._warned
+        """Warn of each kind of failure once, those before a retry included, and of every round that is skipped."""
+        new = {_kind(each) for each in _failures(episodes)} - self._warned
         if skipped:
             logger.warning("no group of this round can be learned from, so it is skipped: %s", lost_episodes(episodes))
         elif new:
@@ -99,6 +102,9 @@ def lost_episodes(episodes: Sequence[Episode]) -> str:
     if failed:
         summary = failure_summary(each for each in episodes if each.failure is not None)
         parts.append(f"{failed} of {len(episodes)} episodes failed: {summary}")
+    before = [replace(episode, failure=failure) for episode in episodes for failure in episode.retried]
+    if before:
+        parts.append(f"{len(before)} failures were tried again: {failure_summary(before)}")
     others = [each for each in episodes if each.failure is None]
     reasons = {
         "had a prompt longer than the context (shorten it, or raise max_model_len)": [
@@ -153,5 +159,14 @@ def _report(episodes: Sequence[Episode]) -> str:
     return lost_episodes(episodes)
 
 
+def _failures(episodes: Sequence[Episode]) -> list[Failure]:
+    """The failures of these episodes, those of earlier attempts included."""
+    return [each for episode in episodes for each in (*episode.retried, episode.failure) if each is not None]
+
+
 def _kind(failure: Failure) -> str:
     return f"{failure.stage}: {failure.type}"
+
+
+def _line(failure: Failure) -> str:
+    return str(failure).partition("\n")[0][:200]

@@ -14,6 +14,20 @@ from ..generation.contract import GenerationRequest, Generator
 from ..generation.sampling import Sampling
 from .budgets import TokenBudgets
 
+OverlongPrompts = Literal["fail", "drop", "raise"]
+"""What a prompt longer than the context does: its episode fails, its episode is dropped, or the run stops."""
+
+
+class LongPromptError(ValueError):
+    """The prompt leaves no room for an answer; its episode fails."""
+
+
+OVERLONG_PROMPT_ERRORS: dict[OverlongPrompts, type[Exception]] = {
+    "fail": LongPromptError,
+    "drop": OverlongPromptError,
+    "raise": ConfigurationError,
+}
+
 
 class TokenDriftError(RuntimeError):
     """The engine's record of its input differs from what it was sent; the episode fails, and `tokens/drift` counts."""
@@ -27,7 +41,7 @@ class TokenPolicy:
         generator: Samples.
         sampling: The distribution.
         budgets: Token limits.
-        overlong_prompts: `raise` stops the run at a prompt that is longer than the context; `drop` leaves it out.
+        overlong_prompts: What a prompt longer than the context does.
     """
 
     def __init__(
@@ -37,13 +51,13 @@ class TokenPolicy:
         *,
         sampling: Sampling,
         budgets: TokenBudgets,
-        overlong_prompts: Literal["raise", "drop"] = "raise",
+        overlong_prompts: OverlongPrompts = "fail",
     ) -> None:
         self.chat = chat
         self.generator = generator
         self.sampling = sampling
         self.budgets = budgets
-        self.overlong_prompts: Literal["raise", "drop"] = overlong_prompts
+        self.overlong_prompts: OverlongPrompts = overlong_prompts
 
     def at(self, sampling: Sampling) -> TokenPolicy:
         """The same policy with another distribution."""
@@ -60,7 +74,7 @@ class TokenPolicy:
 def begin_trace(
     chat: ChatFormat,
     budgets: TokenBudgets,
-    overlong_prompts: Literal["raise", "drop"],
+    overlong_prompts: OverlongPrompts,
     spec: EpisodeSpec,
     messages: Sequence[Message],
     tools: Sequence[ToolSchema],
@@ -68,15 +82,14 @@ def begin_trace(
     """The trace of an episode that starts from these messages.
 
     Raises:
-        ConfigurationError: the model cannot use these tools, or the prompt is too long and `overlong_prompts` is
-            "raise".
-        OverlongPromptError: the prompt is too long, and its episode is to be dropped.
+        ConfigurationError: the model cannot use these tools.
+        LongPromptError, OverlongPromptError, ConfigurationError: the prompt is too long and `overlong_prompts` is
+            "fail", "drop" or "raise".
     """
     chat.check_tools(tools)
     prompt_ids = chat.prompt_ids(messages, tools)
     if len(prompt_ids) >= budgets.max_model_len:
-        error = ConfigurationError if overlong_prompts == "raise" else OverlongPromptError
-        raise error(
+        raise OVERLONG_PROMPT_ERRORS[overlong_prompts](
             f"the prompt of task {spec.task.id!r} has {len(prompt_ids)} tokens, which leaves no room for an answer in "
             f"max_model_len={budgets.max_model_len}; shorten it, or set overlong_prompts='drop'"
         )
