@@ -88,15 +88,15 @@ class Session:
         """Remove a container in the background, and again later where that fails."""
         self.submit(self._remove_or_remember, container)
 
-    async def end(self) -> None:
+    async def end(self, deadline: float | None) -> None:
         """Wait for the removals that are under way, and let the threads end; from any event loop."""
         self._remove_unclaimed()
         jobs = [asyncio.wrap_future(job) for job in list(self._jobs)]
         if jobs:
-            done, _ = await asyncio.wait(jobs, timeout=CLOSE_SECONDS)
-            for job in done:
-                if not job.cancelled():
-                    job.exception()  # the caller that waits for the job gets its error
+            left = CLOSE_SECONDS if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+            for job in jobs:  # the caller that waits for the job gets its error
+                job.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.wait(jobs, timeout=left)
         self._threads.shutdown(wait=False)
         self.connecting.add_done_callback(_hang_up)
 
@@ -170,13 +170,17 @@ class Engine:
             raise
         return self
 
-    async def close(self) -> None:
-        """Undo one `open`; the last one waits for the removals that are under way, and lets the threads end."""
+    async def close(self, deadline: float | None = None) -> None:
+        """Undo one `open`; the last one waits for the removals that are under way, and lets the threads end.
+
+        Args:
+            deadline: the time of the event loop until which it waits; None for 15 seconds.
+        """
         session = self.session
         session.users -= 1
         if not session.users:
             self._session = None  # at once: the engine may be opened anew while this waits
-            await finish(session.end())
+            await finish(session.end(deadline))
 
     @property
     def session(self) -> Session:

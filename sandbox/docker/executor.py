@@ -190,15 +190,17 @@ class DockerExecutor(SupervisedExecutor):
 
     async def _remove(self) -> None:
         launched, self._launched = self._launched, None
+        deadline = asyncio.get_running_loop().time() + CLOSE_SECONDS
         if launched is not None:
             try:
-                async with asyncio.timeout(CLOSE_SECONDS):
+                async with asyncio.timeout_at(deadline):
                     await self.engine.remove(launched.container)
             except (EngineError, TimeoutError) as error:
-                logger.warning("container %.12s was not removed; it ends by itself: %s", launched.container, error)
+                reason = str(error) or f"the engine did not answer within {CLOSE_SECONDS:g} s"
+                logger.warning("container %.12s was not removed; it ends by itself: %s", launched.container, reason)
         if self._has_engine:
             self._has_engine = False
-            await self.engine.close()
+            await self.engine.close(deadline)
 
     @property
     def _reusable(self) -> bool:

@@ -48,8 +48,8 @@ class ExecutorPool:
     Args:
         executor: the template; it is cloned and never started itself.
         max_boxes: boxes at a time, of all templates together. If there are more episodes than boxes, episodes wait.
-        warm: idle boxes to keep in advance, like `executor`, while the pool is in use; and as many fresh ones, held
-            back from other leases, while fresh ones are asked for.
+        warm: idle boxes like `executor` to keep in advance while the pool is in use. While fresh ones are asked for,
+            as many unused boxes are kept for them too, but at least one of `max_boxes` is left to other leases.
         max_uses: leases that a box serves.
         reuse: False gives every lease a new box, for code that does not trust other code.
         lease_timeout: seconds that a lease waits for a box.
@@ -135,7 +135,7 @@ class ExecutorPool:
             executor: a template other than the pool's own.
             timeout: seconds to wait for a box, instead of `lease_timeout`.
             fresh: True for a box that no lease has had before, for code that must not meet anything that other code
-                may have done to a box. The pool keeps `warm` of them; a further one is made for the lease.
+                may have done to a box. The pool keeps `warm` unused ones; a further one is made for the lease.
             priority: True to be served before leases without priority, for code that finishes what others wait for.
 
         Raises:

@@ -102,7 +102,7 @@ class Scheduler:
             return
         self._spares.note_use(box.subpool)
         reused = box.subpool.reused
-        if reused is not None and reused.waiting and not self._spares.holds_back(box.subpool):
+        if reused is not None and reused.waiting and not self._spares.needs_place_of(box.subpool):
             self.boxes.move(box, reused)  # a waiter gets it after a reset, which is faster than a new box
         self.boxes.take_back(box)
         self._advance()
@@ -213,7 +213,7 @@ class Scheduler:
     def _room(self, subpool: Subpool) -> int:
         """How many boxes of a subpool may be added, beside the spare fresh boxes that are still missing."""
         room = self.options.max_boxes - len(self.boxes)
-        return room if subpool.reused is not None else room - self._spares.missing_fresh
+        return room if subpool.reused is not None else room - self._spares.missing_fresh()
 
     def _room_soon(self, subpool: Subpool) -> int:
         """As `_room`, once all boxes that are being closed are gone and other waiters have got theirs."""
@@ -222,7 +222,7 @@ class Scheduler:
     def _make_room(self, subpool: Subpool) -> bool:
         """Close the box that was idle for the longest time, or one that is being made and that nobody expects."""
         for box in self.boxes.idle:
-            if subpool.reused is not None or not self._spares.holds_back(box.subpool):
+            if subpool.reused is not None or self._spares.may_evict(box.subpool):
                 self.boxes.close(box, "evicted")
                 return True
         for other in list(self._subpools.values()):

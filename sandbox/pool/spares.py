@@ -49,20 +49,27 @@ class Spares:
         hint = "; no other is tried before a lease needs one" if subpool.failures >= SPARE_TRIES else ""
         logger.warning("a spare box could not be made: %s%s", error, hint)
 
-    @property
-    def held_back(self) -> int:
-        """How many fresh boxes other leases do not get."""
-        wanted = self._loop.time() < self._fresh_wanted_until
-        return min(self.options.warm, self.options.max_boxes - 1) if wanted else 0
+    def held_back(self, *, ending: int = 0) -> int:
+        """How many unused fresh boxes to keep from other leases, once `ending` leases of fresh boxes are over.
 
-    @property
-    def missing_fresh(self) -> int:
+        At least one of the pool's boxes is left to the other leases, or they would wait for ever.
+        """
+        if self._loop.time() >= self._fresh_wanted_until:
+            return 0
+        in_use = self.fresh.living - self.fresh.spare - ending
+        return max(0, min(self.options.warm, self.options.max_boxes - 1 - in_use))
+
+    def missing_fresh(self, *, ending: int = 0) -> int:
         """How many of those are not there, and for which other leases leave room."""
-        return max(0, self.held_back - self.fresh.living)
+        return max(0, self.held_back(ending=ending) - self.fresh.spare)
 
-    def holds_back(self, subpool: Subpool) -> bool:
-        """Whether the boxes of this subpool are for leases that ask for fresh ones."""
-        return subpool is self.fresh and subpool.living <= self.held_back
+    def needs_place_of(self, subpool: Subpool) -> bool:
+        """Whether a fresh box whose lease ends must make room for an unused one."""
+        return subpool is self.fresh and self.missing_fresh(ending=1) > 0
+
+    def may_evict(self, subpool: Subpool) -> bool:
+        """Whether another lease may have the place of an idle box of this subpool."""
+        return subpool is not self.fresh or subpool.spare > self.held_back()
 
     def missing(self, waiting: int, *, blocked: bool) -> Iterator[tuple[Subpool, int]]:
         """How many spare boxes of which subpool should be made now.
@@ -74,15 +81,14 @@ class Spares:
         if not self._in_use(waiting) or self._loop.time() < self._next_try:
             return
         if self.fresh.failures < SPARE_TRIES:
-            yield self.fresh, self.missing_fresh
+            yield self.fresh, self.missing_fresh()
         if not blocked and self.main.failures < SPARE_TRIES:
-            spare = self.main.coming + len(self.main.boxes[State.IDLE]) - len(self.main.expecting)
-            yield self.main, self.options.warm - spare
+            yield self.main, self.options.warm - self.main.spare
 
     def close_unused(self, waiting: int) -> None:
         """Close idle boxes that are dead, or that nobody has used for long; keep the spare ones of a pool in use."""
         now = self._loop.time()
-        kept = {self.main: self.options.warm if self._in_use(waiting) else 0, self.fresh: self.held_back}
+        kept = {self.main: self.options.warm if self._in_use(waiting) else 0, self.fresh: self.held_back()}
         for box in reversed(list(self.boxes.idle)):
             if self.boxes.close_if_worn(box):
                 continue

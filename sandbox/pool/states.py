@@ -46,6 +46,11 @@ class Subpool:
     waiting: int = 0  # in any line
     failures: int = 0  # boxes that could not be made, in a row
 
+    @property
+    def spare(self) -> int:
+        """Boxes that are idle or coming, and that no waiter expects."""
+        return self.coming + len(self.boxes[State.IDLE]) - len(self.expecting)
+
     def add(self, box: Box) -> None:
         self.boxes[box.state][box] = None
         self.coming += box.state <= State.RESETTING

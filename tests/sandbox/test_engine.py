@@ -16,7 +16,14 @@ from typing import ClassVar
 
 import pytest
 
-from gymnast.sandbox import DockerExecutor, Engine, EngineError, SandboxClosedError, SandboxTimeoutError
+from gymnast.sandbox import (
+    DockerExecutor,
+    Engine,
+    EngineError,
+    ExecutorPool,
+    SandboxClosedError,
+    SandboxTimeoutError,
+)
 from gymnast.sandbox.errors import EngineLoopError
 
 from .boxes import LIMITS, eventually, own_containers, usable
@@ -423,10 +430,15 @@ ENGINE = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
 
 
 class Delay:
-    """The engine behind a socket of ours, which holds back what asks it for a container until `may_make` is set."""
+    """The engine behind a socket of ours, which holds back what asks it for a container until `may_make` is set.
+
+    While `answers` is not set, it holds back everything.
+    """
 
     def __init__(self) -> None:
         self.asked, self.may_make, self.made = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -453,6 +465,7 @@ class Delay:
                 creates.set()
                 self.asked.set()
                 await self.may_make.wait()
+            await self.answers.wait()
             engine.write(data)
         if creates.is_set():
             await self.made.wait()  # the engine may not find out that its client has gone
@@ -503,3 +516,19 @@ async def test_one_that_does_not_come_holds_no_close(delay: Delay, monkeypatch: 
         await DockerExecutor(limits=LIMITS).start()
     assert delay.asked.is_set()
     assert time.monotonic() - started < 5
+
+
+async def test_an_engine_that_stalls_holds_the_close_of_a_pool_for_one_time_limit(
+    delay: Delay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for one in the removal of the boxes and for another in the close of the engine."""
+    monkeypatch.setattr("gymnast.sandbox.docker.client.CALL_SECONDS", 30.0)
+    monkeypatch.setattr("gymnast.sandbox.docker.engine.CLOSE_SECONDS", 3.0)
+    monkeypatch.setattr("gymnast.sandbox.docker.executor.CLOSE_SECONDS", 3.0)
+    delay.may_make.set()
+    pool = await ExecutorPool(DockerExecutor(limits=LIMITS), max_boxes=2, warm=2).open()
+    delay.answers.clear()
+    started = time.monotonic()
+    await pool.close()
+    assert time.monotonic() - started < 5
+    delay.answers.set()

@@ -137,6 +137,24 @@ async def test_a_pool_keeps_fresh_boxes_once_they_are_asked_for() -> None:
         assert pool.statistics.timeouts == 0
 
 
+async def test_unused_fresh_boxes_are_ready_while_others_are_in_use() -> None:
+    async with ExecutorPool(ScriptedExecutor([]), max_boxes=5, warm=1) as pool, contextlib.AsyncExitStack() as leases:
+        for fresh_ones in range(1, 4):
+            await leases.enter_async_context(pool.lease(fresh=True))
+            assert await eventually(lambda: pool.statistics.idle == 2, 5)  # an unused one, and one for other leases
+            assert pool.statistics.created == fresh_ones + 2  # it was there already, but for the first lease
+
+
+async def test_spare_fresh_boxes_leave_a_box_to_other_leases() -> None:
+    async with (
+        ExecutorPool(ScriptedExecutor([]), max_boxes=3, warm=2) as pool,
+        pool.lease(fresh=True),
+        pool.lease(fresh=True),
+        pool.lease(timeout=5),
+    ):
+        assert pool.statistics.leased == 3
+
+
 # --- the scheduler's own work -----------------------------------------------------------------------------------
 
 
