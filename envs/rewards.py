@@ -156,9 +156,10 @@ class Rewards:
         """Call a function until it succeeds or no retry is left; returns its rewards, if any, and the failures."""
         function, failures = self.functions[name], []
         while len(failures) <= retries:
-            call = call_function(function, **_arguments(function, episodes))
+            limit = self.timeout or math.inf
+            late = TimeoutError(f"did not finish within reward_timeout={limit:g} s")
             try:
-                result = await within(self.timeout, "did not finish within reward_timeout", call)
+                result = await within(limit, late, call_function(function, **_arguments(function, episodes)))
                 return _checked(result, len(episodes)), failures
             except BaseException as error:
                 if isinstance(error, ConfigurationError) or being_cancelled():

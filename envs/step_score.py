@@ -7,12 +7,13 @@ that it sets after the end of that step is ignored.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Coroutine
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 from .core import ConfigurationError
+
+Result = TypeVar("Result")
 
 # The environment whose step is running in this context, and the step. Threads get a copy of it from `run_in_thread`.
 _running: ContextVar[tuple[Any, object]] = ContextVar("gymnast_running_step", default=(None, None))
@@ -67,13 +68,13 @@ class StepScore:
         environment, step = _running.get()
         return environment is self and step is not self._step
 
-    @contextlib.contextmanager
-    def _one_step(self) -> Iterator[None]:
+    async def _one_step(self, call: Coroutine[Any, Any, Result]) -> Result:
+        """Await a call as one step, which starts with the reward 0."""
         previous = _running.get()
         self._step, self._reward = object(), 0.0
         _running.set((self, self._step))
         try:
-            yield
+            return await call
         finally:
             _running.set(previous)
             self._step = None

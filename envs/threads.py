@@ -16,38 +16,48 @@ import contextlib
 import contextvars
 import inspect
 import logging
+import math
 import os
+import queue
 import threading
 import time
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
 BLOCKING_SECONDS = 0.3  # a coroutine that blocks the event loop for longer is logged
+MAX_IDLE_THREADS = 64  # threads that wait for the next call; more of them end when their call is over
+OUR_FOLDER = os.path.dirname(__file__) + os.sep
 
 logger = logging.getLogger("gymnast.envs")
 _logged: set[types.CodeType] = set()  # functions that were logged for blocking the event loop
 
 Result = TypeVar("Result")
 
+Job = Callable[[], Callable[[], None]]
+"""Work for a thread; it returns the function that tells the caller the result."""
+
+_idle: list[queue.SimpleQueue[Job]] = []  # of the idle threads
+
+thread_calls: ContextVar[list[asyncio.Future[Any]] | None] = ContextVar("gymnast_thread_calls", default=None)
+"""Where `run_in_thread` notes its calls; each future is done when the thread is, even if the call was abandoned."""
+
 
 async def run_in_thread(function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
-    """Await a blocking function in a new daemon thread, and raise here what it raises, `SystemExit` included.
+    """Await a blocking function in a daemon thread, and raise here what it raises, `SystemExit` included.
 
     On cancellation the function is abandoned: its thread runs on, and its result is thrown away.
 
-    A thread pool would not do. With a bounded number of threads, one hung tool holds up every other, and the
-    interpreter waits for the threads of the standard library's pool at exit. `threading.Thread.start` would not do
-    either: it waits until the new thread has run, which holds up the event loop while another thread computes.
+    The standard library's pool would not do: one hung tool holds up every other when the number of threads is bounded,
+    and the interpreter waits for its threads at exit.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
     call = partial(contextvars.copy_context().run, partial(function, *args, **kwargs))
 
     def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():  # abandoned
-            return
         if error is None:
             future.set_result(result)
         elif isinstance(error, StopIteration):  # a future refuses it
@@ -55,19 +65,51 @@ async def run_in_thread(function: Callable[..., Result], /, *args: Any, **kwargs
         else:
             future.set_exception(error)
 
-    def work() -> None:
+    def work() -> Callable[[], None]:
         try:
             outcome = call(), None
         except BaseException as error:
             outcome = None, error
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and the call was abandoned
-            loop.call_soon_threadsafe(settle, *outcome)
+        return partial(_tell, loop, settle, *outcome)
 
-    _thread.start_new_thread(work, ())
-    return await future
+    calls = thread_calls.get()
+    if calls is not None:
+        calls.append(future)
+    _start(work)
+    return await asyncio.shield(future)  # an abandoned future is settled, too: `thread_calls` may wait for it
 
 
-def call_function(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+def _tell(loop: asyncio.AbstractEventLoop, settle: Callable[..., None], *outcome: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed, and the call was abandoned
+        loop.call_soon_threadsafe(settle, *outcome)
+
+
+def _start(work: Job) -> None:
+    """Hand work to an idle thread, or to a new one. A new one costs as much as a whole turn.
+
+    `threading.Thread.start` would wait until the new thread has run, which holds up the event loop while another
+    thread computes.
+    """
+    try:
+        jobs = _idle.pop()
+    except IndexError:
+        jobs = queue.SimpleQueue()
+        _thread.start_new_thread(_run_jobs, (jobs,))
+    jobs.put(work)
+
+
+def _run_jobs(jobs: queue.SimpleQueue[Job]) -> None:
+    stays = True
+    while stays:
+        tell = jobs.get()()
+        stays = len(_idle) < MAX_IDLE_THREADS
+        if stays:
+            _idle.append(jobs)  # before the caller goes on, so that its next call finds this thread
+        tell()
+        del tell  # it holds the result
+
+
+def call_function(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
     """Call a function that a user wrote: await a coroutine function, run any other in a thread, since it may block.
 
     If a function in a thread returns an awaitable, that is awaited too: it may be a lambda around a coroutine function.
@@ -77,27 +119,33 @@ def call_function(function: Callable[..., Any], /, *args: Any, **kwargs: Any) ->
     return _call_blocking(function, *args, **kwargs)
 
 
-async def watch_blocking(function: Callable[..., Coroutine[Any, Any, Result]], /, *args: Any, **kwargs: Any) -> Result:
-    """Await a coroutine function, and log once if it blocks the event loop, which all episodes share, for too long."""
-    return await _watched(function(*args, **kwargs), function)
+def watch_blocking(function: Callable[..., Awaitable[Result]], /, *args: Any, **kwargs: Any) -> Awaitable[Result]:
+    """Call a coroutine function, and log once if it blocks the event loop, which all episodes share, for too long.
+
+    Functions of this package are not watched: they call the user's by `call_function`.
+    """
+    call = function(*args, **kwargs)
+    if not isinstance(call, types.CoroutineType) or call.cr_code.co_filename.startswith(OUR_FOLDER):
+        return call
+    return _watched(call, function)
 
 
 @types.coroutine
 def _watched(coroutine: Coroutine[Any, Any, Result], function: Any) -> Generator[Any, Any, Result]:
-    value, error = None, None
+    error: BaseException | None = None
     while True:
         started = time.perf_counter()
         try:
-            waits_for = coroutine.send(value) if error is None else coroutine.throw(error)
+            waits_for = coroutine.send(None) if error is None else coroutine.throw(error)
         except StopIteration as done:
             return done.value
         finally:
             held = time.perf_counter() - started
             if held > BLOCKING_SECONDS:
                 _log_blocking(function, held)
-        value = error = None
+        error = None
         try:
-            value = yield waits_for
+            yield waits_for
         except GeneratorExit:
             coroutine.close()
             raise
@@ -109,8 +157,7 @@ def _log_blocking(function: Any, seconds: float) -> None:
     while isinstance(function, partial):
         function = function.func
     code: types.CodeType = inspect.unwrap(getattr(function, "__func__", function)).__code__
-    is_ours = code.co_filename.startswith(os.path.dirname(__file__) + os.sep)  # then the machine was busy
-    if code not in _logged and not is_ours:
+    if code not in _logged:
         _logged.add(code)
         logger.warning(
             "%s (%s:%d) is `async def`, but blocked the event loop, and so every episode, for %.1f s: use `await` for "
@@ -127,20 +174,62 @@ async def _call_blocking(function: Callable[..., Any], /, *args: Any, **kwargs: 
     return await result if inspect.isawaitable(result) else result
 
 
-async def within(seconds: float | None, message: str, call: Coroutine[Any, Any, Result]) -> Result:
-    """Await a call for this many seconds at most; None = no limit.
+class TimeLimit:
+    """Limits the seconds of one await after another in a task; infinity = no limit.
 
-    Raises:
-        TimeoutError: the time is over; it says the message and the seconds, as in `... within step_timeout=600 s`.
+    It has a single timer of the event loop for all of them, which looks whether the present one is late. A timer for
+    each step of each episode would cost a tenth of a turn. Close it at the end.
     """
-    deadline = asyncio.timeout(seconds)
-    try:
-        async with deadline:
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = math.inf  # of the present await, in the loop's time
+        self._is_late = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self, late: TimeoutError, call: Awaitable[Result]) -> Result:
+        """Await a call; when its time is over, cancel it and raise `late`."""
+        if self.seconds == math.inf:
             return await call
-    except TimeoutError:
-        if not deadline.expired():
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        cancellations = task.cancelling()
+        self._end = loop.time() + self.seconds
+        if self._timer is None:
+            self._timer = loop.call_at(self._end, self._look, loop, task)
+        try:
+            return await call
+        except asyncio.CancelledError:
+            if self._is_late and task.cancelling() - 1 <= cancellations:
+                raise late from None
             raise
-        raise TimeoutError(f"{message}={seconds:g} s") from None
+        finally:
+            self._end = math.inf
+            if self._is_late:
+                self._is_late = False
+                task.uncancel()
+
+    def _look(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+        now, self._timer = loop.time(), None
+        if now >= self._end:
+            self._is_late = True
+            task.cancel()
+        elif self._end < math.inf:
+            self._timer = loop.call_at(self._end, self._look, loop, task)
+
+    def close(self) -> None:
+        """Drop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+async def within(seconds: float, late: TimeoutError, call: Awaitable[Result]) -> Result:
+    """Await a call for this many seconds at most, then cancel it and raise `late`; infinity = no limit."""
+    limit = TimeLimit(seconds)
+    try:
+        return await limit.run(late, call)
+    finally:
+        limit.close()
 
 
 def being_cancelled() -> bool:
@@ -235,10 +324,11 @@ _loop: _EventLoopThread | None = None
 _lock = threading.Lock()
 
 
-def _forget_loop() -> None:
-    """In a forked child, which has no thread but its own."""
+def _forget_threads() -> None:
+    """Called in a forked child, which has no thread but its own."""
     global _loop, _lock
     _loop, _lock = None, threading.Lock()
+    _idle.clear()
 
 
-os.register_at_fork(after_in_child=_forget_loop)
+os.register_at_fork(after_in_child=_forget_threads)

@@ -214,8 +214,7 @@ class ToolEnv(StepScore, Environment):
             raise TypeError(f"{type(self).__name__}.step() takes the model's message: {clause}: {action!r}")
         if self._over:
             raise RuntimeError(f"{type(self).__name__} has no episode to step in: call reset() first")
-        with self._one_step():
-            result = await self._answer(action)
+        result = await self._one_step(self._answer(action))
         self._over = result.terminated
         self._transcript = [*self._transcript, action, *result.messages]
         return result

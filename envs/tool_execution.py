@@ -20,7 +20,7 @@ from ..sandbox.errors import SandboxError, SandboxFileError
 from . import threads
 from .core import BrokenEnvironmentError, ConfigurationError, Message, ToolCall
 from .episode import Outcome, ToolCallRecord
-from .threads import being_cancelled, call_function
+from .threads import being_cancelled, call_function, within
 from .tool_results import cut, encodable, render
 from .tools import ArgumentError, Tool
 
@@ -131,16 +131,14 @@ async def _call(
     tool = tools.get(name)
     if tool is None:
         return _result(call, "unknown", _unknown(name, tools), max_chars=max_chars)
-    limit = timeout if tool.timeout is None else tool.timeout
-    deadline = asyncio.timeout(None if limit == math.inf else limit)
+    limit = tool.timeout or timeout or math.inf
+    late = TimeoutError(f"{name} did not finish within {limit:g} s.")
     started = time.perf_counter()
     outcome: Outcome = "ok"
     trace: str | None = None
     try:
         arguments = tool.check_arguments(call["function"]["arguments"])
-        async with deadline:
-            value = await call_function(tool.function, **arguments)
-        content = render(value)
+        content = render(await within(limit, late, call_function(tool.function, **arguments)))
     except ArgumentError as error:
         outcome, content = "bad_arguments", f"Error: {error}"
     except BaseException as error:  # SystemExit and KeyboardInterrupt of a tool are the tool's failure, not ours
@@ -151,8 +149,8 @@ async def _call(
             raise
         if broken is not None:
             raise broken from broken.__cause__  # without the group that it came in
-        if isinstance(error, TimeoutError) and deadline.expired():
-            outcome, content = "timeout", f"Error: {name} did not finish within {limit:g} s."
+        if error is late:
+            outcome, content = "timeout", f"Error: {late}"
         else:
             text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             outcome, content, trace = "exception", f"Error: {text}", _tell_the_author(tool, error)

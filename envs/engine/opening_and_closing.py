@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -14,7 +14,7 @@ from ..core import Environment
 from ..episode import EpisodeSpec, Failure, Stage
 from ..threads import being_cancelled, run_in_thread, within
 
-CLOSE_SECONDS = 30.0  # an environment that takes longer to close is abandoned
+GRACE_SECONDS = 30.0  # after the end of an episode, for a step that still runs in a thread, and for `close`
 
 
 class Broken(Exception):
@@ -79,12 +79,24 @@ async def open_environment(
         raise
 
 
+async def wait_for_threads(calls: Sequence[asyncio.Future[Any]], name: str) -> None:
+    """Wait for a step that was cancelled while it ran in a thread: the environment must not change while it is graded.
+
+    Raises:
+        TimeoutError: it goes on for too long.
+    """
+    own = [call for call in calls if call.get_loop() is asyncio.get_running_loop()]  # the others are inside of these
+    late = TimeoutError(f"{name}.step() was still running in its thread {GRACE_SECONDS:g} s after episode_timeout")
+    if own:
+        await within(GRACE_SECONDS, late, asyncio.wait(own))
+
+
 async def close_environment(environment: gymnasium.Env[Any, Any]) -> Failure | None:
     """Close an environment. An error is returned, not raised: the episode itself stands."""
     closing = environment.aclose() if isinstance(environment, Environment) else run_in_thread(environment.close)
-    message = f"{type(environment.unwrapped).__name__}.close() did not finish within CLOSE_SECONDS"
+    late = TimeoutError(f"{type(environment.unwrapped).__name__}.close() did not finish within {GRACE_SECONDS:g} s")
     try:
-        await within(CLOSE_SECONDS, message, closing)
+        await within(GRACE_SECONDS, late, closing)
     except GeneratorExit:
         raise
     except BaseException as error:

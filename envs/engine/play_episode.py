@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, TypeVar
@@ -16,10 +17,10 @@ from ..core import ConfigurationError, Environment, Message, OverlongPromptError
 from ..episode import Episode, EpisodeSpec, Failure, Stage, ToolCallRecord, Turn
 from ..policy import Act, Conversation, Policy
 from ..spaces import message_error
-from ..threads import run_in_thread, watch_blocking, within
+from ..threads import TimeLimit, run_in_thread, thread_calls, watch_blocking
 from ..tool_execution import refuse
 from .checked_results import checked_grade, checked_reset, checked_step, ending
-from .opening_and_closing import Broken, at_stage, close_environment, open_environment
+from .opening_and_closing import Broken, at_stage, close_environment, open_environment, wait_for_threads
 
 Item = TypeVar("Item")
 
@@ -70,6 +71,7 @@ async def play_episode(
     finally:
         if loop.environment is not None:
             episode.close_failure = await finish(close_environment(loop.environment))
+        loop.step_limit.close()
         episode.seconds = time.perf_counter() - started
     if not episode.stop.is_failure and not episode.is_overlong:
         episode.reward = episode.environment_reward if loop.gives_rewards else None
@@ -89,9 +91,10 @@ class _EpisodeLoop:
         self.episode = episode
         self.policy = policy
         self.limits = limits
+        self.step_limit = TimeLimit(limits.step_timeout or math.inf)
         self.calls_left = limits.max_tool_calls
-        self.waiting_for: Stage = "create"  # the stage before the first answer
-        self.answering_final_call = False  # while the environment answers a turn with a final call
+        self.stage: Stage = "create"
+        self.step_threads: list[asyncio.Future[Any]] = []  # what the present step has called in threads
 
     async def run(self, create: Callable[[EpisodeSpec], gymnasium.Env[Any, Any]]) -> StopReason:
         """Make the environment and play turns until the episode ends; returns the reason."""
@@ -99,23 +102,22 @@ class _EpisodeLoop:
             async with asyncio.timeout(self.limits.episode_timeout):
                 with at_stage("create"):
                     opening = open_environment(create, self.episode.spec)
-                    message = "the environment was not made within step_timeout"
-                    self.environment = environment = await within(self.limits.step_timeout, message, opening)
+                    self.environment = environment = await self._timed("the environment was not made", opening)
                     self.core = environment.unwrapped
                     self.name = type(self.core).__name__
                     if isinstance(self.core, Environment):
                         self.gives_rewards = self.core.gives_rewards
-                self.waiting_for = "reset"
+                self.stage = "reset"
                 conversation = await self.begin()
-                self.waiting_for = "policy"
                 while (stop := await self.turn(conversation)) is None:
                     pass
                 return stop
         except TimeoutError:
             over = f"episode_timeout={self.limits.episode_timeout:g} s was over"
             if not self.episode.turns:  # the model has not answered, so there is nothing to grade
-                raise Broken(self.waiting_for, TimeoutError(f"{over} before the first answer")) from None
-            if self.answering_final_call:  # the model was in time, but its reward is not known
+                raise Broken(self.stage, TimeoutError(f"{over} before the first answer")) from None
+            if self.stage == "step" and any(map(self._is_final, _calls(self.episode.turns[-1].message))):
+                # The model was in time, but its reward is not known.
                 raise Broken("step", TimeoutError(f"{over} while the final call was answered")) from None
             return StopReason.TIMEOUT
         except Broken as broken:
@@ -124,16 +126,24 @@ class _EpisodeLoop:
             raise
 
     async def grade(self, stop: StopReason) -> None:
-        """Ask the environment for the grade, around any wrappers, and add it to the last turn's reward."""
+        """Ask the environment for the grade, around any wrappers, and add it to the last turn's reward.
+
+        If `episode_timeout` came during a step that runs in a thread, the step is awaited first: the environment must
+        not change while it is graded.
+        """
         if not isinstance(self.core, Environment):
             return
         episode, turn = self.episode, self.episode.turns[-1]
         started = time.perf_counter()
+        if self.step_threads:
+            with at_stage("step"):
+                await wait_for_threads(self.step_threads, self.name)
         with at_stage("grade"):
             # Wrappers call the synchronous form only, so in a wrapped environment `grade` runs in a thread as well.
             wrapped = self.environment is not self.core
             grading = run_in_thread(self.core.grade, stop) if wrapped else watch_blocking(self.core.agrade, stop)
-            reward, metrics, report = checked_grade(await self._timed("grade", grading), self.core)
+            grade = await self._timed(f"{self.name}.grade() did not finish", grading)
+            reward, metrics, report = checked_grade(grade, self.core)
             self._check_gives_rewards("grade", reward)
         turn.environment_seconds += time.perf_counter() - started
         turn.reward += reward
@@ -155,6 +165,7 @@ class _EpisodeLoop:
     async def turn(self, conversation: Conversation) -> StopReason | None:
         """Play one turn: the policy's answer, and the environment's. Returns a reason if the episode ends with it."""
         started = time.perf_counter()
+        self.stage = "policy"
         with at_stage("policy"):
             act = _checked_act(await conversation.act())
         turn = Turn(
@@ -183,12 +194,14 @@ class _EpisodeLoop:
             allowed = [call for index, call in enumerate(calls) if index not in refused]
             action = {**action, "tool_calls": allowed}
         started = time.perf_counter()
-        self.answering_final_call = any(map(self._is_final, calls))
+        self.stage = "step"
+        thread_calls.set(self.step_threads)
         try:
             result = checked_step(await self._call("step", action), self.name)
-            self.answering_final_call = False
         finally:
+            thread_calls.set(None)
             turn.environment_seconds = time.perf_counter() - started
+        self.step_threads.clear()
         self._check_gives_rewards("step", result.reward)
         stop = ending(result, self.name)
         turn.reward = result.reward
@@ -246,10 +259,11 @@ class _EpisodeLoop:
             call = watch_blocking(getattr(self.environment, f"a{method}"), *args, **kwargs)
         else:
             call = run_in_thread(getattr(self.environment, method), *args, **kwargs)
-        return self._timed(method, call)
+        return self._timed(f"{self.name}.{method}() did not finish", call)
 
-    def _timed(self, method: str, call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
-        return within(self.limits.step_timeout, f"{self.name}.{method}() did not finish within step_timeout", call)
+    def _timed(self, message: str, call: Awaitable[Item]) -> Coroutine[Any, Any, Item]:
+        late = TimeoutError(f"{message} within step_timeout={self.step_limit.seconds:g} s")
+        return self.step_limit.run(late, call)
 
 
 def _calls(message: Message) -> list[ToolCall]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +15,7 @@ from ..registry import EnvironmentLike, EnvironmentSource
 from ..rewards import Rewards
 from ..threads import run_in_loop
 from .failures import EpisodeFailedError, OnFailure
+from .garbage import rare_collections
 from .play_episode import EpisodeLimits, play_episode
 
 
@@ -80,7 +79,7 @@ class RolloutEngine:
         run = _Run(self, specs, asyncio.Semaphore(in_flight), on_episode)
         tasks: list[asyncio.Task[Episode]] = []
         try:
-            with gc_threshold(CONTAINERS_PER_EPISODE * in_flight):
+            with rare_collections(in_flight):
                 async with asyncio.TaskGroup() as group:
                     for place, spec in enumerate(specs):
                         await run.places.acquire()
@@ -206,23 +205,3 @@ def group_specs(
         )
         for member in range(group_size)
     ]
-
-
-CONTAINERS_PER_EPISODE = 30  # what one turn of an episode makes, most of which it drops again
-
-
-@contextmanager
-def gc_threshold(containers: int) -> Iterator[None]:
-    """Let Python look for reference cycles only after this many new containers, if its own threshold is lower.
-
-    By default it looks after 700 (see `gc.set_threshold`). With thousands of episodes in flight that many are made
-    within a fraction of one round of the event loop and nearly all are still in use: at 4,096 episodes a third of the
-    time went into collections that found nothing. A collector that is off stays off.
-    """
-    young, *older = gc.get_threshold()
-    if young:
-        gc.set_threshold(max(young, containers), *older)
-    try:
-        yield
-    finally:
-        gc.set_threshold(young, *older)

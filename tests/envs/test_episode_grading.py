@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -26,8 +27,9 @@ from gymnast.envs import (
     tool_call,
     tool_calls,
 )
+from gymnast.envs.engine import opening_and_closing
 
-from .episodes import play_one, say
+from .episodes import WAIT, play_one, say
 
 COUNT = tool_call("count")
 MALFORMED: Message = {"role": "assistant", "content": "x", "malformed": [{"text": "x", "error": "bad"}]}
@@ -152,6 +154,60 @@ async def test_grading_has_the_time_of_a_step() -> None:
     episode, happened = await play(Slow(), [say("x")], step_timeout=0.05)
     said = "grade: TimeoutError: Slow.grade() did not finish within step_timeout=0.05 s"
     assert (str(episode.failure), episode.reward, happened) == (said, None, ["closed"])
+
+
+class StepsInThread(Environment):
+    """Its step blocks; it notes when the step has ended, and when it is graded."""
+
+    def __init__(self, happened: list[str], seconds: float = 0.3) -> None:
+        super().__init__()
+        self.happened, self.seconds, self.release = happened, seconds, threading.Event()
+
+    def step(self, action: Message) -> StepResult:
+        self.release.wait(self.seconds)
+        self.happened.append("stepped")
+        return StepResult([], 1.0, True, False, {})
+
+    async def agrade(self, stop: StopReason) -> float:
+        self.happened.append(f"graded: {stop}")
+        return 0.25
+
+    async def aclose(self) -> None:
+        self.happened.append("closed")
+        self.release.set()
+
+
+class BlocksInTool(Counter):
+    def __init__(self, happened: list[str]) -> None:
+        super().__init__()
+        self.blocking = StepsInThread(happened)
+
+    @tool
+    def count(self) -> int:
+        """Count."""
+        self.blocking.step(COUNT)
+        return 1
+
+    async def agrade(self, stop: StopReason) -> float:
+        return await self.blocking.agrade(stop)
+
+
+@pytest.mark.parametrize("kind", [StepsInThread, BlocksInTool, lambda happened: TimeLimit(StepsInThread(happened), 9)])
+async def test_grading_waits_for_a_step_that_episode_timeout_left_in_its_thread(kind: Any) -> None:
+    happened: list[str] = []
+    engine = RolloutEngine(lambda: kind(happened), ScriptedPolicy([COUNT]), limits=EpisodeLimits(episode_timeout=0.1))
+    [episode] = await engine.run(episode_specs([{"happened": happened}], group_size=1, seed=0))
+    assert episode.failure is None, episode.failure.traceback
+    assert happened == ["stepped", "graded: timeout", "closed"]
+    assert (episode.stop, episode.reward) == (StopReason.TIMEOUT, 0.25)
+
+
+async def test_an_episode_whose_step_does_not_end_is_not_graded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening_and_closing, "GRACE_SECONDS", 0.05)
+    happened: list[str] = []
+    episode = await play_one(lambda: StepsInThread(happened, seconds=WAIT), [say("x")], episode_timeout=0.05)
+    said = "StepsInThread.step() was still running in its thread 0.05 s after episode_timeout"
+    assert (str(episode.failure), episode.reward, happened) == (f"step: TimeoutError: {said}", None, ["closed"])
 
 
 async def test_a_configuration_error_in_grade_stops_the_run() -> None:

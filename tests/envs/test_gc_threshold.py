@@ -58,6 +58,16 @@ async def test_the_threshold_grows_with_the_episodes_in_flight_and_comes_back() 
     assert gc.get_threshold() == GIVEN
 
 
+async def test_it_comes_back_when_two_runs_overlap() -> None:
+    gates = [Gate(), Gate(count=2 * MANY)]
+    runs = [await gate.play() for gate in gates]
+    assert gc.get_threshold() == (30 * 3 * MANY, *GIVEN[1:])
+    for gate, run, left in zip(gates, runs, (2 * MANY, 0), strict=True):
+        gate.open.set()
+        await run
+        assert gc.get_threshold() == (max(30 * left, GIVEN[0]), *GIVEN[1:])
+
+
 async def test_a_few_episodes_leave_the_threshold_alone() -> None:
     gate = Gate(count=8)
     playing = await gate.play(max_concurrency=1000)

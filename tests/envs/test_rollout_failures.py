@@ -174,12 +174,10 @@ async def test_an_environment_that_does_not_close_in_time_says_so(monkeypatch: p
         async def aclose(self) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(opening_and_closing, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(opening_and_closing, "GRACE_SECONDS", 0.05)
     episode = await play_one(lambda: NeverClosed(Log()), ["x"])
     assert episode.reward == 1.0
-    assert str(episode.close_failure) == (
-        "close: TimeoutError: NeverClosed.close() did not finish within CLOSE_SECONDS=0.05 s"
-    )
+    assert str(episode.close_failure) == ("close: TimeoutError: NeverClosed.close() did not finish within 0.05 s")
 
 
 async def test_a_missing_column_is_named() -> None:
