@@ -39,7 +39,7 @@ def test_python_literals_where_the_format_writes_them() -> None:
     expected = {"a": [1, "it's"], "b": True, "c": None, "d": {"e": [0.5]}, "f": True}
     assert read_arguments(text, python=True) == expected
     assert read_arguments(json.dumps(text), python=True) == expected
-    for refused in (text, '{"a": "\\ud800"}'):
+    for refused in (text, "[1]"):
         with pytest.raises(ValueError, match="must be a JSON object"):
             read_arguments(refused)
 

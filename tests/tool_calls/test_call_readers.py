@@ -28,8 +28,8 @@ MISTRAL = named_json(r"(?P<name>[^\[{]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\])?
 MINIMAX = xml_call(
     r"<invoke name=(?P<name>[^<>\n]{1,256})>",
     r"<parameter name=(?P<key>[^<>\n]{1,256})>",
-    call_close="</invoke>",
-    outer_close="</minimax:tool_call>",
+    ("</parameter>", "</invoke>", "</minimax:tool_call>"),
+    begins="<invoke name=",
 )
 GEMMA = brace_call()
 MARKS = ["</tool_call>", "<tool_call>", "</parameter>", "</arg_value>", '<|"|>', "<escape>", "{", "}", "]", "'", '"']

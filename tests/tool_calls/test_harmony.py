@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from gymnast.envs.core import Message, ToolSchema
-from gymnast.trainer.tool_calls.harmony import HarmonyFormat
-from gymnast.trainer.tool_calls.muse_glimmer import AtemFormat
+from gymnast.trainer.tool_calls.channel_formats import AtemFormat, HarmonyFormat
 
 from .reading_time import not_held
 
@@ -156,7 +155,7 @@ MALFORMED = {
     ' to=functions.add<|message|>{"a": 1': "not valid JSON",
     ' to=functions.add<|message|>{"a": 1}}': "not valid JSON",
     ' to=functions.add<|message|>{"a": NaN}': "NaN is not a JSON number",
-    ' to=functions.add<|message|>{"a": "\\ud800"}': "not valid JSON",
+    ' to=functions.add<|message|>{"a": "\\ud800"}': "half of a surrogate pair",
     " to=functions.add<|message|>" + "[" * 100_000: "not valid JSON",
     " to=functions.add<|message|>[1]": "must be a JSON object",
     " to=functions.add<|message|>": "not valid JSON",

@@ -182,3 +182,18 @@ def test_a_second_closing_marker_does_not_swallow_the_answer(name: str, thought:
 @pytest.mark.parametrize("begun", ["<|channel>thought<channel|>", "<|channel><|channel>thought\n<channel|>"])
 def test_empty_thoughts_of_gemma_leave_no_marker(begun: str) -> None:
     assert read("gemma4", f"{begun}Yes.") == {"role": "assistant", "content": "Yes.", "reasoning_content": ""}
+
+
+@pytest.mark.parametrize("payload", ['[add(a=1, b="x")]', '[{"name": "add", "arguments": {"a": 1, "b": "x"}}]'])
+@pytest.mark.parametrize("behind", ["", " Done."])
+def test_a_call_that_is_repeated_behind_its_marker_is_one_call(payload: str, behind: str) -> None:
+    """LFM2 echoes calls as plain text: the echo is neither a second call nor a part of the answer."""
+    message = read("lfm2", f"<|tool_call_start|>{payload}<|tool_call_end|>\n{payload}{behind}")
+    assert calls(message) == [("add", {"a": 1, "b": "x"})]
+    assert message.get("content") == behind.strip()
+    assert "malformed" not in message
+
+
+def test_text_that_only_begins_like_a_call_stays() -> None:
+    message = read("glm4", "<tool_call>a</tool_call> and more")
+    assert (calls(message), message.get("content")) == ([("a", {})], "and more")

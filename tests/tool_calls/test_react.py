@@ -134,7 +134,7 @@ MALFORMED = {
     '{"a": 1': "must be a JSON object",
     '{"a": 1}}': "must be a JSON object",
     '{"a": NaN}': "must be a JSON object",
-    '{"a": "\ud800"}': "must be a JSON object",
+    '{"a": "\ud800"}': "half of a surrogate pair",
     '{"a": 1} I wait.': "must be a JSON object",
     "[1, 2]": "must be a JSON object",
     "Paris": "must be a JSON object",

@@ -210,7 +210,8 @@ def test_a_malformed_call_between_two_good_ones(name: str, index: int) -> None:
     assert len(errors(message)) == 1, message
     assert all(errors(message))
     if name == "pythonic":  # the whole answer is one list
-        assert calls(message) == []
+        halves = "surrogate" in errors(message)[0]  # which are found in a call that can be read
+        assert calls(message) == ([("add", {"a": 1}), ("add", {"b": 2})] if halves else [])
         return
     assert calls(message) == [("add", {"a": 1}), ("add", {"b": 2})]
     malformed = message.get("malformed", [])[0]["text"]

@@ -207,6 +207,7 @@ WRITERS: dict[str, Writer] = {
         "<|tool_call:start|>NAME\nARGUMENTS<|tool_call:end|>",
         "<|tool_arg:start|>NAME<|tool_arg:value|>ARGUMENTS<|tool_arg:end|>\n",
         *("<|tool_call:start|>", "<|tool_call:end|>", "<|tool_arg:start|>a<|tool_arg:value|>", "<|tool_arg:end|>"),
+        thinking=("<|think:start|>", "<|think:end|>"),
     ),
     "gemma4": _braces(
         "<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>thought\n", thinking=("<|channel>thought\n", "\n<channel|>")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -26,12 +27,12 @@ class CallStyle:
     """How an answer with calls and its results have to look so that the template renders them.
 
     Attributes:
-        conventions: The family's.
+        conventions: The form that the family's templates require.
         as_text: The arguments are JSON text, not objects.
         single: Only the first call is rendered, since the template refuses or drops the others.
-        written: The template renders no calls at all: the answer is its text, as the model wrote it.
+        written: The template renders no calls: an answer's content is the text that the model wrote, calls included.
         result_role: The role of a tool's result.
-        content: What an answer with calls says beside them.
+        content: The content of an answer with calls.
     """
 
     conventions: Conventions
@@ -65,10 +66,10 @@ class CallStyle:
         return {"id": call_id, "type": "function", "function": {"name": name, "arguments": written}}
 
     def conversation(self, messages: Sequence[Message]) -> list[Message]:
-        """Messages with earlier calls and their results as the template takes them, ids and all."""
+        """Messages with earlier calls and their results as the template takes them, with ids."""
         made: list[Message] = []
         count = 0  # of calls so far
-        waiting: list[tuple[ToolCall, ToolCall]] = []  # those that have no result yet, as given and as made
+        waiting: list[tuple[ToolCall, ToolCall]] = []  # calls without a result yet, as given and as made
         for each in messages:
             calls = each.get("tool_calls")
             if calls:
@@ -123,22 +124,19 @@ class CallStyle:
 
 
 def _answering(result: Message, waiting: list[tuple[ToolCall, ToolCall]]) -> Message:
-    """A result with the name and the id of its call, which waits no more: that of its id, or else the next one."""
-    given = result.get("tool_call_id")
-    index = next((i for i, (call, _) in enumerate(waiting) if given and call.get("id") == given), 0)
+    """A result with the name and the id of its call, which is taken from `waiting`: by id, or else the next call."""
     if not waiting:
         return result
+    given = result.get("tool_call_id")
+    index = next((i for i, (call, _) in enumerate(waiting) if given and call.get("id") == given), 0)
     _, call = waiting.pop(index)
-    named: Message = {**result, "name": result.get("name") or call["function"]["name"]}
-    return {**named, "tool_call_id": call.get("id", "")}
+    return {**result, "name": result.get("name") or call["function"]["name"], "tool_call_id": call.get("id", "")}
 
 
 def call_styles(conventions: Conventions) -> Iterator[CallStyle]:
-    """The styles, the most telling first."""
-    for role in conventions.result_roles:
-        for single in (False, True):
-            for as_text in (False, True):
-                yield CallStyle(conventions=conventions, single=single, as_text=as_text, result_role=role)
+    """The styles to try; a style that renders more of a conversation comes first."""
+    for role, single, as_text in itertools.product(conventions.result_roles, (False, True), (False, True)):
+        yield CallStyle(conventions=conventions, single=single, as_text=as_text, result_role=role)
     for role in conventions.result_roles:
         yield CallStyle(conventions=conventions, written=True, result_role=role)
 
@@ -147,13 +145,11 @@ def reads_probe(found: ToolFormat, probe: tuple[str, str] | None) -> bool:
     """Whether the format reads just `PROBE_CALL` in the answer of `TurnEndings.probe_call`; true without a probe."""
     if probe is None:
         return True
-    prefix, text = probe
-    message = found.parse(text, prefix=prefix, tools=[PROBE_TOOL])
+    message = found.parse(probe[1], prefix=probe[0], tools=[PROBE_TOOL])
     calls = [call["function"] for call in message.get("tool_calls", [])]
     return calls == [PROBE_CALL["function"]] and "malformed" not in message
 
 
 def claims_probe(found: ToolFormat, probe: tuple[str, str]) -> bool:
-    """Whether the format takes the answer of `TurnEndings.probe_call` for a call, though a malformed one."""
-    prefix, text = probe
-    return "malformed" in found.parse(text, prefix=prefix, tools=[PROBE_TOOL])
+    """Whether the format takes the answer of `TurnEndings.probe_call` for a malformed call."""
+    return "malformed" in found.parse(probe[1], prefix=probe[0], tools=[PROBE_TOOL])

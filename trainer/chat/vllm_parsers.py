@@ -1,8 +1,8 @@
 """vLLM's tool parsers as tool formats: `tool_format="vllm:hermes"`.
 
-They are functions of text, so no engine is needed, but vLLM has to be installed; it is imported only when a parser is
-asked for. A parser passes over a call that it cannot read, which would then be taken for plain text. So the chat
-template tells how a call begins: what begins so and was not read is a malformed call.
+They are functions of text and need no engine. vLLM has to be installed; it is imported when a parser is asked for.
+A parser passes over a call that it cannot read, and the call would count as plain text. So the chat template shows how
+a call begins: text that begins so and was not read is a malformed call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ...envs.core import ConfigurationError, Message, ToolCall, ToolSchema
-from ..tool_calls.assistant_message import check_text, make_call, make_message, read_json, split_thinking
+from ..tool_calls.assistant_message import make_call, make_message, split_thinking
+from ..tool_calls.value_readers import read_json
 from ..vllm.installed import check_vllm
 from .call_styles import reads_probe
 from .chat_template import PROBE_TOOL, QUESTION, ChatTemplate
@@ -75,25 +76,19 @@ class VLLMToolFormat:
 
     def problem(self) -> str:
         """Why the parser cannot be used with this tokenizer and template; empty when it can."""
-        _, probe = self._probe
         try:
             self._parser([PROBE_TOOL])
-        except (
-            Exception
-        ) as error:  # its module or its constructor may raise anything, for example if a token is missing
+        except Exception as error:  # vLLM's own code may raise anything here, for example if a token is missing
             return f"cannot be used with this tokenizer: {error}"
-        return (
-            ""
-            if reads_probe(self, self._probe)
-            else f"does not read the call that the chat template renders, {probe!r}"
-        )
+        reads = reads_probe(self, self._probe)
+        return "" if reads else f"does not read the call that the chat template renders, {self._probe[1]!r}"
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
         thinking, text = split_thinking(text, prefix)
         extract = self._parser(tools)
         try:
             found = extract(text)
-        except Exception as error:  # the parser's own code runs here, on whatever the model wrote
+        except Exception as error:  # the parser's own code runs here, and may raise anything
             content, calls, errors = "", [], [str(error) or type(error).__name__]
         else:
             calls, errors = _read_calls(found.tool_calls)
@@ -137,7 +132,6 @@ def _read_calls(found: Sequence[Any]) -> tuple[list[ToolCall], list[str]]:
     errors = []
     for each in found:
         try:
-            check_text(each.function.name)
             arguments = read_json(each.function.arguments)
             calls.append(make_call({"name": each.function.name, "arguments": arguments}))
         except ValueError as error:

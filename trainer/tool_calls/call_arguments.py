@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import reduce
 from typing import Any
 
-from .value_readers import read_json_at, read_python, shorten, skip_space
+from .literals import read_python
+from .value_readers import read_json, shorten
 
 
 def read_arguments(value: Any, *, python: bool = False) -> dict[str, Any]:
@@ -28,41 +29,27 @@ def read_arguments(value: Any, *, python: bool = False) -> dict[str, Any]:
         if not value.strip():
             return {}
         for text in _wrappings(value):
-            for read in (_whole_json, read_python) if python else (_whole_json,):
+            for read in (read_json, read_python) if python else (read_json,):
                 try:
                     found = read(text)
                 except ValueError:
                     continue
                 if isinstance(found, dict):
                     return found
-    raise ValueError(f"the arguments must be a JSON object, got {_shown(value)}")
+    raise ValueError(f"the arguments must be a JSON object, got {shorten(value)}")
 
 
 def _wrappings(text: str) -> Iterable[str]:
     """The texts in which an object may stand."""
     yield text
     try:
-        inner = _whole_json(text)
+        inner = read_json(text)
     except ValueError:
         yield "{" + text + "}"
         return
     if isinstance(inner, str):
         yield inner
         yield "{" + inner + "}"
-
-
-def _shown(value: Any) -> str:
-    try:
-        return shorten(value)
-    except RecursionError:
-        return f"a {type(value).__name__} nested too deeply"
-
-
-def _whole_json(text: str) -> Any:
-    value, end = read_json_at(text, 0)
-    if skip_space(text, end) < len(text):
-        raise ValueError(f"text behind the JSON value: {shorten(text[end:])}")
-    return value
 
 
 def convert(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None, *, textual: bool) -> dict[str, Any]:
@@ -105,7 +92,7 @@ def _read_value(text: str, structured: bool) -> Any:
 
     Seed-OSS's template writes lists and objects as Python does, and GLM may escape their quotes.
     """
-    for read in (_whole_json, read_python, _escaped_json) if structured else (_whole_json,):
+    for read in (read_json, read_python, _escaped_json) if structured else (read_json,):
         with suppress(ValueError):
             return read(text)
     return text
@@ -113,7 +100,7 @@ def _read_value(text: str, structured: bool) -> Any:
 
 def _escaped_json(text: str) -> Any:
     """The value of JSON text whose quotes are escaped once more."""
-    return _whole_json(_whole_json(f'"{text}"'))
+    return read_json(read_json(f'"{text}"'))
 
 
 _PYTHON_WORDS = {"True": True, "False": False}
@@ -139,23 +126,18 @@ def _kind(value: Any) -> str:
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
-    """The types that a schema allows; all of them where it does not say, or cannot be understood."""
+    """The types that a schema allows; all types if it names no type, or cannot be understood."""
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return _ALL
-    allowed = _named_types(schema)
+    bounds = [_named_types(schema)]
     if "$ref" in schema:
-        allowed = _both(allowed, _types(_resolve(schema["$ref"], root), root, depth + 1))
+        bounds.append(_types(_resolve(schema["$ref"], root), root, depth + 1))
     for keyword in ("anyOf", "oneOf", "allOf"):
         options = schema.get(keyword)
-        if not isinstance(options, list) or not options:
-            continue
-        each = [_types(option, root, depth + 1) for option in options]
-        if keyword == "allOf":
-            for types in each:
-                allowed = _both(allowed, types)
-        else:
-            allowed = _both(allowed, frozenset().union(*each))
-    return allowed
+        if isinstance(options, list) and options:
+            each = [_types(option, root, depth + 1) for option in options]
+            bounds += each if keyword == "allOf" else [frozenset().union(*each)]
+    return reduce(_both, bounds)
 
 
 def _named_types(schema: Mapping[str, Any]) -> frozenset[str]:
@@ -186,6 +168,6 @@ def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     found: Any = root
-    for step in filter(None, re.split("/", reference[1:])):
+    for step in filter(None, reference[1:].split("/")):
         found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
     return found

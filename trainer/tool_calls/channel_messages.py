@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ...envs.core import MalformedCall, Message, ToolCall
+from ...envs.core import MalformedCall, Message, ToolCall, ToolSchema
 from .assistant_message import make_message
 from .value_readers import shorten, skip_space
 
@@ -28,7 +28,7 @@ class Header:
     sender: tuple[str, ...] = ()  # words that are neither channel nor recipient: the writer's role, or stray text
     recipient: str | None = None
     channel: str | None = None
-    problem: str = ""  # why it says nothing clear
+    problem: str = ""  # why it cannot be understood
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -83,10 +83,10 @@ def read_messages(
     """The messages of an answer, in order.
 
     Args:
-        text: What the model wrote, from a header on.
+        text: The answer, from a header on.
         ends: The markers that end a message; a `<|start|>` does so too.
-        skip_body: Header, text, where the body begins -> from where on an end marker is one. What comes before is
-            text of the body, whatever it looks like.
+        skip_body: Header, text, where the body begins -> where to look for an end marker. Markers before that place
+            are text of the body.
     """
     closing = re.compile("|".join(map(re.escape, (START, *ends))))
     marker = re.compile("|".join(map(re.escape, (START, BODY, *ends))))
@@ -116,12 +116,18 @@ def opened_by_prompt(prefix: str) -> str:
 
 @dataclass(kw_only=True, slots=True)
 class PartialMessage:
-    """The thinking, content and calls that were read so far."""
+    """The thinking, content and calls that were read so far, in an episode with these tools."""
 
+    tools: Sequence[ToolSchema]
     thinking: list[str] = field(default_factory=list)
     content: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     malformed: list[MalformedCall] = field(default_factory=list)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the tools."""
+        return frozenset(each["function"]["name"] for each in self.tools)
 
     def refuse(self, text: str, error: str) -> None:
         self.malformed.append({"text": text, "error": error})
@@ -134,42 +140,43 @@ class PartialMessage:
 def parse_channels(
     text: str,
     prefix: str,
+    tools: Sequence[ToolSchema],
     *,
     ends: Sequence[str],
-    markers: Sequence[str],
     skip_body: Callable[[Header, str, int], int],
     read: Callable[[ChannelMessage, str, PartialMessage], None],
 ) -> Message:
     """An answer in channels, or plain text of a model that left the format.
 
     Args:
-        text: What the model wrote.
+        text: The answer.
         prefix: The rendered text before it.
+        tools: The tools of the episode.
         ends: See `read_messages`; so is `skip_body`.
-        markers: Texts that no plain answer has.
-        read: Adds one message, whose text is the second argument, to what was read so far.
+        read: Adds one message, whose text is the second argument, to the answer.
     """
     begun = opened_by_prompt(prefix)
     header = read_header(text)
-    cut = header.recipient is not None and not header.sender  # nothing but `to=NAME`: no answer, but a header
-    if not begun and not cut and not any(marker in text for marker in (*markers, *ends)):
+    cut = header.recipient is not None and not header.sender  # the text is only `to=NAME`: no answer, but a header
+    if not begun and not cut and not any(marker in text for marker in (START, CHANNEL, BODY, CONSTRAIN, *ends)):
         return make_message(text, None, [], [])
     whole = begun + text
-    reading = PartialMessage()
+    reading = PartialMessage(tools=tools)
     for message in read_messages(whole, ends=ends, skip_body=skip_body):
+        header = message.header
         if message.invented:
-            who = shorten(" ".join(message.header.sender))
+            who = shorten(" ".join(header.sender))
             reading.refuse(whole[message.start :], f"a message from {who} was invented; end the turn instead")
             break
         written = whole[max(message.start, len(begun)) : message.end]
-        if message.header.problem:
-            reading.refuse(written, message.header.problem)
+        if header.problem:
+            reading.refuse(written, header.problem)
         elif message.stray:
             reading.refuse(written, f"{shorten(message.stray)} stands where a message's header was expected")
-        elif message.body is None and message.header.recipient is not None:
-            reading.refuse(written, f"the message to {shorten(message.header.recipient)} was cut before its {BODY}")
         elif message.body is not None:
             read(message, written, reading)
-        elif message.header == Header() and not message.opened and reading == PartialMessage():
+        elif header.recipient is not None:
+            reading.refuse(written, f"the message to {shorten(header.recipient)} was cut before its {BODY}")
+        elif header == Header() and not message.opened and reading == PartialMessage(tools=tools):
             reading.refuse(written, "an end marker stands where a message was expected")
     return reading.message()

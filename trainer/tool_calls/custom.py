@@ -1,4 +1,4 @@
-"""Tool formats that come from elsewhere: the tokenizer's own response template, a user's function, or none at all."""
+"""Tool formats from elsewhere: the tokenizer's own response template, a user's function, or plain text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...envs.core import ConfigurationError, MalformedCall, Message, ToolSchema
 from .assistant_message import make_call, make_message, split_thinking
 
 ToolParser = Callable[[str], Message]
-"""A user's own parser: text of one turn -> assistant message. A ValueError says that the turn cannot be read."""
+"""A user's own parser: text of one turn -> assistant message. It raises a ValueError if it cannot read the turn."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -47,7 +47,7 @@ class ResponseTemplateFormat:
             calls = [make_call(jmespath.search(self.payload, each), tools=tools) for each in found]
             content = parsed.get("content") or ""
             content.encode()
-        except Exception as error:  # the template's own code runs here, on whatever the model wrote
+        except Exception as error:  # the template's own code runs here, and may raise anything
             thinking, content = split_thinking(text, prefix)
             malformed: list[MalformedCall] = [{"text": content, "error": str(error) or type(error).__name__}]
             return make_message(content, thinking, [], malformed)
@@ -74,17 +74,15 @@ class CallableFormat:
         if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
             raise TypeError(f"tool_format must return an assistant message (a dict), got {message!r}")
         for call in message.get("tool_calls") or []:
-            _check_call(call)
+            function: Any = call.get("function") if isinstance(call, dict) else None
+            if (
+                not isinstance(function, dict)
+                or not isinstance(function.get("name"), str)
+                or "arguments" not in function
+            ):
+                form = "{'function': {'name': str, 'arguments': dict}}"
+                raise TypeError(f"tool_format must return tool calls such as {form}, got {call!r}")
         return {"content": "", **message, "role": "assistant"}
-
-
-def _check_call(call: Any) -> None:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or "arguments" not in function:
-        raise TypeError(
-            f"tool_format must return tool calls such as {{'function': {{'name': str, 'arguments': dict}}}}, "
-            f"got {call!r}"
-        )
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

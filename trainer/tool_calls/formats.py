@@ -30,13 +30,13 @@ class ToolFormat(Protocol):
         """The assistant message that this text means.
 
         Args:
-            text: What the model wrote in this turn, without its end-of-turn token.
+            text: The model's text of this turn, without its end-of-turn token.
             prefix: The rendered text before it; a template may have begun the turn there (say with `<think>`).
             tools: The tools of the episode.
 
         Returns:
             `content`, `reasoning_content` where there is thinking, `tool_calls`, and `malformed` for calls that
-            cannot be read. A call has an `id` only if the model wrote one. Never raises on what a model may write.
+            cannot be read. A call has an `id` only if the model wrote one. Never raises, whatever the model wrote.
         """
         ...
 
@@ -44,8 +44,8 @@ class ToolFormat(Protocol):
 def parse_ended(found: ToolFormat, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
     """`found.parse` for an answer that the model ended by itself, which may hold calls in a thought it never closed.
 
-    Calls that end such a thought are meant, and are read. Other calls in it cannot be told from mere thoughts of a
-    call: they are malformed, so that the model is told instead of being taken to have stopped.
+    Calls at the end of such a thought are read. Other calls in it may be mere thoughts of a call: they are malformed,
+    so that the model gets an error. Otherwise the episode would end.
     """
     message = found.parse(text, prefix=prefix, tools=tools)
     thought = message.get("reasoning_content")
@@ -70,10 +70,10 @@ class Conventions:
     """The form that a family's templates require of calls and results, beside the syntax.
 
     Attributes:
-        call_id: The id of a call to which the model gave none, with `{name}` and `{index}` (within the episode).
-        allowed_ids: Ids that the templates take, as a regular expression; others are replaced.
+        call_id: The id of a call that has none, with `{name}` and `{index}` (within the episode).
+        allowed_ids: A regular expression of the ids that the templates take; other ids are replaced.
         numbers: Some templates number tool results themselves. An observation is rendered alone, so the numbers would
-            restart at 0; this regular expression finds the number to replace with the real call id.
+            restart at 0. This regular expression finds the number to replace with the real call id.
         result_roles: Roles that a tool's result may have; the first that the template renders is taken.
     """
 
@@ -90,9 +90,9 @@ class KnownFormat(ABC):
     Attributes:
         name: As in `tool_format=`.
         families: The models that use it, for people.
-        markers: Texts that all occur in the source of the chat templates of this format (of several in a tuple, one
-            does); without any it is only given by name.
-        end_tokens: Tokens that end a turn in these families, beside those that the tokenizer and the model tell.
+        markers: Texts that all occur in the source of the chat templates of this format; of the texts in a tuple, one
+            is enough. A format without markers has to be given by name.
+        end_tokens: Tokens that end a turn in these families, beside those that the tokenizer and the model name.
         conventions: The form that the templates require of calls and results.
     """
 
@@ -107,7 +107,7 @@ class KnownFormat(ABC):
         """The assistant message that this text means; see `ToolFormat`."""
 
     def missing_marker(self, source: str) -> str | None:
-        """A marker that a template's source lacks."""
+        """The first marker that a template's source lacks."""
         for marker in self.markers:
             choices = (marker,) if isinstance(marker, str) else marker
             if not any(each in source for each in choices):
@@ -122,7 +122,7 @@ class TextFormat(KnownFormat):
     Attributes:
         spans: Cuts the calls out of the text.
         payload: JMESPath: a call's payload -> `{name, arguments}`, and `id` where the model writes one.
-        values: The arguments are JSON, text only (XML), or may be Python literals.
+        values: The arguments are JSON, or text (XML), or may be Python literals.
         thinking: The markers around thoughts.
         wrappers: Markers around calls or content; they are removed.
     """
@@ -192,17 +192,16 @@ class TextFormat(KnownFormat):
         return thoughts, "".join([*rest, text[position:]]).lstrip("\n") if thoughts else text
 
     def _read(self, span: Span, tools: Sequence[ToolSchema]) -> tuple[list[ToolCall], list[str]]:
-        """The calls of a span, and what is wrong with those that cannot be read."""
+        """The calls of a span, and the errors of the calls that cannot be read."""
         if span.error:
             return [], [span.error]
         payloads = span.payload if isinstance(span.payload, list) else [span.payload]
         calls: list[ToolCall] = []
         errors = [] if payloads else ["a list of tool calls without a call"]
+        textual, python = self.values == "text", self.values == "python"
         for each in payloads:
             try:
-                mapped = self._mapped(each)
-                textual, python = self.values == "text", self.values == "python"
-                calls.append(make_call(mapped, tools=tools, python=python, textual=textual))
+                calls.append(make_call(self._mapped(each), tools=tools, python=python, textual=textual))
             except ValueError as error:
                 errors.append(str(error))
         return calls, errors

@@ -11,15 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .gemma_values import brace_literals
-from .value_readers import (
-    Found,
-    PythonLiterals,
-    read_json_at,
-    refuse_halves,
-    shorten,
-    skip_space,
-)
+from .literals import PythonLiterals, brace_literals
+from .value_readers import Found, read_json_at, reading_error, shorten, skip_space
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -36,12 +29,6 @@ _LONGEST_HEADER = 512  # characters; so that a hostile text without the header's
 _NAME = r"[\w.\-]{1,256}"
 
 
-def reading_error(text: str, position: int, expected: str) -> ValueError:
-    if position >= len(text):
-        return ValueError(f"the call is cut off: expected {expected}, got the end of the text")
-    return ValueError(f"expected {expected}, got {shorten(text[position : position + 30])}")
-
-
 # JSON.
 
 
@@ -53,12 +40,12 @@ def json_payload(text: str, start: int) -> Reading:
     return Reading(payload=payload, end=end)
 
 
-def json_list_or(reader: Reader) -> Reader:
-    """A reader of a JSON list of calls where one begins, and otherwise of what `reader` reads."""
-    return lambda text, start: (json_payload if _LIST.match(text, start) else reader)(text, start)
+def json_or(reader: Reader) -> Reader:
+    """A reader of calls in JSON where an object or a list of objects begins, and of other calls by `reader`."""
+    return lambda text, start: (json_payload if _JSON.match(text, start) else reader)(text, start)
 
 
-_LIST = re.compile(r"\s*\[\s*\{")
+_JSON = re.compile(r"\s*(?:\[\s*)?\{")
 
 
 def named_json(header: str) -> Reader:
@@ -75,7 +62,6 @@ def named_json(header: str) -> Reader:
         name = match["name"].strip() if match else ""
         if not match or not name:
             raise reading_error(text, first, "the name of a tool")
-        refuse_halves(text, first, match.end())
         arguments, end = read_json_at(text, match.end())
         if not isinstance(arguments, dict | str):  # a text may hold the object, see `read_arguments`
             raise ValueError(f"the arguments of {name!r} must be a JSON object, got {shorten(arguments)}")
@@ -104,8 +90,8 @@ class _Calls(PythonLiterals):
         if not match:
             raise self.error(start, "a key and '='")
         first = match.end()
-        quoted = self.text[first : first + 1] in ("'", '"')
-        value, end = self.string(first, _AFTER_ARGUMENT) if quoted else self.json_or_value(first)
+        is_text = self.text.startswith(("'", '"'), first)
+        value, end = self.quoted(first, _AFTER_ARGUMENT) if is_text else self.json_or_value(first)
         return (match["key"], value), end
 
 
@@ -163,7 +149,6 @@ def brace_call(quote: str = '<|"|>') -> Reader:
         match = opening.match(text, first)
         if not match:
             raise reading_error(text, first, "`call:`, the name of a tool and '{'")
-        refuse_halves(text, first, match.end())
         reader = literals(text)
         arguments, end = reader.whole(lambda: reader.object(match.end()))
         return Reading(payload={"name": match["name"], "arguments": arguments}, end=end)

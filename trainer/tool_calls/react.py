@@ -12,13 +12,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ...envs.core import MalformedCall, Message, ToolCall, ToolSchema
 from .assistant_message import make_call, make_message, split_thinking
 from .formats import KnownFormat
-from .value_readers import PythonLiterals, read_json_at, shorten, skip_space
+from .literals import PythonLiterals
+from .value_readers import read_json_at, shorten, skip_space
 
 _SYNTAX = """\
 To use a tool, write exactly these three lines, and then stop:
@@ -31,10 +34,10 @@ The action is the name of one tool, and its input one JSON object with the argum
 The result comes back as `Observation: ...`. Never write an observation yourself.
 You may use tools as often as you need. An answer without an action is your final answer."""
 
-# A label begins its line. An observation may have the number and the name that tell several results apart.
+# A label begins its line. An observation may have a number and a name, which tell several results apart.
 _LABEL = re.compile(
-    r"^[ \t]*(?:(?P<label>Action Input|Action|Thought|Final Answer)"
-    r"|(?P<observation>Observation)(?: \d{1,9})?(?: \([^()\n]{0,99}\))?)[ \t]*:",
+    r"^[ \t]*(?P<name>Action Input|Action|Thought|Final Answer|Observation)"
+    r"(?:(?<=Observation)(?: \d{1,9})?(?: \([^()\n]{0,99}\))?)?[ \t]*:",
     re.MULTILINE,
 )
 _FENCE = re.compile(r"\s*```[\w-]*[ \t]*\n?")
@@ -46,17 +49,17 @@ _INVENTED = "an Observation was invented; stop after the Action Input and wait f
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class ReActFormat(KnownFormat):
-    """Calls as text; `instructions` tells the model of it, and `observation` of the results."""
+    """Calls as lines of text. `instructions` describes the syntax to the model, `observation` gives it the results."""
 
     name: str = "react"
     families: str = "models whose chat template does not render tools"
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        """What the system prompt begins with: the tools and how to call them."""
+        """The beginning of the system prompt: the tools and how to call them."""
         return "\n\n".join(["You have these tools:", *map(describe_tool, tools), _SYNTAX])
 
     def observation(self, results: Sequence[Message]) -> Message:
-        """The user message that tells the model of the results of its calls, in their order.
+        """The user message with the results of the model's calls, in their order.
 
         Raises:
             ValueError: there are no results, or one has content that is not text.
@@ -73,48 +76,37 @@ class ReActFormat(KnownFormat):
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
         thinking, text = split_thinking(text, prefix)
-        if not tools:  # then the model was told of no labels, and an answer may well have such lines
+        if not tools:  # the prompt described no labels, and an answer may well have such lines
             return make_message(text, thinking, [], [])
-        labels = [_Label.of(each) for each in _LABEL.finditer(text)]
+        labels = list(_LABEL.finditer(text))
         calls: list[ToolCall] = []
         malformed: list[MalformedCall] = []
         content, position, index, acted = [], 0, 0, False
         text_end = len(text.rstrip())
-        while index < len(labels) and labels[index].name != "Final Answer":
+        while index < len(labels) and labels[index]["name"] != "Final Answer":
             label, following = labels[index], labels[index + 1 : index + 3]
             index += 1
-            if label.name == "Observation" and acted:
-                content.append(text[position : label.start])
-                malformed.append({"text": text[label.start :], "error": _INVENTED})
+            if label["name"] == "Observation" and acted:
+                content.append(text[position : label.start()])
+                malformed.append({"text": text[label.start() :], "error": _INVENTED})
                 return make_message("".join(content), thinking, calls, malformed)
-            if label.name != "Action":
+            if label["name"] != "Action":
                 continue
             acted = True
             action = _read_action(text, label, following)
-            content.append(text[position : label.start])
+            content.append(text[position : label.start()])
             position = action.end
             try:
                 calls.append(_call(action, tools, last=position >= text_end))
             except ValueError as error:
-                malformed.append({"text": text[label.start : position], "error": str(error)})
+                malformed.append({"text": text[label.start() : position], "error": str(error)})
         content.append(text[position:])
         return make_message("".join(content), thinking, calls, malformed)
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class _Label:
-    name: str
-    start: int
-    end: int
-
-    @classmethod
-    def of(cls, found: re.Match[str]) -> _Label:
-        return cls(name=found["label"] or found["observation"], start=found.start(), end=found.end())
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
 class _Action:
-    """What stands in an action and its input, which end before `text[end]`; no input line: `arguments` is None."""
+    """An action and its input, which end before `text[end]`; without an input line `arguments` is None."""
 
     name: str
     arguments: str | None
@@ -122,24 +114,25 @@ class _Action:
     whole: bool = True  # the arguments are one value, and nothing else
 
 
-def _read_action(text: str, label: _Label, following: Sequence[_Label]) -> _Action:
+def _read_action(text: str, label: re.Match[str], following: Sequence[re.Match[str]]) -> _Action:
     """The action that begins at a label, with the input that the next label may begin."""
-    line_end = text.find("\n", label.end)
+    line_end = text.find("\n", label.end())
     line_end = len(text) if line_end < 0 else line_end
-    name = text[label.end : line_end].strip()
-    given = following and following[0].name == "Action Input" and not text[line_end : following[0].start].strip()
-    if not given:
+    name = text[label.end() : line_end].strip()
+    given = following and following[0]["name"] == "Action Input"
+    if not given or text[line_end : following[0].start()].strip():
         return _Action(name=name, arguments=None, end=line_end)
-    stop = following[1].start if len(following) > 1 else len(text)
-    arguments, length, whole = _read_input(text[following[0].end : stop])
-    return _Action(name=name, arguments=arguments, end=following[0].end + length, whole=whole)
+    start = following[0].end()
+    stop = following[1].start() if len(following) > 1 else len(text)
+    arguments, length, whole = _read_input(text[start:stop])
+    return _Action(name=name, arguments=arguments, end=start + length, whole=whole)
 
 
 def _read_input(text: str) -> tuple[str, int, bool]:
     """The text of an action's input, without its fence; the characters that it takes; and whether it is one value.
 
     Args:
-        text: What stands between the label and the next one. Lines after the input are not part of it.
+        text: The text between the label and the next one. Lines after the input are not part of the input.
     """
     fence = _FENCE.match(text)
     start = skip_space(text, fence.end() if fence else 0)
@@ -149,17 +142,11 @@ def _read_input(text: str) -> tuple[str, int, bool]:
 
 
 def _value_end(text: str, start: int) -> int:
-    """Where the value in JSON or Python that begins at `start` ends; `start` where there is no complete one."""
-    for read in (read_json_at, _read_python_at):
-        try:
-            return read(text, start)[1]
-        except (ValueError, RecursionError, MemoryError):
-            continue
+    """Where the value in JSON or Python that begins at `start` ends; `start` if there is no complete value."""
+    for read in (partial(read_json_at, text), PythonLiterals(text).value):
+        with suppress(ValueError, RecursionError, MemoryError):
+            return read(start)[1]
     return start
-
-
-def _read_python_at(text: str, start: int) -> tuple[Any, int]:
-    return PythonLiterals(text).value(start)
 
 
 def _call(action: _Action, tools: Sequence[ToolSchema], *, last: bool) -> ToolCall:
@@ -185,7 +172,7 @@ def describe_tool(tool: ToolSchema) -> str:
 
 
 def _text(message: Message) -> str:
-    """The text of a result, parts joined."""
+    """The text of a result, with its parts joined."""
     content = message.get("content") or ""
     parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
     for part in parts:

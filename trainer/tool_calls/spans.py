@@ -1,4 +1,4 @@
-"""Spans: where the calls stand in the text of an answer, and what they say."""
+"""Spans: where the calls stand in the text of an answer, and their payloads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .payload_readers import Reader
-from .value_readers import shorten
+from .payload_readers import Reader, json_payload, python_calls, python_tag_call
+from .value_readers import shorten, skip_space
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -100,6 +100,9 @@ class _Cutter:
             error = f"not valid: {shorten(text[behind.end() : stop])} follows the call"
             return self._malformed(text, start, reading.end, error)
         end = marker.end() if marker and marker[0] == self.closing else stop
+        echo, body = skip_space(text, end), text[first : reading.end].strip()
+        if body.endswith((")", "]", "}")) and text.startswith(body, echo):  # LFM2 may repeat a call behind its mark
+            end = echo + len(body)
         return Span(start=start, end=end, payload=reading.payload)
 
     def _malformed(self, text: str, start: int, place: int, error: str) -> Span:
@@ -115,3 +118,68 @@ class _Cutter:
         stop = marker.start() if marker else len(text)
         end = marker.end() if marker and marker[0] == self.ends else stop
         return Span(start=start, end=end, error=error)
+
+
+# Calls that no marker opens: the answer is a call, or begins with one.
+
+_PYTHON_TAG, _PYTHON_START = "<|python_tag|>", "<|python_start|>"
+_CALL_KEY = re.compile(r'"(name|parameters)"\s*:')
+_ARGUMENT_KEYS = frozenset({"parameters", "arguments"})
+_BETWEEN = re.compile(r"[;\s]*+")
+_CALL_LIST = re.compile(r"\[\s*[\w.\-]+\(")
+
+
+def json_answer(text: str) -> Iterator[Span]:
+    """JSON objects with a name and parameters that begin the answer, separated by semicolons or white space.
+
+    They may also follow `<|python_tag|>`, and so may `name.call(key=value)`. An object without parameters that is more
+    than a name is an answer in JSON, and no call.
+    """
+    start = 0
+    first = skip_space(text, 0)
+    if not text.startswith("{", first) or not _is_call(text, first):
+        start = first = text.find(_PYTHON_TAG)
+    while 0 <= first < len(text):
+        tagged = text.startswith(_PYTHON_TAG, first)
+        first = skip_space(text, first + len(_PYTHON_TAG)) if tagged else first
+        if not tagged and not (text.startswith("{", first) and _is_call(text, first)):
+            return
+        span = _json_span(text, start, first)
+        yield span
+        start = span.end
+        first = _BETWEEN.match(text, start).end()  # type: ignore[union-attr]  # it matches anywhere
+
+
+def _json_span(text: str, start: int, first: int) -> Span:
+    following = text.find(_PYTHON_TAG, first)
+    reader = json_payload if text.startswith("{", first) else python_tag_call
+    return _span(reader, text, start, first, len(text) if following < 0 else following)
+
+
+def _is_call(text: str, first: int) -> bool:
+    """Whether the object that begins here has a call's keys, or would have if it went on."""
+    span = _json_span(text, first, first)
+    if isinstance(span.payload, dict):
+        return not _ARGUMENT_KEYS.isdisjoint(span.payload) or span.payload.keys() == {"name"}
+    return bool(_CALL_KEY.search(text, first, span.end))
+
+
+def llama4_answer(text: str) -> Iterator[Span]:
+    """`[name(key=value), ...]` that begins the answer or follows `<|python_start|>`, or calls in JSON."""
+    start, first = 0, skip_space(text, 0)
+    if not _CALL_LIST.match(text, first):
+        start = text.find(_PYTHON_START)
+        first = skip_space(text, start + len(_PYTHON_START))
+    if start >= 0 and _CALL_LIST.match(text, first):
+        yield _span(python_calls, text, start, first, len(text))
+    else:
+        yield from json_answer(text)
+
+
+def _span(reader: Reader, text: str, start: int, first: int, stop: int) -> Span:
+    """The call whose payload begins at `first`; malformed up to `stop`."""
+    try:
+        reading = reader(text, first)
+    except ValueError as problem:
+        return Span(start=start, end=stop, error=str(problem))
+    return Span(start=start, end=reading.end, payload=reading.payload)

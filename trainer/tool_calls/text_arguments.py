@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from .payload_readers import Reader, Reading, reading_error
-from .value_readers import next_end, read_json_at, refuse_halves, skip_space
+from .payload_readers import Reader, Reading
+from .spans import Spans, tagged
+from .value_readers import next_end, read_json, reading_error, skip_space
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -35,7 +36,6 @@ class _Marks:
         name = _unquoted(opening["name"]) if opening else ""
         if not opening or not name:
             raise reading_error(text, first, "the name of a tool")
-        refuse_halves(text, first, opening.end())
         values, end = self._values(text, opening.end())
         # The text is copied only here: failed readings would copy the same text again and again.
         arguments = {key: self._value(text[begin:stop], is_json) for key, begin, stop, is_json in values}
@@ -53,32 +53,31 @@ class _Marks:
                 argument = self.argument.match(text, position)
                 if not argument:
                     raise reading_error(text, position, f"an argument or {self.call_close}")
-                stop = next_end(text, self.value_end, argument.end() + len(self.value_close))
-                lost = next_end(text, self.lost_end, argument.end())
-                is_lost = lost is not None and (stop is None or lost < stop)
-                end_of_value = lost if is_lost else None if stop is None else stop - len(self.value_close)
-                if end_of_value is None or (is_lost and not self._takes_lost(text, argument.end(), end_of_value)):
+                found = self._value_end(text, argument.end())
+                if found is None:
                     raise ValueError(f"the call is cut off: {argument['key']!r} has no {self.value_close}")
-                stop = end_of_value if is_lost else end_of_value + len(self.value_close)
-                refuse_halves(text, position, stop)
                 is_json = argument.groupdict().get("json") is not None
-                values.append((_unquoted(argument["key"]), argument.end(), end_of_value, is_json))
-                position = skip_space(text, stop)
+                values.append((_unquoted(argument["key"]), argument.end(), found[0], is_json))
+                position = skip_space(text, found[1])
         except ValueError as error:
             dead.update(dict.fromkeys(passed, str(error)))
             raise
         return values, end.end()
 
-    def _takes_lost(self, text: str, start: int, end: int) -> bool:
-        """Whether a value may lack its mark: a mark within it would mean that the syntax behind that is broken."""
-        mark = next_end(text, re.compile(re.escape(self.value_close[:-1])), start)  # a broken one, too
-        return not self.strict and (mark is None or mark > end)
+    def _value_end(self, text: str, start: int) -> tuple[int, int] | None:
+        """Where a value ends, and where its mark does; the mark may be missing. None if the call was cut."""
+        closed = next_end(text, self.value_end, start + len(self.value_close))
+        lost = next_end(text, self.lost_end, start)
+        if lost is None or (closed is not None and closed <= lost):
+            return None if closed is None else (closed - len(self.value_close), closed)
+        # A mark within the value, even a broken one, would mean that the syntax behind that mark is broken.
+        mark = next_end(text, re.compile(re.escape(self.value_close[:-1])), start)
+        return None if self.strict or (mark is not None and mark <= lost) else (lost, lost)
 
     def _value(self, text: str, is_json: bool) -> Any:
         if is_json:
             with suppress(ValueError):  # it stays text, which the tool's schema may tell how to read
-                value, end = read_json_at(text, 0)
-                return value if skip_space(text, end) == len(text) else text
+                return read_json(text)
         return text.removeprefix("\n").removesuffix("\n") if self.newlines else text
 
 
@@ -95,14 +94,7 @@ def _unquoted(name: str) -> str:
 
 
 def xml_call(
-    opening: str,
-    parameter: str,
-    *,
-    parameter_close: str = "</parameter>",
-    call_close: str = "</function>",
-    outer_close: str = "</tool_call>",
-    outer_open: str = r"<tool_call>\s*<function=",
-    newlines: bool = False,
+    name: str, argument: str, closings: tuple[str, str, str], *, begins: str, newlines: bool = False
 ) -> Reader:
     """A reader of tags around the call and around each argument, whose value is text.
 
@@ -110,30 +102,47 @@ def xml_call(
     the next argument stands on a line of its own, and where nothing follows the call but another one.
 
     Args:
-        opening: A regular expression with the group `name`; quotes around the name are taken off.
-        parameter: A regular expression with the group `key`, and perhaps `json` for values that are JSON.
-        parameter_close: Ends a value.
-        call_close: Ends the call; it may be missing right before `outer_close`.
-        outer_close: What the format writes behind the call.
-        outer_open: A regular expression of what it writes before the next one.
+        name: A regular expression of the opening tag with the group `name`; quotes around the name are taken off.
+        argument: A regular expression of an argument's opening tag with the group `key`, and perhaps `json`, which
+            matches where the value is JSON.
+        closings: The marks that end an argument and a call, and the mark that the format writes behind the call; the
+            call's own may be missing right before that.
+        begins: A regular expression of how the next call begins.
         newlines: Whether the format writes a newline before and behind each value.
     """
+    argument_close, call_close, outer_close = closings
     call_end = f"{re.escape(call_close)}|(?={re.escape(outer_close)})"
     outer = rf"(?:{re.escape(outer_close)}\s*+)"
-    behind = rf"(?:{re.escape(call_close)}\s*+{outer}?|{outer})(?:\Z|{outer_open})"
-    next_line = rf"(?<!>)\n[ \t]*{parameter}"
+    behind = rf"(?:{re.escape(call_close)}\s*+{outer}?|{outer})(?:\Z|{begins})"
     marks = _Marks(
-        opening=re.compile(opening),
-        argument=re.compile(parameter),
-        lost_end=re.compile(rf"(?={next_line}|\n?{behind})"),
+        opening=re.compile(name),
+        argument=re.compile(argument),
+        lost_end=re.compile(rf"(?=(?<!>)\n[ \t]*{argument}|\n?{behind})"),
         strict=False,
-        value_end=re.compile(rf"{re.escape(parameter_close)}(?=\s*(?:{parameter}|{call_end}|\Z))"),
-        value_close=parameter_close,
+        value_end=re.compile(rf"{re.escape(argument_close)}(?=\s*(?:{argument}|{call_end}|\Z))"),
+        value_close=argument_close,
         call_end=re.compile(call_end),
         call_close=call_close,
         newlines=newlines,
     )
     return marks.read
+
+
+def xml_calls(
+    opening: str | re.Pattern[str],
+    name: str,
+    argument: str,
+    closings: tuple[str, str, str],
+    *,
+    begins: str,
+    shared: bool = False,
+    newlines: bool = False,
+) -> Spans:
+    """Calls between an opening mark and the last of `closings`, which all calls may share; see `xml_call`."""
+    reader = xml_call(name, argument, closings, begins=begins, newlines=newlines)
+    if shared:
+        return tagged(opening, "", reader, begins=begins, ends=closings[1])
+    return tagged(opening, closings[2], reader, begins=begins)
 
 
 def argument_pairs_call(key: str, value: str, *, outer_close: str = "</tool_call>") -> Reader:
@@ -159,5 +168,11 @@ def argument_pairs_call(key: str, value: str, *, outer_close: str = "</tool_call
     return marks.read
 
 
-xml_parameters = xml_call(r"<function=(?P<name>[^<>\n]{1,256})>", r"<parameter=(?P<key>[^<>\n]{1,256})>", newlines=True)
+xml_parameters = xml_call(
+    r"<function=(?P<name>[^<>\n]{1,256})>",
+    r"<parameter=(?P<key>[^<>\n]{1,256})>",
+    ("</parameter>", "</function>", "</tool_call>"),
+    begins=r"<tool_call>\s*<function=",
+    newlines=True,
+)
 argument_pairs = argument_pairs_call("arg_key", "arg_value")
