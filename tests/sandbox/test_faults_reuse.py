@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gymnast.sandbox import DockerExecutor, Executor, ExecutorPool, LocalExecutor
-from gymnast.sandbox.pool.lease import LeasedExecutor
 
 from . import faults
 from .faults import Box
+from .pools import inner
 
 kind, shared_box, box = faults.kind, faults.shared_box, faults.box
 
@@ -99,10 +99,9 @@ async def seen(box: Executor, kind: str) -> list[Any]:
 
 def identity(box: Executor) -> object:
     """What is the same for one container, or one supervisor on this machine."""
-    assert isinstance(box, LeasedExecutor)
-    inner = box._box
-    assert isinstance(inner, DockerExecutor | LocalExecutor)
-    return inner._launched if isinstance(inner, DockerExecutor) else inner._process
+    executor = inner(box)
+    assert isinstance(executor, DockerExecutor | LocalExecutor)
+    return executor._launched if isinstance(executor, DockerExecutor) else executor._process
 
 
 @pytest.mark.fault(48)

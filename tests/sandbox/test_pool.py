@@ -21,9 +21,9 @@ from gymnast.sandbox import (
     Status,
 )
 from gymnast.sandbox.docker.client import Launched
-from gymnast.sandbox.pool.lease import LeasedExecutor
 
-from .boxes import eventually, own_containers, usable
+from .boxes import own_containers, usable
+from .pools import at_rest, inner
 
 pytestmark = [pytest.mark.usefixtures("nothing_left")]
 
@@ -35,19 +35,14 @@ def recipe(**arguments: object) -> DockerExecutor:
 
 
 def container_of(box: Executor) -> str:
-    assert isinstance(box, LeasedExecutor)
-    assert isinstance(box._box, DockerExecutor)
-    assert box._box._launched is not None
-    return box._box._launched.container
+    executor = inner(box)
+    assert isinstance(executor, DockerExecutor)
+    assert executor._launched is not None
+    return executor._launched.container
 
 
 def docker(*arguments: str) -> None:
     subprocess.run(["docker", *arguments], check=True, capture_output=True)
-
-
-async def at_rest(pool: ExecutorPool) -> bool:
-    """Wait until every box is idle."""
-    return await eventually(lambda: pool.statistics.boxes == pool.statistics.idle, 15)
 
 
 async def test_nothing_crosses_from_lease_to_lease() -> None:

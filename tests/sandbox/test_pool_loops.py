@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -26,26 +24,10 @@ from gymnast.sandbox import (
     ScriptedExecutor,
 )
 
+from . import pools
 from .boxes import eventually, usable
 
-
-def children() -> set[str]:
-    found: set[str] = set()
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # a thread that has just ended
-            found.update((thread / "children").read_text().split())
-    return found
-
-
-@pytest.fixture(autouse=True)
-def no_process_left() -> Iterator[None]:
-    """Fails the test if a process of its own is there five seconds later."""
-    before = children()
-    yield
-    deadline = time.monotonic() + 5
-    while not children() <= before:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+no_process_left = pools.no_process_left
 
 
 # --- event loops ------------------------------------------------------------------------------------------------

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
-import time
 import weakref
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,37 +20,12 @@ from gymnast.sandbox import (
     ScriptedExecutor,
     pool_of,
 )
-from gymnast.sandbox.pool.lease import LeasedExecutor
 
+from . import pools
 from .boxes import eventually, usable
+from .pools import at_rest, inner
 
-
-def children() -> set[str]:
-    found: set[str] = set()
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # a thread that has just ended
-            found.update((thread / "children").read_text().split())
-    return found
-
-
-@pytest.fixture(autouse=True)
-def no_process_left() -> Iterator[None]:
-    """Fails the test if a process of its own is there five seconds later."""
-    before = children()
-    yield
-    deadline = time.monotonic() + 5
-    while not children() <= before:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def inner(box: Executor) -> Executor:
-    assert isinstance(box, LeasedExecutor)
-    return box._box
-
-
-async def at_rest(pool: ExecutorPool, boxes: int) -> bool:
-    return await eventually(lambda: pool.statistics.boxes == pool.statistics.idle == boxes, 15)
+no_process_left = pools.no_process_left
 
 
 # --- turns ------------------------------------------------------------------------------------------------------
@@ -268,7 +239,7 @@ async def test_the_numbers_add_up() -> None:
 
     async with ExecutorPool(LocalExecutor(), max_boxes=2, max_uses=5) as pool:
         await asyncio.gather(*(episode() for _ in range(20)))
-        assert await eventually(lambda: pool.statistics.boxes == pool.statistics.idle, 15)
+        assert await at_rest(pool)
         now = pool.statistics
         assert (now.leases, now.leased, now.waiting, now.creating) == (20, 0, 0, 0)
         assert now.resets + now.retired["max_uses"] == 20

@@ -21,11 +21,7 @@ from gymnast.sandbox import (
 )
 
 from .boxes import eventually, usable
-
-
-async def at_rest(pool: ExecutorPool, boxes: int) -> bool:
-    return await eventually(lambda: pool.statistics.boxes == pool.statistics.idle == boxes, 15)
-
+from .pools import at_rest
 
 # --- warm boxes -------------------------------------------------------------------------------------------------
 
@@ -119,7 +115,7 @@ async def test_a_pool_keeps_fresh_boxes_once_they_are_asked_for() -> None:
     async with contextlib.AsyncExitStack() as leases, ExecutorPool(ScriptedExecutor([]), max_boxes=4, warm=1) as pool:
         async with pool.lease(fresh=True):
             pass
-        assert await eventually(lambda: pool.statistics.boxes == pool.statistics.idle == 2, 5)
+        assert await at_rest(pool, 2)
         for _ in range(3):
             await leases.enter_async_context(pool.lease())
         waiting = asyncio.ensure_future(pool.lease().__aenter__())

@@ -10,9 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ from gymnast.sandbox import (
     Status,
 )
 
-from .boxes import daemon_of
+from .boxes import daemon_of, eventually
 
 FORK_AND_WAIT = "import os, time\nfor _ in range({count}):\n    if os.fork() == 0: time.sleep(600)\n"
 
@@ -67,16 +66,6 @@ def processes_of(root: Path) -> list[int]:
         except OSError:
             pass  # gone meanwhile
     return found
-
-
-async def eventually(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether a condition of the outside world becomes true in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        await asyncio.sleep(0.01)
-    return True
 
 
 def alive(pid: int) -> bool:
