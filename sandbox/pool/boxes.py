@@ -1,7 +1,7 @@
-"""The life of a pool's boxes: each is made, lent, cleaned and closed by tasks of its own; `scheduler.py` says when.
+"""The life of a pool's boxes, which are made, lent, cleaned and closed; `scheduler.py` says when.
 
-A box is in one `State`. Whatever takes time (making, checking, resetting or closing a box) is a task, and all these
-tasks end in `_step_done` or `_disposed`. Everything else happens between two awaits: no cancellation can interrupt it.
+A box is in one `State`. Making, checking, resetting and closing a box take time: each is a task, which ends in
+`_step_done` or `_disposed`. Everything else happens between two awaits, so no cancellation can interrupt it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from .states import Box, PoolOptions, State, Subpool
-from .statistics import Counters
+from .statistics import PoolStatistics
 
 logger = logging.getLogger("gymnast.sandbox")
 
@@ -25,19 +25,19 @@ class Boxes:
     """All boxes that count against `max_boxes`, in one event loop. Boxes are counted as their states change.
 
     Args:
-        options: when a box is used up.
-        counters: where to count.
-        creators: boxes that are made at a time.
+        options: when to replace a box.
+        counters: the numbers to add to.
+        creators: boxes to make at a time.
         ready: called with a box that is clean and has just answered.
         closing: called with a box that was on its way to a lease and is closed instead.
-        gone: called when a box does not count any more.
-        failed: called with a box that could not be made and does not count any more.
+        gone: called when a box no longer counts.
+        failed: called with a box that could not be made, and with its error.
     """
 
     def __init__(
         self,
         options: PoolOptions,
-        counters: Counters,
+        counters: PoolStatistics,
         creators: int,
         *,
         ready: Callable[[Box], None],
@@ -60,6 +60,14 @@ class Boxes:
 
     # Changes of state.
 
+    def enter(self, box: Box, state: State) -> None:
+        self._leave(box)
+        box.state, box.since = state, self._loop.time()
+        box.subpool.add(box)
+        self.count[state] += 1
+        if state is State.IDLE:
+            self.idle[box] = None
+
     def create(self, subpool: Subpool) -> None:
         executor = subpool.template.clone()
         executor.files = {}  # a lease writes its own
@@ -71,12 +79,6 @@ class Boxes:
         """Ask an idle box for a sign of life; when it gives one, it is ready."""
         self._begin(box, State.CHECKING, self._check(box))
 
-    def rest(self, box: Box) -> None:
-        self._enter(box, State.IDLE)
-
-    def lend(self, box: Box) -> None:
-        self._enter(box, State.LEASED)
-
     def move(self, box: Box, subpool: Subpool) -> None:
         """Let a box count for another subpool."""
         box.subpool.remove(box)
@@ -84,7 +86,7 @@ class Boxes:
         subpool.add(box)
 
     def take_back(self, box: Box) -> None:
-        """A box that was not used is ready at once, any other after its reset, unless it is used up."""
+        """Reset a box whose lease is over, or close it if it is used up; an unused one is ready at once."""
         if box.lease is None:
             self._become_ready(box)
             return
@@ -100,7 +102,7 @@ class Boxes:
         """Close a box in the background; it counts until it is gone."""
         if box.made:
             self.counters.retired[reason] += 1
-        self._enter(box, State.CLOSING)
+        self.enter(box, State.CLOSING)
         if box.lease is not None:
             box.lease.end("the pool of this box was closed")
         if box.task is not None:
@@ -109,7 +111,7 @@ class Boxes:
             self._dispose(box)
 
     def why_retire(self, box: Box) -> str | None:
-        """The category of the reason for which a box should not serve another lease."""
+        """The category of the reason why a box should not serve another lease; None without one."""
         if box.executor.retire_reason is not None:
             return box.executor.retire_reason.category
         if box.uses and not self.options.reuse:
@@ -122,13 +124,11 @@ class Boxes:
         return "age" if self._loop.time() - box.born > box.executor.lifetime / 2 else None
 
     def close_if_worn(self, box: Box) -> bool:
-        """Close an idle box that is too old, or known to be dead."""
+        """Close an idle box that is too old, or known to be dead; return whether it was."""
         reason = self.why_retire(box)
-        if reason is None:
-            return False
-        self.counters.unhealthy += box.executor.retire_reason is not None
-        self.close(box, reason)
-        return True
+        if reason is not None:
+            self.close(box, reason)
+        return reason is not None
 
     async def close_all(self) -> None:
         """Close every box, leased ones too, and wait until they are gone."""
@@ -138,21 +138,13 @@ class Boxes:
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
-    def _enter(self, box: Box, state: State) -> None:
-        self._leave(box)
-        box.state, box.since = state, self._loop.time()
-        box.subpool.add(box)
-        self.count[state] += 1
-        if state is State.IDLE:
-            self.idle[box] = None
-
     def _leave(self, box: Box) -> None:
         if box in box.subpool.boxes[box.state]:  # a new box is in no state yet
             box.subpool.remove(box)
             self.count[box.state] -= 1
             self.idle.pop(box, None)
 
-    def _remove(self, box: Box) -> None:
+    def _forget(self, box: Box) -> None:
         self._leave(box)
         self.all.discard(box)
 
@@ -160,7 +152,7 @@ class Boxes:
 
     def _begin(self, box: Box, state: State, step: Coroutine[Any, Any, str | None]) -> None:
         """Start a step, which returns the reason to close the box, or None if it is ready."""
-        self._enter(box, state)
+        self.enter(box, state)
         box.task = self._loop.create_task(step)
         self._tasks.add(box.task)
         box.task.add_done_callback(functools.partial(self._step_done, box))
@@ -170,20 +162,20 @@ class Boxes:
         box.task = None
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception) and box.state is State.CREATING:
-            self._remove(box)
+            self._forget(box)
             box.error = error
             box.subpool.failures += 1
             self.counters.failed_creations += 1
             self._failed(box, error)
         elif box.state is State.CLOSING:  # `close` came while the step ran
             self._dispose(box)
-        elif reason := self._verdict(task, error):
+        elif reason := self._why_close(task, error):
             self.close(box, reason)
             self._closing(box)
         else:
             self._become_ready(box)
 
-    def _verdict(self, task: asyncio.Task[str | None], error: BaseException | None) -> str | None:
+    def _why_close(self, task: asyncio.Task[str | None], error: BaseException | None) -> str | None:
         if task.cancelled():  # by code that cancels every task of the loop
             return "cancelled"
         if error is not None:
@@ -208,7 +200,6 @@ class Boxes:
             await box.executor.ping(timeout=PING_SECONDS)
         except Exception as error:
             logger.info("an idle box gave no sign of life and is replaced: %s", error)
-            self.counters.unhealthy += 1
             return "unhealthy"
         return None
 
@@ -219,7 +210,6 @@ class Boxes:
         except Exception as error:
             logger.info("a box could not be reset and is replaced: %s", error)
             return "reset failed"
-        self.counters.resets += 1
         return self.why_retire(box)
 
     def _dispose(self, box: Box) -> None:
@@ -236,10 +226,10 @@ class Boxes:
 
     def _disposed(self, box: Box, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled():  # at the end of the loop, perhaps before the task began
+        if task.cancelled():  # at the end of the loop, perhaps before it began: the box is not closed yet
             self._dispose(box)
             return
-        self._remove(box)
+        self._forget(box)
         if (error := task.exception()) is not None:
             logger.error("a box of the pool could not be closed", exc_info=error)
         self._gone()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import copy
 import os
 import weakref
 from collections.abc import AsyncIterator
@@ -24,7 +25,7 @@ from ..errors import PoolLoopError, SandboxClosedError
 from ..limits import check_timeout, count_of
 from .scheduler import Scheduler
 from .states import PoolOptions
-from .statistics import Counters, PoolStatistics
+from .statistics import PoolStatistics
 
 EXIT_SECONDS = 1.0  # for a loop in another thread to take notice of the interpreter's exit
 
@@ -82,11 +83,10 @@ class ExecutorPool:
         self._options = PoolOptions(
             max_boxes=max_boxes, warm=warm, max_uses=max_uses, reuse=reuse, idle=check_timeout(idle, "idle")
         )
-        self._counters = Counters()
+        self._counters = PoolStatistics()
         self._scheduler: Scheduler | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Future[bool] | None = None  # True when the boxes are to be closed
-        self._keeper: asyncio.Task[None] | None = None  # closes them
+        self._keeper: asyncio.Task[None] | None = None  # closes the boxes when it is cancelled
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -97,9 +97,10 @@ class ExecutorPool:
     @property
     def statistics(self) -> PoolStatistics:
         """The numbers of this moment, and the counts since the pool was made."""
+        numbers = copy.deepcopy(self._counters)
         if self._scheduler is not None:
-            return self._scheduler.statistics()
-        return self._counters.snapshot(boxes=0, idle=0, leased=0, waiting=0, creating=0)
+            self._scheduler.fill_in(numbers)
+        return numbers
 
     async def open(self) -> Self:
         """Make the warm boxes; the first lease would do so too. On failure nothing is left behind.
@@ -160,8 +161,7 @@ class ExecutorPool:
         loop = asyncio.get_running_loop()
         if self._scheduler is None:
             self._scheduler, self._loop = Scheduler(self.template, self._options, self._counters), loop
-            self._stop = loop.create_future()
-            self._keeper = loop.create_task(_keep(self._scheduler, self._stop))
+            self._keeper = loop.create_task(_keep(self._scheduler))
             self._keeper.add_done_callback(lambda _: self._forget())
             _open_pools().add(self)
         elif self._loop is not loop:
@@ -195,29 +195,23 @@ class ExecutorPool:
                 "or run that loop with asyncio.run, which does so"
             )
 
-    async def _end(self, *, close: bool = True) -> None:
-        if self._keeper is not None and self._stop is not None and self._scheduler is not None:
-            self._scheduler.closing = True
-            if not self._stop.done():
-                self._stop.set_result(close)
-            await finish(_ended(self._keeper))
+    async def _end(self, *, close_boxes: bool = True) -> None:
+        if self._keeper is not None and self._scheduler is not None:
+            self._scheduler.closing, self._scheduler.close_boxes = True, close_boxes
+            self._keeper.cancel()
+            await finish(asyncio.wait({self._keeper}))
 
     def _forget(self) -> None:
-        self._scheduler = self._loop = self._stop = self._keeper = None
+        self._scheduler = self._loop = self._keeper = None
 
 
-async def _keep(scheduler: Scheduler, stop: asyncio.Future[bool]) -> None:
-    """Close the boxes if `stop` says so, or when `asyncio.run` cancels all tasks because its loop ends."""
-    close = True
+async def _keep(scheduler: Scheduler) -> None:
+    """Close the boxes when this is cancelled: by `close`, or by `asyncio.run`, which cancels all tasks at its end."""
     try:
-        close = await stop
+        await asyncio.get_running_loop().create_future()
     finally:
-        if close:
+        if scheduler.close_boxes:
             await finish(scheduler.shut_down())
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    await asyncio.wait({task})
 
 
 @cache
@@ -233,7 +227,7 @@ def _open_pools() -> weakref.WeakSet[ExecutorPool]:
         for pool in list(pools) if os.getpid() == process else ():  # a forked child has no such thread
             if pool._loop is not None and pool._loop.is_running():
                 with contextlib.suppress(TimeoutError):
-                    asyncio.run_coroutine_threadsafe(pool._end(close=False), pool._loop).result(EXIT_SECONDS)
+                    asyncio.run_coroutine_threadsafe(pool._end(close_boxes=False), pool._loop).result(EXIT_SECONDS)
 
     atexit.register(let_go)
     return pools

@@ -1,8 +1,8 @@
-"""Decides which lease gets which box, in one event loop: `pool.py` is the way in, `boxes.py` the life of the boxes.
+"""Decides which lease gets which box, in one event loop; `boxes.py` holds the life of the boxes.
 
-Each event (a lease comes or ends, a box is ready or gone) moves the waiters that it concerns from one line to another
-(`Waiters`), so its cost grows neither with the number of boxes nor with that of waiters. A lease that is cancelled
-leaves its line, and its box goes to the next.
+An event is a lease that comes or ends, or a box that is ready or gone. It moves only the waiters that it concerns from
+one line to another (`Waiters`), so its cost grows neither with the boxes nor with the waiters. A lease that is
+cancelled leaves its line, and its box goes to the next.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from .lease import LeasedExecutor
 from .lines import Line, Waiter, Waiters
 from .spares import Spares
 from .states import Box, PoolOptions, State, Subpool
-from .statistics import Counters, PoolStatistics
+from .statistics import PoolStatistics
 
 logger = logging.getLogger("gymnast.sandbox")
 
-TICK_SECONDS = 5.0  # between two searches for unused boxes; less if `idle` is short
+TICK_SECONDS = 5.0  # between two searches for boxes to close; less if `idle` is short
 
 
 class Scheduler:
-    """Lends, cleans and replaces boxes; belongs to the event loop in which it is made.
+    """Lends, cleans and replaces boxes, in the event loop in which it is made.
 
     Args:
-        template: `options.warm` boxes are kept like it.
+        template: the pool's own; the spare boxes are made like it.
         options: how many boxes, and for how long.
-        counters: where to count.
+        counters: the numbers to add to.
     """
 
-    def __init__(self, template: Executor, options: PoolOptions, counters: Counters) -> None:
+    def __init__(self, template: Executor, options: PoolOptions, counters: PoolStatistics) -> None:
         self.options = options
         self.counters = counters
         self.boxes = Boxes(
@@ -48,24 +48,25 @@ class Scheduler:
             failed=self._failed,
         )
         self.closing = False
+        self.close_boxes = True  # at the end; False where the interpreter exits first
         self._loop = asyncio.get_running_loop()
         self._waiters = Waiters()
         self._subpools: weakref.WeakValueDictionary[Hashable, Subpool] = weakref.WeakValueDictionary()
         self._spares = Spares(options, self.boxes, self._subpool(template), self._subpool(template, fresh=True))
         self._timer: asyncio.TimerHandle | None = None
 
-    def statistics(self) -> PoolStatistics:
-        idle, leased, creating = (self.boxes.count[state] for state in (State.IDLE, State.LEASED, State.CREATING))
-        return self.counters.snapshot(
-            boxes=len(self.boxes), idle=idle, leased=leased, waiting=len(self._waiters), creating=creating
-        )
+    def fill_in(self, numbers: PoolStatistics) -> None:
+        """Set the numbers of this moment."""
+        count = self.boxes.count
+        numbers.boxes, numbers.waiting = len(self.boxes), len(self._waiters)
+        numbers.idle, numbers.leased, numbers.creating = count[State.IDLE], count[State.LEASED], count[State.CREATING]
 
     # Leases.
 
     async def acquire(
         self, template: Executor, timeout: float, *, fresh: bool, priority: bool
     ) -> tuple[Box, LeasedExecutor]:
-        """Wait for a box: first come, first served, but leases with priority before all others.
+        """Wait for a box: first come, first served, but leases with priority first.
 
         Raises:
             SandboxTimeoutError: no box was free in time.
@@ -91,13 +92,15 @@ class Scheduler:
         box = waiter.turn.result()
         if box.state is not State.LEASED:
             raise SandboxClosedError("the pool was closed while a lease waited")
-        self.counters.granted(self._loop.time() - started, again=box.uses > 0)
+        self.counters.leases += 1
+        self.counters.reused += box.uses > 0
+        self.counters.wait_seconds += self._loop.time() - started
         box.uses += 1
         box.lease = LeasedExecutor(box.executor, template.files)
         return box, box.lease
 
     def release(self, box: Box) -> None:
-        """Take a box back; the rest goes on in the background."""
+        """Take a box back; it is cleaned in the background."""
         if box.state is not State.LEASED:  # the pool was closed during the lease
             return
         self._spares.note_use(box.subpool)
@@ -108,7 +111,7 @@ class Scheduler:
         self._advance()
 
     def _leave(self, waiter: Waiter) -> None:
-        """Stop waiting; a box that was granted just now goes back unused."""
+        """Stop waiting; a box that was granted in the meantime goes back unused."""
         if waiter.line is not None:
             self._waiters.remove(waiter)
             self._advance()
@@ -133,7 +136,7 @@ class Scheduler:
         if box.subpool.expecting:
             self._grant(box.subpool.expecting.first, box)
         else:
-            self.boxes.rest(box)
+            self.boxes.enter(box, State.IDLE)
         self._advance()
 
     def _closing(self, box: Box) -> None:
@@ -147,12 +150,14 @@ class Scheduler:
         self._advance()
 
     def _failed(self, box: Box, error: Exception) -> None:
-        """Tell the first waiter that expects a box; without one, pause before the next spare box.
+        """Tell the first waiter that expects a box; without one, the box was a spare one.
 
         Each waiter gets a second attempt: a container that is killed while it starts costs no episode.
         """
         subpool = box.subpool
-        if len(subpool.expecting) > subpool.coming:
+        expected = len(subpool.expecting) > subpool.coming
+        self._spares.note_failure(subpool, error, told=expected or self.closing)
+        if expected:
             waiter = subpool.expecting.first
             if isinstance(error, EngineError) and not waiter.tried_again:
                 waiter.tried_again = True
@@ -160,21 +165,18 @@ class Scheduler:
                 self.boxes.create(subpool)
             else:
                 self._end_wait(waiter, error)
-        elif not self.closing:
-            self._spares.warn(subpool, error)
-        self._spares.note_failure(subpool)
         self._advance()
 
     # Decisions.
 
     def _advance(self) -> None:
-        """Provide for the waiters in the queue, up to the first for whom there is nothing; then keep spare boxes."""
+        """Serve the queue up to the first waiter for whom there is no box; then make spare boxes."""
         if self.closing:
             return
         while self._waiters.queue and self._provide(self._waiters.queue.first):
             pass
         if self._waiters.queue and self._waiters.queue.first.priority:
-            # It gets nothing yet, so put all others behind it: the next box is for it.
+            # The next box must be for this waiter: take back the boxes on their way to waiters without priority.
             for line in self._served_lines():
                 while line.without_priority:
                     self._waiters.move_back(line)
@@ -197,7 +199,7 @@ class Scheduler:
         return True
 
     def _offer_idle(self, waiter: Waiter) -> bool:
-        """Grant the idle box that was used last, or check it first if it has not answered just now."""
+        """Grant the box that became idle last, or check it first if it has not answered just now."""
         idle = waiter.subpool.boxes[State.IDLE]
         while idle:
             box = next(reversed(idle))
@@ -220,7 +222,7 @@ class Scheduler:
         return self._room(subpool) + self.boxes.count[State.CLOSING] - len(self._waiters.slots)
 
     def _make_room(self, subpool: Subpool) -> bool:
-        """Close the box that was idle for the longest time, or one that is being made and that nobody expects."""
+        """Close the box that has been idle longest, or one that is being made and that no waiter expects."""
         for box in self.boxes.idle:
             if subpool.reused is not None or self._spares.may_evict(box.subpool):
                 self.boxes.close(box, "evicted")
@@ -232,7 +234,7 @@ class Scheduler:
         return False
 
     def _grant(self, waiter: Waiter, box: Box) -> None:
-        self.boxes.lend(box)
+        self.boxes.enter(box, State.LEASED)
         self._waiters.remove(waiter)
         waiter.turn.set_result(box)
 
@@ -247,7 +249,7 @@ class Scheduler:
     # Subpools, spare boxes and time.
 
     def _subpool(self, template: Executor, *, fresh: bool = False) -> Subpool:
-        """The boxes of a template; if `fresh`, those that are made for one lease and that no lease had before."""
+        """The boxes of a template; if `fresh`, only those that no lease has had."""
         key = (template.key, fresh)
         subpool = self._subpools.get(key)
         if subpool is None:
@@ -256,7 +258,7 @@ class Scheduler:
         return subpool
 
     def _served_lines(self) -> list[Line]:
-        """The lines whose waiters will get a box without another decision."""
+        """The lines of the waiters for whom a box is on its way."""
         return [self._waiters.slots, *(subpool.expecting for subpool in list(self._subpools.values()))]
 
     def _keep_spares(self) -> None:
@@ -265,7 +267,7 @@ class Scheduler:
                 self.boxes.create(subpool)
 
     def _watch(self) -> None:
-        """Look again in a while, as long as there is a box, a waiter or a spare box to try."""
+        """Look again in a while, as long as there is a box, a waiter or a spare box to make."""
         if self._timer is None and (self.boxes or self._waiters or self._spares.pausing):
             period = min(TICK_SECONDS, max(self.options.idle / 4, 0.05))
             self._timer = self._loop.call_later(period, self._tick)

@@ -11,7 +11,7 @@ from .states import PoolOptions, State, Subpool
 
 logger = logging.getLogger("gymnast.sandbox")
 
-PAUSES = (1.0, 60.0)  # seconds, the shortest and the longest, between attempts to make a spare box
+PAUSE_SECONDS = 1.0  # after a failure, before the next attempt to make a spare box
 SPARE_TRIES = 3  # failures in a row after which no spare box is tried until a lease gets a new one
 
 
@@ -22,7 +22,7 @@ class Spares:
         options: how many, and for how long.
         boxes: the boxes of the pool.
         main: the boxes of the pool's template.
-        fresh: its boxes that no lease has had; they are held back from other leases.
+        fresh: the template's boxes that no lease has had; they are kept from other leases.
     """
 
     def __init__(self, options: PoolOptions, boxes: Boxes, main: Subpool, fresh: Subpool) -> None:
@@ -30,7 +30,7 @@ class Spares:
         self._loop = asyncio.get_running_loop()
         self._used = self._loop.time()
         self._fresh_wanted_until = 0.0
-        self._next_try = 0.0  # after a spare box could not be made
+        self._next_try = 0.0
 
     def note_use(self, subpool: Subpool) -> None:
         """A lease begins or ends."""
@@ -38,16 +38,13 @@ class Spares:
         if subpool is self.fresh:
             self._fresh_wanted_until = self._used + self.options.idle
 
-    def note_failure(self, subpool: Subpool) -> None:
-        """A box could not be made: pause before the next spare one."""
+    def note_failure(self, subpool: Subpool, error: Exception, *, told: bool) -> None:
+        """A box could not be made. If no lease was told of the error, log it."""
         if subpool in (self.main, self.fresh):
-            pause = min(PAUSES[0] * 2.0 ** min(subpool.failures - 1, 30), PAUSES[1])
-            self._next_try = self._loop.time() + pause
-
-    def warn(self, subpool: Subpool, error: Exception) -> None:
-        """A spare box could not be made, which no lease is told."""
-        hint = "; no other is tried before a lease needs one" if subpool.failures >= SPARE_TRIES else ""
-        logger.warning("a spare box could not be made: %s%s", error, hint)
+            self._next_try = self._loop.time() + PAUSE_SECONDS
+        if not told:
+            hint = "; no other is tried before a lease needs one" if subpool.failures >= SPARE_TRIES else ""
+            logger.warning("a spare box could not be made: %s%s", error, hint)
 
     def held_back(self, *, ending: int = 0) -> int:
         """How many unused fresh boxes to keep from other leases, once `ending` leases of fresh boxes are over.
@@ -78,7 +75,7 @@ class Spares:
             waiting: leases that wait.
             blocked: some of them get nothing for now, so only fresh boxes are made.
         """
-        if not self._in_use(waiting) or self._loop.time() < self._next_try:
+        if not self._in_use(waiting) or self.pausing:
             return
         if self.fresh.failures < SPARE_TRIES:
             yield self.fresh, self.missing_fresh()
@@ -103,5 +100,5 @@ class Spares:
 
     @property
     def pausing(self) -> bool:
-        """Whether there is a later attempt to wait for."""
+        """Whether spare boxes wait for a while, because one could not be made."""
         return self._next_try > self._loop.time()

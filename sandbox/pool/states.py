@@ -12,11 +12,11 @@ from .lines import Line
 
 
 class State(IntEnum):
-    """Numbers from 0 on, so that they index lists: a pool counts by state on every event."""
+    """The state of a box. The numbers begin at 0 and index lists, as a pool counts by state on every event."""
 
     CREATING = 0
     CHECKING = 1  # asked for a sign of life
-    RESETTING = 2  # up to here a box is on its way to a lease
+    RESETTING = 2  # up to here a box will soon be ready
     IDLE = 3
     LEASED = 4
     CLOSING = 5
@@ -64,12 +64,12 @@ class Subpool:
 
 @dataclass(eq=False)
 class Box:
-    """One box of a pool. Its state changes in `Boxes` only, which counts."""
+    """One box of a pool. Only `Boxes` changes its state."""
 
     subpool: Subpool
     executor: Executor
     state: State = State.CREATING
-    since: float = 0.0  # when it came into its state
+    since: float = 0.0  # when it entered its state
     born: float = 0.0
     uses: int = 0
     answered: bool = False  # just now, so it needs no check

@@ -226,7 +226,6 @@ async def test_a_box_past_half_its_lifetime_is_replaced_so_that_none_dies_under_
         async with pool.lease() as box:
             assert inner(box) is not inner(other)
         assert pool.statistics.retired == {"age": 2}
-        assert pool.statistics.unhealthy == 0
 
 
 # --- numbers and arguments --------------------------------------------------------------------------------------
@@ -242,11 +241,10 @@ async def test_the_numbers_add_up() -> None:
         assert await at_rest(pool)
         now = pool.statistics
         assert (now.leases, now.leased, now.waiting, now.creating) == (20, 0, 0, 0)
-        assert now.resets + now.retired["max_uses"] == 20
-        assert now.created == now.boxes + sum(now.retired.values())
-        assert now.wait_seconds >= now.max_wait_seconds > 0
+        assert now.created == now.boxes + now.retired.total()
+        assert now.wait_seconds > 0
     closed = pool.statistics
-    assert (closed.boxes, closed.created) == (0, sum(closed.retired.values()))
+    assert (closed.boxes, closed.created) == (0, closed.retired.total())
 
 
 @pytest.mark.parametrize(

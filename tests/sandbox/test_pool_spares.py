@@ -74,7 +74,7 @@ async def test_a_spare_box_that_can_never_be_made_is_tried_three_times(
         async def start(self) -> None:
             raise ImageError("no such image")
 
-    monkeypatch.setattr("gymnast.sandbox.pool.spares.PAUSES", (0.001, 0.001))
+    monkeypatch.setattr("gymnast.sandbox.pool.spares.PAUSE_SECONDS", 0.001)
     monkeypatch.setattr("gymnast.sandbox.pool.scheduler.TICK_SECONDS", 0.002)
     pool = ExecutorPool(Unmakeable([]), max_boxes=4, warm=1)
     async with pool.lease(ScriptedExecutor([])):
