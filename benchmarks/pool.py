@@ -30,7 +30,7 @@ EPISODE_SECONDS = 8.0  # at most
 TARGET = 1.0  # percent of the wall time
 EVENTS = {  # every function by which an event enters the pool's code
     Scheduler: ("_advance", "release", "_leave", "_tick"),
-    Boxes: ("_step_done", "_disposed", "lend"),
+    Boxes: ("_step_done", "_disposed"),
 }
 
 

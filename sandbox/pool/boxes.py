@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from .states import Box, PoolOptions, State, Subpool
+from .states import Box, PoolOptions, State, Subpool, by_state
 from .statistics import PoolStatistics
 
 logger = logging.getLogger("gymnast.sandbox")
@@ -22,7 +22,7 @@ RESET_SECONDS = 10.0  # after which a box is closed
 
 
 class Boxes:
-    """All boxes that count against `max_boxes`, in one event loop. Boxes are counted as their states change.
+    """All boxes that count against `max_boxes`, in one event loop.
 
     Args:
         options: when to replace a box.
@@ -47,32 +47,26 @@ class Boxes:
     ) -> None:
         self.options = options
         self.counters = counters
-        self.all: set[Box] = set()
-        self.idle: dict[Box, None] = {}  # in the order in which they became idle
-        self.count = [0] * len(State)  # by state
+        self.of = by_state()
         self._ready, self._closing, self._gone, self._failed = ready, closing, gone, failed
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._creators = asyncio.Semaphore(creators)
 
     def __len__(self) -> int:
-        return len(self.all)
+        return sum(map(len, self.of))
 
     # Changes of state.
 
     def enter(self, box: Box, state: State) -> None:
         self._leave(box)
         box.state, box.since = state, self._loop.time()
-        box.subpool.add(box)
-        self.count[state] += 1
-        if state is State.IDLE:
-            self.idle[box] = None
+        self.of[state][box] = box.subpool.boxes[state][box] = None
 
     def create(self, subpool: Subpool) -> None:
         executor = subpool.template.clone()
         executor.files = {}  # a lease writes its own
         box = Box(subpool, executor)
-        self.all.add(box)
         self._begin(box, State.CREATING, self._start(box))
 
     def check(self, box: Box) -> None:
@@ -81,9 +75,9 @@ class Boxes:
 
     def move(self, box: Box, subpool: Subpool) -> None:
         """Let a box count for another subpool."""
-        box.subpool.remove(box)
+        del box.subpool.boxes[box.state][box]
         box.subpool = subpool
-        subpool.add(box)
+        subpool.boxes[box.state][box] = None
 
     def take_back(self, box: Box) -> None:
         """Reset a box whose lease is over, or close it if it is used up; an unused one is ready at once."""
@@ -132,21 +126,15 @@ class Boxes:
 
     async def close_all(self) -> None:
         """Close every box, leased ones too, and wait until they are gone."""
-        for box in self.all:
-            if box.state is not State.CLOSING:
+        for state in State:
+            for box in list(self.of[state]) if state is not State.CLOSING else ():
                 self.close(box, "pool closed")
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
     def _leave(self, box: Box) -> None:
-        if box in box.subpool.boxes[box.state]:  # a new box is in no state yet
-            box.subpool.remove(box)
-            self.count[box.state] -= 1
-            self.idle.pop(box, None)
-
-    def _forget(self, box: Box) -> None:
-        self._leave(box)
-        self.all.discard(box)
+        self.of[box.state].pop(box, None)  # a new box is in no state yet
+        box.subpool.boxes[box.state].pop(box, None)
 
     # The steps.
 
@@ -162,7 +150,7 @@ class Boxes:
         box.task = None
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception) and box.state is State.CREATING:
-            self._forget(box)
+            self._leave(box)
             box.error = error
             box.subpool.failures += 1
             self.counters.failed_creations += 1
@@ -229,7 +217,7 @@ class Boxes:
         if task.cancelled():  # at the end of the loop, perhaps before it began: the box is not closed yet
             self._dispose(box)
             return
-        self._forget(box)
+        self._leave(box)
         if (error := task.exception()) is not None:
             logger.error("a box of the pool could not be closed", exc_info=error)
         self._gone()

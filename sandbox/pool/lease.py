@@ -11,7 +11,7 @@ from ..errors import SandboxClosedError
 
 
 class LeasedExecutor(Executor):
-    """Passes calls on to a box until the lease ends, so a task that outlives the lease cannot reach the next one's box.
+    """Passes calls on to a box until its lease ends. A task that outlives the lease cannot reach the box any more.
 
     Args:
         box: the executor that a pool lends; the pool starts and closes it.
@@ -93,9 +93,7 @@ class LeasedExecutor(Executor):
                 task = asyncio.current_task()
                 if self._over is None or task is None or task.cancelling():
                     raise
-                raise SandboxClosedError(
-                    self._over
-                ) from None  # `settle` cancelled the reset, nobody cancelled this task
+                raise SandboxClosedError(self._over) from None  # `settle` cancelled the reset, and nobody this task
             finally:
                 self._resets.discard(reset)
 
@@ -111,14 +109,6 @@ class LeasedExecutor(Executor):
     @property
     def retire_reason(self) -> RetireReason | None:
         return RetireReason("lease over", self._over) if self._over else self._box.retire_reason
-
-    @property
-    def lifetime(self) -> float:
-        return self._box.lifetime
-
-    @property
-    def creators(self) -> int:
-        return self._box.creators
 
     @property
     def state(self) -> State:

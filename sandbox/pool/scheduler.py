@@ -57,9 +57,10 @@ class Scheduler:
 
     def fill_in(self, numbers: PoolStatistics) -> None:
         """Set the numbers of this moment."""
-        count = self.boxes.count
         numbers.boxes, numbers.waiting = len(self.boxes), len(self._waiters)
-        numbers.idle, numbers.leased, numbers.creating = count[State.IDLE], count[State.LEASED], count[State.CREATING]
+        numbers.idle = len(self.boxes.of[State.IDLE])
+        numbers.leased = len(self.boxes.of[State.LEASED])
+        numbers.creating = len(self.boxes.of[State.CREATING])
 
     # Leases.
 
@@ -122,11 +123,11 @@ class Scheduler:
 
     def _shortage(self, timeout: float) -> str:
         now, limit = self._loop.time(), self.options.max_boxes
-        out = [now - box.since for box in self.boxes.all if box.state is State.LEASED]
+        out = [now - box.since for box in self.boxes.of[State.LEASED]]
         longest = f", the longest for {max(out):.1f} s" if out else ""
         return (
             f"there was no box within {timeout:g} s: {len(out)} of {limit} boxes are leased{longest}, "
-            f"{self.boxes.count[State.CREATING]} are being made and {len(self._waiters) - 1} other leases wait; "
+            f"{len(self.boxes.of[State.CREATING])} are being made and {len(self._waiters) - 1} other leases wait; "
             f"raise max_boxes={limit}, or run fewer episodes at a time"
         )
 
@@ -219,19 +220,23 @@ class Scheduler:
 
     def _room_soon(self, subpool: Subpool) -> int:
         """As `_room`, once all boxes that are being closed are gone and other waiters have got theirs."""
-        return self._room(subpool) + self.boxes.count[State.CLOSING] - len(self._waiters.slots)
+        return self._room(subpool) + len(self.boxes.of[State.CLOSING]) - len(self._waiters.slots)
 
     def _make_room(self, subpool: Subpool) -> bool:
         """Close the box that has been idle longest, or one that is being made and that no waiter expects."""
-        for box in self.boxes.idle:
-            if subpool.reused is not None or self._spares.may_evict(box.subpool):
+        for box in self.boxes.of[State.IDLE]:
+            if self._may_evict(box.subpool, subpool):
                 self.boxes.close(box, "evicted")
                 return True
         for other in list(self._subpools.values()):
-            if other.coming > len(other.expecting) and other.boxes[State.CREATING]:
-                self.boxes.close(next(reversed(other.boxes[State.CREATING])), "evicted")
+            creating = other.boxes[State.CREATING]
+            if creating and other.coming > len(other.expecting) and self._may_evict(other, subpool):
+                self.boxes.close(next(reversed(creating)), "evicted")
                 return True
         return False
+
+    def _may_evict(self, evicted: Subpool, subpool: Subpool) -> bool:
+        return subpool.reused is not None or self._spares.may_evict(evicted)
 
     def _grant(self, waiter: Waiter, box: Box) -> None:
         self.boxes.enter(box, State.LEASED)
@@ -284,7 +289,7 @@ class Scheduler:
             EngineError, ImageError, SandboxTimeoutError: one could not be made.
         """
         self._advance()
-        making = [box for box in self.boxes.all if box.state is State.CREATING]
+        making = list(self.boxes.of[State.CREATING])
         if tasks := [box.task for box in making if box.task is not None]:
             await asyncio.wait(tasks)
         for box in making:

@@ -53,8 +53,7 @@ class Spares:
         """
         if self._loop.time() >= self._fresh_wanted_until:
             return 0
-        in_use = self.fresh.living - self.fresh.spare - ending
-        return max(0, min(self.options.warm, self.options.max_boxes - 1 - in_use))
+        return max(0, min(self.options.warm, self.options.max_boxes - 1 - self.fresh.in_use + ending))
 
     def missing_fresh(self, *, ending: int = 0) -> int:
         """How many of those are not there, and for which other leases leave room."""
@@ -86,7 +85,7 @@ class Spares:
         """Close idle boxes that are dead, or that nobody has used for long; keep the spare ones of a pool in use."""
         now = self._loop.time()
         kept = {self.main: self.options.warm if self._in_use(waiting) else 0, self.fresh: self.held_back()}
-        for box in reversed(list(self.boxes.idle)):
+        for box in reversed(list(self.boxes.of[State.IDLE])):
             if self.boxes.close_if_worn(box):
                 continue
             if kept.get(box.subpool, 0) > 0:
@@ -96,7 +95,7 @@ class Spares:
 
     def _in_use(self, waiting: int) -> bool:
         recently = self._loop.time() - self._used < self.options.idle
-        return recently or waiting > 0 or self.boxes.count[State.LEASED] > 0
+        return recently or waiting > 0 or len(self.boxes.of[State.LEASED]) > 0
 
     @property
     def pausing(self) -> bool:

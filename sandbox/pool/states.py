@@ -1,4 +1,4 @@
-"""The boxes of a pool and their states, which are counted as they change. No decision is made here."""
+"""The boxes of a pool and their states. No decision is made here."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .lines import Line
 
 
 class State(IntEnum):
-    """The state of a box. The numbers begin at 0 and index lists, as a pool counts by state on every event."""
+    """The state of a box; the numbers index lists."""
 
     CREATING = 0
     CHECKING = 1  # asked for a sign of life
-    RESETTING = 2  # up to here a box will soon be ready
+    RESETTING = 2
     IDLE = 3
     LEASED = 4
     CLOSING = 5
@@ -33,33 +33,36 @@ class PoolOptions:
     idle: float
 
 
+def by_state() -> list[dict[Box, None]]:
+    """An empty table of boxes: for each state, the boxes in the order in which they entered it."""
+    return [{} for _ in State]
+
+
 @dataclass(eq=False)
 class Subpool:
     """The boxes of one template, which are interchangeable, and the waiters for whom one of them is on its way."""
 
     template: Executor
     reused: Subpool | None = None  # of fresh boxes: the subpool that a box may join after its first lease
-    boxes: list[dict[Box, None]] = field(default_factory=lambda: [{} for _ in State])  # by state
-    coming: int = 0  # boxes that will soon be ready
-    living: int = 0  # boxes that are not being closed
+    boxes: list[dict[Box, None]] = field(default_factory=by_state)
     expecting: Line = field(default_factory=Line)
     waiting: int = 0  # in any line
     failures: int = 0  # boxes that could not be made, in a row
+
+    @property
+    def coming(self) -> int:
+        """Boxes that will soon be ready."""
+        return len(self.boxes[State.CREATING]) + len(self.boxes[State.CHECKING]) + len(self.boxes[State.RESETTING])
 
     @property
     def spare(self) -> int:
         """Boxes that are idle or coming, and that no waiter expects."""
         return self.coming + len(self.boxes[State.IDLE]) - len(self.expecting)
 
-    def add(self, box: Box) -> None:
-        self.boxes[box.state][box] = None
-        self.coming += box.state <= State.RESETTING
-        self.living += box.state < State.CLOSING
-
-    def remove(self, box: Box) -> None:
-        del self.boxes[box.state][box]
-        self.coming -= box.state <= State.RESETTING
-        self.living -= box.state < State.CLOSING
+    @property
+    def in_use(self) -> int:
+        """Boxes that are leased or expected."""
+        return len(self.boxes[State.LEASED]) + len(self.expecting)
 
 
 @dataclass(eq=False)

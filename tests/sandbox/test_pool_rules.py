@@ -212,20 +212,24 @@ async def test_a_box_that_is_used_up_is_replaced(options: dict[str, Any], reason
 
 
 async def test_a_box_past_half_its_lifetime_is_replaced_so_that_none_dies_under_a_lease() -> None:
-    executor = LocalExecutor(limits=Limits(lifetime=3600))
-    async with ExecutorPool(executor, max_boxes=1) as pool:
+    class Mortal(ScriptedExecutor):
+        seconds = 3600.0
+
+        @property
+        def lifetime(self) -> float:
+            return self.seconds
+
+    async with ExecutorPool(Mortal([]), max_boxes=1) as pool:
         async with pool.lease() as box:
-            assert pool._scheduler is not None
-            [young] = pool._scheduler.boxes.all
-            young.born -= 1801
+            Mortal.seconds = 1e-9  # half of it has passed during the lease
+        Mortal.seconds = 3600.0
         async with pool.lease() as other:
             assert inner(other) is not inner(box)
-            [young] = pool._scheduler.boxes.all
         assert await at_rest(pool, 1)
-        young.born -= 1801  # while it is idle
+        Mortal.seconds = 1e-9  # and while the box is idle
         async with pool.lease() as box:
             assert inner(box) is not inner(other)
-        assert pool.statistics.retired == {"age": 2}
+            assert pool.statistics.retired == {"age": 2}
 
 
 # --- numbers and arguments --------------------------------------------------------------------------------------

@@ -151,6 +151,35 @@ async def test_spare_fresh_boxes_leave_a_box_to_other_leases() -> None:
         assert pool.statistics.leased == 3
 
 
+async def test_a_fresh_box_that_is_being_made_is_kept_from_other_leases() -> None:
+    may_start = asyncio.Event()
+    may_start.set()
+
+    class Slow(ScriptedExecutor):
+        async def start(self) -> None:
+            await may_start.wait()
+            await super().start()
+
+    async with ExecutorPool(Slow([]), max_boxes=2, warm=1) as pool:
+        async with pool.lease(fresh=True):
+            assert await eventually(lambda: pool.statistics.idle == 1, 5)
+        assert await at_rest(pool, 2)
+        async with pool.lease():
+            async with pool.lease(fresh=True):
+                may_start.clear()
+            waiting = []
+            for number in (1, 2):  # the second one comes while a fresh box is being made for graders
+                waiting.append(asyncio.ensure_future(pool.lease().__aenter__()))
+                assert await eventually(lambda number=number: pool.statistics.waiting == number, 5)
+                assert await eventually(lambda: pool.statistics.creating == 1, 5)
+            may_start.set()
+            async with pool.lease(fresh=True, priority=True, timeout=5):
+                assert (pool.statistics.leased, pool.statistics.waiting) == (2, 2)
+            for lease in waiting:
+                lease.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+
 # --- the scheduler's own work -----------------------------------------------------------------------------------
 
 

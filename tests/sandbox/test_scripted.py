@@ -117,7 +117,7 @@ def test_the_lifetime_is_that_of_the_box() -> None:
     assert Recorder(LocalExecutor(limits=Limits(lifetime=60.0))).lifetime == 60.0
 
 
-async def test_what_pools_ask_of_a_box_is_passed_on() -> None:
+def test_what_pools_ask_of_a_box_is_passed_on() -> None:
     class Slow(ScriptedExecutor):
         """A box of which few are best started at a time."""
 
@@ -131,8 +131,6 @@ async def test_what_pools_ask_of_a_box_is_passed_on() -> None:
 
     recorder = Recorder(Slow([]))
     assert (recorder.creators, recorder.lifetime) == (3, 60.0)
-    async with ExecutorPool(recorder) as pool, pool.lease() as box:
-        assert (box.creators, box.lifetime) == (3, 60.0)
 
 
 async def test_files_are_there_and_have_the_limits_of_a_box() -> None:
