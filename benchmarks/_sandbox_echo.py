@@ -68,7 +68,7 @@ async def _cat(engine: Engine) -> AsyncIterator[_Echo]:
         finally:
             echo.transport.abort()
     finally:
-        await engine.remove(launched.container)
+        await asyncio.wrap_future(engine.remove(launched.container))
 
 
 class _Echo(asyncio.Protocol):

@@ -76,7 +76,10 @@ async def box(shared_box: DockerExecutor) -> DockerExecutor:
 
 @pytest.fixture
 async def nothing_left(image: str) -> AsyncIterator[None]:
-    """Fails the test if a container of its own is there two seconds later."""
+    """Fails the test if this process has a container two seconds later that it did not have before.
+
+    Not for a file whose pool outlives the test: that pool makes its spare boxes at any time.
+    """
     from .sandbox.boxes import eventually, own_containers
 
     before = own_containers()

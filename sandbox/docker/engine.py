@@ -17,6 +17,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from ..cancellation import finish
 from ..errors import EngineError, EngineLoopError, EngineUnansweredError, ImageError
+from ..host.executor import CLOSE_SECONDS
 from .client import PULL_SECONDS, Client, Image, Launched
 from .connect import translate
 
@@ -29,7 +30,6 @@ logger = logging.getLogger(__name__)
 _USERS = range(200_000, 2_000_000)
 _MAPPED_USERS = range(20_000, 60_000)  # where the engine maps 65536 ids to others of the host
 _OTHERS = 8  # threads beside those that start containers
-CLOSE_SECONDS = 15.0  # for the removals that are under way when an engine is closed
 
 
 class Session:
@@ -84,26 +84,32 @@ class Session:
         self._remove_unclaimed()  # the engine answers
         return launched
 
-    def remove_soon(self, container: str) -> None:
-        """Remove a container in the background, and again later where that fails."""
-        self.submit(self._remove_or_remember, container)
+    def remove(self, container: str) -> concurrent.futures.Future[None]:
+        """See `Engine.remove`."""
+        return self.submit(self._remove_or_remember, container)
 
     async def end(self, deadline: float | None) -> None:
         """Wait for the removals that are under way, and let the threads end; from any event loop."""
         self._remove_unclaimed()
         jobs = [asyncio.wrap_future(job) for job in list(self._jobs)]
-        if jobs:
-            left = CLOSE_SECONDS if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
-            for job in jobs:  # the caller that waits for the job gets its error
-                job.add_done_callback(lambda done: done.cancelled() or done.exception())
-            await asyncio.wait(jobs, timeout=left)
+        for job in jobs:  # the caller that waits for the job gets its error
+            job.add_done_callback(lambda done: done.cancelled() or done.exception())
+        left = CLOSE_SECONDS if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+        late = (await asyncio.wait(jobs, timeout=left))[1] if jobs else ()
+        if late or self._unclaimed:
+            logger.warning(
+                "the engine is closed, and %d requests to it are unanswered; containers that may be left, and end by "
+                "themselves: %s",
+                len(late),
+                ", ".join(self._unclaimed) or "unknown",
+            )
         self._threads.shutdown(wait=False)
         self.connecting.add_done_callback(_hang_up)
 
     def _remove_unclaimed(self) -> None:
         for container in list(self._unclaimed):
             self._unclaimed.discard(container)
-            self.remove_soon(container)
+            self.remove(container)
 
     def _remove_or_remember(self, container: str) -> None:
         try:
@@ -247,17 +253,13 @@ class Engine:
         """
         return await self.session.launch(name, config, best_effort)
 
-    async def remove(self, container: str) -> None:
-        """Remove a container, running or not, and wait until it is gone; it may be gone already.
+    def remove(self, container: str) -> concurrent.futures.Future[None]:
+        """Begin to remove a container, running or not; the job ends when it is gone, as it may be already.
 
-        Raises:
-            EngineError: the engine refused or does not answer.
+        If it is still there after that, a warning names it, and this engine tries again later, at the latest when it is
+        closed.
         """
-        await self.call(self.client.remove, container)
-
-    def remove_soon(self, container: str) -> None:
-        """Remove a container in the background; `close` waits for it."""
-        self.session.remove_soon(container)
+        return self.session.remove(container)
 
     # Threads.
 

@@ -8,7 +8,7 @@ ends.
 from __future__ import annotations
 
 import asyncio
-import logging
+import concurrent.futures
 import uuid
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -17,17 +17,14 @@ from typing import Any, Self
 from ..arguments import checked_environment, checked_modules
 from ..errors import EngineError, ImageError
 from ..host.connection import AttachedConnection, Connection
-from ..host.executor import SupervisedExecutor
-from ..host.lifecycle import START_TIMEOUT
+from ..host.executor import START_TIMEOUT, SupervisedExecutor
 from ..limits import Limits, check_limits
 from . import labels
 from .client import EVENT_SECONDS, Image, Launched
-from .engine import CLOSE_SECONDS, Engine, Pull
+from .engine import Engine, Pull
 from .images import DEFAULT_IMAGE, default_image, dockerfile_image
 from .options import BoxOptions, box_settings, container_config
 from .reaper import reap_once
-
-logger = logging.getLogger(__name__)
 
 
 class DockerExecutor(SupervisedExecutor):
@@ -100,6 +97,7 @@ class DockerExecutor(SupervisedExecutor):
         self._image: Image | None = None
         self._launched: Launched | None = None
         self._user = 0  # the id of the code's user in the box
+        self._revival: concurrent.futures.Future[None] | None = None
 
     @property
     def key(self) -> Hashable:
@@ -179,25 +177,18 @@ class DockerExecutor(SupervisedExecutor):
     def _revive(self) -> bool:
         if self._launched is None:
             return False
-        self.engine.submit(self.engine.client.forgive_processor_time, self._launched.container)
+        if self._revival is None or self._revival.done():
+            self._revival = self.engine.submit(self.engine.client.forgive_processor_time, self._launched.container)
         return True
 
-    def _remove_soon(self) -> None:
+    def _remove(self) -> concurrent.futures.Future[None] | None:
         launched, self._launched = self._launched, None
-        if launched is not None:
-            launched.socket.close()
-            self.engine.remove_soon(launched.container)
+        if launched is None:
+            return None
+        launched.socket.close()
+        return self.engine.remove(launched.container)
 
-    async def _remove(self) -> None:
-        launched, self._launched = self._launched, None
-        deadline = asyncio.get_running_loop().time() + CLOSE_SECONDS
-        if launched is not None:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self.engine.remove(launched.container)
-            except (EngineError, TimeoutError) as error:
-                reason = str(error) or f"the engine did not answer within {CLOSE_SECONDS:g} s"
-                logger.warning("container %.12s was not removed; it ends by itself: %s", launched.container, reason)
+    async def _release(self, deadline: float) -> None:
         if self._has_engine:
             self._has_engine = False
             await self.engine.close(deadline)

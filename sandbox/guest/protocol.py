@@ -47,7 +47,6 @@ class Decoder:
         self.max_header = max_header
         self.max_payload = max_payload
         self._buffer = bytearray()
-        self._expected: tuple[int, int] | None = None
 
     def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
         """The frames that these bytes complete.
@@ -55,49 +54,24 @@ class Decoder:
         Raises:
             ProtocolError: a length is over its limit, or a header is no JSON object.
         """
-        frames: list[tuple[dict[str, Any], bytes]] = []
-        if not self._buffer and self._expected is None:
-            data = self._take_whole(data, frames)
-            if not data:
-                return frames
         self._buffer += data
-        while True:
-            if self._expected is None:
-                if len(self._buffer) < _LENGTHS.size:
-                    return frames
-                self._expected = self._lengths(self._buffer, 0)
-                del self._buffer[: _LENGTHS.size]
-            header_size, payload_size = self._expected
-            if len(self._buffer) < header_size + payload_size:
-                return frames
-            header = _parse(bytes(self._buffer[:header_size]))
-            payload = bytes(memoryview(self._buffer)[header_size : header_size + payload_size])
-            del self._buffer[: header_size + payload_size]
-            self._expected = None
-            frames.append((header, payload))
-
-    def _take_whole(self, data: bytes, frames: list[tuple[dict[str, Any], bytes]]) -> bytes:
-        """Take the frames that are there from end to end, as small ones always are; returns what is left."""
-        start = 0
-        while len(data) - start >= _LENGTHS.size:
-            header_size, payload_size = self._lengths(data, start)
-            header_at = start + _LENGTHS.size
-            payload_at = header_at + header_size
-            end = payload_at + payload_size
-            if end > len(data):
+        frames, start = [], 0
+        while len(self._buffer) - start >= _LENGTHS.size:
+            header, payload = _LENGTHS.unpack_from(self._buffer, start)
+            if header > self.max_header or payload > self.max_payload:
+                raise ProtocolError(
+                    f"a frame announces {header} bytes of header and {payload} of payload; "
+                    f"the limits are {self.max_header} and {self.max_payload}"
+                )
+            middle = start + _LENGTHS.size + header
+            if middle + payload > len(self._buffer):
                 break
-            frames.append((_parse(data[header_at:payload_at]), data[payload_at:end]))
-            start = end
-        return data[start:]
-
-    def _lengths(self, data: bytes | bytearray, start: int) -> tuple[int, int]:
-        header, payload = _LENGTHS.unpack_from(data, start)
-        if header > self.max_header or payload > self.max_payload:
-            raise ProtocolError(
-                f"a frame announces {header} bytes of header and {payload} of payload; "
-                f"the limits are {self.max_header} and {self.max_payload}"
-            )
-        return header, payload
+            with memoryview(self._buffer) as view:
+                text, content = bytes(view[middle - header : middle]), bytes(view[middle : middle + payload])
+            frames.append((_parse(text), content))
+            start = middle + payload
+        del self._buffer[:start]
+        return frames
 
 
 def _parse(text: bytes) -> dict[str, Any]:

@@ -34,25 +34,18 @@ class Answer(Generic[Content]):
     retire: str  # the reason why the box should not be used again, or ""
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """A request without an answer so far."""
-
-    answer: asyncio.Future[Any]
-    decode: Decode[Any]
-
-
 class Connection(asyncio.Protocol):
     """Sends requests and gives each the answer with its id. Any other message ends the connection."""
 
     def __init__(self, max_payload: int) -> None:
         self.lost: str | None = None  # the reason why nothing can be sent any more
-        self.ended = False  # the box has ended, rather than that we gave it up
+        self.ended = False  # by the box, and not by `abort`
+        self.on_end: Callable[[], None] | None = None  # called when the box has ended
         self.received = 0  # bytes
         self._stderr = bytearray()
         self._decoder = Decoder(max_payload=max_payload)
         self._transport: asyncio.Transport | None = None
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[Any], Decode[Any]]] = {}  # by the id of the request
         self._next_id = 1
         self._loop = asyncio.get_running_loop()
 
@@ -78,21 +71,10 @@ class Connection(asyncio.Protocol):
         self._next_id += 1
         return number, self._send(number, header, payload, decode)
 
-    def interrupt(self, number: int) -> asyncio.Future[Answer[Any]] | None:
-        """Ask the box to end a request whose caller has gone.
-
-        Returns:
-            The answer, to be awaited anew; None if it came after the caller had gone, and was not read.
-        """
-        answer: asyncio.Future[Answer[Any]] = self._loop.create_future()
-        if self._transport is None or self.lost is not None:
-            answer.set_exception(SandboxLostError(self.lost or "it is not connected"))
-        elif number not in self._waiting:
-            return None
-        else:
-            self._waiting[number].answer = answer
+    def interrupt(self, number: int) -> None:
+        """Ask the box to end a request, which it answers all the same."""
+        if number in self._waiting and self._transport is not None:
             self._transport.write(encode({"op": "interrupt", "id": number}))
-        return answer
 
     def abort(self, reason: str) -> None:
         """End the connection, and fail whoever waits for a reply; from any event loop."""
@@ -117,7 +99,7 @@ class Connection(asyncio.Protocol):
             answer.set_exception(SandboxLostError(self.lost or "it is not connected"))
             return answer
         frame = encode({**header, "id": number}, payload)
-        self._waiting[number] = _Waiting(answer, decode)
+        self._waiting[number] = (answer, decode)
         self._transport.write(frame)
         return answer
 
@@ -148,6 +130,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended = self.lost is None
+        if self.ended and self.on_end is not None:
+            self.on_end()
         self._fail(self.stderr or (str(exc) or repr(exc) if exc else "it has ended"))
 
     def _receive(self, data: bytes) -> None:
@@ -162,18 +146,18 @@ class Connection(asyncio.Protocol):
         number, lengths = header.get("id"), header.get("lengths")
         if type(number) is not int or number not in self._waiting or not isinstance(lengths, list):
             raise ProtocolError(f"an answer to request {shown(number)}, which was not sent, or without lengths")
-        waiting = self._waiting[number]
-        answer = Answer(waiting.decode(header, split(payload, lengths)), decode_retire(header))
+        waiting, decode = self._waiting[number]
+        answer = Answer(decode(header, split(payload, lengths)), decode_retire(header))
         del self._waiting[number]
-        if not waiting.answer.done():
-            waiting.answer.set_result(answer)
+        if not waiting.done():
+            waiting.set_result(answer)
 
     def _fail(self, reason: str) -> None:
         self.lost = self.lost or reason
-        for waiting in self._waiting.values():
-            if not waiting.answer.done():
-                waiting.answer.set_exception(SandboxLostError(self.lost))
-                waiting.answer.exception()  # nobody may be waiting for it any more
+        for waiting, _ in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(SandboxLostError(self.lost))
+                waiting.exception()  # nobody may be waiting for it any more
         self._waiting.clear()
 
 

@@ -1,37 +1,39 @@
-"""SupervisedExecutor: the executor contract over a connection to a supervisor (`guest/supervisor.py`).
+"""SupervisedExecutor: the executor contract by means of a supervisor (`guest/supervisor.py`) over a connection.
 
-A subclass starts and removes the supervisor (`lifecycle.py`). Everything else is messages over one connection.
+A subclass starts and removes what the supervisor runs in. This file starts, gives up and replaces boxes; `box.py` makes
+the requests to one of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import dataclasses
 import errno
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
-from ..arguments import content_of
-from ..base import DEFAULT_TIMEOUT, ExecutionResult, FileEntry, RetireReason, Status
+from ..arguments import checked_files, content_of
+from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, RetireReason, Status
 from ..cancellation import finish
-from ..errors import ImageError, SandboxLostError, file_error
-from ..guest.protocol import PIECE, SESSIONS
+from ..errors import EngineError, ImageError, SandboxClosedError, SandboxLostError, SandboxTimeoutError, file_error
+from ..guest.protocol import SESSIONS
 from ..limits import Limits, check_timeout, size_of
-from .connection import Answer, Connection, Content, Decode
-from .lifecycle import SupervisedLife
-from .messages import FileFault, decode_content, decode_execution, decode_listing, decode_nothing
+from .box import Box
+from .connection import Connection
+
+Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
-MARGIN = 5.0  # seconds beyond a call's own time after which a silent box is given up
-OPERATION_SECONDS = 30.0  # for one file operation or reset
-_LONGEST_PATH = 4096  # bytes, as the kernel has it
-_MORE_LOOKS, _LOOK_SECONDS = 5, 1.0  # for the rest of an answer that has begun to come
+START_TIMEOUT = 60.0  # seconds until a box is ready
+CLOSE_SECONDS = 15.0  # for the removal of a box, and the end of what it was made with
 
 
-class SupervisedExecutor(SupervisedLife):
+class SupervisedExecutor(Executor):
     """A box behind a supervisor.
 
     Args:
@@ -40,16 +42,63 @@ class SupervisedExecutor(SupervisedLife):
         start_timeout: seconds until the box must be ready.
 
     Raises:
-        TypeError, ValueError: a file is none, or too large, or they do not fit into the workspace or below one another;
-            or `start_timeout` is not positive and finite.
+        TypeError, ValueError: as `checked_files`; or `start_timeout` is not positive and finite.
     """
 
     def __init__(self, *, limits: Limits, files: Mapping[str, bytes | str] | None, start_timeout: float) -> None:
-        super().__init__(limits=limits, files=files, start_timeout=start_timeout)
-        self._max_code = size_of(limits.max_code)
+        self.limits = limits
+        self.files = checked_files(files, limits)
+        self.start_timeout = check_timeout(start_timeout, "start_timeout")
         self._turn = asyncio.Lock()
-        self._unreported: set[str] = set()  # the sessions that have lost their state, of which no result has told
+        self._box: Box | None = None
+        self._lost = ""  # why there is no box any more
         self._to_be_replaced = False  # by the next call
+        self._unreported: set[str] = set()  # the sessions that have lost their state, of which no result has told
+        self._autopsy: asyncio.Task[bool] | None = None  # whether the box, which has ended, ran out of memory
+        self._opening: asyncio.Task[None] | None = None
+        self._removals: set[concurrent.futures.Future[None]] = set()
+        self._released = False
+
+    # What the subclasses differ in.
+
+    what = "the image"
+    """The name of what a box is made of, in messages about a missing part."""
+
+    @abstractmethod
+    async def _prepare(self) -> None:
+        """Make ready what boxes are made of; the time that this takes does not count as the box's start."""
+
+    @abstractmethod
+    async def _launch(self) -> Connection:
+        """Start a process that reads the supervisor's program; nothing is left if this fails or is cancelled."""
+
+    @abstractmethod
+    def _settings(self) -> dict[str, Any]:
+        """The supervisor's settings, which are its first message."""
+
+    def _explain(self, said: str) -> Exception | None:
+        """A better error for a supervisor that ended at its start, made from its last words; None without one."""
+        return None
+
+    def _revive(self) -> bool:
+        """Begin to help a box with an overdue answer; return whether there is any help. Called again and again."""
+        return False
+
+    async def _ran_out_of_memory(self) -> bool:
+        """Whether the box, which has just ended, was killed because its memory was used up."""
+        return False
+
+    @abstractmethod
+    def _remove(self) -> concurrent.futures.Future[None] | None:
+        """Begin to remove what `_launch` started; return the job, or None if nothing is left of it."""
+
+    async def _release(self, deadline: float) -> None:
+        """Release what the executor holds beside its box, until a moment of the event loop's time."""
+
+    @property
+    def _reusable(self) -> bool:
+        """Whether a reset in place brings back everything."""
+        return True
 
     # The contract.
 
@@ -57,76 +106,143 @@ class SupervisedExecutor(SupervisedLife):
         return await self._execute("python", code, timeout)
 
     async def bash(self, command: str, *, timeout: float = DEFAULT_TIMEOUT) -> ExecutionResult:
-        if self._state == "open" and self._lost is None and not self._has_bash:
+        if self._box is not None and not self._box.has_bash:
             raise ImageError(f"{self.what} has no bash")
         return await self._execute("bash", command, timeout)
 
     async def write_file(self, path: str, data: bytes | str) -> None:
         content = content_of(data)
-        limit = size_of(self.limits.max_file)
-        if len(content) > limit:
-            raise file_error(errno.EFBIG, path, f"the data has {len(content)} bytes, Limits.max_file is {limit}")
-        async with self._turn:
-            await self._write(path, content)
+        await self._with_files(path, lambda box: box.write_file(path, content))
 
     async def read_file(self, path: str) -> bytes:
-        content, limit = bytearray(), size_of(self.limits.max_file)
-        async with self._turn:
-            while True:
-                piece = await self._file_operation("read", path, decode_content, offset=len(content))
-                content += piece
-                if len(content) > limit:
-                    raise file_error(errno.EFBIG, path, f"the file has over {limit} bytes, which is Limits.max_file")
-                if len(piece) < PIECE:
-                    return bytes(content)
+        return await self._with_files(path, lambda box: box.read_file(path))
 
     async def list_files(self, path: str = ".", *, recursive: bool = False) -> list[FileEntry]:
-        async with self._turn:
-            return await self._file_operation("list", path, decode_listing, recursive=recursive)
+        return await self._with_files(path, lambda box: box.list_files(path, recursive))
 
     async def ping(self, *, timeout: float = 2.0) -> None:
         check_timeout(timeout)
         async with self._turn:
-            await self._exchange({"op": "ping"}, b"", decode_nothing, timeout)
+            await self._with_box(lambda box: box.ping(timeout))
 
     async def reset(self) -> None:
         async with self._turn:
             self._require_open()
-            if self._lost is None and self._retire is None and self._reusable:
+            if self.retire_reason is None and self._reusable:
                 try:
-                    await self._reset_in_place()
+                    await self._with_box(self._reset_in_place)
                 except SandboxLostError as error:
                     self._require_open()
                     logger.info("a box was lost at its reset and is replaced: %s", error)
-            if self._lost is not None or self._retire is not None or not self._reusable:
+            if self.retire_reason is not None or not self._reusable:
                 await self._replace()
             self._unreported.clear()
 
     @property
     def retire_reason(self) -> RetireReason | None:
-        lost = self._lost or (self._connection.lost if self._connection is not None else None)
+        lost = self._lost or (self._box.connection.lost if self._box is not None else None)
         if lost:
             return RetireReason("lost", lost)
-        if self._retire is None:
+        if self._box is None or not self._box.retire:
             return None
-        category, _, detail = self._retire.partition(": ")
+        category, _, detail = self._box.retire.partition(": ")
         return RetireReason(category, detail)
 
-    # How.
+    @property
+    def lifetime(self) -> float:
+        return self.limits.lifetime
 
-    async def _reset_in_place(self) -> None:
+    async def start(self) -> None:
+        if self._state != "new":
+            raise SandboxClosedError(f"a box is started once, and this one is {self._state}")
+        self._state = "open"
         try:
-            await self._exchange({"op": "reset"}, b"", decode_nothing, OPERATION_SECONDS)
-            if self._retire is None:
-                await self._put_files()
+            await self._open_box()
         except BaseException:
-            self._retire = self._retire or "reset: it did not come to its end"
+            await finish(self.close())
+            raise
+
+    async def close(self) -> None:
+        if self._released:  # not by the state: a close() whose event loop ended in the middle of it is done again
+            return
+        self._state = "closed"
+        self._give_up("it was closed")
+        await finish(self._close())
+
+    # Calls.
+
+    async def _execute(self, operation: str, source: str, timeout: float) -> ExecutionResult:
+        timeout = check_timeout(timeout)
+        async with self._turn:
+            started = time.perf_counter()
+            try:
+                result = await self._with_box(lambda box: box.execute(operation, source, timeout))
+            except _OutOfMemoryError as error:
+                result = ExecutionResult(status=Status.OOM, stderr=f"{error}\n", state_lost=True)
+            state_lost = result.state_lost or operation in self._unreported
+            self._unreported.discard(operation)
+        return dataclasses.replace(result, duration=time.perf_counter() - started, state_lost=state_lost)
+
+    async def _with_files(self, path: str, request: Callable[[Box], Coroutine[Any, Any, Result]]) -> Result:
+        async with self._turn:
+            try:
+                return await self._with_box(request)
+            except _OutOfMemoryError as error:
+                raise file_error(errno.ENOMEM, path, str(error)) from None
+
+    async def _with_box(self, request: Callable[[Box], Coroutine[Any, Any, Result]]) -> Result:
+        """Make requests to the box, or to a new one if that is due; a box that is lost is given up.
+
+        Raises:
+            _OutOfMemoryError: the box ended for want of memory; the next call begins with a new one. It is the code
+                that uses up the memory. If that cost it the result, an episode could escape its score.
+            SandboxLostError: the box is lost for another reason.
+        """
+        self._require_open()
+        if self._to_be_replaced:
+            await self._replace()
+        box = self._box
+        if box is None:
+            raise SandboxLostError(f"the box is lost: {self._lost}; reset() makes a new one")
+        try:
+            return await request(box)
+        except SandboxLostError as error:
+            autopsy = self._autopsy
+            if autopsy is not None:
+                await asyncio.wait({autopsy})  # if this is cancelled, the next call comes here again
+            if autopsy is None or autopsy.cancelled() or not autopsy.result():
+                self._give_up(str(error))
+                raise SandboxLostError(f"the box is lost: {error}") from error
+            self._give_up("it ran out of memory")
+            self._to_be_replaced = True
+            self._unreported.update(SESSIONS)
+            raise _OutOfMemoryError(
+                "the box ran out of memory: its processes and files are gone, and the next call begins with a new one"
+            ) from error
+        except asyncio.CancelledError:
+            if box.connection.lost is not None and not box.connection.ended:
+                self._give_up(box.connection.lost)
+            raise
+
+    async def _reset_in_place(self, box: Box) -> None:
+        try:
+            await box.reset()
+            if not box.retire:
+                await self._put_files(box)
+        except BaseException:
+            box.retire = box.retire or "reset: it did not come to its end"
             self._unreported.update(SESSIONS)
             raise
 
+    async def _put_files(self, box: Box) -> None:
+        for path, data in self.files.items():
+            await box.write_file(path, data)
+
+    # The life of boxes.
+
     async def _replace(self) -> None:
         """Make a new box in the place of this one; if that is cancelled, the next call does it."""
-        self._discard(self._lost or "it is being replaced")
+        self._give_up(self._lost or "it is being replaced")
         self._to_be_replaced = False
         try:
             await self._open_box()
@@ -135,149 +251,95 @@ class SupervisedExecutor(SupervisedLife):
             self._unreported.update(SESSIONS)
             raise
 
-    async def _put_files(self) -> None:
-        for path, data in self.files.items():
-            await self._write(path, data)
-
-    async def _write(self, path: str, data: bytes) -> None:
-        for offset in range(0, max(len(data), 1), PIECE):
-            await self._file_operation("write", path, decode_content, data[offset : offset + PIECE], offset=offset)
-
-    async def _execute(self, operation: str, source: str, timeout: float) -> ExecutionResult:
-        timeout = check_timeout(timeout)
-        data = source.encode("utf-8", "surrogatepass")
-        problem = self._refusal(operation, data)
-        async with self._turn:
-            self._require_open()
-            if problem:
-                return ExecutionResult(status=Status.ERROR, stderr=problem, exit_code=1)
-            started = time.perf_counter()
-            patience = timeout + self.limits.grace + MARGIN
-            header = {"op": operation, "timeout": timeout}
-            try:
-                result = await self._exchange(header, data, decode_execution, patience)
-            except _OutOfMemoryError as error:
-                result = ExecutionResult(status=Status.OOM, stderr=f"{error}\n", state_lost=True)
-            state_lost = result.state_lost or operation in self._unreported
-            self._unreported.discard(operation)
-        return dataclasses.replace(result, duration=time.perf_counter() - started, state_lost=state_lost)
-
-    def _refusal(self, operation: str, data: bytes) -> str:
-        """What is wrong with a piece of code that no session could even read."""
-        if len(data) > self._max_code:
-            return f"the code has {len(data)} bytes, Limits.max_code is {self._max_code}\n"
-        if operation == "bash" and b"\0" in data:
-            return "bash: a command cannot hold a NUL character\n"
-        return ""
-
-    async def _file_operation(
-        self,
-        operation: str,
-        path: str,
-        decode: Decode[Content | FileFault],
-        data: bytes = b"",
-        *,
-        offset: int = 0,
-        recursive: bool = False,
-    ) -> Content:
-        if len(path.encode("utf-8", "surrogatepass")) >= _LONGEST_PATH:
-            raise file_error(errno.ENAMETOOLONG, path, f"a path has less than {_LONGEST_PATH} bytes")
-        header = {"op": operation, "path": path, "offset": offset, "recursive": recursive}
+    async def _open_box(self) -> None:
+        """Make a box and its files; on failure, or when the executor is closed meanwhile, nothing is left."""
+        self._opening = opening = asyncio.ensure_future(self._open())
         try:
-            content = await self._exchange(header, data, decode, OPERATION_SECONDS)
-        except _OutOfMemoryError as error:
-            raise file_error(errno.ENOMEM, path, str(error)) from None
-        if isinstance(content, FileFault):
-            raise file_error(content.errno, path, content.detail)
-        return content
-
-    async def _exchange(
-        self, header: dict[str, Any], payload: bytes, decode: Decode[Content], patience: float
-    ) -> Content:
-        """Send one request and return its answer's content; a box that does not answer in time is given up."""
-        self._require_open()
-        if self._to_be_replaced:
-            await self._replace()
-        if self._connection is None or self._lost is not None:
-            raise SandboxLostError(f"the box is lost: {self._lost}; reset() makes a new one")
-        connection = self._connection
-        number, reply = connection.request(header, payload, decode)
-        try:
-            answer = await self._in_patience(connection, reply, patience)
-        except SandboxLostError as error:
-            await self._check_memory(connection)
-            self._discard(str(error))
-            raise SandboxLostError(f"the box is lost: {error}") from error
+            await asyncio.wait({opening})
         except asyncio.CancelledError:
-            await finish(self._interrupt(connection, number, reply, header["op"]))
+            await finish(_stop(opening))
             raise
-        self._retire = self._retire or answer.retire or None
-        return answer.content
+        if not opening.cancelled():
+            opening.exception()  # or asyncio logs that nobody looked at it
+        self._require_open()  # close() may have stopped it
+        opening.result()
 
-    async def _check_memory(self, connection: Connection) -> None:
-        """Raise _OutOfMemoryError if a lost box ended for want of memory; the next call replaces it then.
-
-        It is the code that uses up the memory. If that cost it the result, an episode could escape its score.
-        """
-        if not connection.ended:
-            return
+    async def _open(self) -> None:
+        deadline = asyncio.timeout(self.start_timeout)
         try:
-            found = await self._ran_out_of_memory()
-        except BaseException:
-            self._discard("it has ended")
+            await self._prepare()
+            async with deadline:
+                connection = await self._launch()
+                self._box = box = Box(connection, self.limits, self._unreported, self._revive)
+                await self._boot(box)
+                connection.on_end = self._examine
+                self._lost = ""
+                await self._put_files(box)
+        except BaseException as error:
+            late = deadline.expired()
+            self._give_up("it was not ready in time" if late else "it could not be started")
+            if late:
+                message = f"the box was not ready within start_timeout={self.start_timeout:g} s"
+                raise SandboxTimeoutError(message) from error
             raise
-        if found:
-            self._discard("it ran out of memory")
-            self._to_be_replaced = True
-            self._unreported.update(SESSIONS)
-            raise _OutOfMemoryError(
-                "the box ran out of memory: its processes and files are gone, and the next call begins with a new one"
-            )
 
-    async def _in_patience(
-        self, connection: Connection, reply: asyncio.Future[Answer[Content]], patience: float
-    ) -> Answer[Content]:
-        """Await an answer; SandboxLostError after some seconds in which nothing of it came."""
-        loop, looks = asyncio.get_running_loop(), 0
-        received, revived = connection.received, False
-
-        def expire() -> None:
-            # After a stall of this loop a long answer may be here in part: go on as long as more of it comes.
-            nonlocal alarm, received, looks, revived
-            if connection.received > received and looks < _MORE_LOOKS:
-                received, looks = connection.received, looks + 1
-                alarm = loop.call_later(_LOOK_SECONDS, expire)
-            elif not revived and self._revive():
-                revived, alarm = True, loop.call_later(MARGIN, expire)
-            elif not reply.done():
-                reply.set_exception(SandboxLostError(f"it did not answer within {patience:g} s"))
-
-        # asyncio.timeout() and shield() would do as well, and cost noticeably more in every call.
-        alarm = loop.call_later(patience, expire)
+    async def _boot(self, box: Box) -> None:
         try:
-            return await reply
-        finally:
-            alarm.cancel()
-
-    async def _interrupt(
-        self, connection: Connection, number: int, reply: asyncio.Future[Answer[Any]], operation: str
-    ) -> None:
-        """End a request whose caller has gone, so that the next call finds the box at rest."""
-        if reply.cancelled():
-            again = connection.interrupt(number)
-            if again is None:  # it may have said that state was lost
-                self._retire = self._retire or "interrupt: the answer to a cancelled call was missed"
-                return
-            reply = again
-        try:
-            answer = await self._in_patience(connection, reply, self.limits.grace + MARGIN)
+            ready = await box.boot(self._settings())
         except SandboxLostError as error:
-            self._discard(f"it did not end a cancelled call: {error}")
-            return
-        self._retire = self._retire or answer.retire or None
-        if isinstance(answer.content, ExecutionResult) and answer.content.state_lost:
-            self._unreported.add(operation)
+            said = box.connection.stderr
+            raise self._explain(said) or EngineError(f"the box ended while it was started: {said or error}") from error
+        if ready.unfit:
+            raise ImageError(f"{self.what} lacks {ready.unfit}")
+
+    @property
+    def _max_payload(self) -> int:
+        """Bytes of the longest answer: a file, or what code has said, and room for what goes with it."""
+        return max(size_of(self.limits.max_file), 8 * size_of(self.limits.max_output)) + (1 << 20)
+
+    def _examine(self) -> None:
+        """Find out at once why the box has ended: what the engine remembers of it is forgotten soon."""
+        self._autopsy = asyncio.ensure_future(self._ran_out_of_memory())
+
+    def _give_up(self, reason: str) -> None:
+        """Remove the box in the background."""
+        self._lost = reason
+        if self._box is not None:
+            self._box.connection.abort(reason)
+            self._box = None
+        removal = self._remove()
+        if removal is not None:
+            self._removals.add(removal)
+            removal.add_done_callback(self._removals.discard)
+
+    async def _close(self) -> None:
+        """Wait until everything is gone that `start` and `reset` have made."""
+        for task in (self._opening, self._autopsy):
+            if task is not None and task.get_loop() is asyncio.get_running_loop():
+                await _stop(task)
+        self._give_up("it was closed")
+        deadline = asyncio.get_running_loop().time() + CLOSE_SECONDS
+        removals = [asyncio.wrap_future(removal) for removal in list(self._removals)]
+        late = (await asyncio.wait(removals, timeout=CLOSE_SECONDS))[1] if removals else ()
+        if late:
+            logger.warning("a box is closed, but not known to be gone after %g s; it ends by itself", CLOSE_SECONDS)
+        await self._release(deadline)
+        self._released = True
+        for removal in removals:
+            if removal not in late:
+                removal.result()
+
+    def _require_open(self) -> None:
+        if self._state != "open":
+            raise SandboxClosedError(f"the box is {self._state}: use it inside `async with`, or call start() first")
 
 
 class _OutOfMemoryError(SandboxLostError):
     """The box ended for want of memory."""
+
+
+async def _stop(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # or asyncio logs that nobody looked at it

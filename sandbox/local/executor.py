@@ -19,9 +19,9 @@ from typing import Any, Self
 
 from ..arguments import checked_environment, checked_modules
 from ..errors import ImageError, SandboxClosedError
+from ..host.box import Box
 from ..host.connection import Connection
-from ..host.executor import SupervisedExecutor
-from ..host.lifecycle import START_TIMEOUT
+from ..host.executor import START_TIMEOUT, SupervisedExecutor
 from ..host.messages import supervisor_settings
 from ..limits import Limits, check_limits, size_of
 from .process import LocalProcess, has_proc, start_process
@@ -92,7 +92,6 @@ class LocalExecutor(SupervisedExecutor):
         self.env = env
         self.preload = preload
         self._process: LocalProcess | None = None
-        self._endings: set[concurrent.futures.Future[None]] = set()
 
     @property
     def key(self) -> Hashable:
@@ -158,24 +157,20 @@ class LocalExecutor(SupervisedExecutor):
             local={"root": str(root), "tmp": tmp, "rlimits": rlimits},
         )
 
-    async def _hello(self, connection: Connection) -> None:
-        await super()._hello(connection)
+    async def _boot(self, box: Box) -> None:
+        await super()._boot(box)
         assert self._process is not None
         self._process.make_ready()
 
-    def _remove_soon(self) -> None:
+    def _remove(self) -> concurrent.futures.Future[None] | None:
         process, self._process = self._process, None
-        if process is not None:
-            ending: concurrent.futures.Future[None] = concurrent.futures.Future()
-            ending.set_running_or_notify_cancel()  # from here on it cannot be cancelled
-            self._endings.add(ending)
-            ending.add_done_callback(self._endings.discard)
-            # Not a daemon: this program may end meanwhile, and the box must be gone before.
-            threading.Thread(target=_end, args=(process, ending), name="gymnast-local", daemon=False).start()
-
-    async def _remove(self) -> None:
-        self._remove_soon()
-        await asyncio.gather(*(asyncio.wrap_future(ending) for ending in list(self._endings)))
+        if process is None:
+            return None
+        ending: concurrent.futures.Future[None] = concurrent.futures.Future()
+        ending.set_running_or_notify_cancel()  # from here on it cannot be cancelled
+        # Not a daemon: this program may end meanwhile, and the box must be gone before.
+        threading.Thread(target=_end, args=(process, ending), name="gymnast-local", daemon=False).start()
+        return ending
 
 
 class _LocalConnection(Connection):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.sandbox import DockerExecutor, Engine, Limits, SandboxLostError, Status
+from gymnast.sandbox import DEFAULT_IMAGE, DockerExecutor, Engine, Limits, SandboxLostError, Status
 
 from .boxes import LIMITS, eventually, usable
 
@@ -136,7 +136,7 @@ def test_options_that_cannot_be(options: dict[str, Any], kind: type[Exception], 
 async def test_a_box_ends_itself_when_its_time_is_over(image: str, limit: str) -> None:
     limits = dataclasses.replace(LIMITS, **{limit: 0.3})
     async with DockerExecutor(limits=limits) as box:
-        assert await eventually(lambda: box._connection is None or box._connection.lost is not None, 5)
+        assert await eventually(lambda: box.retire_reason is not None, 5)
         with pytest.raises(SandboxLostError, match="lifetime or idle time is over"):
             await box.ping()
 
@@ -164,14 +164,30 @@ while True:
     for _ in range(60):
         os.write(held[-1], bytes(1 << 20))
 """
+COST_THE_BOX = """echo 0 > /proc/self/oom_score_adj
+for _ in 1 2 3; do (exec python3 use_up.py) & done; wait; exec python3 use_up.py"""
 
 
 @pytest.mark.usefixtures("nothing_left")
 async def test_code_that_costs_the_box_its_memory_gets_a_result(image: str) -> None:
     async with DockerExecutor(limits=LIMITS) as box:
         await box.write_file("use_up.py", USE_UP_MEMORY)
-        started = "for _ in 1 2 3; do (exec python3 use_up.py) & done; wait"
-        result = await box.bash(f"echo 0 > /proc/self/oom_score_adj; {started}; exec python3 use_up.py", timeout=30)
+        result = await box.bash(COST_THE_BOX, timeout=30)
         assert (result.status, result.state_lost) == (Status.OOM, True)
         assert await usable(box)
         assert await box.list_files() == []
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_a_box_that_runs_out_of_memory_after_a_call_says_so_however_late_the_next_call_is(engine: Engine) -> None:
+    async with DockerExecutor(limits=LIMITS, engine=engine) as box:
+        await box.write_file("use_up.py", USE_UP_MEMORY)
+        await box.bash(f"(sleep 1; {COST_THE_BOX}) >/dev/null 2>&1 &")
+        assert await eventually(lambda: box.retire_reason is not None, 30)
+        await asyncio.sleep(1)
+        api = engine.client.api
+        for _ in range(300):  # the engine remembers 256 events
+            await engine.call(api.tag, DEFAULT_IMAGE, "gymnast-tagged")
+        await engine.call(api.remove_image, "gymnast-tagged")
+        assert (await box.python("1")).status is Status.OOM
+        assert await usable(box)

@@ -249,21 +249,24 @@ async def test_a_start_can_be_cancelled_while_its_image_is_fetched(counterfeit: 
 async def test_a_program_ends_while_an_image_is_fetched(counterfeit: Counterfeit) -> None:
     counterfeit.stall = "before"
     program = """
-import asyncio, contextlib
+import asyncio, sys
 from gymnast.sandbox import DockerExecutor
 async def main():
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(DockerExecutor(image="far-away").start(), 0.5)
+    starting = asyncio.create_task(DockerExecutor(image="far-away").start())
+    await asyncio.to_thread(sys.stdin.readline)
+    starting.cancel()
+    await asyncio.wait([starting])
 asyncio.run(main())
 """
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdin=asyncio.subprocess.PIPE)
     try:
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+        assert await asyncio.to_thread(counterfeit.pulls.wait, 60)
+        await asyncio.wait_for(process.communicate(b"cancel\n"), 20)  # the engine answers after 30 seconds
+        assert process.returncode == 0
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    assert counterfeit.pulls.is_set()
 
 
 # --- containers that are removed --------------------------------------------------------------------------------
@@ -336,8 +339,8 @@ async def test_a_container_that_ends_is_left_to_the_engine_and_one_that_does_not
 ) -> None:
     removals.ends = ends
     async with Engine() as engine:
-        await engine.remove("one")
-        await engine.remove("one")  # nothing is there any more
+        for _ in range(2):  # nothing is there any more the second time
+            await asyncio.wrap_future(engine.remove("one"))
     assert removals.requests == requests
 
 
@@ -346,12 +349,16 @@ async def test_one_that_is_never_removed_is_named_and_tried_again_at_the_end(
 ) -> None:
     removals.ends = "never"
     async with Engine() as engine:
-        with pytest.raises(EngineError, match="the container stuck is still there after 3 requests to remove it"):
-            await engine.remove("stuck")
-        engine.remove_soon("stuck")
-        assert await eventually(lambda: "still there" in caplog.text, 5)
+        await asyncio.wrap_future(engine.remove("stuck"))
+        assert "the container stuck is still there after 3 requests to remove it" in caplog.text
         removals.ends = "asked"
     assert not removals.there
+    assert "the engine is closed" not in caplog.text
+    removals.ends, removals.there = "never", True
+    async with Engine() as engine:
+        engine.remove("stuck")
+    assert "the engine is closed" in caplog.text
+    assert caplog.text.rstrip().endswith("end by themselves: stuck")
 
 
 # --- engines that are not what they should be -------------------------------------------------------------------
@@ -524,7 +531,7 @@ async def test_an_engine_that_stalls_holds_the_close_of_a_pool_for_one_time_limi
     """Not for one in the removal of the boxes and for another in the close of the engine."""
     monkeypatch.setattr("gymnast.sandbox.docker.client.CALL_SECONDS", 30.0)
     monkeypatch.setattr("gymnast.sandbox.docker.engine.CLOSE_SECONDS", 3.0)
-    monkeypatch.setattr("gymnast.sandbox.docker.executor.CLOSE_SECONDS", 3.0)
+    monkeypatch.setattr("gymnast.sandbox.host.executor.CLOSE_SECONDS", 3.0)
     delay.may_make.set()
     pool = await ExecutorPool(DockerExecutor(limits=LIMITS), max_boxes=2, warm=2).open()
     delay.answers.clear()

@@ -8,7 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
-from gymnast.sandbox import DockerExecutor, Executor, LocalExecutor, SandboxClosedError, SandboxError, SandboxLostError
+from gymnast.sandbox import (
+    DockerExecutor,
+    Engine,
+    Executor,
+    LocalExecutor,
+    SandboxClosedError,
+    SandboxError,
+    SandboxLostError,
+)
 from gymnast.sandbox.cancellation import finish
 from gymnast.sandbox.host.connection import Connection
 from gymnast.sandbox.host.messages import decode_nothing
@@ -46,6 +54,18 @@ async def test_closed_while_it_is_reset(executor: Executor, milliseconds: int) -
         [outcome] = await asyncio.gather(resetting, return_exceptions=True)
     assert outcome is None or isinstance(outcome, SandboxError)
     await check_closed(executor)
+
+
+async def test_closed_in_a_call_it_is_gone_before_the_close_returns(engine: Engine) -> None:
+    """The call, which fails, gives up the box too; the engine stays open."""
+    box = DockerExecutor(limits=LIMITS, engine=engine)
+    await box.start()
+    running = asyncio.ensure_future(box.python("while True: pass", timeout=60))
+    assert await eventually(lambda: box._box is not None and bool(box._box.connection._waiting), 5)
+    await box.close()
+    assert own_containers() == set()
+    with pytest.raises(SandboxLostError, match="it was closed"):
+        await running
 
 
 def test_closed_from_another_event_loop_while_its_own_stands_still() -> None:

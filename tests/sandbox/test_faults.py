@@ -55,7 +55,7 @@ ELSEWHERE = {
     38: [
         "test_pool.py::test_a_lease_cancelled_while_its_box_is_made_loses_nothing",
         "test_pool.py::test_a_lease_cancelled_anywhere_else_loses_nothing",
-        "../envs/test_code_env.py::test_a_cancelled_episode_gives_its_box_back",
+        "../envs/test_code_containers.py::test_a_cancelled_episode_gives_its_box_back",
     ],
     41: [
         "test_pool_rules.py::test_leases_are_served_in_the_order_in_which_they_came",
@@ -68,7 +68,7 @@ ELSEWHERE = {
         "../envs/test_code_checks.py::test_a_wrong_submission_gets_nothing",
     ],
     50: [
-        "../envs/test_code_env.py::test_a_box_that_is_lost_is_a_failed_episode",
+        "../envs/test_code_containers.py::test_a_box_that_is_lost_is_a_failed_episode",
         "../envs/test_code_env.py::test_a_box_that_is_lost_while_grading_is_a_failed_episode",
         "../envs/test_code_env.py::test_no_engine_is_a_failed_episode",
         "../envs/test_code_env.py::test_no_free_box_is_a_failed_episode",

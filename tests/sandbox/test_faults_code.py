@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import signal
 import sys
@@ -12,7 +13,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from gymnast.sandbox import LocalExecutor, Status
+from gymnast.sandbox import DockerExecutor, LocalExecutor, Status
 
 from . import faults
 from .boxes import LIMITS, usable
@@ -126,31 +127,31 @@ exec(sys.argv[3])  # the interpreter is started with -u -c PROGRAM
 async def test_deadlines_do_not_depend_on_the_wall_clock(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The clock jumps by hours with every look, for the host and, where we can have it so, for the supervisor."""
+    """The clock jumps by days with every look, for the host and, where we can have it so, for the supervisor."""
+    grace, minute = 10.0, 60.0  # enough for a busy machine, and no time for such a clock
+    limits = dataclasses.replace(faults.recipe(kind).limits, grace=grace)
     days = itertools.cycle((1, -2, 40))
     monkeypatch.setattr(time, "time", lambda: 1e9 + next(days) * 86400.0)
     if kind == "local":
         launcher = tmp_path / "python"
         launcher.write_text(CLOCKED_PYTHON.format(python=sys.executable))
         launcher.chmod(0o755)
-        recipe: Box = LocalExecutor(python=launcher, limits=faults.recipe(kind).limits)
+        recipe: Box = LocalExecutor(python=launcher, limits=limits)
     else:
-        recipe = faults.recipe(kind)
+        recipe = DockerExecutor(limits=limits)
     async with recipe as box:
         jumps = await box.python("import time; time.time() > time.time() + 3600 or time.time() > time.time() + 3600")
         assert jumps.value == str(kind == "local")
-        started = time.monotonic()
         for _ in range(3):
-            patient = await box.python("import time; time.time = lambda: 0.0; time.sleep(0.2); 42", timeout=30)
+            patient = await box.python("import time; time.time = lambda: 0.0; time.sleep(0.2); 42", timeout=minute)
             assert (patient.status, patient.value) == (Status.OK, "42")
-            assert 0.2 <= patient.duration < NOISE
+            assert 0.2 <= patient.duration < minute
         late = await box.python("while True: pass", timeout=0.4)
         assert (late.status, late.state_lost) == (Status.TIMEOUT, False)
-        assert 0.4 <= late.duration < 0.4 + LIMITS.grace + NOISE
-        await box.ping()
+        assert 0.4 <= late.duration < minute
+        await box.ping(timeout=minute)
         await box.reset()
         assert await usable(box)
-        assert time.monotonic() - started < 6 * NOISE
 
 
 # --- the end of a session ---------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def frozen(box: Box) -> Iterator[None]:
 
 def is_busy(box: Box) -> bool:
     """A call holds the box's turn, and its request is on the way."""
-    return box._connection is not None and bool(box._connection._waiting)
+    return box._box is not None and bool(box._box.connection._waiting)
 
 
 # --- loss -------------------------------------------------------------------------------------------------------
@@ -106,7 +106,8 @@ async def test_a_pool_replaces_a_box_that_was_killed(kind: str) -> None:
 
 @pytest.mark.fault(36)
 async def test_a_frozen_box_is_given_up(own_box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymnast.sandbox.host.executor.MARGIN", 0.5)
+    monkeypatch.setattr("gymnast.sandbox.host.box.MARGIN", 0.5)
+    monkeypatch.setattr("gymnast.sandbox.host.box.REVIVAL_SECONDS", 0.5)
     with frozen(own_box):
         with pytest.raises(SandboxLostError, match=r"did not answer within 1 s"):
             await asyncio.wait_for(own_box.python("1", timeout=0.2), 15)
@@ -116,7 +117,8 @@ async def test_a_frozen_box_is_given_up(own_box: Box, monkeypatch: pytest.Monkey
 
 @pytest.mark.fault(36)
 async def test_a_cancelled_call_on_a_frozen_box_ends(own_box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymnast.sandbox.host.executor.MARGIN", 0.5)
+    monkeypatch.setattr("gymnast.sandbox.host.box.MARGIN", 0.5)
+    monkeypatch.setattr("gymnast.sandbox.host.box.REVIVAL_SECONDS", 0.5)
     with frozen(own_box):
         running = asyncio.ensure_future(own_box.python("1", timeout=60))
         assert await eventually(lambda: is_busy(own_box), 5)
@@ -289,13 +291,14 @@ async def test_a_box_may_live_longer_than_the_kernel_can_wait(kind: str) -> None
 async def test_a_box_whose_answer_is_not_read_ends_with_its_lifetime() -> None:
     async with LocalExecutor(limits=Limits(lifetime=1.0)) as box:
         await box.write_file("large", bytes(8 << 20))
-        assert box._connection is not None
-        assert box._connection._transport is not None
+        assert box._box is not None
+        transport = box._box.connection._transport
+        assert transport is not None
         assert box._process is not None
-        box._connection._transport.pause_reading()
+        transport.pause_reading()
         call = asyncio.create_task(box.read_file("large"))
         process = box._process.popen
         assert await eventually(lambda: process.poll() is not None, 5)
-        box._connection._transport.resume_reading()
+        transport.resume_reading()
         with pytest.raises(SandboxLostError):
             await call

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 
 import pytest
 
-from gymnast.sandbox import Status
-from gymnast.sandbox.host.messages import decode_nothing
+from gymnast.sandbox import DockerExecutor, Status
 
 from . import faults
-from .boxes import daemon_of, usable
+from .boxes import LIMITS, daemon_of, usable
 from .faults import Box, docker_only
 
 kind, shared_box, box = faults.kind, faults.shared_box, faults.box
@@ -71,7 +71,8 @@ codes = [child.wait() for child in children]
     assert (result.status, result.value, result.state_lost) == (Status.OK, "True", False)
     assert (await box.python("kept")).value == "1"
     assert box.retire_reason is None
-    await box._exchange({"op": "reset"}, b"", decode_nothing, 30)
+    assert box._box is not None
+    await box._box.reset()
     assert box.retire_reason == ("oom", "")  # somebody of the box was killed for memory, whatever came of the calls
 
 
@@ -118,6 +119,32 @@ async def test_a_daemon_dies_at_a_reset(box: Box) -> None:
     assert (await box.python(exists)).value == "True"
     await box.reset()
     assert (await box.python(exists)).value == "False"
+
+
+# --- processor time -----------------------------------------------------------------------------------------------
+
+# On new kernels a long system call runs on beyond the limit, and the whole box is then stopped for minutes.
+LONG_CALLS = """
+import os, signal, threading
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+for _ in range(8):
+    if os.fork() == 0: break
+fd, buffer = os.open("/dev/urandom", os.O_RDONLY), bytearray(2 << 20)
+def read():
+    while True: os.readv(fd, [buffer] * 1000)
+for _ in range(3): threading.Thread(target=read).start()
+read()
+"""
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_long_system_calls_do_not_cost_the_box(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymnast.sandbox.host.box.MARGIN", 1.0)
+    async with DockerExecutor(limits=dataclasses.replace(LIMITS, cpus=0.2)) as box:
+        result = await box.python(LONG_CALLS, timeout=3)
+        assert (result.status, result.state_lost) == (Status.TIMEOUT, True)
+        await box.reset()
+        assert await usable(box)
 
 
 # --- output -----------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Supervisor(asyncio.Protocol):
 
     def __init__(self, box: CounterfeitBox) -> None:
         self.box = box
-        self.decoder, self.unread = Decoder(), bytearray()
+        self.decoder, self.unread, self.asked = Decoder(), bytearray(), asyncio.Event()
         self.left: int | None = None  # of the program
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -59,8 +59,11 @@ class Supervisor(asyncio.Protocol):
         frames, self.left = self.decoder.feed(bytes(self.unread[self.left :])), 0
         self.unread.clear()
         for header, _ in frames:
-            answer, payload = (self.box.ready, b"") if "grace" in header else self.box.answer
-            self.transport.write(encode({"id": header["id"], **answer}, payload))
+            answer = (self.box.ready, b"") if "grace" in header else self.box.answer
+            if answer is None:
+                self.asked.set()
+            else:
+                self.transport.write(encode({"id": header["id"], **answer[0]}, answer[1]))
 
 
 class CounterfeitBox(SupervisedExecutor):
@@ -71,7 +74,7 @@ class CounterfeitBox(SupervisedExecutor):
     def __init__(self, limits: Limits | None = None) -> None:
         super().__init__(limits=limits or Limits(), files=None, start_timeout=5)
         self.ready: dict[str, Any] = {"bash": True, "lengths": []}
-        self.answer: tuple[dict[str, Any], bytes] = RAN, b"42"
+        self.answer: tuple[dict[str, Any], bytes] | None = RAN, b"42"  # None: it does not answer
         self.supervisor = Supervisor(self)
 
     async def _prepare(self) -> None:
@@ -93,11 +96,8 @@ class CounterfeitBox(SupervisedExecutor):
     def _settings(self) -> dict[str, Any]:
         return {"grace": 0.1}
 
-    def _remove_soon(self) -> None:
-        pass
-
-    async def _remove(self) -> None:
-        pass  # the supervisor's connection ends with ours
+    def _remove(self) -> None:
+        """The supervisor's connection ends with ours."""
 
     @property
     def key(self) -> Hashable:
@@ -218,7 +218,7 @@ async def test_half_a_character_in_an_answer_can_be_printed(box: CounterfeitBox)
 
 
 async def test_a_long_answer_survives_a_stall_of_the_hosts_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymnast.sandbox.host.executor.MARGIN", 0.01)
+    monkeypatch.setattr("gymnast.sandbox.host.box.MARGIN", 0.01)
     async with CounterfeitBox(Limits(grace=0.01, max_output="2m")) as box:
         box.answer = {**RAN, "value": False, "lengths": [8 << 20, 0, 0, 0, 0, 0, 0]}, bytes(8 << 20)
         call = asyncio.create_task(box.python("print()", timeout=0.1))
@@ -272,6 +272,21 @@ async def test_a_box_that_ends_for_want_of_memory_is_a_result_and_begins_anew() 
             assert not (await box.bash("true")).state_lost
             assert box.retire_reason is None
             await box.reset()
+
+
+async def test_a_cancelled_call_that_costs_the_box_its_memory_is_not_forgotten() -> None:
+    async with OutOfMemory() as box:
+        box.answer = None
+        running = asyncio.create_task(box.python("...", timeout=60))
+        await asyncio.wait_for(box.supervisor.asked.wait(), 10)
+        running.cancel()
+        box.supervisor.transport.abort()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        box.answer = RAN, b"42"
+        assert (await run(box)).status is Status.OOM
+        assert (await box.bash("true")).state_lost
+        assert (await run(box)).value == "42"
 
 
 async def test_a_cleanup_does_not_spin_under_anyio() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import ClassVar
@@ -31,7 +32,7 @@ async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: 
             found["Id"] for found in await engine.call(engine.client.containers) if found["Id"] in made.values()
         ] == [made["living"]]
     finally:
-        await engine.remove(made["living"])
+        await asyncio.wrap_future(engine.remove(made["living"]))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ async def test_a_running_box_may_be_that_of_another_machine_of_the_same_name(ima
         assert "gymnast-test-elsewhere" in await reap(engine)
     finally:
         launched.socket.close()
-        await engine.remove(launched.container)
+        await asyncio.wrap_future(engine.remove(launched.container))
 
 
 # --- an engine that does not remove everything ------------------------------------------------------------------

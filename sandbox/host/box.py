@@ -1,0 +1,162 @@
+"""Box: the requests to one running box, over its connection; `executor.py` starts boxes and replaces them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..base import ExecutionResult, FileEntry, Status
+from ..cancellation import finish
+from ..errors import SandboxLostError, file_error
+from ..guest.protocol import PIECE
+from ..limits import Limits, size_of
+from .boot import program
+from .connection import Answer, Connection, Content, Decode
+from .messages import FileFault, Ready, decode_content, decode_execution, decode_listing, decode_nothing
+
+MARGIN = 5.0  # seconds beyond a call's own time until its answer is overdue
+OPERATION_SECONDS = 30.0  # for one file operation or reset
+_LONGEST_PATH = 4096  # bytes, as the kernel has it
+_MORE_LOOKS, _LOOK_SECONDS = 5, 1.0  # for the rest of an answer that has begun to come
+REVIVAL_SECONDS, _REVIVAL_INTERVAL = 10.0, 0.25  # how long, and how often, a box with an overdue answer gets help
+
+
+class Box:
+    """A supervisor and its sessions. Requests are made one at a time.
+
+    Args:
+        connection: to the supervisor.
+        limits: of the box.
+        unreported: the sessions that have lost their state without a result that says so. A new box inherits the set.
+        revive: begins to help a box with an overdue answer, and returns whether there is any help.
+    """
+
+    def __init__(
+        self, connection: Connection, limits: Limits, unreported: set[str], revive: Callable[[], bool]
+    ) -> None:
+        self.connection = connection
+        self.limits = limits
+        self.unreported = unreported
+        self.has_bash = False
+        self.retire = ""  # why the box should not be used again: a category, and a detail after a colon
+        self._revive = revive
+
+    async def boot(self, settings: dict[str, Any]) -> Ready:
+        """Send the supervisor its program and its settings, and wait until it is ready."""
+        self.connection.send_raw(program())
+        ready = (await self.connection.hello(settings)).content
+        self.has_bash = ready.bash
+        return ready
+
+    async def execute(self, operation: str, source: str, timeout: float) -> ExecutionResult:
+        """Run code in one of the two sessions; the duration is for the caller to fill in."""
+        data = source.encode("utf-8", "surrogatepass")
+        problem = ""  # for which no session could even read the code
+        if len(data) > size_of(self.limits.max_code):
+            problem = f"the code has {len(data)} bytes, Limits.max_code is {self.limits.max_code}\n"
+        elif operation == "bash" and b"\0" in data:
+            problem = "bash: a command cannot hold a NUL character\n"
+        if problem:
+            return ExecutionResult(status=Status.ERROR, stderr=problem, exit_code=1)
+        header = {"op": operation, "timeout": timeout}
+        return await self._exchange(header, data, decode_execution, timeout + self.limits.grace + MARGIN)
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        limit = size_of(self.limits.max_file)
+        if len(data) > limit:
+            raise file_error(errno.EFBIG, path, f"the data has {len(data)} bytes, Limits.max_file is {limit}")
+        for offset in range(0, max(len(data), 1), PIECE):
+            piece = data[offset : offset + PIECE]
+            await self._file_operation("write", path, decode_content, {"offset": offset}, piece)
+
+    async def read_file(self, path: str) -> bytes:
+        content, limit = bytearray(), size_of(self.limits.max_file)
+        while True:
+            piece = await self._file_operation("read", path, decode_content, {"offset": len(content)})
+            content += piece
+            if len(content) > limit:
+                raise file_error(errno.EFBIG, path, f"the file has over {limit} bytes, which is Limits.max_file")
+            if len(piece) < PIECE:
+                return bytes(content)
+
+    async def list_files(self, path: str, recursive: bool) -> list[FileEntry]:
+        return await self._file_operation("list", path, decode_listing, {"recursive": recursive})
+
+    async def ping(self, timeout: float) -> None:
+        """Wait for a sign of life, without any help for the box."""
+        await self._exchange({"op": "ping"}, b"", decode_nothing, timeout, helped=False)
+
+    async def reset(self) -> None:
+        await self._exchange({"op": "reset"}, b"", decode_nothing, OPERATION_SECONDS)
+
+    async def _file_operation(
+        self,
+        operation: str,
+        path: str,
+        decode: Decode[Content | FileFault],
+        fields: Mapping[str, object],
+        data: bytes = b"",
+    ) -> Content:
+        if len(path.encode("utf-8", "surrogatepass")) >= _LONGEST_PATH:
+            raise file_error(errno.ENAMETOOLONG, path, f"a path has less than {_LONGEST_PATH} bytes")
+        content = await self._exchange({"op": operation, "path": path, **fields}, data, decode, OPERATION_SECONDS)
+        if isinstance(content, FileFault):
+            raise file_error(content.errno, path, content.detail)
+        return content
+
+    async def _exchange(
+        self, header: dict[str, Any], payload: bytes, decode: Decode[Content], patience: float, *, helped: bool = True
+    ) -> Content:
+        """Send one request and return the content of its answer.
+
+        If this is cancelled, the request is interrupted first, so that the next one finds the box at rest.
+
+        Raises:
+            SandboxLostError: the box has ended, or broke the protocol, or did not answer in time.
+        """
+        number, reply = self.connection.request(header, payload, decode)
+        try:
+            answer = await self._in_patience(reply, patience, helped)
+        except asyncio.CancelledError:
+            await finish(self._interrupt(number, reply, header["op"]))
+            raise
+        self.retire = self.retire or answer.retire
+        return answer.content
+
+    async def _interrupt(self, number: int, reply: asyncio.Future[Answer[Any]], operation: str) -> None:
+        """End a request whose caller has gone; a box that does not end it is given up."""
+        self.connection.interrupt(number)
+        try:
+            answer = await self._in_patience(reply, self.limits.grace + MARGIN, helped=True)
+        except SandboxLostError as error:
+            self.connection.abort(f"it did not end a cancelled call: {error}")
+            return
+        self.retire = self.retire or answer.retire
+        if isinstance(answer.content, ExecutionResult) and answer.content.state_lost:
+            self.unreported.add(operation)
+
+    async def _in_patience(
+        self, reply: asyncio.Future[Answer[Content]], patience: float, helped: bool
+    ) -> Answer[Content]:
+        """Await an answer; SandboxLostError after some seconds in which nothing of it came and no help helped."""
+        loop, looks, received = asyncio.get_running_loop(), 0, self.connection.received
+        end = loop.time() + patience + REVIVAL_SECONDS
+
+        def expire() -> None:
+            # After a stall of this loop a long answer may be here in part: go on as long as more of it comes.
+            nonlocal alarm, received, looks
+            if self.connection.received > received and looks < _MORE_LOOKS:
+                received, looks = self.connection.received, looks + 1
+                alarm = loop.call_later(_LOOK_SECONDS, expire)
+            elif helped and loop.time() < end and self._revive():
+                alarm = loop.call_later(_REVIVAL_INTERVAL, expire)
+            elif not reply.done():
+                reply.set_exception(SandboxLostError(f"it did not answer within {patience:g} s"))
+
+        alarm = loop.call_later(patience, expire)  # asyncio.timeout() costs noticeably more in every call
+        try:
+            return await asyncio.shield(reply)  # it is still needed after a cancellation
+        finally:
+            alarm.cancel()
