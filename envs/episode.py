@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import dropwhile
@@ -227,8 +227,7 @@ class Episode:
         Values of the task's row that JSON cannot hold become their `repr`. A lone surrogate, which UTF-8 cannot hold,
         becomes its escape: the six characters of `\\ud800`.
         """
-        row = self.spec.task.row if isinstance(self.spec.task.row, Mapping) else {}  # its failure says so
-        row = {str(name): _jsonable(value) for name, value in row.items()}
+        row = {str(name): _jsonable(value) for name, value in self.spec.task.row.items()}
         spec = replace(self.spec, task=replace(self.spec.task, row=row))
         report = {str(name): _jsonable(value) for name, value in self.report.items()}
         episode = replace(self, spec=spec, report=report)

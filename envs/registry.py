@@ -68,14 +68,10 @@ class EnvironmentSource:
         """Make a fresh environment for this episode.
 
         Raises:
-            TypeError: the row is not a mapping, or a factory returned something other than an environment, or the same
-                environment again.
+            TypeError: a factory returned something other than an environment, or the same environment again.
             ValueError: the row does not choose one of several environments.
         """
-        row = spec.task.row
-        if not isinstance(row, Mapping):  # in the data, anything may stand beside good rows
-            raise TypeError(f"the row of {spec.task.id} must be a mapping, got {type(row).__name__}: {row!r}")
-        environment = self._factories[self.choose(row)]()
+        environment = self._factories[self.choose(spec.task.row)]()
         if not isinstance(environment, gymnasium.Env):
             raise TypeError(f"the environment factory returned {type(environment).__name__}, not a gymnasium.Env")
         with self._lock:
@@ -95,7 +91,7 @@ class EnvironmentSource:
         """
         if None in self._factories:
             return None
-        name = row.get(ENVIRONMENT_COLUMN) if isinstance(row, Mapping) else None
+        name = row.get(ENVIRONMENT_COLUMN)
         if not isinstance(name, str) or name not in self._factories:
             raise ValueError(
                 f"the row's {ENVIRONMENT_COLUMN!r} column must name one of {sorted(map(str, self._factories))}, "

@@ -45,6 +45,9 @@ class AgentConfig(TrainingArguments):
     )
 
     # Batches. As in TRL, per_device_train_batch_size counts completions.
+    max_tokens_per_batch: int | None = option(
+        None, "Tokens, padding included, of one forward pass of the update; larger batches are cut. None = no limit."
+    )
     num_generations: int = option(8, "Episodes in a group: the same task from the same environment seed.")
     num_generations_eval: int | None = option(None, "Episodes in a group in evaluation; num_generations by default.")
     steps_per_generation: int | None = option(
@@ -185,6 +188,7 @@ class AgentConfig(TrainingArguments):
             scale_rewards=self.scale_rewards,
             normalize_advantages=self.normalize_advantages,
             rows_at_once=self.per_device_train_batch_size,
+            max_tokens_per_batch=self.max_tokens_per_batch,
         )
 
     @property
@@ -223,7 +227,7 @@ class AgentConfig(TrainingArguments):
                 f"max_steps must be positive (or -1: num_train_epochs decides) and log_episodes_steps at least 0, got "
                 f"{self.max_steps} and {self.log_episodes_steps}"
             )
-        for name in ("num_iterations", "num_generations_eval"):
+        for name in ("num_iterations", "num_generations_eval", "max_tokens_per_batch"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import IntervalStrategy, TrainOutput
 
 from ..envs.episode import Episode
 from ..envs.registry import EnvironmentLike
@@ -26,8 +26,9 @@ from .interrupt import InterruptibleTrainer
 from .learning.groups import form_groups
 from .learning.losses import StepCounts
 from .learning.objective import objective
+from .learning.output_head import OutputHead
 from .learning.reference import Reference
-from .learning.samples import count_loss_tokens_and_sequences
+from .learning.samples import Batch, MicroBatch
 from .learning.scoring import Scorer
 from .option_names import unknown_names
 from .records.metrics import Metrics, UpdateClock, episode_metrics, weighted_metrics
@@ -116,7 +117,15 @@ class AgentTrainer(InterruptibleTrainer):
         reference = Reference(model) if args.beta else None  # on the device, where super() has put the model
         self.pad_id = padding_id(tokenizer, self.player.policy.chat)
         gather = self.processes.gather_tensor
-        self.scorer = Scorer(model, args.learning_settings, reference=reference, gather=gather, pad_id=self.pad_id)
+        self._head = OutputHead.of(model)
+        self.scorer = Scorer(
+            model,
+            args.learning_settings,
+            reference=reference,
+            gather=gather,
+            pad_id=self.pad_id,
+            head=self._head,
+        )
 
     def rollout(
         self, rows: Rows, *, num_generations: int = 1, temperature: float | None = None, seed: int | None = None
@@ -156,7 +165,7 @@ class AgentTrainer(InterruptibleTrainer):
             self._metrics.add(part, weight=weight)
         order = self.schedule.batch_order(index, len(samples))
         samples = [samples[place] for place in order]
-        return Round(index, samples, parts=self.schedule.steps_per_generation, pad_id=self.pad_id)
+        return Round(index, samples, **self._cutting)
 
     def on_episodes(self, episodes: Sequence[Episode]) -> None:
         """Called with the episodes of each round; by default they are written down as `log_episodes_steps` says."""
@@ -192,22 +201,24 @@ class AgentTrainer(InterruptibleTrainer):
     def batches_per_epoch(self) -> int:
         return self.schedule.batches_per_epoch
 
-    def next_batches(self, count: int, device: torch.device) -> tuple[list[dict[str, Tensor]], Tensor]:
+    def next_batches(self, count: int, device: torch.device) -> tuple[list[list[MicroBatch]], Tensor]:
         steps, accumulation = self.state.global_step, self.config.gradient_accumulation_steps
         first = self.schedule.batches_before(steps, accumulation_steps=accumulation)
         batches = self.unless_interrupted(lambda: [self._batch(first + place) for place in range(count)]) or []
-        counts = count_loss_tokens_and_sequences(batches).to(device)
+        counts = torch.tensor([sum(each.loss_tokens for each in batches), sum(each.sequences for each in batches)])
+        counts = counts.float().to(device)
         loss_tokens, sequences = (self.processes.sum(counts) if batches else counts).unbind()
         self._counts = StepCounts(
             loss_tokens=loss_tokens,
             sequences=sequences,
-            micro_batches=len(batches),
+            batch_loss_tokens=0,  # each batch has its own
+            batches=len(batches),
             processes=self.processes.count,
         )
         self._clock.start()
-        return batches, loss_tokens
+        return [each.micro_batches for each in batches], loss_tokens
 
-    def _batch(self, number: int) -> dict[str, Tensor]:
+    def _batch(self, number: int) -> Batch:
         """The batch of this number since the beginning of training; plays its round if it is the first of it."""
         index, place = divmod(number, self.schedule.batches_per_round)
         if self._round is None or self._round.index != index:
@@ -233,7 +244,13 @@ class AgentTrainer(InterruptibleTrainer):
         check_plan(folder, self._plan())
         path = folder / f"round{self.processes.suffix}.pt"
         if path.is_file():
-            self._round = Round.load(path, parts=self.schedule.steps_per_generation, pad_id=self.pad_id)
+            self._round = Round.load(path, **self._cutting)
+
+    @property
+    def _cutting(self) -> dict[str, Any]:
+        """How a round is cut into batches."""
+        parts = self.schedule.steps_per_generation
+        return {"parts": parts, "settings": self.config.learning_settings, "pad_id": self.pad_id}
 
     def compute_loss(
         self,
@@ -242,9 +259,22 @@ class AgentTrainer(InterruptibleTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        loss, metrics = objective(model, inputs, self.config.learning_settings, self._counts)
-        self._metrics.add(metrics, weight=inputs["mask"].sum().item())
+        loss, metrics = objective(
+            model,
+            inputs,
+            self.config.learning_settings,
+            self._counts,
+            head=self._head,
+            with_entropy=self._is_logged,
+        )
+        self._metrics.add(metrics, weight=len(inputs["places"]))
         return (loss, {}) if return_outputs else loss
+
+    @property
+    def _is_logged(self) -> bool:
+        """Whether metrics are logged after this step, as far as that is known now."""
+        step, every = self.state.global_step + 1, self.state.logging_steps
+        return self.args.logging_strategy != IntervalStrategy.STEPS or step % every == 0 or step == 1
 
     def evaluate(  # type: ignore[override]
         self,

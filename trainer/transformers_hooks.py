@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,11 @@ class HookedTrainer(Trainer):
 
     # Hooks for subclasses.
 
-    def next_batches(self, count: int, device: torch.device) -> tuple[list[dict[str, Tensor]], Tensor]:
-        """The micro-batches of one optimiser step (an empty list: no step), and their number of loss tokens."""
+    def next_batches(self, count: int, device: torch.device) -> tuple[list[list[dict[str, Tensor]]], Tensor]:
+        """The batches of one optimiser step, each a list of micro-batches, and their number of loss tokens.
+
+        An empty list: no step.
+        """
         raise NotImplementedError
 
     def batches_per_epoch(self) -> int:
@@ -80,7 +84,23 @@ class HookedTrainer(Trainer):
     ) -> tuple[list[Any], Any]:
         return self.next_batches(num_batches, device)
 
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """A forward and a backward pass of each micro-batch; processes exchange gradients in the last one."""
+        losses: list[Tensor] = []
+        for micro_batch in inputs:
+            is_last = len(losses) + 1 == len(inputs)
+            with nullcontext() if is_last else self.accelerator.no_sync(model):
+                losses.append(super().training_step(model, micro_batch, num_items_in_batch))
+        return torch.stack(losses).sum()
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        return sum(super(HookedTrainer, self).floating_point_ops(micro_batch) for micro_batch in inputs)
+
     # Private names.
+
+    def _track_num_input_tokens(self, inputs: Any) -> None:
+        for micro_batch in inputs:
+            super()._track_num_input_tokens(micro_batch)
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)

@@ -97,7 +97,7 @@ class RolloutEngine:
             The episodes of the first row, then those of the second, and so on.
 
         Raises:
-            TypeError: `rows` is a single row.
+            TypeError: `rows` is a single row, or a row is not a mapping.
         """
         return run_in_loop(self.run(episode_specs(rows, group_size=group_size, seed=seed)))
 
@@ -174,7 +174,7 @@ def episode_specs(
     Seeds depend on (seed, prefix, row's place, visit, member) alone, never on the other rows.
 
     Raises:
-        TypeError: `rows` is a single row.
+        TypeError: `rows` is a single row, or a row is not a mapping.
     """
     if isinstance(rows, Mapping | str):  # whose columns or characters would be taken for rows
         kind = "one row" if isinstance(rows, Mapping) else "a str"
@@ -190,8 +190,11 @@ def group_specs(
 ) -> list[EpisodeSpec]:
     """Specs of one group: the visit-th time that this task is played.
 
-    A row that is not a mapping makes its episodes fail.
+    Raises:
+        TypeError: the row is not a mapping.
     """
+    if not isinstance(row, Mapping):
+        raise TypeError(f"the row of {task_id} must be a mapping, got {type(row).__name__}: {row!r}")
     task = Task(id=task_id, row=row, seed=stable_seed(seed, "environment", task_id, visit))
     return [
         EpisodeSpec(

@@ -109,7 +109,9 @@ def test_rloo_equals_trl(folder: Path, beta: float, normalize: bool) -> None:
 
     def logprobs(model: Any) -> Tensor:
         with torch.no_grad():
-            return token_logprobs(model, ids_BL, attention_BL, keep=mask_BT.shape[1], temperature=0.9)[0]
+            keep = mask_BT.shape[1]
+            places_N = torch.arange(mask_BT.numel())
+            return token_logprobs(model, ids_BL, attention_BL, places_N, keep=keep, temperature=0.9)[0]
 
     kl_B = kl_in_reward(logprobs(trainer.model), logprobs(reference), mask_BT)
     assert kl_B.abs().max() > 0.1

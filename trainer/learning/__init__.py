@@ -20,10 +20,11 @@ One optimiser step, from rows of the data set to new weights, with the function 
             rewards -= beta * KL, for RLOO                          learning.losses.kl_in_reward
             advantages = reward - baseline of its group             learning.advantages.grpo, rloo
             advantages /= a standard deviation of rewards           learning.advantages.scale_advantages
-            micro-batches = shuffled, split and padded samples      learning.samples.split_evenly, make_batch
+            batches = samples with a gradient, padded, cut          learning.samples.split_evenly, Batch
     counts = loss tokens and sequences, over all processes          learning.samples, learning.losses.StepCounts
-    for each micro-batch:                                           trainer.AgentTrainer.compute_loss
-        logprobs = log softmax(model(ids) / temperature)            learning.logprobs.token_logprobs
+    for each micro-batch of each batch:                             trainer.AgentTrainer.compute_loss
+        hidden = model(ids) at the tokens before loss tokens        learning.output_head.OutputHead
+        logprobs = log softmax(head(hidden) / temperature)          learning.logprobs.token_logprobs
         ratio = exp(logprobs - old_logprobs)                        learning.losses.policy_loss
         terms = -min(ratio * A, clip(ratio) * A) + beta * KL        learning.losses.policy_loss
         loss = sum of terms / counts of the whole step              learning.losses.LOSSES[loss_type].reduce

@@ -1,12 +1,13 @@
-"""Log-probabilities and entropies of the tokens of a batch, from one forward pass.
+"""Log-probabilities and entropies of the loss tokens of a batch, from one forward pass.
 
-Axes: B sequences (rows of one micro-batch); L tokens of a row with its prompt; V vocabulary; N, C tokens of many rows,
-and of a chunk of them.
+Axes: B sequences (rows of one micro-batch); L tokens of a row with its prompt; T, its last tokens; N loss tokens of all
+rows, and C of a chunk; H hidden size; V vocabulary.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
@@ -16,84 +17,108 @@ from accelerate.utils.operations import ConvertOutputsToFp32
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-TOKENS_AT_ONCE = 1024
-"""Rows of logits that are in float32 at one time: 0.6 GB for a vocabulary of 152k."""
+from .output_head import OutputHead, inner_model, without_cache
+
+CHUNK_BYTES = 2**28
+"""Logits of one chunk in float32. The backward pass holds a few such tensors at a time."""
 
 
 def token_logprobs(
     model: nn.Module,
     input_ids_BL: Tensor,
     attention_mask_BL: Tensor,
+    places_N: Tensor,
     *,
     keep: int,
     temperature: float,
+    head: OutputHead | None = None,
     with_entropy: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities (B, keep) of the last `keep` tokens of each row, each given the tokens before it.
+    """Log-probabilities (B, keep) of tokens among the last `keep` of each row; 0 at tokens that are not asked for.
 
-    Memory: logits of `keep + 1` positions in the precision that the model computes in, and `TOKENS_AT_ONCE` of them in
-    float32, which the backward pass computes again.
+    Memory: `CHUNK_BYTES` of logits in float32, which the backward pass computes again. Without `head`, also the logits
+    of `keep + 1` positions of all rows, in the precision that the model computes in.
 
     Args:
-        model: a causal language model, wrapped or not.
-        input_ids_BL: rows padded on the right. Values at padding have no meaning; mask them.
+        model: A causal language model, wrapped or not.
+        input_ids_BL: Rows padded on the right.
         attention_mask_BL: 1 on tokens, 0 on padding.
-        keep: how many tokens, from the right; less than L, since no token comes before the first.
-        temperature: logits are divided by it; it must be the sampling temperature.
-        with_entropy: also return the entropy (B, keep) of the distribution at each token, in nats, without gradient.
+        places_N: The tokens that are asked for, as indices into the last `keep` columns, flattened.
+        keep: The number of columns of the result; less than L, since no token comes before the first.
+        temperature: Logits are divided by it; it must be the sampling temperature.
+        head: The output head of the model. With it, logits are computed only where they are asked for.
+        with_entropy: Also return the entropies (B, keep) of the distributions at these tokens, in nats, without
+            gradient.
 
     Raises:
         ValueError: `keep` or `temperature` is out of range.
     """
-    if not 0 < keep < input_ids_BL.shape[1]:
-        raise ValueError(f"keep must be between 1 and {input_ids_BL.shape[1] - 1} (row length - 1), got {keep}.")
+    rows, length = input_ids_BL.shape
+    if not 0 < keep < length:
+        raise ValueError(f"keep must be between 1 and {length - 1} (row length - 1), got {keep}.")
     if temperature <= 0:
         raise ValueError(f"temperature must be positive, got {temperature}.")
-    logits_BKV = model(input_ids=input_ids_BL, attention_mask=attention_mask_BL, **_forward_options(model, keep)).logits
-    # K = keep + 1: the logits at a position belong to the token after it. The last position has no such token. It is
-    # scored against a stand-in and cut off afterwards, because cutting the logits would copy them.
-    logits_NV = logits_BKV[:, -(keep + 1) :].flatten(0, 1)
-    targets_BK = torch.cat([input_ids_BL[:, -keep:], input_ids_BL[:, -1:]], dim=1)
-    logprobs_BK = _chosen_logprobs(logits_NV, targets_BK.flatten(), temperature).view(-1, keep + 1)
-    entropies_BK = _entropies(logits_NV.detach(), temperature).view(-1, keep + 1) if with_entropy else None
-    return logprobs_BK[:, :-1], None if entropies_BK is None else entropies_BK[:, :-1]
+    # The logits at a position belong to the token after it.
+    ids_N = input_ids_BL[:, -keep:].flatten()[places_N]
+    if head is not None:
+        states_BLH = head.hidden_states(model, input_ids_BL, attention_mask_BL)
+        states_NH, to_logits = states_BLH[:, -(keep + 1) : -1].flatten(0, 1)[places_N], head.logits
+        vocabulary = head.vocabulary
+    else:
+        _keep_precision(model)
+        options = _fewer_logits(model, keep + 1) | without_cache(model)
+        logits_BLV = model(input_ids=input_ids_BL, attention_mask=attention_mask_BL, **options).logits
+        states_NH, to_logits = logits_BLV[:, -(keep + 1) : -1].flatten(0, 1)[places_N], _unchanged
+        vocabulary = logits_BLV.shape[2]
+    logprobs_N, entropies_N = _chosen_logprobs(to_logits, states_NH, ids_N, temperature, vocabulary, with_entropy)
+    empty = torch.zeros(rows * keep, device=input_ids_BL.device)
+    logprobs_BT = empty.index_put((places_N,), logprobs_N).view(rows, keep)
+    return logprobs_BT, None if entropies_N is None else empty.index_put((places_N,), entropies_N).view(rows, keep)
 
 
-def _forward_options(model: nn.Module, keep: int) -> dict[str, int | bool]:
-    """Arguments that save memory, if the model's own `forward`, under all wrappers, has them."""
-    inner: Any = extract_model_from_parallel(model, keep_torch_compile=False)
-    _keep_precision(inner)
-    if hasattr(inner, "get_base_model"):  # PEFT's wrapper passes all arguments on
-        inner = inner.get_base_model()
-    named = inspect.signature(inner.forward).parameters
-    return {name: value for name, value in (("logits_to_keep", keep + 1), ("use_cache", False)) if name in named}
+def _unchanged(logits_NV: Tensor) -> Tensor:
+    return logits_NV
+
+
+def _chosen_logprobs(
+    to_logits: Callable[[Tensor], Tensor],
+    states_NH: Tensor,
+    ids_N: Tensor,
+    temperature: float,
+    vocabulary: int,
+    with_entropy: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """log softmax(logits / temperature) at `ids`, by chunks that the backward pass computes again; and entropies."""
+    entropies: list[Tensor] = []
+    is_forward = True
+
+    def chosen(states_CH: Tensor, ids_C: Tensor) -> Tensor:
+        logits_CV = to_logits(states_CH).float()
+        logprobs_CV = (logits_CV if temperature == 1 else logits_CV / temperature).log_softmax(dim=1)
+        if with_entropy and is_forward:
+            with torch.no_grad():
+                entropies.append(-(logprobs_CV.exp() * logprobs_CV).sum(dim=1))
+        return logprobs_CV.gather(1, ids_C[:, None])[:, 0]
+
+    size = max(1, CHUNK_BYTES // (4 * vocabulary))
+    # `split`, not slices: the gradient of a slice is as large as the whole, and there would be one for each chunk.
+    chunks = zip(states_NH.split(size), ids_N.split(size), strict=True)
+    logprobs_N = torch.cat(
+        [checkpoint(chosen, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
+    )
+    is_forward = False
+    return logprobs_N, torch.cat(entropies) if with_entropy else None
+
+
+def _fewer_logits(model: nn.Module, count: int) -> dict[str, int]:
+    """The argument that asks for the logits of the last positions only, if the model has it."""
+    forward: Any = inner_model(model).forward
+    return {"logits_to_keep": count} if "logits_to_keep" in inspect.signature(forward).parameters else {}
 
 
 def _keep_precision(model: nn.Module) -> None:
     """Undo accelerate's conversion of outputs to float32: it would hold all logits twice. Autocast stays."""
-    while isinstance(conversion := getattr(model.forward, "__wrapped__", None), ConvertOutputsToFp32):
+    inner: Any = extract_model_from_parallel(model, keep_torch_compile=False)
+    while isinstance(conversion := getattr(inner.forward, "__wrapped__", None), ConvertOutputsToFp32):
         forward = conversion.model_forward
-        model.forward = MethodType(forward, model) if isinstance(model.forward, MethodType) else forward
-
-
-def _chosen_logprobs(logits_NV: Tensor, ids_N: Tensor, temperature: float) -> Tensor:
-    """log softmax(logits / temperature) at `ids`, by chunks that the backward pass computes again."""
-
-    def chosen(logits_CV: Tensor, ids_C: Tensor) -> Tensor:
-        logits_CV = logits_CV.float() / temperature
-        return logits_CV.gather(1, ids_C[:, None])[:, 0] - logits_CV.logsumexp(dim=1)
-
-    # `split`, not slices: the gradient of a slice is as large as the whole, and there would be one for each chunk.
-    chunks = zip(logits_NV.split(TOKENS_AT_ONCE), ids_N.split(TOKENS_AT_ONCE), strict=True)
-    return torch.cat([checkpoint(chosen, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks])
-
-
-@torch.no_grad()
-def _entropies(logits_NV: Tensor, temperature: float) -> Tensor:
-    """Entropy of softmax(logits / temperature) in nats: logsumexp(x) - sum(softmax(x) * x)."""
-
-    def entropy(logits_CV: Tensor) -> Tensor:
-        logits_CV = logits_CV.float() / temperature
-        return logits_CV.logsumexp(dim=1) - (logits_CV.softmax(dim=1) * logits_CV).sum(dim=1)
-
-    return torch.cat([entropy(logits_CV) for logits_CV in logits_NV.split(TOKENS_AT_ONCE)])
+        inner.forward = MethodType(forward, inner) if isinstance(inner.forward, MethodType) else forward

@@ -47,11 +47,13 @@ class StepCounts:
     """The sizes of one optimiser step, which losses divide by."""
 
     loss_tokens: float | Tensor
-    """Loss tokens of all micro-batches and processes."""
+    """Loss tokens of all batches and processes."""
     sequences: float | Tensor
-    """Sequences with a loss token, of all micro-batches and processes."""
-    micro_batches: int
-    """Micro-batches of each process; only `bnpo` reads it."""
+    """Sequences with a loss token, of all batches and processes."""
+    batch_loss_tokens: float | Tensor
+    """Loss tokens of the batch that this micro-batch is a part of; only `bnpo` reads it."""
+    batches: int
+    """Batches of each process; only `bnpo` reads it."""
     processes: int
     """Processes, over which gradients are averaged."""
 
@@ -91,8 +93,8 @@ def sum_over_longest(terms_BR: Tensor, mask_BR: Tensor, counts: StepCounts, sett
 
 
 def mean_of_local_tokens(terms_BR: Tensor, mask_BR: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
-    """Each token of this micro-batch weighs the same: the one reduction that depends on how rows are cut."""
-    return terms_BR.sum() / mask_BR.sum().clamp(min=1) / counts.micro_batches
+    """Each token of this batch weighs the same: the one reduction that depends on how a step is cut into batches."""
+    return terms_BR.sum() / torch.as_tensor(counts.batch_loss_tokens).clamp(min=1) / counts.batches
 
 
 def _per_process(count: float | Tensor, counts: StepCounts, like: Tensor) -> Tensor:

@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import Tensor, nn
 
 from .logprobs import token_logprobs
 from .losses import LossInputs, StepCounts, policy_loss
+from .output_head import OutputHead
 from .settings import LearningSettings
 
 
 def objective(
-    model: nn.Module, batch: Mapping[str, Tensor], settings: LearningSettings, counts: StepCounts
-) -> tuple[Tensor, dict[str, float]]:
+    model: nn.Module,
+    batch: Mapping[str, Tensor],
+    settings: LearningSettings,
+    counts: StepCounts,
+    *,
+    head: OutputHead | None = None,
+    with_entropy: bool = False,
+) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of a micro-batch.
 
     Args:
         model: The policy in training, wrapped or not.
-        batch: What `make_batch` returns, on the model's device.
+        batch: What `make_micro_batch` returns, on the model's device.
         settings: The options of the run.
         counts: The sizes of the optimiser step that the micro-batch belongs to.
+        head: The output head of the model; see `token_logprobs`.
+        with_entropy: Whether the metrics have the entropy.
 
     Returns:
-        The loss, ready for `backward()`, and metrics.
+        The loss, ready for `backward()`, and metrics, which stay on the device.
     """
     mask_BT = batch["mask"]
     logprobs_BT, entropy_BT = token_logprobs(
         model,
         batch["input_ids"],
         batch["attention_mask"],
+        batch["places"],
         keep=mask_BT.shape[1],
         temperature=settings.temperature,
-        with_entropy=True,
+        head=head,
+        with_entropy=with_entropy,
     )
+    counts = replace(counts, batch_loss_tokens=batch["batch_loss_tokens"])
     inputs = LossInputs(
         logprobs_BT=logprobs_BT,
         old_logprobs_BT=batch.get("old_logprobs"),  # absent: on-policy
@@ -42,24 +55,25 @@ def objective(
         ref_logprobs_BT=batch.get("ref_logprobs"),
     )
     loss, stats = policy_loss(inputs, settings, counts)
-    metrics = token_metrics(logprobs_BT.detach(), entropy_BT, batch, compare_sampling=settings.samples_all_tokens)
-    return loss, {name: value.item() for name, value in stats.items()} | metrics
+    metrics = _token_metrics(logprobs_BT.detach(), entropy_BT, batch, compare_sampling=settings.samples_all_tokens)
+    return loss, stats | metrics
 
 
-def token_metrics(
+def _token_metrics(
     logprobs_BT: Tensor, entropy_BT: Tensor | None, batch: Mapping[str, Tensor], *, compare_sampling: bool
-) -> dict[str, float]:
+) -> dict[str, Tensor]:
     """Entropy, and how far the generator's log-probabilities are from the trainer's, over the loss tokens of a batch.
 
     The difference is only rounding if sampler and trainer have the same weights and the same distribution. With top-p
     and the like the distributions differ; `compare_sampling=False` then leaves the comparison out.
     """
-    mask_BT = batch["mask"].bool()
-    if not mask_BT.any():
+    places_N = batch["places"]
+    if not len(places_N):
         return {}
-    metrics = {} if entropy_BT is None else {"entropy": entropy_BT[mask_BT].mean().item()}
+    metrics = {} if entropy_BT is None else {"entropy": entropy_BT.flatten()[places_N].mean()}
     if compare_sampling:
-        difference = (batch.get("old_logprobs", logprobs_BT) - batch["sampling_logprobs"])[mask_BT].abs()
-        metrics["sampling/sampling_logp_difference/mean"] = difference.mean().item()
-        metrics["sampling/sampling_logp_difference/max"] = difference.max().item()
+        difference_BT = batch.get("old_logprobs", logprobs_BT) - batch["sampling_logprobs"]
+        difference_N = difference_BT.flatten()[places_N].abs()
+        metrics["sampling/sampling_logp_difference/mean"] = difference_N.mean()
+        metrics["sampling/sampling_logp_difference/max"] = difference_N.max()
     return metrics

@@ -1,19 +1,26 @@
-"""From episodes to tensors: the only place that pads.
+"""From episodes to micro-batches: the only place that pads.
+
+A *batch* is the share of one step that transformers knows of, `per_device_train_batch_size` episodes. It is computed as
+one or several *micro-batches*, each of one forward and one backward pass.
 
 Axes: B, rows of one micro-batch; L, tokens of the longest row; T, the last tokens of the rows, enough for every
-completion. Rows are padded on the right, so tokens have the same positions as in the rollout.
+completion; N, loss tokens. Rows are padded on the right, so tokens have the same positions as in the rollout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...envs.episode import Episode
+from .settings import LearningSettings
+
+MicroBatch = dict[str, Tensor]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -27,6 +34,11 @@ class Sample:
     advantage: float = 0.0
     old_logprobs: Tensor | None = None  # (T,) under the weights that sampled, from the training forward pass
     ref_logprobs: Tensor | None = None  # (T,) under the reference model
+
+    @property
+    def length(self) -> int:
+        """Tokens with the prompt."""
+        return len(self.prompt_ids) + len(self.completion_ids)
 
     @classmethod
     def of(cls, episode: Episode) -> Sample:
@@ -44,16 +56,71 @@ class Sample:
         )
 
 
-def make_batch(samples: Sequence[Sample], *, pad_id: int) -> dict[str, Tensor]:
-    """One micro-batch.
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Batch:
+    """The samples of one batch, as the micro-batches that have a gradient."""
+
+    micro_batches: list[MicroBatch]
+    """At least one: every process must do a forward and a backward pass."""
+    loss_tokens: int
+    """Of all samples, those without a gradient included."""
+    sequences: int
+    """With a loss token; of all samples."""
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample], settings: LearningSettings, *, pad_id: int) -> Batch:
+        """The batch of these samples.
+
+        A sample whose advantage is 0 has a gradient of exactly 0, unless its loss has a term for the KL. Such samples
+        skip the forward and the backward pass. They still count in every divisor of the loss.
+        """
+        loss_tokens = sum(sum(each.mask) for each in samples)
+        taught = [each for each in samples if settings.always_has_gradient or each.advantage]
+        # Without any, a row of two tokens without loss tokens. It counts as no sequence.
+        filler = Sample(prompt_ids=[pad_id], completion_ids=[pad_id], mask=[0], sampling_logprobs=[0.0])
+        parts = micro_batches(taught or [filler], max_tokens=settings.max_tokens_per_batch)
+        return cls(
+            micro_batches=[
+                make_micro_batch(part, pad_id=pad_id) | {"batch_loss_tokens": torch.tensor(float(loss_tokens))}
+                for part in parts
+            ],
+            loss_tokens=loss_tokens,
+            sequences=sum(any(each.mask) for each in samples),
+        )
+
+
+def micro_batches(
+    samples: Sequence[Sample], *, max_tokens: int | None, max_rows: int | None = None
+) -> list[list[Sample]]:
+    """The samples, cut so that a micro-batch has at most `max_tokens` tokens, padding included, and `max_rows` rows.
+
+    With `max_tokens`, rows of like length go together. A row that is longer has a micro-batch of its own.
+    """
+    max_rows = max_rows or max(1, len(samples))
+    if max_tokens is None:
+        return [list(samples[start : start + max_rows]) for start in range(0, len(samples), max_rows)]
+    parts: list[list[Sample]] = []
+    for sample in sorted(samples, key=lambda each: each.length, reverse=True):
+        # The first row of a part is its longest.
+        rows = len(parts[-1]) + 1 if parts else 0
+        if parts and rows <= max_rows and parts[-1][0].length * rows <= max_tokens:
+            parts[-1].append(sample)
+        else:
+            parts.append([sample])
+    return parts
+
+
+def make_micro_batch(samples: Sequence[Sample], *, pad_id: int) -> MicroBatch:
+    """The tensors of one micro-batch.
 
     Returns:
         `input_ids`, `attention_mask` (B, L); `mask`, `sampling_logprobs`, and where the samples have them
-        `old_logprobs` and `ref_logprobs` (B, T); `advantages` (B,).
+        `old_logprobs` and `ref_logprobs` (B, T); `places` (N,), the indices of the loss tokens in the flattened mask;
+        `advantages` (B,).
     """
-    length = max(len(each.prompt_ids) + len(each.completion_ids) for each in samples)
+    length = max(each.length for each in samples)
     keep = length - min(len(each.prompt_ids) for each in samples)
-    batch = {
+    batch: dict[str, Any] = {
         "input_ids": torch.full((len(samples), length), pad_id),
         "attention_mask": torch.zeros(len(samples), length, dtype=torch.long),
         "mask": torch.zeros(len(samples), keep),
@@ -73,6 +140,8 @@ def make_batch(samples: Sequence[Sample], *, pad_id: int) -> dict[str, Tensor]:
         for name in ("old_logprobs", "ref_logprobs"):
             if name in batch:
                 batch[name][row, place] = getattr(sample, name)
+    # Found here, on the CPU: on a GPU the search would wait for all work before it.
+    batch["places"] = batch["mask"].flatten().nonzero()[:, 0]
     return batch
 
 
@@ -82,21 +151,7 @@ def completion_slice(sample: Sample, length: int, keep: int) -> slice:
     return slice(start, start + len(sample.completion_ids))
 
 
-def split_evenly(samples: Sequence[Sample], parts: int, *, pad_id: int) -> list[list[Sample]]:
-    """The samples in `parts` lists whose lengths differ by at most one.
-
-    Every process must do the same number of forward passes, so no list is empty: where there are fewer samples than
-    parts, a list gets a sample of two tokens without loss tokens. It counts as no sequence.
-    """
+def split_evenly(samples: Sequence[Sample], parts: int) -> list[list[Sample]]:
+    """The samples in `parts` lists whose lengths differ by at most one."""
     bounds = [len(samples) * part // parts for part in range(parts + 1)]
-    lists = [list(samples[start:end]) for start, end in pairwise(bounds)]
-    filler = Sample(prompt_ids=[pad_id], completion_ids=[pad_id], mask=[0], sampling_logprobs=[0.0])
-    return [each or [filler] for each in lists]
-
-
-def count_loss_tokens_and_sequences(batches: Sequence[Mapping[str, Tensor]]) -> Tensor:
-    """How many loss tokens, and how many sequences with a loss token, these micro-batches hold: (2,)."""
-    counts = torch.zeros(2)
-    for batch in batches:
-        counts += torch.stack([batch["mask"].sum(), batch["mask"].any(dim=1).sum()]).cpu()
-    return counts
+    return [list(samples[start:end]) for start, end in pairwise(bounds)]

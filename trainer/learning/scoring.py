@@ -13,8 +13,9 @@ from .advantages import ALGORITHMS, Gather, scale_advantages, whiten
 from .groups import Group, rewards_of
 from .logprobs import token_logprobs
 from .losses import kl_in_reward
+from .output_head import OutputHead
 from .reference import Reference
-from .samples import Sample, completion_slice, make_batch
+from .samples import Sample, completion_slice, make_micro_batch, micro_batches
 from .settings import LearningSettings
 
 
@@ -27,6 +28,7 @@ class Scorer:
         reference: The reference model; None without one.
         gather: Concatenates (1, n) tensors of all processes.
         pad_id: Fills rows.
+        head: The output head of the model; see `token_logprobs`.
     """
 
     def __init__(
@@ -37,19 +39,22 @@ class Scorer:
         reference: Reference | None,
         gather: Gather,
         pad_id: int,
+        head: OutputHead | None = None,
     ) -> None:
         self.model = model
         self.settings = settings
         self.reference = reference
         self.gather = gather
         self.pad_id = pad_id
+        self.head = head
 
     def __call__(self, groups: Sequence[Group]) -> tuple[list[Sample], dict[str, float]]:
         """The samples of these groups, in order, and metrics."""
         settings = self.settings
         samples_by_group = [[Sample.of(episode) for episode in group] for group in groups]
         samples = [sample for group in samples_by_group for sample in group]
-        self._add_logprobs(samples)
+        if settings.charges_kl:
+            self._add_logprobs(samples, with_old=True)
         rewards = [rewards_of(group) for group in groups]
         metrics: dict[str, float] = {}
         if settings.charges_kl:
@@ -61,10 +66,13 @@ class Scorer:
         for group, advantages_G in zip(samples_by_group, advantages, strict=True):
             for sample, advantage in zip(group, advantages_G.tolist(), strict=True):
                 sample.advantage = advantage
+        if not settings.charges_kl:
+            taught = [each for each in samples if settings.always_has_gradient or each.advantage]
+            self._add_logprobs(taught, with_old=not settings.is_on_policy)
         return samples, metrics
 
-    def _add_logprobs(self, samples: Sequence[Sample]) -> None:
-        if not self.settings.is_on_policy or self.settings.charges_kl:
+    def _add_logprobs(self, samples: Sequence[Sample], *, with_old: bool) -> None:
+        if with_old:
             for sample, logprobs_T in zip(samples, self._logprobs(self.model, samples), strict=True):
                 sample.old_logprobs = logprobs_T
         if self.reference is not None:
@@ -73,24 +81,30 @@ class Scorer:
                     sample.ref_logprobs = logprobs_T
 
     def _logprobs(self, model: nn.Module, samples: Sequence[Sample]) -> list[Tensor]:
-        """Log-probabilities (T,) of each completion, without dropout: under the distribution that was sampled from."""
-        size, device = self.settings.rows_at_once, next(model.parameters()).device
-        found: list[Tensor] = []
+        """Log-probabilities (T,) of each completion, 0 where it was not sampled.
+
+        Without dropout, since they belong to the distribution that was sampled from.
+        """
+        settings, device = self.settings, next(model.parameters()).device
+        found: dict[int, Tensor] = {}
         with evaluating(model), torch.no_grad():
-            for start in range(0, len(samples), size):
-                chunk = samples[start : start + size]
-                batch = {key: value.to(device) for key, value in make_batch(chunk, pad_id=self.pad_id).items()}
+            for part in micro_batches(
+                samples, max_tokens=settings.max_tokens_per_batch, max_rows=settings.rows_at_once
+            ):
+                batch = {key: value.to(device) for key, value in make_micro_batch(part, pad_id=self.pad_id).items()}
                 length, keep = batch["input_ids"].shape[1], batch["mask"].shape[1]
                 logprobs_BT, _ = token_logprobs(
                     model,
                     batch["input_ids"],
                     batch["attention_mask"],
+                    batch["places"],
                     keep=keep,
-                    temperature=self.settings.temperature,
+                    temperature=settings.temperature,
+                    head=self.head,
                 )
-                for sample, logprobs_T in zip(chunk, logprobs_BT.cpu(), strict=True):
-                    found.append(logprobs_T[completion_slice(sample, length, keep)].clone())
-        return found
+                for sample, logprobs_T in zip(part, logprobs_BT.cpu(), strict=True):
+                    found[id(sample)] = logprobs_T[completion_slice(sample, length, keep)].clone()
+        return [found[id(sample)] for sample in samples]
 
     def _charge_kl(self, samples_by_group: Sequence[Sequence[Sample]], rewards: Sequence[Tensor]) -> float:
         """Subtract beta times each sequence's divergence from its reward; return the mean per loss token."""

@@ -40,8 +40,15 @@ class LearningSettings:
     """Whiten the advantages of a round."""
     rows_at_once: int
     """Rows in one forward pass of the scorer."""
+    max_tokens_per_batch: int | None
+    """Tokens of one forward pass, padding included, for the scorer and the loss; None: no limit."""
 
     @property
     def charges_kl(self) -> bool:
         """Whether the divergence from the reference is taken off the reward."""
         return self.beta != 0 and ALGORITHMS[self.algorithm].kl == "reward"
+
+    @property
+    def always_has_gradient(self) -> bool:
+        """Whether an episode with advantage 0 changes the weights, too."""
+        return self.beta != 0 and not self.charges_kl

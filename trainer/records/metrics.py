@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ...envs.core import StopReason
@@ -70,13 +71,16 @@ class Metrics:
     """Values since the last time that they were logged."""
 
     def __init__(self) -> None:
-        self._values: Weighted = defaultdict(list)
+        self._values: dict[str, list[tuple[float | Tensor, float]]] = defaultdict(list)
 
-    def add(self, values: Mapping[str, float], *, weight: float = 1.0) -> None:
-        """Add one value under each name, with its weight in the mean; a value of weight 0 or NaN says nothing."""
-        for name, value in values.items():
-            if weight > 0 and not math.isnan(value):
-                self._values[name].append((float(value), weight))
+    def add(self, values: Mapping[str, float | Tensor], *, weight: float = 1.0) -> None:
+        """Add one value under each name, with its weight in the mean; a value of weight 0 or NaN says nothing.
+
+        Tensors stay on their device until `flush`, since to read one waits for the device.
+        """
+        if weight > 0:
+            for name, value in values.items():
+                self._values[name].append((value, weight))
 
     def flush(self, gather: Callable[[list[Weighted]], list[Weighted]]) -> dict[str, float]:
         """One number for each name, over all processes, and start anew; every process must call it.
@@ -85,7 +89,9 @@ class Metrics:
             gather: Collects the lists of all processes, as `accelerate.utils.gather_object` does.
         """
         merged: Weighted = defaultdict(list)
-        for values in gather([dict(self._values)]):
+        read = {name: [(float(value), weight) for value, weight in each] for name, each in self._values.items()}
+        known = {name: [pair for pair in each if not math.isnan(pair[0])] for name, each in read.items()}
+        for values in gather([{name: each for name, each in known.items() if each}]):
             for name, each in values.items():
                 merged[name] += each
         self._values.clear()

@@ -15,7 +15,7 @@ from ...envs.episode import Episode, EpisodeSpec
 from ...envs.threads import run_in_loop
 from ..generation.contract import Generator
 from ..generation.evaluation_mode import evaluating
-from .schedule import placed
+from .schedule import Row
 from .token_policy import TokenPolicy
 from .weight_sync import WeightSync
 
@@ -97,11 +97,14 @@ class EpisodePlayer:
         """Play `count` episodes of each row, or of the rows at these indices.
 
         Seeds depend on a row's place among all rows, not on which of them are played here.
+
+        Raises:
+            TypeError: a row is not a mapping.
         """
         seed = self.seed if seed is None else seed
         specs: list[EpisodeSpec] = []
         for index in range(len(rows)) if indices is None else indices:
-            specs += group_specs(f"eval-{index}", placed(rows[index], f"row {index}"), group_size=count, seed=seed)
+            specs += group_specs(f"eval-{index}", Row(rows[index], f"row {index}"), group_size=count, seed=seed)
         return self.play(specs, temperature=temperature)
 
     def environment_of(self, episode: Episode) -> str | None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from ..learning.samples import Sample, make_batch, split_evenly
+from ..learning.samples import Batch, Sample, split_evenly
+from ..learning.settings import LearningSettings
 
 
 class Round:
@@ -24,26 +24,30 @@ class Round:
         index: The number of the round since the beginning of training.
         samples: In the order in which they are cut into batches; empty if no group can be learned from.
         parts: The number of batches.
-        pad_id: Fills the rows of a batch.
+        settings: Say how a batch is cut into micro-batches.
+        pad_id: Fills rows.
     """
 
-    def __init__(self, index: int, samples: Sequence[Sample], *, parts: int, pad_id: int) -> None:
+    def __init__(
+        self, index: int, samples: Sequence[Sample], *, parts: int, settings: LearningSettings, pad_id: int
+    ) -> None:
         self.index = index
         self.samples = list(samples)
         self._parts = parts
+        self._settings = settings
         self._pad_id = pad_id
 
     @cached_property
-    def batches(self) -> list[dict[str, Tensor]]:
-        parts = split_evenly(self.samples, self._parts, pad_id=self._pad_id)
-        return [make_batch(part, pad_id=self._pad_id) for part in parts]
+    def batches(self) -> list[Batch]:
+        parts = split_evenly(self.samples, self._parts)
+        return [Batch.of(part, self._settings, pad_id=self._pad_id) for part in parts]
 
     def save(self, path: Path) -> None:
         torch.save({"index": self.index, "samples": [asdict(each) for each in self.samples]}, path)
 
     @classmethod
-    def load(cls, path: Path, *, parts: int, pad_id: int) -> Round:
+    def load(cls, path: Path, *, parts: int, settings: LearningSettings, pad_id: int) -> Round:
         """The round that `save` wrote."""
         saved: dict[str, Any] = torch.load(path, weights_only=True)
         samples = [Sample(**each) for each in saved["samples"]]
-        return cls(saved["index"], samples, parts=parts, pad_id=pad_id)
+        return cls(saved["index"], samples, parts=parts, settings=settings, pad_id=pad_id)

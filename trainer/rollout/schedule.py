@@ -29,11 +29,6 @@ class Row(dict[str, Any]):
         raise KeyError(f"{self.place} has no {column!r}; it has {sorted(self)}")
 
 
-def placed(row: Any, place: str) -> Any:
-    """The row as a `Row`. One that is not a mapping stays as it is: its episodes fail, and the run goes on."""
-    return Row(row, place) if isinstance(row, Mapping) else row
-
-
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Schedule:
     """Which tasks are played in which round, and which batch of it comes when; the same for the same seed.
@@ -81,7 +76,7 @@ class Schedule:
             visit, index = divmod(place, self.num_tasks)
             if self.shuffle:
                 index = int(_permutation(self.num_tasks, self.seed, visit)[index])
-            row = placed(rows[index], f"row {index} of train_dataset")
+            row = Row(rows[index], f"row {index} of train_dataset")
             specs += group_specs(f"train-{index}", row, group_size=self.num_generations, seed=self.seed, visit=visit)
         return specs
 
@@ -97,11 +92,9 @@ class Schedule:
         return plan | {"first row": _text(rows[0]), "last row": _text(rows[len(rows) - 1])}
 
 
-def _text(row: Any) -> str:
+def _text(row: Mapping[str, Any]) -> str:
     """The beginning of a row, the same in every run: the `repr` of an object may have its address in it."""
-    return json.dumps(
-        dict(row) if isinstance(row, Mapping) else row, skipkeys=True, default=lambda value: type(value).__name__
-    )[:1000]
+    return json.dumps(dict(row), skipkeys=True, default=lambda value: type(value).__name__)[:1000]
 
 
 @lru_cache(maxsize=2)  # a round reaches at most from one permutation into the next, unless the data set is tiny
