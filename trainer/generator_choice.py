@@ -21,7 +21,7 @@ GENERATORS = {
 
 
 def check_generator_options(args: Any) -> None:
-    """Check what an `AgentConfig` says of generation.
+    """Check the options of an `AgentConfig` that concern generation.
 
     Raises:
         ValueError: the generator is unknown or does not read an option that was set, or a value is out of its range.
@@ -49,7 +49,7 @@ def warn_of_unread(args: Any) -> None:
     changed = _changed(args) + (["generator"] if args.generator != "transformers" else [])
     if changed:
         warnings.warn(
-            f"{', '.join(changed)}: no effect, since a generator was given; it decides itself how it samples",
+            f"{', '.join(changed)}: no effect, because a generator was given",
             stacklevel=4,
         )
 
@@ -61,10 +61,10 @@ def _changed(args: Any) -> list[str]:
 
 
 def make_generator(model: PreTrainedModel, args: Any, *, pad_id: int, max_model_len: int) -> Generator:
-    """Make it; vLLM is imported only here, and only for a generator that needs it.
+    """Make the generator of a configuration. vLLM is imported only for a generator that needs it.
 
     Raises:
-        ConfigurationError: vLLM is missing or too old, or a server cannot serve this configuration.
+        ConfigurationError: vLLM is missing or too old, or a server does not fit this configuration.
     """
     if args.generator == "transformers":
         return TransformersGenerator(model, pad_id=pad_id, max_batch_size=args.generation_rows)
@@ -72,7 +72,7 @@ def make_generator(model: PreTrainedModel, args: Any, *, pad_id: int, max_model_
         from .vllm.in_process import VLLMGenerator
 
         if args.torch_compile and not torch.cuda.is_available():
-            warnings.warn("torch_compile: no effect beside vLLM on a CPU, for which it is switched off", stacklevel=4)
+            warnings.warn("torch_compile: no effect, because vLLM on a CPU switches it off", stacklevel=4)
         return VLLMGenerator(
             model,
             max_model_len=max_model_len,

@@ -170,7 +170,7 @@ async def test_an_engine_with_too_few_logprobs_fails_the_episode() -> None:
     engine = RolloutEngine(Calculator, policy(Forgetful(FINAL + END)))
     [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))
     assert episode.failure is not None
-    assert "one finite log-probability" in episode.failure.message
+    assert "one log-probability for each" in episode.failure.message
     assert episode.reward is None
 
 

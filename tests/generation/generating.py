@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
 
@@ -49,15 +50,24 @@ def plain_logprobs(model: Any, generation: Generation, sampling: Sampling) -> Te
     return logprobs_TV.gather(1, ids[0, start:, None])[:, 0]
 
 
+@asynccontextmanager
+async def at_once(generator: TransformersGenerator) -> AsyncIterator[None]:
+    """The decoding thread gets the requests that begin inside all at once, also on a busy machine."""
+    with generator._changed:
+        yield
+        for _ in range(3):  # a task, its gathering, and the requests' own tasks
+            await asyncio.sleep(0)
+
+
 class Steps:
     """Counts the rows and columns of each forward pass, and lets a test act at one of them (in the decoding thread)."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, hold_at: int | None = None) -> None:
         self.rows: list[int] = []
         self.columns: list[int] = []  # of the attention mask
         self.begun = asyncio.Event()
         self.go_on = threading.Event()
-        self.hold_at: int | None = None
+        self.hold_at = hold_at  # the forward pass that waits for `go_on`
         self.loop = asyncio.get_running_loop()
         self.handle = model.register_forward_pre_hook(self._count, with_kwargs=True)
 
@@ -71,9 +81,10 @@ class Steps:
 
     async def pause(self, at: int) -> None:
         """Wait until this forward pass begins; it goes on with `go_on`, or with the next pause."""
-        before, self.go_on, self.begun = self.go_on, threading.Event(), asyncio.Event()
-        self.hold_at = at
-        before.set()
+        if at != self.hold_at:
+            before, self.go_on, self.begun = self.go_on, threading.Event(), asyncio.Event()
+            self.hold_at = at
+            before.set()
         await self.begun.wait()
 
     def __enter__(self) -> Steps:

@@ -339,8 +339,18 @@ def test_batch_size_out_of_range() -> None:
         TransformersGenerator(model(), max_batch_size=0)
 
 
-@pytest.mark.parametrize("logprobs", [[-0.5], [-0.5, math.nan], [-0.5, -math.inf], [-0.5, math.inf]])
-def test_a_generation_has_one_finite_log_probability_for_each_token(logprobs: list[float]) -> None:
-    """Else a metric would leave the values out, and nobody would hear of them."""
-    with pytest.raises(ValueError, match="one finite log-probability for each of its 2 tokens"):
-        Generation(token_ids=[3, 4], logprobs=logprobs, finish="stop", prompt_ids=[1])
+def test_a_generation_has_one_log_probability_for_each_token() -> None:
+    with pytest.raises(GenerationError, match="one log-probability for each of its 2 tokens, got 1"):
+        Generation(token_ids=[3, 4], logprobs=[-0.5], finish="stop", prompt_ids=[1])
+
+
+@pytest.mark.parametrize("logprob", [math.nan, -math.inf, math.inf])
+def test_a_generation_has_finite_log_probabilities(logprob: float) -> None:
+    """Otherwise a metric would leave the values out without a message."""
+    with pytest.raises(GenerationError, match="logits are not finite"):
+        Generation(token_ids=[3, 4], logprobs=[-0.5, logprob], finish="stop", prompt_ids=[1])
+
+
+def test_a_generation_is_complete() -> None:
+    with pytest.raises(GenerationError, match="ended an answer early: abort"):
+        Generation(token_ids=[3], logprobs=[-0.5], finish="abort", prompt_ids=[1])  # type: ignore[arg-type]

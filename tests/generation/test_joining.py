@@ -15,19 +15,12 @@ from gymnast.trainer.generation.contract import GenerationError
 from gymnast.trainer.generation.transformers_generator import JOIN_STEPS
 from gymnast.trainer.tiny import make_tiny_model
 
-from .generating import PROMPTS, Steps, answers, ask, decoding_threads, model, plain_logprobs, tokenizer
+from .generating import PROMPTS, Steps, answers, ask, at_once, decoding_threads, model, plain_logprobs, tokenizer
 from .generating import wait_until_closing as until_closing
 
 PREFILL = (
     JOIN_STEPS + 2
 )  # the forward pass in which those who came early are prefilled: one prefill, some steps, then it
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests of one moment are one batch, also on a busy machine."""
-    monkeypatch.setattr("gymnast.trainer.generation.transformers_generator.QUIET_SECONDS", 0.1)
-    monkeypatch.setattr("gymnast.trainer.generation.transformers_generator.GATHER_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -39,10 +32,8 @@ async def generator() -> AsyncIterator[TransformersGenerator]:
 
 async def begun(generator: TransformersGenerator, *requests: GenerationRequest) -> asyncio.Future[list[Generation]]:
     """The answers to come to requests that the generator has by now."""
-    asked = asyncio.ensure_future(answers(generator, requests))
-    for _ in range(3):  # the task, its gathering, and the requests' own tasks
-        await asyncio.sleep(0)
-    return asked
+    async with at_once(generator):
+        return asyncio.ensure_future(answers(generator, requests))
 
 
 def check(model: Any, found: list[Generation]) -> None:
@@ -54,7 +45,7 @@ def check(model: Any, found: list[Generation]) -> None:
 async def test_requests_join_a_batch_that_is_being_decoded(generator: Any) -> None:
     early = [ask(PROMPTS[n % 4], seed=n, max_tokens=20) for n in range(3)]
     late = [ask(PROMPTS[n % 4], seed=n, max_tokens=4) for n in range(3, 8)]
-    with Steps(model()) as steps:
+    with Steps(model(), hold_at=2) as steps:
         first = await begun(generator, *early)
         await steps.pause(2)
         second = await begun(generator, *late)
@@ -73,7 +64,7 @@ async def test_several_join_one_after_the_other_and_leave_in_any_order(generator
         for wave in range(5)
     ]
     asked = []
-    with Steps(model()) as steps:
+    with Steps(model(), hold_at=2) as steps:
         for wave, requests in enumerate(waves):
             asked.append(await begun(generator, *requests))
             await steps.pause(2 + wave * PREFILL)
@@ -87,12 +78,12 @@ async def test_several_join_one_after_the_other_and_leave_in_any_order(generator
 
 async def test_columns_that_no_row_uses_are_dropped(generator: Any) -> None:
     with Steps(model()) as steps:
-        await answers(generator, [ask([20] * 30, max_tokens=2), ask([7, 8, 9], max_tokens=6)])
+        await (await begun(generator, ask([20] * 30, max_tokens=2), ask([7, 8, 9], max_tokens=6)))
     assert steps.columns == [30, 31, 5, 6, 7, 8]
 
 
 async def test_requests_with_other_sampling_are_not_overtaken(generator: Any) -> None:
-    with Steps(model()) as steps:
+    with Steps(model(), hold_at=2) as steps:
         first = await begun(generator, ask(max_tokens=20))
         await steps.pause(2)
         others = await begun(generator, *[ask(seed=n, max_tokens=3, temperature=0.5) for n in range(2)])
@@ -105,7 +96,7 @@ async def test_requests_with_other_sampling_are_not_overtaken(generator: Any) ->
 
 async def test_no_more_join_than_there_is_room_for() -> None:
     generator = TransformersGenerator(model(), max_batch_size=3)
-    with Steps(model()) as steps:
+    with Steps(model(), hold_at=2) as steps:
         first = await begun(generator, *[ask(seed=n, max_tokens=30) for n in range(2)])
         await steps.pause(2)
         late = await begun(generator, *[ask(seed=n, max_tokens=5) for n in range(2, 4)])
@@ -120,10 +111,12 @@ async def test_no_more_join_than_there_is_room_for() -> None:
 
 @pytest.mark.parametrize("who", ["all that were decoded", "all that join", "one of each"])
 async def test_rows_that_are_cancelled_while_others_join(generator: Any, who: str) -> None:
-    with Steps(model()) as steps:
-        early = [asyncio.ensure_future(generator.generate(ask([20] * 30, seed=n, max_tokens=30))) for n in range(2)]
+    with Steps(model(), hold_at=2) as steps:
+        async with at_once(generator):
+            early = [asyncio.ensure_future(generator.generate(ask([20] * 30, seed=n, max_tokens=30))) for n in range(2)]
         await steps.pause(2)
-        late = [asyncio.ensure_future(generator.generate(ask(seed=n, max_tokens=20))) for n in range(2, 4)]
+        async with at_once(generator):
+            late = [asyncio.ensure_future(generator.generate(ask(seed=n, max_tokens=20))) for n in range(2, 4)]
         await steps.pause(PREFILL)
         cancelled = {"all that were decoded": early, "all that join": late, "one of each": [early[0], late[1]]}[who]
         for task in cancelled:
@@ -139,7 +132,7 @@ async def test_rows_that_are_cancelled_while_others_join(generator: Any, who: st
 
 
 async def test_answers_of_one_token_never_join(generator: Any) -> None:
-    with Steps(model()) as steps:
+    with Steps(model(), hold_at=2) as steps:
         first = await begun(generator, ask(max_tokens=20))
         await steps.pause(2)
         late = await begun(generator, *[ask(seed=n, max_tokens=1) for n in range(4)])
@@ -152,7 +145,7 @@ async def test_answers_of_one_token_never_join(generator: Any) -> None:
 async def test_close_while_others_join() -> None:
     others = decoding_threads()
     generator = TransformersGenerator(model())
-    with Steps(model()) as steps:
+    with Steps(model(), hold_at=2) as steps:
         asked = [await begun(generator, *[ask(seed=n, max_tokens=1000) for n in range(2)])]
         await steps.pause(2)
         asked.append(await begun(generator, *[ask(seed=n, max_tokens=1000) for n in range(3)]))
@@ -178,7 +171,7 @@ async def test_an_error_reaches_those_whom_it_concerns(rows: int) -> None:
             raise MemoryError("no more")
 
     generator = TransformersGenerator(broken)
-    with Steps(broken) as steps:
+    with Steps(broken, hold_at=2) as steps:
         handle = broken.register_forward_pre_hook(fail, with_kwargs=True)
         first = await begun(generator, *[ask(seed=n, max_tokens=20) for n in range(2)])
         await steps.pause(2)
@@ -199,7 +192,7 @@ async def test_an_error_reaches_those_whom_it_concerns(rows: int) -> None:
 async def test_weights_of_another_version_decode_nobody_elses_request(generator: Any) -> None:
     """The trainer does not change weights while requests are in flight; else answers say which they had."""
     generator.load_weights(model(), 0)  # which checks the cache, with steps of its own
-    with Steps(model()) as steps:
+    with Steps(model(), hold_at=2) as steps:
         first = await begun(generator, ask(max_tokens=20))
         await steps.pause(2)
         generator.load_weights(model(), 1)
@@ -211,13 +204,14 @@ async def test_weights_of_another_version_decode_nobody_elses_request(generator:
 
 SHARED: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
 SHARED |= {"num_attention_heads": 2, "num_key_value_heads": 2}
-DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+LONG: dict[str, Any] = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0}
+LONG |= {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "original_max_position_embeddings": 256}
 OTHER_CACHES: dict[str, Any] = {
     "sliding window": Gemma3TextConfig(
         **SHARED, head_dim=16, sliding_window=6, layer_types=["sliding_attention", "full_attention"]
     ),
     "recurrent": Lfm2Config(**SHARED, layer_types=["conv", "full_attention"]),
-    "dynamic rotary embedding": LlamaConfig(**SHARED, max_position_embeddings=512, rope_parameters=DYNAMIC),
+    "longrope": LlamaConfig(**SHARED, max_position_embeddings=512, rope_parameters=LONG),
 }
 
 
@@ -226,7 +220,7 @@ async def test_where_the_cache_does_not_allow_it_they_make_the_next_batch(name: 
     torch.manual_seed(0)
     other = AutoModelForCausalLM.from_config(OTHER_CACHES[name]).eval()
     generator = TransformersGenerator(other)
-    with Steps(other) as steps:
+    with Steps(other, hold_at=2) as steps:
         first = await begun(generator, *[ask(seed=n, max_tokens=20) for n in range(2)])
         await steps.pause(2)
         second = await begun(generator, *[ask([20] * 30, seed=n, max_tokens=5) for n in range(3)])

@@ -226,8 +226,9 @@ def test_options_of_gpus_warn_where_there_is_none(model: Any) -> None:
         ({"engine_kwargs": {"block_size": 7}}, "block"),
         ({"max_model_len": 1 << 20}, "max_model_len"),
         ({"engine_kwargs": {"logprobs_mode": "raw_logprobs"}}, "cannot set logprobs_mode: gymnast sets them itself"),
+        ({"engine_kwargs": {"tensor_parallel_size": 2}}, "use generator='vllm-server' for a model that needs several"),
     ],
-    ids=["unknown option", "block size", "context", "log-probabilities"],
+    ids=["unknown option", "block size", "context", "log-probabilities", "several GPUs"],
 )
 def test_what_vllm_refuses_is_a_configuration_error(model: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):

@@ -156,7 +156,7 @@ async def test_answers_are_passed_on() -> None:
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ({"version": {"version": "0.31.3"}}, r"runs vLLM 0\.31\.3; gymnast needs 0\.32"),
+        ({"version": {"version": "0.31.3"}}, r"has vLLM 0\.31\.3; gymnast needs 0\.32"),
         ({"v1/models": {"data": [{"max_model_len": 512}]}}, "takes 512 tokens"),
         ({"inference/v1/generate": raising(403)}, "answered 403: reasons of its own; start it with"),
         ({"is_paused": raising(404)}, "answered 404"),  # VLLM_SERVER_DEV_MODE is not set
@@ -232,7 +232,7 @@ async def test_a_lost_request_goes_to_another_server(failure: str) -> None:
 
 
 async def test_the_request_of_a_server_that_hangs_goes_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymnast.trainer.vllm.fleet.HEALTH_SECONDS", 0.2)
+    monkeypatch.setattr("gymnast.trainer.vllm.server.HEALTH_SECONDS", 0.2)
     server, other = RecordedServer(), RecordedServer()
     released = threading.Event()
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
 from torch import Tensor
 
 from gymnast.trainer.vllm.over_tcp import Offer, WeightListener, fetch_weights
-from gymnast.trainer.vllm.serve import with_defaults
+from gymnast.trainer.vllm.serve import serve_arguments
 
 WEIGHTS: dict[str, Tensor] = {
     "matrix": torch.randn(300, 70),
@@ -41,27 +43,15 @@ def test_nobody_gets_weights_without_the_token() -> None:
 
 
 def test_a_worker_that_stands_still_does_not_hold_up_the_end() -> None:
-    """The kernel takes a few megabytes; nobody reads the rest."""
+    """The kernel takes a few megabytes. The worker never reads the rest."""
     with WeightListener({"large": torch.zeros(1 << 24)}) as listener:
         offer = Offer(**listener.offer("127.0.0.1"))
         worker = socket.create_connection((offer.host, offer.port))
         worker.sendall(offer.token.encode())
         assert worker.recv(1)
-    worker.settimeout(10)
-    with worker:
-        received = 1 + _drain(worker)
-    assert received < 1 << 26
-
-
-def _drain(connection: socket.socket) -> int:
-    """The bytes that come before the end."""
-    count = 0
-    try:
-        while data := connection.recv(1 << 20):
-            count += len(data)
-    except ConnectionResetError:
-        pass
-    return count
+        leaving = time.monotonic()
+    assert time.monotonic() - leaving < 5
+    worker.close()
 
 
 def test_a_trainer_that_has_gone_is_noticed() -> None:
@@ -71,8 +61,14 @@ def test_a_trainer_that_has_gone_is_noticed() -> None:
         dict(fetch_weights(offer))
 
 
-def test_options_of_the_user_go_before_ours() -> None:
-    defaults = {"--dtype": "float32", "--enforce-eager": None, "--block-size": "32"}
-    assert with_defaults(["m"], defaults) == ["m", "--dtype", "float32", "--enforce-eager", "--block-size", "32"]
-    given = ["m", "--dtype=bfloat16", "--no-enforce-eager", "--block_size", "64"]
-    assert with_defaults(given, defaults) == given
+@pytest.mark.parametrize("given", [["m"], ["m", "--dtype=bfloat16", "--no-enforce-eager", "--block_size", "64"]])
+def test_options_of_the_user_replace_ours(given: list[str]) -> None:
+    """As vLLM's own parser reads them."""
+    parser = import_module("vllm.utils.argparse_utils").FlexibleArgumentParser()
+    make_arg_parser = import_module("vllm.entrypoints.launchers.cli_args").make_arg_parser
+    found = make_arg_parser(parser).parse_args(serve_arguments(given, on_gpu=False)[1:])
+    expected = ("float32", True, 32) if len(given) == 1 else ("bfloat16", False, 64)
+    assert (found.dtype, found.enforce_eager, found.block_size) == expected
+    assert found.model_tag == "m"
+    assert (found.enable_chunked_prefill, found.logprobs_mode) == (False, "processed_logprobs")
+    assert found.weight_transfer_config.backend == "gymnast"

@@ -1,4 +1,4 @@
-"""A check that a model's cache works: some architectures ignore the cache that they are given, without an error."""
+"""A check that a model's cache works: some architectures ignore it without an error."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from ...envs.core import ConfigurationError
-from .evaluation_mode import evaluating
-from .internals import keep_rows
+from .internals import keep_rows, rope_types
+from .sampling import evaluating
 
-TOKENS, PREFILL, PADDING = 8, 5, 2  # in a row; those that come first, the others one by one; those of the shorter row
-TOLERANCE = 0.1  # of the standard deviation of log-probabilities; rounding in bfloat16 is about a hundredth
+TOKENS = 8  # of each row
+PREFILL = 5  # of them are computed in one step, the others one by one
+PADDING = 2  # on the left of the shorter row
+TOLERANCE = 0.1  # of the log-probabilities' standard deviation; rounding in bfloat16 is about 0.01 of it
 
 
 @torch.no_grad()
 def check_cache(model: PreTrainedModel) -> None:
-    """Check that decoding token by token gives the distribution that one forward pass over all tokens gives.
+    """Check that decoding token by token and one forward pass over all tokens give the same distribution.
 
     Raises:
-        ConfigurationError: it does not, so the model would sample from another distribution than it is trained on.
+        ConfigurationError: they differ, so the model would sample from another distribution than it is trained on.
     """
-    config = model.config.get_text_config()
-    rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "dynamic":
+    if "dynamic" in rope_types(model):
         raise ConfigurationError(
             f"{type(model).__name__} has rotary embeddings of the type 'dynamic': their frequencies change with the "
             f"length of a row, so sampling and training would disagree; set rope_type to 'yarn' or 'linear'"
         )
-    ids_BL = torch.arange(2 * TOKENS, device=model.device).view(2, TOKENS) * 7 % config.vocab_size
+    ids_BL = (
+        torch.arange(2 * TOKENS, device=model.device).view(2, TOKENS) * 7 % model.config.get_text_config().vocab_size
+    )
     mask_BL = torch.ones_like(ids_BL)
-    mask_BL[1, :PADDING] = 0  # the second row is shorter, and filled on the left
+    mask_BL[1, :PADDING] = 0  # the second row is shorter
     with evaluating(model):
         expected_V = _next_logprobs(model, ids_BL[1:, PADDING:], mask_BL[1:, PADDING:], None)[0]
         cache = DynamicCache(config=model.config)
@@ -51,7 +53,7 @@ def check_cache(model: PreTrainedModel) -> None:
 
 
 def _next_logprobs(model: Any, ids_BN: Tensor, mask_BL: Tensor, cache: DynamicCache | None) -> Tensor:
-    """Log-probabilities (B, V) of the next token: of L tokens, the last N are new and the others in the cache."""
+    """Return log-probabilities (B, V) of the next token. Of L tokens, the last N are new, the others in the cache."""
     positions_BL = (mask_BL.cumsum(1) - 1).clamp(min=0)
     output = model(
         input_ids=ids_BN,

@@ -3,6 +3,7 @@
 - `Generator`: the class that an engine implements, with `GenerationRequest` and `Generation`.
 - `GenerationError`: the engine could not answer.
 - `check_request`: the checks that every engine makes before it begins.
+- `settle`: resolves a request's future from the engine's thread.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from transformers import PreTrainedModel
 
@@ -19,7 +22,7 @@ from .sampling import Sampling
 
 
 class GenerationError(RuntimeError):
-    """The engine could not answer; its own error is the cause."""
+    """The engine could not answer. Its own error is the cause."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -38,7 +41,7 @@ class Generation:
     """One answer.
 
     Raises:
-        ValueError: there is not one finite log-probability for each token.
+        GenerationError: the answer is not complete, or there is not one finite log-probability for each token.
     """
 
     token_ids: list[int]  # (T,) as sampled; the stop token included
@@ -49,30 +52,33 @@ class Generation:
     num_cached: int = 0  # prompt tokens that the engine found in its prefix cache
 
     def __post_init__(self) -> None:
-        if len(self.logprobs) != len(self.token_ids) or not all(map(math.isfinite, self.logprobs)):
-            odd = [each for each in self.logprobs if not math.isfinite(each)]
-            raise ValueError(
-                f"a generation needs one finite log-probability for each of its {len(self.token_ids)} tokens, got "
-                f"{len(self.logprobs)}, {len(odd)} of them not finite"
+        if self.finish not in ("stop", "length"):
+            raise GenerationError(f"the engine ended an answer early: {self.finish}")
+        if len(self.logprobs) != len(self.token_ids):
+            raise GenerationError(
+                f"a generation needs one log-probability for each of its {len(self.token_ids)} tokens, got "
+                f"{len(self.logprobs)}"
             )
+        if not all(map(math.isfinite, self.logprobs)):
+            raise GenerationError("the model's logits are not finite: a sampled token has no finite log-probability")
 
 
 class Generator(ABC):
     """An inference engine.
 
-    Before a round the trainer calls `wake`, and `load_weights` if the weights have changed; after it, `sleep`. During
-    these calls no request is in flight.
+    Before a round the trainer calls `wake`, and `load_weights` if the weights have changed. After the round it calls
+    `sleep`. During these calls no request is in flight.
     """
 
-    is_shared = False  # one engine serves all training processes: all call `load_weights`, and the first one sends
+    is_shared = False  # whether one engine serves all training processes: all call `load_weights`, and rank 0 sends
 
     @abstractmethod
     async def generate(self, request: GenerationRequest) -> Generation:
-        """Generate one answer; requests that are in flight together may share a batch."""
+        """Generate one answer. Requests that are in flight together may share a batch."""
 
     @abstractmethod
     def load_weights(self, model: PreTrainedModel, version: int) -> None:
-        """Sample with this model's weights from now on; they have taken `version` optimiser steps."""
+        """Sample with this model's weights from now on. They have taken `version` optimiser steps."""
 
     def wake(self) -> None:  # noqa: B027
         """Take back the memory that `sleep` released."""
@@ -82,14 +88,14 @@ class Generator(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the engine; requests without an answer fail."""
+        """Release the engine. Unanswered requests fail."""
 
 
 def check_request(request: GenerationRequest, vocab_size: int) -> None:
-    """Check a request: on an accelerator, a token that the model does not know ends the process.
+    """Check a request. On an accelerator a token outside the vocabulary would end the process.
 
     Raises:
-        ValueError: there is nothing to continue, no token may be generated, or a token is not in the vocabulary.
+        ValueError: the prompt is empty, max_tokens is below 1, or a token is not in the vocabulary.
     """
     if not request.prompt_ids or request.max_tokens < 1:
         raise ValueError(
@@ -98,3 +104,12 @@ def check_request(request: GenerationRequest, vocab_size: int) -> None:
         )
     if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < vocab_size:
         raise ValueError(f"the prompt has token {max(request.prompt_ids)}, but the model's vocabulary has {vocab_size}")
+
+
+def settle(future: Future[Any], result: Any) -> None:
+    """Resolve a future with a result or an exception, unless it was cancelled or is resolved already."""
+    with suppress(InvalidStateError):
+        if isinstance(result, BaseException):
+            future.set_exception(result)
+        else:
+            future.set_result(result)

@@ -1,6 +1,7 @@
-"""The only file here that uses names which transformers and PEFT do not document; a test checks that they still hold.
+"""All uses of names that transformers and PEFT do not document. A test checks the names.
 
-- Key-value caches: `is_plain`, `keep_rows`, `drop_columns`, `append_rows`.
+- Key-value caches: `is_plain`, `keep_rows`, `drop_columns`, `append_rows`, `stack`.
+- Rotary embeddings: `rope_types`.
 - Adapters and tied weights: `merged_state`, `is_adapted`, `ties`, `to_checkpoint_names`.
 """
 
@@ -28,23 +29,23 @@ def keep_rows(cache: DynamicCache, indices: Tensor) -> None:
 
 
 def drop_columns(cache: DynamicCache, count: int) -> None:
-    """Drop so many columns on the left of a plain cache."""
+    """Drop this many columns on the left of a plain cache."""
     layer: Any
     for layer in cache.layers:
         layer.keys, layer.values = layer.keys[:, :, count:], layer.values[:, :, count:]
 
 
 def append_rows(cache: DynamicCache, other: DynamicCache) -> None:
-    """Move the rows of another plain cache to the end of this one; the shorter rows are filled on the left."""
+    """Move the rows of another plain cache to the end of this one. Shorter rows are filled on the left."""
     mine: Any
     theirs: Any
     for mine, theirs in zip(cache.layers, other.layers, strict=True):
         mine.keys, mine.values = stack(mine.keys, theirs.keys), stack(mine.values, theirs.values)
-        theirs.keys = theirs.values = None  # so that no more than one layer is in memory twice
+        theirs.keys = theirs.values = None  # at most one layer is in memory twice
 
 
 def stack(one: Tensor, other: Tensor) -> Tensor:
-    """Rows of both, filled with zeros on the left: (B, ..., L, D) and (C, ..., M, D) to (B + C, ..., max(L, M), D)."""
+    """Stack rows, zeros on the left of the shorter: (B, ..., L, D), (C, ..., M, D) to (B + C, ..., max(L, M), D)."""
     rows, length = len(one) + len(other), max(one.shape[-2], other.shape[-2])
     both = one.new_zeros(rows, *one.shape[1:-2], length, one.shape[-1])
     both[: len(one), ..., length - one.shape[-2] :, :] = one
@@ -52,8 +53,15 @@ def stack(one: Tensor, other: Tensor) -> Tensor:
     return both
 
 
+def rope_types(model: Any) -> set[str]:
+    """Return the types of a model's rotary embeddings: one for all layers, or one for each type of layer."""
+    parameters = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    nested = [each for each in parameters.values() if isinstance(each, dict)]
+    return {each["rope_type"] for each in nested or [parameters] if "rope_type" in each}
+
+
 def merged_state(model: nn.Module) -> dict[str, Tensor]:
-    """The model's state with its active adapters merged, under the names that it has without adapters.
+    """Return the model's state with its active adapters merged, under the names that it has without adapters.
 
     The model is not changed. Tensors of layers without an adapter share the model's memory.
     """
@@ -73,8 +81,8 @@ def merged_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _merged_layer(layer: Any) -> Mapping[str, Tensor]:
-    """The state of the layer under an adapter, merged in a copy: taking it out again would leave rounding errors."""
-    options = [vars(each).get("kwargs") for each in layer.modules()]  # of LoRA; they may hold another layer's tensors
+    """Return the state of a layer with its adapter merged in a copy: unmerging would leave rounding errors."""
+    options = [vars(each).get("kwargs") for each in layer.modules()]  # LoRA's, which may hold other layers' tensors
     merged = copy.deepcopy(layer, {id(each): each for each in options})
     for each in merged.modules():  # an adapter of a parameter may lie in another one
         if hasattr(each, "get_base_layer") and not each.disable_adapters:
@@ -89,11 +97,11 @@ def is_adapted(model: nn.Module, weight: str) -> bool:
 
 
 def ties(model: nn.Module) -> dict[str, str]:
-    """Names of weights that are tied, each with the name of the weight that it is tied to."""
+    """Return the name of each tied weight with the name of the weight that it is tied to."""
     return dict(getattr(model, "all_tied_weights_keys", None) or {})
 
 
 def to_checkpoint_names(model: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state as the model's checkpoints hold it: transformers fuses and renames some weights when it loads them."""
+    """Return the state as in the model's checkpoints: transformers fuses and renames some weights on loading."""
     with torch.no_grad():
         return revert_weight_conversion(model, state)

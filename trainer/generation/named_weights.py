@@ -27,9 +27,9 @@ def check_loadable(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def named_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The weights by their names in a checkpoint, with adapters (of PEFT, or `model.add_adapter`) merged.
+    """Return the weights by their names in a checkpoint, with adapters (of PEFT, or `model.add_adapter`) merged.
 
-    The model is not changed. Weights without an adapter share its memory. A weight that is tied to another is left out.
+    The model is not changed. Weights without an adapter share its memory. Of tied weights only one is returned.
 
     Raises:
         ConfigurationError: an adapter changes one of two weights that the config ties.

@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +17,11 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from .contract import Generation, GenerationRequest
-from .internals import append_rows, drop_columns, is_plain, keep_rows, stack
+from .contract import Generation, GenerationRequest, settle
+from .internals import append_rows, drop_columns, is_plain, keep_rows, rope_types, stack
 from .sampling import sample
 
-SPARSE = 0.75  # finished rows are removed from a batch when at most this share of its rows is still decoded
-LENGTH_DEPENDENT = {"dynamic", "longrope"}  # rotary embeddings whose frequencies depend on a batch's longest row
+SPARSE = 0.75  # finished rows are removed when at most this share of a batch is still decoded
 
 
 @dataclass(slots=True, eq=False)
@@ -30,35 +29,15 @@ class Row:
     """One request while it is decoded."""
 
     request: GenerationRequest
-    future: asyncio.Future[Generation]
     random: np.random.Generator  # this request's own
+    answer: Future[Generation] = field(default_factory=Future)  # done once it is answered, failed or cancelled
     seen_ids: list[int] = field(default_factory=list)  # the prompt as the model was given it
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    settled: bool = False  # answered, failed or cancelled
-
-    def settle(self, result: Generation | BaseException) -> None:
-        """Hand the result to the event loop that awaits it; called from the decoding thread."""
-        if self.settled:
-            return
-        self.settled = True
-        try:
-            self.future.get_loop().call_soon_threadsafe(_resolve, self.future, result)
-        except RuntimeError:
-            return  # its event loop is closed, so nothing awaits the result
-
-
-def _resolve(future: asyncio.Future[Generation], result: Generation | BaseException) -> None:
-    if future.done():  # cancelled meanwhile
-        return
-    if isinstance(result, Generation):
-        future.set_result(result)
-    else:
-        future.set_exception(result)
 
 
 class Batch:
-    """One batch from prefill to its last token; rows leave as they finish, and those of another batch may join."""
+    """One batch from prefill to its last token. Rows leave as they finish, and rows of another batch may join."""
 
     def __init__(self, model: PreTrainedModel, rows: list[Row], pad_id: int, weight_version: int = 0) -> None:
         self.model: Any = model
@@ -77,19 +56,18 @@ class Batch:
         self.position_ids = (columns_L - starts_B1).clamp(min=0)  # (B, L); after prefill (B, 1)
         for row, ids, count in zip(rows, self.input_ids.tolist(), padding, strict=True):
             row.seen_ids = ids[count:]
-        base = (
-            self.model.get_base_model() if hasattr(model, "get_base_model") else model
-        )  # PEFT's wrapper takes anything
+        # PEFT's wrapper takes any argument.
+        base = self.model.get_base_model() if hasattr(model, "get_base_model") else model
         keep_last = "logits_to_keep" in inspect.signature(base.forward).parameters
         self.options = {"logits_to_keep": 1} if keep_last else {}
 
     def step(self) -> None:
-        """Sample one token for each row, and drop the rows that are done; afterwards `rows` may be empty."""
+        """Sample one token for each row, and drop the rows that are done. Afterwards `rows` may be empty."""
         logits_BV = self._forward()
         uniforms_B = [row.random.random() for row in self.rows]
         tokens_B, logprobs_B = sample(logits_BV, uniforms_B, self.sampling)
         for row, token, logprob in zip(self.rows, tokens_B.tolist(), logprobs_B.tolist(), strict=True):
-            if not row.settled:
+            if not row.answer.done():
                 self._take(row, token, logprob)
         alive = self._alive()
         if not alive:
@@ -105,10 +83,9 @@ class Batch:
     def can_join(self) -> bool:
         """Whether this batch, after its prefill, may be joined with a batch of another length.
 
-        Sliding windows and recurrent states depend on a row's padding, and some rotary embeddings on the longest row of
-        a batch: batches of such models are not joined.
+        Sliding windows and recurrent states depend on a row's padding, `longrope` on a batch's longest row.
         """
-        return is_plain(self.cache) and not _rope_types(self.model.config) & LENGTH_DEPENDENT
+        return is_plain(self.cache) and "longrope" not in rope_types(self.model)
 
     def join(self, other: Batch) -> None:
         """Take over the rows of another batch. Both are prefilled, and both `can_join`."""
@@ -123,7 +100,7 @@ class Batch:
         self.attention_mask = stack(self.attention_mask[..., None], other.attention_mask[..., None])[..., 0]
 
     def _forward(self) -> Tensor:
-        """Next-token logits (B, V) in float32."""
+        """Return next-token logits (B, V) in float32."""
         output = self.model(
             input_ids=self.input_ids,
             attention_mask=self.attention_mask,
@@ -142,21 +119,20 @@ class Batch:
         stopped = token in row.request.stop_ids
         if not stopped and len(row.token_ids) < row.request.max_tokens:
             return
-        row.settle(
-            Generation(
-                token_ids=row.token_ids,
-                logprobs=row.logprobs,
-                finish="stop" if stopped else "length",
-                prompt_ids=row.seen_ids,
-                weight_version=self.weight_version,
-            )
+        generation = Generation(
+            token_ids=row.token_ids,
+            logprobs=row.logprobs,
+            finish="stop" if stopped else "length",
+            prompt_ids=row.seen_ids,
+            weight_version=self.weight_version,
         )
+        settle(row.answer, generation)
 
     def _alive(self) -> list[int]:
-        return [index for index, row in enumerate(self.rows) if not row.settled]
+        return [index for index, row in enumerate(self.rows) if not row.answer.done()]
 
     def _keep(self, alive: list[int]) -> None:
-        """Keep these rows only, and drop the columns on the left that are padding in all of them."""
+        """Keep only these rows, and drop the columns on the left that are padding in all of them."""
         indices = torch.tensor(alive, dtype=torch.long, device=self.input_ids.device)
         self.rows = [self.rows[index] for index in alive]
         keep_rows(self.cache, indices)
@@ -168,10 +144,3 @@ class Batch:
             first = int(self.attention_mask.argmax(1).min()) if alive else length - 1  # the cache is one column shorter
             self.attention_mask = self.attention_mask[:, first:]
             drop_columns(self.cache, first)
-
-
-def _rope_types(config: Any) -> set[str]:
-    """The types of rotary embedding of a model: one for all layers, or one for each type of layer."""
-    parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    nested = [each for each in parameters.values() if isinstance(each, dict)]
-    return {each["rope_type"] for each in nested or [parameters] if "rope_type" in each}

@@ -13,14 +13,13 @@ import torch
 from transformers import PreTrainedModel
 
 from .cache_check import check_cache
-from .contract import Generation, GenerationError, GenerationRequest, Generator, check_request
-from .evaluation_mode import evaluating
-from .sampling import Sampling
+from .contract import Generation, GenerationError, GenerationRequest, Generator, check_request, settle
+from .sampling import Sampling, evaluating
 from .transformers_batch import Batch, Row
 
 QUIET_SECONDS = 0.003  # a batch starts once no request has come for this long ...
 GATHER_SECONDS = 0.05  # ... or after this long at most
-JOIN_STEPS = 8  # of the running batch at least from one prefill to the next, which costs its rows about a step
+JOIN_STEPS = 8  # least steps of the running batch between two prefills, each of which costs its rows about a step
 IDLE_SECONDS = 10.0  # the decoding thread ends after this long without work, so a forgotten close() leaks nothing
 
 
@@ -55,27 +54,20 @@ class TransformersGenerator(Generator):
         """Generate one answer.
 
         Raises:
-            ValueError: there is nothing to continue, no token may be generated, or a token is not in the vocabulary.
+            ValueError: the prompt is empty, max_tokens is below 1, or a token is not in the vocabulary.
             GenerationError: the model failed, or the generator is closed.
         """
         check_request(request, self.model.config.get_text_config().vocab_size)
-        row = Row(
-            request,
-            future=asyncio.get_running_loop().create_future(),
-            random=np.random.Generator(np.random.Philox(key=request.seed)),
-        )
+        row = Row(request, random=np.random.Generator(np.random.Philox(key=request.seed)))
         self._submit(row)
-        try:
-            return await row.future
-        finally:
-            row.settled = True  # on cancellation the row is dropped from its batch
+        return await asyncio.wrap_future(row.answer)  # on cancellation the row is dropped from its batch
 
     def load_weights(self, model: PreTrainedModel, version: int) -> None:
-        """Note the version: the weights are the model's own. The first time, check that the model's cache works.
+        """Record the version; the weights are the model's own. The first time, check that the model's cache works.
 
         Raises:
             ValueError: it is another model.
-            ConfigurationError: the model decodes another distribution with a cache than without.
+            ConfigurationError: decoding with the model's cache gives another distribution than without.
         """
         if model is not self.model:
             raise ValueError("a TransformersGenerator samples with the model that it was made for; make a new one")
@@ -85,7 +77,7 @@ class TransformersGenerator(Generator):
         self.weight_version = version
 
     def close(self) -> None:
-        """End the decoding thread; requests that it has not answered fail."""
+        """End the decoding thread. Unanswered requests fail."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -111,7 +103,7 @@ class TransformersGenerator(Generator):
             self._decode(rows)
 
     def _next_batch(self) -> list[Row]:
-        """The waiting requests, once no more arrive; empty when the thread is to end."""
+        """Return the waiting requests once no more arrive, or an empty list when the thread is to end."""
         with self._changed:
             while self._gather():
                 if batch := self._take(self.max_batch_size):
@@ -123,7 +115,7 @@ class TransformersGenerator(Generator):
             return []
 
     def _gather(self) -> bool:
-        """Wait for requests; False when the generator is closed or has been idle for `IDLE_SECONDS`."""
+        """Wait for requests. Return False if the generator is closed or was idle for `IDLE_SECONDS`."""
         while not self._waiting and not self._closed:
             if not self._changed.wait(IDLE_SECONDS) and not self._waiting:
                 return False
@@ -134,8 +126,8 @@ class TransformersGenerator(Generator):
         return not self._closed
 
     def _take(self, count: int, sampling: Sampling | None = None) -> list[Row]:
-        """Take waiting requests with the sampling distribution of the first; none if that is not `sampling`."""
-        self._waiting = [row for row in self._waiting if not row.settled]  # the others were cancelled
+        """Take the waiting requests that sample as the first one does; none of them if that is not `sampling`."""
+        self._waiting = [row for row in self._waiting if not row.answer.done()]  # the others were cancelled
         first = self._waiting[0].request.sampling if self._waiting else None
         if sampling is not None and sampling != first:
             return []  # even if later requests would fit: otherwise the first could wait for ever
@@ -162,7 +154,7 @@ class TransformersGenerator(Generator):
             _fail(rows if batch is None else batch.rows, error)
 
     def _join(self, batch: Batch) -> bool:
-        """Let waiting requests join the batch; False if there are none or their prefill failed."""
+        """Let waiting requests join the batch. Return False if none can, or if their prefill failed."""
         rows = self._joining(batch)
         if not rows:
             return False
@@ -179,14 +171,14 @@ class TransformersGenerator(Generator):
         return True
 
     def _joining(self, batch: Batch) -> list[Row]:
-        """The waiting requests that may join this batch."""
+        """Take the waiting requests that may join this batch."""
         if not self._waiting or not batch.can_join or batch.weight_version != self.weight_version:
             return []
         with self._changed:
             return self._take(self.max_batch_size - len(batch.rows), batch.sampling)
 
     def _prefill(self, rows: list[Row]) -> Batch:
-        """A batch of these rows, after its first step."""
+        """Return a batch of these rows, after its first step."""
         batch = Batch(self.model, rows, self.pad_id, self.weight_version)
         batch.step()
         return batch
@@ -197,9 +189,9 @@ def _fail(rows: Sequence[Row], error: BaseException) -> None:
     for row in rows:
         failure = GenerationError(f"the model failed while decoding: {type(error).__name__}: {error}")
         failure.__cause__ = error
-        row.settle(failure)
+        settle(row.answer, failure)
 
 
 def _fail_closed(rows: Sequence[Row]) -> None:
     for row in rows:
-        row.settle(GenerationError("the generator was closed before it had answered"))
+        settle(row.answer, GenerationError("the generator was closed before it had answered"))

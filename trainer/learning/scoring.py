@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..generation.evaluation_mode import evaluating
+from ..generation.sampling import evaluating
 from .advantages import ALGORITHMS, Gather, scale_advantages, whiten
 from .groups import Group, rewards_of
 from .logprobs import token_logprobs

@@ -14,7 +14,7 @@ from ...envs.engine.rollout_engine import RolloutEngine, group_specs
 from ...envs.episode import Episode, EpisodeSpec
 from ...envs.threads import run_in_loop
 from ..generation.contract import Generator
-from ..generation.evaluation_mode import evaluating
+from ..generation.sampling import evaluating
 from .schedule import Row
 from .token_policy import TokenPolicy
 from .weight_sync import WeightSync

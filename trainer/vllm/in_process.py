@@ -8,6 +8,7 @@ The engine starts with dummy weights. `load_weights` copies the weights of the m
 
 from __future__ import annotations
 
+import atexit
 import os
 import tempfile
 import warnings
@@ -22,29 +23,22 @@ from transformers import PreTrainedModel
 from ...envs.core import ConfigurationError
 from ..generation.contract import Generation, GenerationRequest, Generator, check_request
 from ..generation.named_weights import check_loadable, named_weights
-from .answers import check_answer
+from . import check_vllm
 from .engine_thread import EngineThread
-from .installed import check_vllm
-from .private_api import all_loaded, pack_tied_head, unchanged_process
+from .options import CPU_OPTIONS, sampling_options
+from .private_api import replace_weights, unchanged_process
 
 GPU_MEMORY = 0.3  # vLLM's default share of the GPU's memory; training needs the rest
 CPU_ENVIRONMENT = {
-    "TORCHDYNAMO_DISABLE": "1",  # the first request would compile a helper of vLLM's: 9 s, and a C++ compiler
+    "TORCHDYNAMO_DISABLE": "1",  # else the first request compiles a function: this takes 9 s and a C++ compiler
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else vLLM pins this whole process to a few cores
 }
-OWN_OPTIONS = {
-    "model",
-    "load_format",
-    "skip_tokenizer_init",
-    "max_model_len",
-    "logprobs_mode",
-    "enable_prefix_caching",
-    "disable_log_stats",
-}
-CPU_OPTIONS = {
-    "enforce_eager": True,
-    "kv_cache_memory_bytes": 1 << 30,  # by default vLLM takes nearly all of the machine's memory, or refuses to start
-    "enable_chunked_prefill": False,  # a seeded prompt in chunks crashes the engine: CPU generators cannot be rewound
+OWN_OPTIONS = {  # users cannot set them
+    "load_format": "dummy",
+    "skip_tokenizer_init": True,
+    "enable_prefix_caching": True,
+    "logprobs_mode": "processed_logprobs",  # under the distribution that is sampled from
+    "disable_log_stats": True,
 }
 
 
@@ -78,32 +72,25 @@ class VLLMGenerator(Generator):
         engine_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         check_loadable(model)
-        _check_engine_kwargs(engine_kwargs or {})
-        on_cpu = not torch.cuda.is_available()
+        on_gpu = torch.cuda.is_available()
         options: dict[str, Any] = {
-            "max_model_len": max_model_len,
             "dtype": dtype or str(model.dtype).removeprefix("torch."),
             "max_num_seqs": max_num_seqs,
             "seed": seed,
-            "block_size": 32
-            if on_cpu
-            else 16,  # the smallest block: a prefix is cached in whole blocks, and the rest is computed again
         }
-        if on_cpu:
+        if on_gpu:
+            # Small blocks: a prefix is cached in whole blocks, and the rest is computed again.
+            options |= {"block_size": 16, "gpu_memory_utilization": gpu_memory_utilization}
+            options |= {"enable_sleep_mode": enable_sleep_mode}
+        else:
             _warn_of_gpu_options(gpu_memory_utilization, enable_sleep_mode)
             options |= CPU_OPTIONS
-        else:
-            options |= {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": enable_sleep_mode}
         self.weight_version = 0
-        self._sleeps = enable_sleep_mode and not on_cpu
+        self._sleeps = enable_sleep_mode and on_gpu
         self._vocab_size = model.config.get_text_config().vocab_size
-        keeps_group = dist.is_initialized()
-        engine = _make_engine(model, options | dict(engine_kwargs or {}), on_cpu=on_cpu)
-        self._engine = EngineThread(engine, keeps_group=keeps_group)
+        self._engine = EngineThread(_make_engine(model, max_model_len, options, engine_kwargs or {}))
         self.sleep()  # a resumed run may take an optimiser step before its first round
-        self._finalizer = weakref.finalize(
-            self, self._engine.close
-        )  # ends the engine of a generator that is garbage-collected
+        self._finalizer = weakref.finalize(self, self._engine.close)  # also for a generator that nobody closes
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Generate one answer.
@@ -112,11 +99,13 @@ class VLLMGenerator(Generator):
             ValueError: the prompt is empty, max_tokens is below 1, or a token is not in the vocabulary.
             GenerationError: vLLM failed or refused the request, or the generator is closed.
         """
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
         check_request(request, self._vocab_size)
-        output = await self._engine.ask(request.prompt_ids, _sampling_params(request))
+        params = SamplingParams(**sampling_options(request), output_kind=RequestOutputKind.FINAL_ONLY)
+        output = await self._engine.ask(request.prompt_ids, params)
         [answer] = output.outputs
         logprobs = [each[token].logprob for each, token in zip(answer.logprobs, answer.token_ids, strict=True)]
-        check_answer(answer.finish_reason, logprobs)
         return Generation(
             token_ids=list(answer.token_ids),
             logprobs=logprobs,
@@ -128,12 +117,12 @@ class VLLMGenerator(Generator):
 
     def load_weights(self, model: PreTrainedModel, version: int) -> None:
         """Copy the model's weights into the engine and empty its prefix cache."""
+        from vllm.config import set_current_vllm_config
 
         def load(engine: Any) -> None:
-            [target] = engine.apply_model(lambda module: module)
-            with all_loaded(target):
-                engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights.items())})
-            pack_tied_head(target)
+            config = engine.vllm_config
+            with set_current_vllm_config(config):
+                engine.apply_model(lambda target: replace_weights(target, config.model_config, weights.items()))
             if not engine.reset_prefix_cache():
                 raise RuntimeError("vLLM still holds a prefix that was computed with the old weights")
             _synchronize()  # before the optimiser changes the weights that are being copied
@@ -161,74 +150,46 @@ def _warn_of_gpu_options(gpu_memory_utilization: float, enable_sleep_mode: bool)
         warnings.warn(f"{', '.join(ignored)}: no effect, because there is no GPU here", stacklevel=3)
 
 
-def _check_engine_kwargs(given: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError if an option would break a promise of the generator."""
-    if taken := sorted(OWN_OPTIONS & set(given)):
-        raise ConfigurationError(f"vllm_engine_kwargs cannot set {', '.join(taken)}: gymnast sets them itself")
-    several = [name for name in ("tensor_parallel_size", "pipeline_parallel_size") if given.get(name, 1) > 1]
-    if several and _num_processes() > 1:
-        raise ConfigurationError(
-            f"{several[0]}={given[several[0]]} cannot work with several training processes, each with its own engine "
-            f"and episodes; use one process, or generator='vllm-server'"
-        )
-
-
-def _num_processes() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
 def _synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
-def _make_engine(model: PreTrainedModel, options: dict[str, Any], *, on_cpu: bool) -> Any:
+def _make_engine(model: PreTrainedModel, max_model_len: int, options: dict[str, Any], given: Mapping[str, Any]) -> Any:
+    own = OWN_OPTIONS | {"max_model_len": max_model_len}
+    if taken := sorted({*own, "model"} & set(given)):
+        raise ConfigurationError(f"vllm_engine_kwargs cannot set {', '.join(taken)}: gymnast sets them itself")
+    several = [name for name in ("tensor_parallel_size", "pipeline_parallel_size") if given.get(name, 1) > 1]
+    if several:
+        raise ConfigurationError(
+            f"vllm_engine_kwargs cannot set {several[0]}: the engine shares the GPU of the trainer; "
+            f"use generator='vllm-server' for a model that needs several"
+        )
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # keep the engine in this process, beside the weights
-    if on_cpu:
+    if not torch.cuda.is_available():
         for name, value in CPU_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
     check_vllm()
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    if _num_processes() > 1:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # this process is one of several
         options = {"distributed_executor_backend": "external_launcher"} | options
+    options = options | own | dict(given)
+    if not dist.is_initialized():
+        atexit.register(_leave_group)
     with tempfile.TemporaryDirectory() as folder, unchanged_process():
         base: Any = model
         base = base.get_base_model() if hasattr(base, "get_base_model") else base  # without PEFT's wrapper
         config = base.config.to_dict() | {"architectures": [type(base).__name__]}
         type(base.config).from_dict(config).save_pretrained(folder)
         try:
-            arguments = EngineArgs(
-                **{
-                    "model": folder,
-                    "load_format": "dummy",
-                    "skip_tokenizer_init": True,
-                    "enable_prefix_caching": True,
-                    "logprobs_mode": "processed_logprobs",  # under the distribution that is sampled from
-                    "disable_log_stats": True,
-                    **options,
-                }
-            )
-            return LLMEngine.from_engine_args(arguments)
+            return LLMEngine.from_engine_args(EngineArgs(model=folder, **options))
         except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
             raise ConfigurationError(f"vLLM cannot serve this model with {options}: {error}") from error
 
 
-def _sampling_params(request: GenerationRequest) -> Any:
-    from vllm.sampling_params import RequestOutputKind, SamplingParams
-
-    sampling = request.sampling
-    return SamplingParams(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        seed=request.seed,
-        max_tokens=request.max_tokens,
-        stop_token_ids=sorted(request.stop_ids),
-        ignore_eos=True,  # stop_token_ids holds every id that ends the answer
-        logprobs=0,  # only the sampled token's
-        detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
+def _leave_group() -> None:
+    """Leave the default process group that vLLM has made: NCCL complains of one that is left to the program's end."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

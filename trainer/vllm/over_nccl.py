@@ -5,23 +5,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .server import Server
 
-class Server(Protocol):
-    """The calls that this file needs; vLLM's engine also calls those of its `VLLMWeightSyncClient`."""
 
-    url: str
+@dataclass(slots=True, frozen=True)
+class SyncClient:
+    """The calls that vLLM's engine makes from a thread: its protocol `VLLMWeightSyncClient`."""
 
-    def own_address(self) -> str: ...
+    server: Server
+    loop: asyncio.AbstractEventLoop  # the server's
+    label: str
 
-    def world_size(self) -> int: ...
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._post("init_weight_transfer_engine", {"init_info": init_info})
+
+    def start_weight_update(self) -> None:
+        self._post("start_weight_update")
+
+    def update_weights(self, update_info: Any) -> None:
+        self._post("update_weights", {"update_info": update_info})
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._post("finish_weight_update", {"weight_version": weight_version or self.label})
+
+    def _post(self, path: str, body: Mapping[str, Any] | None = None) -> None:
+        asyncio.run_coroutine_threadsafe(self.server.post(path, body), self.loop).result()
 
 
 class NCCLSenders:
@@ -37,19 +55,19 @@ class NCCLSenders:
         self._ports: dict[str, int] = {}
         self._turn = threading.Lock()  # vLLM's engines share CUDA streams, so only one may send at a time
 
-    def send(self, server: Server, weights: Mapping[str, Tensor]) -> None:
-        """Update the weights of this server."""
+    def send(self, client: SyncClient, weights: Mapping[str, Tensor], *, host: str, num_workers: int) -> None:
+        """Update the weights of this server, which reaches this machine as `host`."""
         device = next(iter(weights.values())).device
-        source = _source(weights)
+        url, source = client.server.url, _source(weights)
         with self._turn, torch.cuda.device(device):
-            engine = self._engines.pop(server.url, None) or self._join(server, source)
-            engine.client, engine.source = server, source
+            engine = self._engines.pop(url, None) or self._join(client, source, host, num_workers)
+            engine.client, engine.source = client, source
             try:
                 engine.send_weights()
             except BaseException:
                 engine.shutdown()  # a group that has lost a member cannot be used again
                 raise
-            self._engines[server.url] = engine
+            self._engines[url] = engine
 
     def close(self) -> None:
         """Leave the groups."""
@@ -57,18 +75,17 @@ class NCCLSenders:
             engine.shutdown()
         self._engines.clear()
 
-    def _join(self, server: Server, source: Any) -> Any:
+    def _join(self, client: SyncClient, source: Any, host: str, num_workers: int) -> Any:
         from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
         from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
-        index = self._ports.setdefault(server.url, len(self._ports))
+        index = self._ports.setdefault(client.server.url, len(self._ports))
         info = NCCLTrainerInitInfo(
             rank=0,
-            master_address=server.own_address(),
+            master_address=host,
             master_port=self._port + 1 + index if self._port else _free_port(),
-            world_size=server.world_size() + 1,
+            world_size=num_workers + 1,
         )
-        client: Any = server
         return WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
 
 

