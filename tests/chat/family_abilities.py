@@ -33,7 +33,7 @@ from .family_episodes import (
 TEXT = "I look it up."
 YES, NO, ONE_QUESTION = "yes", "no", "within a question"
 # Families whose models think, though their templates never render a thought.
-SILENT_THINKERS = ("deepseek_r1", "deepseek_r1_distill", "deepseek_r1_distill_training")
+SILENT_THINKERS = ("deepseek_r1", "deepseek_r1_distill", "deepseek_r1_distill_training", "nemotron_nano_v2")
 # How a model writes a second call where the template refuses to render one.
 SECOND_CALL = {"llama3": "; ", "harmony": "<|call|><|start|>assistant"}
 # How a model writes a text before a call, where it is not just a paragraph.

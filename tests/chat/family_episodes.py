@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jinja2 import TemplateError
@@ -29,7 +30,9 @@ IDS = {
     "command_r7b": "{}",  # its template counts the calls by itself
 }
 ONE_CALL_AN_ANSWER = ("llama3", "harmony")  # their templates refuse more, or drop them
-ARGUMENTS_AS_TEXT = ("deepseekv3", "deepseek_r1", "deepseek_v3_1")  # others take objects
+ARGUMENTS_AS_TEXT = (
+    *("deepseekv3", "deepseek_r1", "deepseek_v3_1", "functionary_3_1", "functionary_3_2", "internlm2_5"),
+)  # others take objects
 CALLS_AS_TEXT = ("granite_3_0", "granite_3_3", "lfm2", "lfm2_training", "phi4_mini", "smollm3")  # they render none
 ROLE_OF_RESULTS = {"granite_3_0": "tool_response"}
 
@@ -139,6 +142,10 @@ def _deepseek(functions: Sequence[Any]) -> str:
     return "<｜tool▁calls▁begin｜>" + "\n".join(wrapped) + "<｜tool▁calls▁end｜>"
 
 
+def _listed(functions: Sequence[Any], *, tag: str, before: str = "") -> str:
+    return f"{before}<{tag}>[{', '.join(map(_json_call, functions))}]</{tag}>"
+
+
 def _react(functions: Sequence[Any]) -> str:
     calls = [f"Action: {each['name']}\nAction Input: {_json(each['arguments'])}" for each in functions]
     return "\n".join(["Thought: I use a tool.", *calls])
@@ -150,6 +157,8 @@ WRITERS: dict[str, Callable[[Sequence[Any]], str]] = {
     "lfm2": _lfm,
     "command_r": _command_r,
     "deepseek_v3": _deepseek,
+    "apriel": partial(_listed, tag="tool_calls", before="\n"),
+    "nemotron_nano_v2": partial(_listed, tag="TOOLCALL"),
     "react": _react,
 }
 

@@ -51,10 +51,14 @@ REASONS: dict[str, tuple[str, Check]] = {
         "kimi_k2_thinking lfm2_2_5_v2 lfm2_2_5_vl minimax_m2 "
         "nemotron_3_nano nemotron_3_nano_training nemotron_3_super nemotron_3_super_training "
         "nemotron_3_ultra nemotron_3_ultra_training nemotron_3_5_lightning nemotron_3_5_lightning_training "
-        "qwen3 qwen3_5_think qwen3_6",
+        "deepseek_v3_2 qwen3 qwen3_5_think qwen3_6 solar_open_2",
         _drops_thoughts,
     ),
-    "drops all thoughts": ("deepseek_r1 deepseek_r1_distill deepseek_r1_distill_training", _drops_all_thoughts),
+    "drops all thoughts": (
+        "apriel_1_6 deepseek_r1 deepseek_r1_distill deepseek_r1_distill_training nemotron_nano_v2",
+        _drops_all_thoughts,
+    ),
+    "drops the mark that its prompts end with after results": ("apertus", _drops_a_prompts_end),
     "drops the empty thoughts that its prompts end with": ("qwen3_5_nothink command_r7b", _drops_a_prompts_end),
     "ends a prompt with an instruction that it drops later": ("command_r", _drops_an_instruction),
     "drops all thoughts; marks the beginning of the first results only": (
@@ -87,7 +91,8 @@ def notes_of(stem: str) -> list[str]:
         notes.append("renders no calls")
     if format_name(chat) == "command_r7b":
         notes.append("numbers the calls of the episode")
-    if chat.endings.call_end is not None and chat.endings.call_end.opens_next and not is_react(chat):
+    opens = chat.endings.call_end is not None and chat.endings.call_end.opens_next
+    if opens and chat.call_end_id != chat.end_id and not is_react(chat):
         notes.append("what ends a call begins its results")
     if format_name(chat) == "llama3":
         notes.append("a call after a text needs `<|python_tag|>`")
@@ -109,9 +114,12 @@ FAMILIES = {
     "Command R7B, Command A": "command_r7b",
     "Aya Expanse": "cohere",
     "Tiny Aya": "cohere2",
+    "Apertus": "apertus",
+    "Apriel 1.6": "apriel_1_6",
     "DBRX": "dbrx",
     "DeepSeek V3": "deepseekv3",
     "DeepSeek V3.1": "deepseek_v3_1",
+    "DeepSeek V3.2": "deepseek_v3_2",
     "DeepSeek R1": "deepseek_r1",
     "DeepSeek R1 Distill": "deepseek_r1_distill",
     "Falcon Mamba": "falcon_mamba",
@@ -119,16 +127,21 @@ FAMILIES = {
     "Gemma 3": "gemma3",
     "Gemma 4": "gemma4 gemma4_v2 gemma4_v3 gemma4_v4 gemma4_v5",
     "DiffusionGemma": "diffusion_gemma",
+    "Functionary": "functionary_3_1 functionary_3_2",
     "FunctionGemma": "functiongemma",
     "GLM-4.5, 4.6, 4.7": "glm4moe glm_4_6 glm_4_7",
     "GPT-OSS": "gptoss",
     "Granite 3, 4": "granite_3_0 granite_3_3 granite_4",
     "Hermes 3": "hermes_3",
+    "Hunyuan A13B": "hunyuan_a13b",
     "Idefics 3": "idefics3",
+    "InternLM 2.5": "internlm2_5",
     "Kimi K2": "kimi_k2 kimi_k2_thinking",
+    "Kimi K3": "kimi_k3",
     "LFM2, LFM2.5": "lfm2 lfm2_v2 lfm2_2_5 lfm2_2_5_v2 lfm2_2_5_vl",
     "Llama 3": "llama3",
     "Llama 3.1, 3.2": "llama3_1 llama3_2",
+    "Llama 4": "llama4",
     "LLaVA-NeXT": "llava_next",
     "MiniMax M2": "minimax_m2",
     "Mistral 7B 0.1, 0.2": "mistral_v1 mistral_v2",
@@ -136,6 +149,8 @@ FAMILIES = {
     "Mistral Small 3.2, Magistral": "mistral_small_3_2 magistral",
     "Muse Glimmer": "muse_glimmer",
     "Nemotron 3": "nemotron_3_nano nemotron_3_super nemotron_3_ultra nemotron_3_5_lightning",
+    "Nemotron Nano v2": "nemotron_nano_v2",
+    "OLMo 3": "olmo_3",
     "Phi 3, 3.5": "phi3 phi3_5",
     "Phi 4": "phi4",
     "Phi 4 mini": "phi4_mini",
@@ -146,6 +161,7 @@ FAMILIES = {
     "Seed-OSS": "seed_oss",
     "SmolLM3": "smollm3",
     "SmolVLM": "smolvlm",
+    "Solar Open 2": "solar_open_2",
 }
 HEADINGS = [
     "Family",

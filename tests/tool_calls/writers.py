@@ -95,6 +95,10 @@ def _channels(go_on: str, said: str, calls: Sequence[str], before: str, after: s
     return go_on.join(filter(None, [texts[0], *calls, texts[1]]))
 
 
+def _recipients(said: str, calls: Sequence[str], before: str, after: str) -> str:
+    return (f"{said}{before}\n" if before else "") + "".join(calls) + (said + after if after else "")
+
+
 def _after_python_tag(calls: Sequence[str], before: str, after: str) -> str:
     return (f"{before} <|python_tag|>" if before else "") + "; ".join(calls) + (f" {after}" if after else "")
 
@@ -275,6 +279,18 @@ WRITERS: dict[str, Writer] = {
         *("<|action_start|><|plugin|>", "<|action_end|>"),
     ),
     "functionary": _json("<function=NAME>ARGUMENTS</function>", "<function=", "</function>", "<function=add>"),
+    "functionary_v3_2": _json(
+        ">>>NAME\nARGUMENTS", *(">>>", ">>>all\n", "all\n", ">>>add\n"), joined=partial(_recipients, ">>>all\n")
+    ),
+    "gigachat3": _json(
+        '<|function_call|>{"name": "NAME", "arguments": ARGUMENTS}', "<|function_call|>", "<|function_call|>{"
+    ),
+    "solar_open": _json(
+        "<|tool_call:begin|><|tool_call:name|>NAME<|tool_call:args|>ARGUMENTS<|tool_call:end|>",
+        *("<|tool_call:begin|>", "<|tool_call:name|>add", "<|tool_call:args|>", "<|tool_call:end|>", "<|tool_calls|>"),
+        joined=wrapped("<|tool_calls|>", "<|calls|>"),
+        thinking=("<|think|>", "<|end|><|begin|>assistant"),
+    ),
     "llama3": _json(
         '{"name": "NAME", "parameters": ARGUMENTS}', "<|python_tag|>", '"parameters"', joined=_after_python_tag
     ),

@@ -1,8 +1,8 @@
 """ChatFormat: from messages to exact tokens, and from tokens to a message.
 
-The prompt is rendered once. From then on tokens are only appended: what the model sampled, and the observations. An
+The prompt is rendered once. From then on tokens are only appended: the model's samples, and the observations. An
 observation's tokens are found by rendering a minimal conversation (one question, one answer, the new messages) and
-keeping what follows the answer, so a template that rewrites history does no harm, nothing that the model said is ever
+keeping what follows the answer, so a template that rewrites history does no harm, no sampled text is ever
 tokenised again, and the cost does not grow with the history.
 """
 
@@ -89,10 +89,10 @@ class ChatFormat:
         return self.template.encode(self.template.render(messages, tools=tools, more=True))
 
     def _check_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
-        """Check once for each sequence of roles that the template drops none of them.
+        """Check once for each sequence of roles that the template renders every message.
 
         Raises:
-            ConfigurationError: it does.
+            ConfigurationError: it drops one.
         """
         roles = tuple(each["role"] for each in messages)
         if roles in self._rendered:
@@ -129,7 +129,7 @@ class ChatFormat:
         end, ids = self.endings.follow_ids(messages, tools=tools, more=not last)
         ends = (self.endings.text_end, self.endings.call_end)
         openings = {each.end_id for each in ends if each is not None and each.opens_next}
-        # An end token that opens what follows says nothing about the end of anything else.
+        # An end token that opens one kind of message ends no answer before another kind.
         supplied = ended_by is None or (ended_by != end.end_id and (end.opens_next or ended_by in openings))
         return ids if supplied else ids[1:]
 
@@ -144,7 +144,7 @@ class ChatFormat:
     ) -> list[int]:
         """`observation_ids`, with each text cut until all take at most `max_tokens`, markers of the cuts included.
 
-        What the template writes is never cut, nor are the markers: where these alone take more, so does the result.
+        The template's own text and the markers are never cut: if these alone take more, so does the result.
         """
         longest = max((_text_length(message) for message in messages), default=0)
         most = max_tokens * CHARACTERS_A_TOKEN
@@ -155,7 +155,7 @@ class ChatFormat:
         best: list[int] | None = None
         ids: list[int] = []
         low, high = 0, min(longest, most)
-        while low <= high:  # the largest number of characters that fits; when none does, the last one tried is 0
+        while low <= high:  # the largest number of characters that fits; if no number does, the last one tried is 0
             middle = (low + high) // 2
             shorter: list[Message] = [{**each, "content": cut(each.get("content") or "", middle)} for each in messages]
             ids = self.observation_ids(shorter, tools=tools, ended_by=ended_by, last=last)
@@ -175,7 +175,7 @@ class ChatFormat:
         *,
         calls_before: int = 0,
     ) -> Message:
-        """The assistant message that the sampled tokens mean; never raises on what a model may write.
+        """The assistant message that the sampled tokens mean; never raises, whatever the model wrote.
 
         A call to which the model gave no id gets one; `calls_before`, the number of calls that the episode has had,
         makes it the only one of its kind.
@@ -222,7 +222,7 @@ class ChatFormat:
 
 
 def recognise_tool_format(tokenizer: PreTrainedTokenizerBase) -> Recognition:
-    """The tool-call format of a tokenizer's chat template, what told it, and what else was looked for."""
+    """The tool-call format of a tokenizer's chat template, the reason, and the formats that it is not."""
     try:
         return ChatFormat(tokenizer).recognition
     except ConfigurationError as error:

@@ -1,6 +1,6 @@
 """ChatTemplate: a tokenizer's chat template as text and tokens.
 
-What a message says is text: where it spells a special token, as a web page with `</s>` does, that is written out and
+The content of a message is text: a special token that it spells, as a web page with `</s>` does, is written out and
 not obeyed, so neither a tool nor a row of a data set can forge the end of a turn. In the result of a tool this holds
 for every added token that the template uses, special or not. Other messages may mention such tokens: "think between
 <think> and </think>".
@@ -34,7 +34,7 @@ class ChatTemplate:
     Args:
         tokenizer: Has a chat template.
         kwargs: Passed to the template.
-        today: What the template is told when it asks for the date.
+        today: The date for templates that ask for it.
 
     Raises:
         ConfigurationError: there is no template.
@@ -75,7 +75,7 @@ class ChatTemplate:
         """The Jinja source that is used when there are tools, without its comments.
 
         Raises:
-            ConfigurationError: there are several templates, and none of them is that.
+            ConfigurationError: there are several templates, and no template for tools or default among them.
         """
         try:
             source = self._tokenizer.get_chat_template(tools=[PROBE_TOOL])
@@ -97,7 +97,7 @@ class ChatTemplate:
         options = {**self._kwargs, "tools": schemas, "add_generation_prompt": more}
         try:
             text: str = self._tokenizer.apply_chat_template(texts, tokenize=False, **options)
-        except Exception as error:  # whatever the template's own code raises
+        except Exception as error:  # the template's own code may raise anything
             roles = [message["role"] for message in messages]
             missing = " without tools" if self.least_tools and not tools else ""
             raise ConfigurationError(
@@ -179,7 +179,7 @@ class ChatTemplate:
         return broken  # type: ignore[return-value]
 
     def _joined(self, texts: Sequence[str], pattern: re.Pattern[str]) -> str:
-        """Texts joined; what stands in one kind of them is broken as a whole, since a token may be cut into two."""
+        """Texts joined; neighbours of one kind are broken as a whole, since they may share a token."""
         runs = itertools.groupby(texts, key=type)
         return "".join(self._broken("".join(run), kind, pattern) for kind, run in runs)
 
@@ -192,11 +192,11 @@ class Verbatim(str):
 
 
 class FromTool(str):
-    """What a tool said, in the message of a user."""
+    """A tool's result within a user's message."""
 
 
 def _break(value: Any, pattern: re.Pattern[str]) -> Any:
-    """A JSON-like value in which the tokens of every text are broken; what no tokenizer takes is replaced."""
+    """A JSON-like value with the tokens of its texts broken, and characters replaced that no tokenizer takes."""
     if isinstance(value, str):
         if not value.isascii():
             value = value.replace(_BREAK, "\ufffd").encode("utf-8", "replace").decode()

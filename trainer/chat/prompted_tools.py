@@ -15,10 +15,10 @@ from .turn_endings import TurnEndings
 
 
 class PromptedFormat(ToolFormat, Protocol):
-    """A tool format that tells the model of its tools by itself, whatever its template knows, as `ReActFormat` does."""
+    """A tool format that describes the tools to the model by itself, as `ReActFormat` does; the template need not."""
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        """What the system message begins with: the tools, and how to call them."""
+        """The beginning of the system message: the tools, and how to call them."""
         ...
 
     def observation(self, results: Sequence[Message]) -> Message:
@@ -30,7 +30,7 @@ class PromptTools:
     """Puts tools into the prompt, and, where the format says how, their results into user's messages.
 
     Args:
-        found: How the model calls; it may say itself what the model is told (`instructions`, `observation`: ReAct).
+        found: The tool format; it may describe tools and results itself (`instructions`, `observation`: ReAct).
             Otherwise the model is shown a call as its template renders it.
         template: Tells whether there may be a system message; without, the first user's message gets the tools.
         endings: Renders the call.
@@ -59,7 +59,7 @@ class PromptTools:
         return [*messages[:index], told, *messages[index + 1 :]]
 
     def observation(self, messages: Sequence[Message]) -> list[Message]:
-        """New messages, with all results in one user's message, and what a user says after them in the same one."""
+        """New messages, with all results in one user's message, and the next message of the user in the same one."""
         results = [each for each in messages if each["role"] == "tool"]
         if not results or self._observation is None:
             return list(messages)
@@ -70,7 +70,7 @@ class PromptTools:
 
 
 def _by_example(endings: TurnEndings, tools: Sequence[ToolSchema]) -> list[str]:
-    """What is said of the tools, and a call as the model has to write it, control tokens and all."""
+    """A description of the tools, and a call as the model has to write it, with control tokens."""
     example = endings.render_call("tool_name", {"key": "value"})
     assert example is not None
     syntax = "To call a tool, write its name and its arguments exactly like this:\n\n"
@@ -79,7 +79,7 @@ def _by_example(endings: TurnEndings, tools: Sequence[ToolSchema]) -> list[str]:
 
 
 def _parts(texts: Sequence[str], message: Message | None = None) -> list[dict[str, Any]]:
-    """Texts, and behind them what a message says, as content parts."""
+    """Texts, and behind them a message's content, as content parts."""
     content = (message or {}).get("content")
     said = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
     parts = [{"type": "text", "text": text} for text in texts]

@@ -27,7 +27,7 @@ class Recognition:
 
     Attributes:
         format: Reads the model's calls; None if no format fits.
-        reason: What told it, or what was looked for.
+        reason: How it was found, or which formats were tried.
         problem: Why tools cannot be used with the template at all; empty when they can.
         told_in_prompt: The model is told of its tools by gymnast, in the system message, not by the template.
         looked_for: Formats that it is not, each with the reason.
@@ -41,7 +41,7 @@ class Recognition:
 
 
 def marked_formats(source: str) -> tuple[list[KnownFormat], dict[str, str]]:
-    """The formats whose markers all occur in a template's source, and what the others miss."""
+    """The formats whose markers all occur in a template's source, and the markers that the others miss."""
     found: list[KnownFormat] = []
     missing: dict[str, str] = {}
     for each in FORMATS.values():
@@ -66,21 +66,22 @@ def recognise(
     On the way it finds what follows a call, and keeps it in `endings`.
 
     Raises:
-        ConfigurationError: what was given cannot be used.
+        ConfigurationError: the given format cannot be used.
     """
     if isinstance(given, str) and not given.startswith(VLLM_PREFIX):
         given = _named(given)
     if isinstance(given, type) or not (given is None or isinstance(given, str) or callable(given) or _parses(given)):
         raise ConfigurationError(f"tool_format must be a name, a ToolFormat or a function, got {given!r}")
-    if tells_of_tools(given):  # what the template knows of tools does not matter
+    if tells_of_tools(given):  # the template need not render tools
         return Recognition(format=_as_format(given), reason=f"given; {_TOLD}", told_in_prompt=True)
     marked, looked_for = marked_formats(template.source())
     if template.tools_problem:
         return _without_tools(given, template.tools_problem, marked, looked_for, endings)
     if given is None and tokenizer.response_template is None:
         return _recognise_marked(marked, looked_for, endings)
-    preferred = [given] if isinstance(given, KnownFormat) else marked
-    problem = _find_call_end([*(each.conventions for each in preferred), Conventions()], endings)
+    reader = given if isinstance(given, KnownFormat) else None
+    preferred = [reader] if reader else marked
+    problem = _find_call_end([*(each.conventions for each in preferred), Conventions()], endings, reader)
     if isinstance(given, str):
         return _vllms(given.removeprefix(VLLM_PREFIX), tokenizer, template, endings, problem)
     if given is not None:
@@ -117,7 +118,7 @@ def _check_reads(given: KnownFormat, endings: TurnEndings) -> None:
     """Check that a known format reads the call that the chat template renders.
 
     Raises:
-        ConfigurationError: it does not, so it would read none of the model's.
+        ConfigurationError: it does not, so it could not read the model's calls.
     """
     probe = endings.probe_call()
     if probe is None or reads_probe(given, probe):
@@ -182,7 +183,7 @@ def _vllms(
 def _recognise_marked(marked: Sequence[KnownFormat], looked_for: dict[str, str], endings: TurnEndings) -> Recognition:
     problems = []
     for candidate in marked:
-        problem = _find_call_end([candidate.conventions], endings)
+        problem = _find_call_end([candidate.conventions], endings, candidate)
         if problem:
             problems.append(problem)
             looked_for[candidate.name] = problem
@@ -210,14 +211,23 @@ def _unread(endings: TurnEndings) -> str:
     return f"no format reads {rendered}"
 
 
-def _find_call_end(conventions: Sequence[Conventions], endings: TurnEndings) -> str:
-    """Let `endings` find what follows a call, with one of these conventions; returns why it is not well defined."""
-    first_problem = ""
+def _find_call_end(conventions: Sequence[Conventions], endings: TurnEndings, reader: ToolFormat | None = None) -> str:
+    """Let `endings` find what follows a call, with one of these conventions; returns why it is not well defined.
+
+    A style in which the reader reads the rendered call is preferred: a template may write an object as Python does,
+    and only JSON text as it is.
+    """
+    first_problem, usable = "", None
     for style in (style for each in conventions for style in call_styles(each)):
         try:
             endings.find_call_end(style)
         except ConfigurationError as error:
             first_problem = first_problem or str(error)
-        else:
+            continue
+        if reader is None or reads_probe(reader, endings.probe_call()):
             return ""
-    return first_problem
+        usable = usable or style
+    if usable is None:
+        return first_problem
+    endings.find_call_end(usable)
+    return ""

@@ -25,7 +25,7 @@ class TurnEnd:
         end_id: The token with which the model ends its turn.
         anchor: The text of the token with which the template ends the answer where a conversation goes on. It is the
             end token's, but for harmony, where `<|return|>` becomes `<|end|>`.
-        closing: What the template writes between the answer and that token, and so does the model: `<|END_RESPONSE|>`.
+        closing: The text that template and model write between the answer and that token: `<|END_RESPONSE|>`.
         opens_next: The end token is the first one of what follows (GLM: `<|observation|>`), so it has to be supplied
             where an answer ended with another one.
     """
@@ -75,7 +75,7 @@ def find_turn_end(
 
 
 def _ids_alone(template: ChatTemplate, before: Sequence[Message], tools: Sequence[ToolSchema]) -> list[int]:
-    """The tokens after the sentinel where nothing follows the answer; none where the template refuses that."""
+    """The tokens after the sentinel if nothing follows the answer; empty if the template refuses that."""
     try:
         return template.encode(after_sentinel(template, before, tools=tools, more=False) or "")
     except ConfigurationError:
@@ -92,12 +92,12 @@ def _opens_results(template: ChatTemplate, messages: Sequence[Message], anchor: 
 
 
 def after_sentinel(template: ChatTemplate, messages: Sequence[Message], **options: Any) -> str | None:
-    """What is rendered after the sentinel; after the first, since an environment may repeat it."""
+    """The rendered text after the first sentinel, which an environment may repeat."""
     _, found, tail = template.render(messages, **options).partition(SENTINEL)
     return tail if found else None
 
 
 def numbered(messages: Sequence[Message]) -> list[Message]:
-    """The messages with other contents, by which each is found in what a template renders."""
+    """The messages with contents by which each is found in a rendered text."""
     probes: list[Message] = [{**each, "content": f"qZ{i}messageZq"} for i, each in enumerate(messages)]
     return probes

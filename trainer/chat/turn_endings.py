@@ -191,7 +191,7 @@ class TurnEndings:
         return re.sub(style.conventions.numbers, lambda match: next(ids, match[0]), tail)
 
     def _check_shown(self, messages: Sequence[Message]) -> None:
-        """Check once for each sequence of roles that every message is in what is rendered, in order.
+        """Check once for each sequence of roles that every message is rendered, in order.
 
         Raises:
             ConfigurationError: one is not, or results do not come first.

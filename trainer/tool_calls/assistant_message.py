@@ -17,7 +17,7 @@ def make_call(call: Any, *, tools: Sequence[ToolSchema] = (), python: bool = Fal
 
     Args:
         call: The payload.
-        tools: Their schemas tell what an argument that is written as text means.
+        tools: Their schemas tell the type of an argument that is written as text.
         python: The format is known to write Python literals.
         textual: The format writes every argument as text.
 

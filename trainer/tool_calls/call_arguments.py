@@ -1,4 +1,4 @@
-"""Arguments of a tool call: from what a model wrote to an object, and text to the types of the tool's schema."""
+"""Arguments of a tool call: from the text of a model to an object whose values have the types of the tool's schema."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _wrappings(text: str) -> Iterable[str]:
 
 
 def convert(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None, *, textual: bool) -> dict[str, Any]:
-    """The arguments with text turned into what the tool's schema says; text that the schema allows stays.
+    """The arguments with text turned into the types of the tool's schema; text that the schema allows stays.
 
     Args:
         arguments: The arguments of a call.

@@ -99,7 +99,7 @@ def read_messages(
         first = None
         if found and found[0] == BODY:
             first = found.end()
-            expected = opened or position == 0  # else the text is broken, and what it says may end anywhere
+            expected = opened or position == 0  # else the text is broken, and its body may end anywhere
             found = closing.search(text, skip_body(header, text, first) if expected else first)
         stop = found.start() if found else len(text)
         position = found.end() if found and found[0] != START else stop

@@ -1,6 +1,6 @@
 """All tool-call formats by name, one row a format; `docs/families.md` says how to add one.
 
-The most particular markers come first: the first format that reads what a template renders is taken.
+The most particular markers come first: the first format that reads the call of a template is taken.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ _FORMATS: tuple[KnownFormat, ...] = (
         thinking=("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
         wrappers=("[END FINAL RESPONSE]",),
     ),
-    _json("hunyuan", "Hunyuan A13B, Jamba", _pair("tool_calls"), wrappers=_pair("answer")),
+    _json("hunyuan", "Hunyuan A13B, Jamba", _pair("tool_calls"), wrappers=(*_pair("answer"), "助手：")),
     _json("nemotron_nano_v2", "Nemotron Nano v2", _pair("TOOLCALL")),
     _json(
         "apertus",
@@ -289,6 +289,7 @@ _FORMATS: tuple[KnownFormat, ...] = (
         ("<|tools_prefix|>", "<|tools_suffix|>"),
         payload="{name: keys(@)[0], arguments: values(@)[0]}",
         thinking=("<|inner_prefix|>", "<|inner_suffix|>"),
+        end_tokens=("<|assistant_end|>", "<|tools_suffix|>"),  # results stand in the turn of the calls
     ),
     TextFormat(
         name="longcat",
@@ -313,6 +314,35 @@ _FORMATS: tuple[KnownFormat, ...] = (
         ("<function=", "</function>"),
         named_json(r"(?P<name>[^<>\s]{1,256})>"),
         markers=("<function=", "</function>"),
+    ),
+    TextFormat(
+        name="functionary_v3_2",
+        families="Functionary 3.2",
+        markers=(">>>", "<|start_header_id|>"),
+        spans=tagged(
+            # The prompt ends with the first mark. A line `>>> 1 + 1` of a text is no call.
+            re.compile(r">>>(?!all\n)(?=[\w.\-]{0,256}\n)|\A(?!all\n)(?=[\w.\-]{1,256}\n\s*\{)"),
+            "",
+            named_json(r"(?P<name>[\w.\-]+)\n"),
+        ),
+        wrappers=("all\n", ">>>all\n"),
+    ),
+    _json(
+        "gigachat3",
+        "GigaChat 3.1",
+        ("<|function_call|>", ""),
+    ),
+    _json(
+        "solar_open",
+        "Solar Open 1",
+        ("<|tool_call:begin|>", "<|tool_call:end|>"),
+        named_json(r"(?P<id>[^<\s]+)?<\|tool_call:name\|>(?P<name>[^<\s]+)<\|tool_call:args\|>"),
+        thinking=("<|think|>", "<|end|>"),
+        wrappers=(
+            *("<|begin|>assistant<|content|>", "<|begin|>assistant", "<|content|>", "<|end|>"),
+            *("<|tool_calls|>", "<|calls|>", "<|flush|>"),
+        ),
+        end_tokens=("<|flush|>", "<|calls|>"),
     ),
     TextFormat(
         name="llama3",

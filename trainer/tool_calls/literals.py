@@ -114,7 +114,7 @@ class Literals:
 
         Args:
             start: Where the opening quote stands.
-            quotes: What the quote may be: the first one that has an end.
+            quotes: The quotes that are possible; the first one that has an end is taken.
             follow: A regular expression.
         """
         for quote in quotes:

@@ -38,12 +38,13 @@ def tagged(
 
     Args:
         opening: Opens a call; a text, or a regular expression.
-        closing: Closes it; may be missing before the next call and at the end of the answer. Empty if there is none.
-        reader: Reads what stands between them.
-        optional: A regular expression of what may stand between the payload and the closing marker.
+        closing: Closes it; may be missing before the next call and at the end of the answer. Empty if the format has no
+            closing marker.
+        reader: Reads the payload between them.
+        optional: A regular expression of text that may stand between the payload and the closing marker.
         begins: For payloads whose texts are not escaped: a regular expression of how a call begins. A payload that
             holds that is malformed: a call that was cut looks the same as a text about calls.
-        ends: What a call ends with, where that is not the closing marker; the call behind it is read by itself.
+        ends: The end of a call, if that is not the closing marker; the call behind it is read by itself.
     """
     opens = re.compile(re.escape(opening)) if isinstance(opening, str) else opening
     ends = ends or closing
@@ -106,7 +107,7 @@ class _Cutter:
         return Span(start=start, end=end, payload=reading.payload)
 
     def _malformed(self, text: str, start: int, place: int, error: str) -> Span:
-        """What cannot be read, up to the next marker from a place on.
+        """A malformed call, up to the next marker from a place on.
 
         Where texts are not escaped and that marker opens a call, it may stand in a text: it is not run, either.
         """
@@ -122,50 +123,53 @@ class _Cutter:
 
 # Calls that no marker opens: the answer is a call, or begins with one.
 
-_PYTHON_TAG, _PYTHON_START = "<|python_tag|>", "<|python_start|>"
+_LLAMA3 = re.compile(r"<\|python_tag\|>")
+_LLAMA4 = re.compile(r"<\|python_end\|>(?=\s*\{)")
+_PYTHON_START = "<|python_start|>"
 _CALL_KEY = re.compile(r'"(name|parameters)"\s*:')
 _ARGUMENT_KEYS = frozenset({"parameters", "arguments"})
 _BETWEEN = re.compile(r"[;\s]*+")
 _CALL_LIST = re.compile(r"\[\s*[\w.\-]+\(")
 
 
-def json_answer(text: str) -> Iterator[Span]:
+def json_answer(text: str, tag: re.Pattern[str] = _LLAMA3) -> Iterator[Span]:
     """JSON objects with a name and parameters that begin the answer, separated by semicolons or white space.
 
-    They may also follow `<|python_tag|>`, and so may `name.call(key=value)`. An object without parameters that is more
-    than a name is an answer in JSON, and no call.
+    They may also follow a tag, and so may `name.call(key=value)`. An object without parameters that is more than a name
+    is an answer in JSON, and no call.
     """
-    start = 0
-    first = skip_space(text, 0)
-    if not text.startswith("{", first) or not _is_call(text, first):
-        start = first = text.find(_PYTHON_TAG)
-    while 0 <= first < len(text):
-        tagged = text.startswith(_PYTHON_TAG, first)
-        first = skip_space(text, first + len(_PYTHON_TAG)) if tagged else first
-        if not tagged and not (text.startswith("{", first) and _is_call(text, first)):
-            return
-        span = _json_span(text, start, first)
+    start = first = skip_space(text, 0)
+    begun = None if _is_call(text, first, tag) else tag.search(text)
+    if begun:
+        start, first = begun.start(), skip_space(text, begun.end())
+    while begun or _is_call(text, first, tag):
+        reader = json_payload if text.startswith("{", first) else python_tag_call
+        span = _span(reader, text, start, first, _until(tag, text, first))
         yield span
         start = span.end
         first = _BETWEEN.match(text, start).end()  # type: ignore[union-attr]  # it matches anywhere
+        begun = tag.match(text, first)
+        first = skip_space(text, begun.end()) if begun else first
 
 
-def _json_span(text: str, start: int, first: int) -> Span:
-    following = text.find(_PYTHON_TAG, first)
-    reader = json_payload if text.startswith("{", first) else python_tag_call
-    return _span(reader, text, start, first, len(text) if following < 0 else following)
+def _is_call(text: str, first: int, tag: re.Pattern[str]) -> bool:
+    """Whether an object begins here that has a call's keys, or would have if it went on."""
+    if not text.startswith("{", first):
+        return False
+    try:
+        payload = json_payload(text, first).payload
+    except ValueError:
+        return bool(_CALL_KEY.search(text, first, _until(tag, text, first)))
+    return not _ARGUMENT_KEYS.isdisjoint(payload) or payload.keys() == {"name"}
 
 
-def _is_call(text: str, first: int) -> bool:
-    """Whether the object that begins here has a call's keys, or would have if it went on."""
-    span = _json_span(text, first, first)
-    if isinstance(span.payload, dict):
-        return not _ARGUMENT_KEYS.isdisjoint(span.payload) or span.payload.keys() == {"name"}
-    return bool(_CALL_KEY.search(text, first, span.end))
+def _until(tag: re.Pattern[str], text: str, first: int) -> int:
+    found = tag.search(text, first)
+    return found.start() if found else len(text)
 
 
 def llama4_answer(text: str) -> Iterator[Span]:
-    """`[name(key=value), ...]` that begins the answer or follows `<|python_start|>`, or calls in JSON."""
+    """`[name(key=value), ...]` that begins the answer or follows `<|python_start|>`, or JSON as `json_answer`."""
     start, first = 0, skip_space(text, 0)
     if not _CALL_LIST.match(text, first):
         start = text.find(_PYTHON_START)
@@ -173,7 +177,7 @@ def llama4_answer(text: str) -> Iterator[Span]:
     if start >= 0 and _CALL_LIST.match(text, first):
         yield _span(python_calls, text, start, first, len(text))
     else:
-        yield from json_answer(text)
+        yield from json_answer(text, _LLAMA4)
 
 
 def _span(reader: Reader, text: str, start: int, first: int, stop: int) -> Span:

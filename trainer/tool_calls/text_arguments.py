@@ -151,7 +151,7 @@ def argument_pairs_call(key: str, value: str, *, outer_close: str = "</tool_call
     Args:
         key: The name of the tags around keys.
         value: The name of the tags around values.
-        outer_close: What the format writes behind the call; without it the call was cut.
+        outer_close: The mark behind the call; without it the call was cut.
     """
     argument = rf"<{key}>(?P<key>[^<\n]{{1,256}})</{key}>\s*<{value}>"
     marks = _Marks(
