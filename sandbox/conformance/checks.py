@@ -1,4 +1,4 @@
-"""The parts of a check: `Check`, its error, its decorators, and the assertions that it makes."""
+"""`Check`: one sentence of the contract as a test, with its decorators and assertions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Make = Callable[[], Executor]
 """Makes executors of one configuration, not started."""
 
 CODE = "code"  # it runs Python and Bash; a script does not
-MEMORY = "memory"  # it limits memory, and tells a process killed for it from others
+MEMORY = "memory"  # it limits memory, and reports when the code was killed for it
 ISOLATION = "isolation"  # the code has no privileges, and reaches neither the network nor anything of the host
 NEEDS = frozenset({CODE, MEMORY, ISOLATION})
 """All needs; an executor that keeps the whole contract provides every one."""
@@ -82,30 +82,18 @@ class Check:
 
 
 def box_check(*needs: str) -> Callable[[Callable[[Executor], Awaitable[None]]], Check]:
-    """Make a check of a function of a box; its name and its docstring are the check's."""
-
-    def decorate(function: Callable[[Executor], Awaitable[None]]) -> Check:
-        return Check(of_box=function, **_described(function, needs))
-
-    return decorate
+    """Make a check of a function of a started, clean box. Its name and docstring become the check's."""
+    return lambda function: Check(of_box=function, **_described(function, needs))
 
 
 def make_check(*needs: str) -> Callable[[Callable[[Make], Awaitable[None]]], Check]:
-    """Make a check of a function of `make`; its name and its docstring are the check's."""
-
-    def decorate(function: Callable[[Make], Awaitable[None]]) -> Check:
-        return Check(of_make=function, **_described(function, needs))
-
-    return decorate
+    """Make a check of a function of `make`, which starts boxes itself. Its name and docstring become the check's."""
+    return lambda function: Check(of_make=function, **_described(function, needs))
 
 
 def _described(function: Callable[..., Any], needs: tuple[str, ...]) -> dict[str, Any]:
-    assert NEEDS.issuperset(needs), needs
-    return {
-        "name": function.__name__,
-        "sentence": " ".join((function.__doc__ or "").split()),
-        "needs": frozenset(needs),
-    }
+    sentence = " ".join((function.__doc__ or "").split())
+    return {"name": function.__name__, "sentence": sentence, "needs": frozenset(needs)}
 
 
 def checks_in(module: Mapping[str, Any]) -> tuple[Check, ...]:

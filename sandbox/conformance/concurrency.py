@@ -40,14 +40,14 @@ async def a_timeout_runs_from_the_turn(box: Executor) -> None:
     expect(second, status=Status.OK, value="42")
 
 
-async def _cancel(call: Callable[[], Awaitable[Any]], has_begun: Callable[[], Awaitable[bool]]) -> None:
-    """Cancel a call while its code runs; where boxes are slow that takes more than one attempt."""
+async def _cancel_when_begun(box: Executor, call: Callable[[], Awaitable[Any]]) -> None:
+    """Cancel a call once its code has made the file `begun`; where boxes are slow that takes several attempts."""
     for seconds in (0.2, 1, 5):
         try:
             async with asyncio.timeout(seconds):
                 result = await call()
         except TimeoutError:
-            if await has_begun():
+            if await box.list_files():
                 return
         else:
             raise ConformanceError(f"the code ends only when it is interrupted, and the call returned {result}")
@@ -57,40 +57,26 @@ async def _cancel(call: Callable[[], Awaitable[Any]], has_begun: Callable[[], Aw
 @box_check(CODE)
 async def a_cancelled_call_is_interrupted(box: Executor) -> None:
     """Cancelling a call interrupts its code and keeps the state; the next call finds the box at rest."""
-
-    async def has_begun() -> bool:
-        result = await box.python("kept, 'begun' in globals()", timeout=PROMPT)
-        expect(result, status=Status.OK, stdout="", state_lost=False)
-        return result.value == "(1, True)"
-
     await box.python("kept = 1")
-    await _cancel(lambda: box.python("begun = 1\nwhile True: pass"), has_begun)
+    await _cancel_when_begun(box, lambda: box.python("open('begun', 'w').close()\nwhile True: pass"))
+    expect(await box.python("kept", timeout=PROMPT), status=Status.OK, value="1", stdout="", state_lost=False)
     await require_usable(box)
 
 
 @box_check(CODE)
 async def a_cancelled_command_is_interrupted(box: Executor) -> None:
     """Cancelling a command ends its processes and keeps the shell."""
-
-    async def has_begun() -> bool:
-        result = await box.bash("echo $kept; ls", timeout=PROMPT)
-        expect(result, status=Status.OK, state_lost=False)
-        return result.stdout == "1\nbegun\n"
-
     await box.bash("kept=1")
-    await _cancel(lambda: box.bash("touch begun; sleep 100"), has_begun)
+    await _cancel_when_begun(box, lambda: box.bash("touch begun; sleep 100"))
+    expect(await box.bash("echo $kept", timeout=PROMPT), status=Status.OK, stdout="1\n", state_lost=False)
     await require_usable(box)
 
 
 @box_check(CODE)
 async def a_cancelled_call_that_ignores_interruption_is_killed(box: Executor) -> None:
     """Code that ignores a cancellation is killed; the next call says that the state is lost."""
-
-    async def has_begun() -> bool:
-        return bool(await box.list_files())
-
     code = IGNORE + "open('begun', 'w').close()\nwhile True: pass"
-    await _cancel(lambda: box.python(code), has_begun)
+    await _cancel_when_begun(box, lambda: box.python(code))
     expect(await box.python("'signal' in globals()"), status=Status.OK, value="False", state_lost=True)
     expect(await box.bash("echo $((6 * 7))", timeout=PROMPT), stdout="42\n", state_lost=False)
     expect(await box.python("1"), status=Status.OK, state_lost=False)

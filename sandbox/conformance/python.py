@@ -32,9 +32,9 @@ async def python_gives_the_last_expression(box: Executor) -> None:
 
 @box_check(CODE)
 async def python_keeps_streams_apart(box: Executor) -> None:
-    """stdout and stderr are apart from one another and from the value."""
-    code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\n'value'"
-    expect(await box.python(code), stdout="out\n", stderr="err\n", value="'value'")
+    """stdout and stderr are apart from one another and from the value; text beyond ASCII goes in and comes out."""
+    code = "import sys\nprint('out 日本 é 🙂')\nprint('err é', file=sys.stderr)\n'ß'"
+    expect(await box.python(code), stdout="out 日本 é 🙂\n", stderr="err é\n", value="'ß'")
 
 
 @box_check(CODE)
@@ -66,50 +66,19 @@ async def _fails(box: Executor, code: str, said: str) -> None:
 
 
 @box_check(CODE)
-async def python_reports_a_syntax_error(box: Executor) -> None:
-    """Code that does not compile is an error result."""
-    await _fails(box, "def", "SyntaxError")
+async def python_reports_code_that_cannot_run(box: Executor) -> None:
+    """A syntax error, a NUL, a lone surrogate or code over the limit, 64 MiB at most, is an error result."""
+    too_long = "#" * ((64 << 20) + 1)
+    for code, said in (("def", "SyntaxError"), ("x = '\0'", "null"), ("x = '\ud800'", "surrogate"), (too_long, "")):
+        await _fails(box, code, said)
 
 
 @box_check(CODE)
-async def python_reports_a_nul(box: Executor) -> None:
-    """A NUL character in the code is an error result."""
-    await _fails(box, "x = '\0'", "null")
-
-
-@box_check(CODE)
-async def python_reports_a_lone_surrogate(box: Executor) -> None:
-    """Code that has no UTF-8 is an error result."""
-    await _fails(box, "x = '\ud800'", "surrogate")
-
-
-@box_check(CODE)
-async def python_reports_code_that_is_too_long(box: Executor) -> None:
-    """Code over the limit, which is 64 MiB at most, is an error result."""
-    await _fails(box, "#" * ((64 << 20) + 1), "")
-
-
-@box_check(CODE)
-async def python_has_no_input(box: Executor) -> None:
-    """input() raises EOFError at once."""
+async def python_survives_odd_failures(box: Executor) -> None:
+    """input(), endless recursion, a repr() that fails and a closed stdout are error results, and the state stays."""
     await _fails(box, "input()", "EOFError")
-
-
-@box_check(CODE)
-async def python_survives_deep_recursion(box: Executor) -> None:
-    """Recursion without end is an error result."""
     await _fails(box, "def f(): f()\nf()", "RecursionError")
-
-
-@box_check(CODE)
-async def python_survives_a_repr_that_fails(box: Executor) -> None:
-    """An exception in repr() of the last expression is an error result."""
     await _fails(box, "class V:\n    def __repr__(self):\n        return 1 / 0\nV()", "ZeroDivisionError")
-
-
-@box_check(CODE)
-async def python_survives_its_stdout_closed(box: Executor) -> None:
-    """Code that closes its descriptor 1 gets an OSError, and the session goes on."""
     await _fails(box, "import os; os.close(1); print('x', flush=True)", "Bad file descriptor")
 
 
@@ -132,13 +101,6 @@ async def python_replaces_odd_bytes(box: Executor) -> None:
     expect(result, status=Status.OK, value="'é\\udfff'")
     require(result.stdout.startswith("\ufffd\x00\x1b[31m\n"), f"stdout: {result.stdout!r}")
     result.stdout.encode()
-
-
-@box_check(CODE)
-async def python_speaks_unicode(box: Executor) -> None:
-    """Text beyond ASCII goes in and comes out, on both streams and in the value."""
-    code = "import sys\nprint('日本 é 🙂')\nprint('é', file=sys.stderr)\n'ß'"
-    expect(await box.python(code), stdout="日本 é 🙂\n", stderr="é\n", value="'ß'")
 
 
 @box_check(CODE)
@@ -217,31 +179,20 @@ async def python_is_killed_where_it_ignores_interruption(box: Executor) -> None:
         expect(await box.bash("echo $kept"), stdout="1\n")
 
 
-async def _ends(box: Executor, code: str, status: Status, exit_code: int) -> None:
-    await box.python("gone = 1")
-    await box.bash("kept=1")
-    result = await box.python(f"print('partial', flush=True)\n{code}")
-    expect(result, status=status, exit_code=exit_code, stdout="partial\n", state_lost=True)
-    expect(await box.python("'gone' in globals()"), value="False", state_lost=False)
-    expect(await box.bash("echo $kept"), stdout="1\n", state_lost=False)
-
-
 @box_check(CODE)
 async def python_that_exits_is_begun_afresh(box: Executor) -> None:
-    """os._exit() ends the session with its status; the next call finds a new one."""
-    await _ends(box, "import os; os._exit(3)", Status.EXITED, 3)
-
-
-@box_check(CODE)
-async def python_that_crashes_is_begun_afresh(box: Executor) -> None:
-    """A segmentation fault is a signal; the next call finds a new session."""
-    await _ends(box, "import ctypes; ctypes.string_at(0)", Status.SIGNAL, -signal.SIGSEGV)
-
-
-@box_check(CODE)
-async def python_that_is_killed_is_begun_afresh(box: Executor) -> None:
-    """A session that kills itself ends by a signal, and not for lack of memory."""
-    await _ends(box, "import os; os.kill(os.getpid(), 9)", Status.SIGNAL, -signal.SIGKILL)
+    """A session that exits, crashes or kills itself reports how; the next call finds a new one."""
+    for code, status, exit_code in (
+        ("import os; os._exit(3)", Status.EXITED, 3),
+        ("import ctypes; ctypes.string_at(0)", Status.SIGNAL, -signal.SIGSEGV),
+        ("import os; os.kill(os.getpid(), 9)", Status.SIGNAL, -signal.SIGKILL),  # and not for lack of memory
+    ):
+        await box.python("gone = 1")
+        await box.bash("kept=1")
+        result = await box.python(f"print('partial', flush=True)\n{code}")
+        expect(result, status=status, exit_code=exit_code, stdout="partial\n", state_lost=True)
+        expect(await box.python("'gone' in globals()"), value="False", state_lost=False)
+        expect(await box.bash("echo $kept"), stdout="1\n", state_lost=False)
 
 
 @box_check(CODE)

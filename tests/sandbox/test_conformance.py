@@ -71,7 +71,7 @@ async def test_scripted_by_hand(check: Check) -> None:
 
 
 def test_every_check_says_what_must_hold() -> None:
-    assert len(BY_NAME) == len(CHECKS) > 90
+    assert len(BY_NAME) == len(CHECKS) > 80
     for check in CHECKS:
         assert check.sentence.endswith("."), check.name
         assert (check.of_box is None) != (check.of_make is None)
@@ -280,7 +280,7 @@ async def test_a_call_that_hangs_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_the_report_of_an_executor_that_keeps_the_contract() -> None:
     report = await suite.check(lambda: ScriptedExecutor([]), provides=())
     assert report.ok, report
-    assert len(report.outcomes) == len(OF_NO_CODE) > 20
+    assert len(report.outcomes) == len(OF_NO_CODE) > 10
     assert len(report.outcomes) + len(report.left_out) == len(CHECKS)
     assert "left out python_out_of_memory: needs code, memory" in str(report)
     assert f"{len(OF_NO_CODE)} of {len(OF_NO_CODE)} checks passed" in str(report)
@@ -352,7 +352,7 @@ async def test_the_report_names_what_failed_and_why() -> None:
     assert not report.ok
     failed = {outcome.check.name: outcome.error or "" for outcome in report.failed}
     assert "read 3 bytes" in failed["a_file_is_replaced_whole"] or "read 6 bytes" in failed["a_file_is_replaced_whole"]
-    assert failed["a_new_box_is_empty"] == "it raised KeyError('.')"
+    assert failed["a_listing_is_of_one_folder"] == "it raised KeyError('.')"
     assert "a_box_is_started_once" not in failed
     assert BY_NAME["a_file_is_replaced_whole"].sentence in str(report)
 
