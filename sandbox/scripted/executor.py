@@ -19,7 +19,7 @@ Script: TypeAlias = Sequence[ExecutionResult | SandboxError]
 
 _SHOWN = 300  # characters of a call in an error
 
-_HELD = ("max_file", "max_code")  # the second is never reached, but may not exceed the first
+_HELD = ("max_file", "max_code")  # no code reaches max_code, but it may not exceed max_file
 _NOT_HELD = tuple(field.name for field in fields(Limits) if field.name not in _HELD)
 
 
@@ -29,25 +29,25 @@ class ScriptedExecutor(Executor):
         async with ScriptedExecutor([ExecutionResult(status=Status.OK, stdout="42\\n")]) as box:
             print((await box.python("print(6 * 7)")).stdout)
 
-    Results written by hand answer the calls of `python` and `bash` in order, whatever the code; an error is raised, as
-    a new one. Files live in memory. After a `SandboxLostError` the box stays lost until `reset`.
+    Results written by hand answer the calls of `python` and `bash` in order, whatever the code. An error is copied and
+    raised. Files live in memory. After a `SandboxLostError` the box stays lost until `reset`.
 
-    A recording answers every call, files and resets too. The calls must be the recorded ones in the recorded order;
-    timeouts are not compared, as they often come from a clock.
+    A recording answers every call, those for files and resets too. The calls must be the recorded ones in the recorded
+    order. Timeouts are not compared, as they often come from a clock.
 
-    `reset` of a script written by hand, and `clone` of both, begin the script anew, so every episode of a pool meets
-    the same one.
+    A clone begins the script anew, and so does `reset` of a script written by hand: every episode of a pool gets the
+    same answers.
 
     Args:
         script: results and errors, or a recording.
-        files: the content of the workspace after `start` and `reset`, by relative path; not for a recording.
-        limits: only `max_file` is held, and not for a recording; another limit gives a warning. The `files` must fit
-            into the `workspace` all the same.
+        files: the content of the workspace after `start` and `reset`, by relative path; not with a recording.
+        limits: only `max_file` is held, and others give a warning; not with a recording. The `files` must fit into the
+            `workspace` all the same.
 
     Raises:
-        TypeError: the script holds something else than results and errors, or a file is neither str nor bytes.
+        TypeError: the script holds anything but results and errors, or a file is neither str nor bytes.
         ValueError: `files` or `limits` is given with a recording, or a file is too large or not in the workspace.
-        ScriptError: from a call that the script does not answer; it ends an episode, and no model sees it.
+        ScriptError: by a call that the script does not answer. It ends an episode, and no model sees it.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ScriptedExecutor(Executor):
     @property
     def unused(self) -> int:
         """The number of answers that no call has asked for yet."""
-        return self._answers.unused
+        return len(self._answers.script) - self._answers.position
 
     async def start(self) -> None:
         if self._state != "new":
@@ -148,15 +148,11 @@ class _ByHand:
         for answer in script:
             if not isinstance(answer, ExecutionResult | SandboxError):
                 raise TypeError(f"a script holds ExecutionResult and SandboxError, got {answer!r:.{_SHOWN}}")
-        self.script = tuple(script)
+        self.script = list(script)
         self.key: Hashable = (tuple(map(repr, self.script)), max_file)
         self.position = 0
         self.files = MemoryFiles(max_file)
         self.retire: RetireReason | None = None
-
-    @property
-    def unused(self) -> int:
-        return len(self.script) - self.position
 
     def take(self, operation: Operation, arguments: dict[str, Any], files: Mapping[str, bytes]) -> Outcome:
         if operation in ("start", "reset"):
@@ -191,23 +187,19 @@ class _Replay:
     """The outcomes of a recording, for exactly the recorded calls."""
 
     def __init__(self, recording: Recording) -> None:
-        self.steps = list(recording.steps)
+        self.script = list(recording.steps)
         self.key: Hashable = recording.to_json()
         self.position = 0
         self.retire: RetireReason | None = None
 
-    @property
-    def unused(self) -> int:
-        return len(self.steps) - self.position
-
     def take(self, operation: Operation, arguments: dict[str, Any], files: Mapping[str, bytes]) -> Outcome:
         arguments, number = recorded_arguments(**arguments), self.position
-        if operation == "start" and not (number < len(self.steps) and self.steps[number].operation == "start"):
-            return None  # a started box was recorded
+        step = self.script[number] if number < len(self.script) else None
+        if operation == "start" and (step is None or step.operation != "start"):
+            return None  # the recorded box had been started before
         got = _call(operation, arguments)
-        if number == len(self.steps):
+        if step is None:
             raise ScriptError(f"the recording ends after {number} calls, and none answers {got}")
-        step = self.steps[number]
         if (step.operation, step.arguments) != (operation, arguments):
             raise ScriptError(f"call {number} was {_call(step.operation, step.arguments)}, and now it is {got}")
         self.position += 1

@@ -28,8 +28,7 @@ class MemoryFiles:
         place = self._place(path)
         if place in self._folders:
             raise file_error(errno.EISDIR, path)
-        folder = place
-        missing = []
+        folder, missing = place, []
         while (folder := posixpath.dirname(folder)) not in self._folders:
             if folder in self._files:
                 raise file_error(errno.ENOTDIR, path)

@@ -22,7 +22,7 @@ class Recorder(Executor):
     A clone records on its own. To record in a lease, wrap its box: `Recorder(box)`.
 
     Args:
-        executor: answers the calls; it may have been started.
+        executor: answers the calls; it may be started already.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -94,17 +94,14 @@ class Recorder(Executor):
         self, operation: Operation, arguments: dict[str, Any], call: Callable[[], Awaitable[Value]]
     ) -> Value:
         step = Step(operation=operation, arguments=recorded_arguments(**arguments), ended=False)
-        self.recording.steps.append(step)  # before the call: calls are replayed in the order in which they were made
+        self.recording.steps.append(step)  # before the call, as calls are replayed in the order in which they began
         try:
             value = await call()
-        except SandboxError as error:
-            if isinstance(error, SandboxClosedError | ScriptError):
-                self.recording.steps.remove(step)  # the box was not asked
-            else:
+        except Exception as error:
+            if isinstance(error, SandboxError) and not isinstance(error, SandboxClosedError | ScriptError):
                 step.outcome, step.ended = copy_error(error), True
-            raise
-        except Exception:
-            self.recording.steps.remove(step)  # an argument was wrong
+            else:
+                self.recording.steps.remove(step)  # the box did not get the call
             raise
         else:
             step.outcome, step.ended = value if isinstance(value, ExecutionResult | bytes | list) else None, True

@@ -17,19 +17,19 @@ from ..base import ExecutionResult, FileEntry, RetireReason, Status
 from ..errors import SandboxError, SandboxFileError
 
 FORMAT = 2
-LONG = 1 << 16  # longer arguments are kept as a digest, which is enough to compare them
+LONG = 1 << 16  # bytes; a digest is kept of longer arguments, which is enough to compare them
 
 Operation: TypeAlias = Literal["start", "python", "bash", "write_file", "read_file", "list_files", "ping", "reset"]
 Outcome: TypeAlias = ExecutionResult | bytes | list[FileEntry] | SandboxError | None
 
 _ANSWERS: dict[str, type] = {"python": ExecutionResult, "bash": ExecutionResult, "read_file": bytes, "list_files": list}
-_ERRORS: dict[str, type[SandboxError]] = {  # a table, so that a file cannot name any other class
+_ERRORS: dict[str, type[SandboxError]] = {  # the only classes that a file can name
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, SandboxError)
 }
 
 
 class ScriptError(SandboxError, AssertionError):
-    """A scripted executor got a call that its script does not answer: the test or the recording is wrong."""
+    """A scripted executor got a call that its script does not answer: the caller or the script has changed."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -60,7 +60,7 @@ class Recording:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the recording that `to_json` wrote; nothing in the text is imported or looked up by name.
+        """Return the recording that `to_json` wrote; nothing that the text names is imported.
 
         Raises:
             ValueError: the text is not a recording, or has another format.
