@@ -1,4 +1,4 @@
-"""LocalExecutor: the executor contract in a plain subprocess, for code that you trust; it protects nobody."""
+"""LocalExecutor: a box in a plain subprocess, for code that you trust. It protects nobody."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..host.messages import supervisor_settings
 from ..limits import Limits, check_limits, size_of
 from .process import LocalProcess, has_proc, start_process
 
-_NOT_HELD = ("cpus", "pids", "shm", "max_inodes")  # limits that a subprocess cannot be given
+_NOT_HELD = ("cpus", "pids", "shm", "max_inodes")  # limits that cannot be set for a subprocess
 
 
 class LocalExecutor(SupervisedExecutor):
@@ -36,21 +36,21 @@ class LocalExecutor(SupervisedExecutor):
             print((await box.python("import sys; sys.version")).value)
 
     The code runs as this user: it can read and write this user's files, use the network, and signal this user's
-    processes; files outside of the workspace and of `$TMPDIR` stay after a reset. What you get is the contract: state,
-    timeouts, capped output, and that its processes and its folder go at `reset`, at `close`, and with this process.
-    `DockerExecutor` is the one for code that a model wrote. Linux only.
+    processes. A reset leaves files outside of the workspace and of `$TMPDIR` as they are. The box keeps the contract:
+    state, timeouts and capped output. Its processes and its folder are removed at `reset`, at `close`, and when this
+    process ends. Use `DockerExecutor` for code that a model wrote. Linux only.
 
-    Of the limits, `memory` bounds the data of each process on its own, so too large an allocation is a `MemoryError`
-    of the code (and no `Status.OOM`); the larger of `workspace` and `tmp` bounds each file, and nothing bounds a
-    folder; `open_files` and all that the supervisor itself holds are as elsewhere. `cpus`, `pids`, `shm` and
-    `max_inodes` cannot be held: setting one of them is answered with a warning.
+    Some limits mean less here. `memory` bounds the data of each process on its own, so too large an allocation is a
+    `MemoryError` of the code, not `Status.OOM`. The larger of `workspace` and `tmp` bounds each file, and nothing
+    bounds a folder. `cpus`, `pids`, `shm` and `max_inodes` are ignored, with a warning. The others hold as in a
+    container.
 
     Args:
-        python: the interpreter that runs the code, with the packages that it has.
-        limits: what the box may use.
-        env: environment variables for the code; of this process's environment it gets only PATH, LD_LIBRARY_PATH, TZ.
-        files: what the workspace holds after `start` and each `reset`, by relative path; text is encoded as UTF-8.
-        preload: modules to import before the first session, which then begins with them in no time.
+        python: the interpreter that runs the code; the code can import its packages.
+        limits: the resources that the box may use.
+        env: environment variables for the code. It inherits only PATH, LD_LIBRARY_PATH and TZ from this process.
+        files: the content of the workspace after `start` and each `reset`, by relative path; text is encoded as UTF-8.
+        preload: modules to import once, before the first session; sessions then start with them imported.
         start_timeout: seconds until the box must be ready.
 
     Raises:
@@ -73,8 +73,7 @@ class LocalExecutor(SupervisedExecutor):
         self._set_up(str(python), limits, checked_environment(env), files, checked_modules(preload), start_timeout)
         if ignored := limits.changed(_NOT_HELD):
             warnings.warn(
-                f"LocalExecutor cannot hold these limits, and nothing does: {', '.join(ignored)}; "
-                "DockerExecutor holds them",
+                f"LocalExecutor ignores these limits: {', '.join(ignored)}; DockerExecutor holds them",
                 stacklevel=2,
             )
 
@@ -105,35 +104,35 @@ class LocalExecutor(SupervisedExecutor):
 
     @property
     def workspace(self) -> Path:
-        """The folder that the code starts in.
+        """The folder in which the code starts.
 
         Raises:
-            SandboxClosedError: there is none before `start` and after `close`.
+            SandboxClosedError: the box is not open.
         """
         if self._process is None:
             raise SandboxClosedError("a box has its workspace between start() and close()")
         return self._process.root / "workspace"
 
-    # How.
+    # Starting and removing the process.
 
     async def _prepare(self) -> None:
         if not has_proc():
             raise ImageError(
-                f"LocalExecutor needs Linux with /proc, to find the processes of a box, and this is "
-                f"{platform.system()}: use DockerExecutor, whose engine brings its own Linux"
+                f"LocalExecutor needs Linux with /proc, to find the processes of a box; this is {platform.system()}: "
+                "use DockerExecutor, whose engine brings its own Linux"
             )
 
     async def _launch(self) -> Connection:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
-        with tempfile.TemporaryFile() as said, theirs, contextlib.ExitStack() as undo:
+        with tempfile.TemporaryFile() as stderr, theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
             _, connection = await loop.create_connection(
-                lambda: _LocalConnection(self._max_payload, os.dup(said.fileno())), sock=ours
+                lambda: _LocalConnection(self._max_payload, os.dup(stderr.fileno())), sock=ours
             )
             undo.callback(connection.abort, "it could not be started")
             try:
-                self._process = start_process(self.python_path, theirs, said)
+                self._process = start_process(self.python_path, theirs, stderr)
             except OSError as error:
                 raise ImageError(f"python={self.python_path!r} could not be started: {error}") from error
             undo.pop_all()
@@ -160,7 +159,7 @@ class LocalExecutor(SupervisedExecutor):
     async def _boot(self, box: Box) -> None:
         await super()._boot(box)
         assert self._process is not None
-        self._process.make_ready()
+        self._process.note_folder()
 
     def _remove(self) -> concurrent.futures.Future[None] | None:
         process, self._process = self._process, None
@@ -168,27 +167,27 @@ class LocalExecutor(SupervisedExecutor):
             return None
         ending: concurrent.futures.Future[None] = concurrent.futures.Future()
         ending.set_running_or_notify_cancel()  # from here on it cannot be cancelled
-        # Not a daemon: this program may end meanwhile, and the box must be gone before.
+        # Not a daemon: if this program ends meanwhile, it must wait until the box is gone.
         threading.Thread(target=_end, args=(process, ending), name="gymnast-local", daemon=False).start()
         return ending
 
 
 class _LocalConnection(Connection):
-    """A connection to a supervisor that speaks its last words into a file.
+    """A connection to a supervisor whose stderr is a file.
 
-    A pipe would have to be read beside the socket, and the end of one be waited for at the end of the other.
+    A pipe would have to be read beside the socket, and its end awaited as well as the socket's.
     """
 
-    def __init__(self, max_payload: int, said: int) -> None:
+    def __init__(self, max_payload: int, stderr: int) -> None:
         super().__init__(max_payload)
-        self._said = said
-        self._close_said = weakref.finalize(self, os.close, said)  # nobody calls connection_lost() in a loop that ended
-        self._close_said.atexit = False  # a pool that is closed at exit may still need it
+        self._stderr_file = stderr
+        self._close_stderr = weakref.finalize(self, os.close, stderr)  # a loop that ended calls no connection_lost()
+        self._close_stderr.atexit = False  # a pool that is closed at exit may still need it
 
     def connection_lost(self, exc: Exception | None) -> None:
-        size = os.fstat(self._said).st_size
-        self._complain(os.pread(self._said, 4096, max(0, size - 4096)))
-        self._close_said()
+        size = os.fstat(self._stderr_file).st_size
+        self._complain(os.pread(self._stderr_file, 4096, max(0, size - 4096)))
+        self._close_stderr()
         super().connection_lost(exc)
 
 

@@ -1,4 +1,4 @@
-"""The process of a `LocalExecutor`: a supervisor. When it ends, its code's processes and folder go too."""
+"""The supervisor's process of a `LocalExecutor`, and the removal of the processes and the folder that it leaves."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from typing import IO
 
 from ..host.boot import BOOT
 
-MARK = "GYMNAST_SANDBOX"  # the variable that tells a box's processes, even where the supervisor was killed
+MARK = "GYMNAST_SANDBOX"  # an environment variable by which a box's processes are found if its supervisor was killed
 
-_PASSED_ON = ("LD_LIBRARY_PATH", "TZ")  # of the host's environment, beside PATH: without them programs do not start
-_END_SECONDS = 10.0  # for a supervisor to end its descendants, remove its folder and go
+_INHERITED = ("LD_LIBRARY_PATH", "TZ")  # beside PATH; without them some programs do not start
+_END_SECONDS = 10.0  # for a supervisor to end its descendants, remove its folder and exit
 
 
 @dataclass(kw_only=True)
 class LocalProcess:
-    """A supervisor, and the folder that it makes and removes; its end is to be waited for in a thread."""
+    """A supervisor and the folder that it makes and removes."""
 
     popen: subprocess.Popen[bytes]
     root: Path
-    ready: bool = False  # it listens to its connection; before, it may be importing something that takes for ever
-    made: tuple[int, int] | None = None  # what the folder was when no code had run yet: its device and inode
+    made: tuple[int, int] | None = None  # device and inode of the folder before any code ran; None until it is made
 
-    def make_ready(self) -> None:
-        """Note that the supervisor has said hello, and made its folder."""
-        self.ready, self.made = True, _identity(self.root)
+    def note_folder(self) -> None:
+        """Note the folder, when the supervisor has said hello and no code has run yet."""
+        self.made = _identity(self.root)
 
     def end(self) -> None:
-        """Wait until the supervisor is gone, whose connection has been closed, and see that nothing is left."""
+        """Wait until the supervisor, whose connection is closed, has ended; remove what it left. This blocks."""
         try:
-            self.popen.wait(_END_SECONDS if self.ready else 0)
+            # Before its hello a supervisor may be importing a module that never returns.
+            self.popen.wait(_END_SECONDS if self.made else 0)
         except subprocess.TimeoutExpired:
             self.popen.kill()
             self.popen.wait()
@@ -48,7 +48,7 @@ class LocalProcess:
         self._remove_folder()
 
     def _remove_folder(self) -> None:
-        """Remove the folder; code may have put another folder in its place, or a link to one, which is not ours."""
+        """Remove the folder, but not another folder or the target of a link that code has put in its place."""
         if self.root.is_symlink():
             self.root.unlink(missing_ok=True)
         elif self.made in (None, _identity(self.root)):
@@ -64,41 +64,36 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 
 def has_proc() -> bool:
-    """Whether the system tells of its processes as Linux does."""
+    """Whether the system lists its processes in /proc, as Linux does."""
     return platform.system() == "Linux" and os.path.exists("/proc/self/stat")
 
 
-def start_process(python: str, connection: socket.socket, said: IO[bytes]) -> LocalProcess:
-    """Start a supervisor at the other end of a connection.
-
-    Args:
-        python: its interpreter.
-        connection: its standard input and output.
-        said: its standard error.
+def start_process(python: str, connection: socket.socket, stderr: IO[bytes]) -> LocalProcess:
+    """Start a supervisor with this interpreter, and with the connection as its standard input and output.
 
     Raises:
         OSError: the interpreter cannot be started.
     """
     root = Path(tempfile.gettempdir()) / f"gymnast-{uuid.uuid4().hex[:12]}"
-    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     folders = [os.path.dirname(os.path.abspath(python))] if os.sep in python else []
     environment["PATH"] = os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)])
     popen = subprocess.Popen(
         [python, "-u", "-c", BOOT],
         stdin=connection.fileno(),
         stdout=connection.fileno(),
-        stderr=said,
+        stderr=stderr,
         env={**environment, MARK: str(root)},
         cwd="/",
-        start_new_session=True,  # the terminal's signals are for this process
+        start_new_session=True,  # so the terminal's Ctrl-C does not reach it
     )
     return LocalProcess(popen=popen, root=root)
 
 
 def kill_marked(root: str) -> None:
-    """Kill the processes of a supervisor that was killed itself, by what is in their environment."""
+    """Kill the processes of a supervisor that was killed itself, which are found by their environment."""
     mark = f"{MARK}={root}".encode()
-    for _ in range(100):  # rounds in which there were new ones
+    for _ in range(100):  # a round may find new ones
         found = [int(name) for name in os.listdir("/proc") if name.isdigit() and _is_marked(name, mark)]
         for pid in found:
             _kill_if_marked(pid, mark)
@@ -110,23 +105,23 @@ def _is_marked(pid: int | str, mark: bytes) -> bool:
     try:
         return mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return False  # gone, or another user's
+        return False  # it has ended, or is another user's
 
 
 def _kill_if_marked(pid: int, mark: bytes) -> None:
-    """Kill a process, and not another one that has got its number since it was seen."""
+    """Kill a process, but not another one that has got its number in the meantime."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    except (AttributeError, OSError):  # this Python, or the kernel, is too old for it
+    except (AttributeError, OSError):  # this Python or the kernel is too old
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
         return
     try:
-        if _is_marked(pid, mark):  # then the process that is held has the mark, or is dead by now
+        if _is_marked(pid, mark):  # then it is the process behind the pidfd, unless that one has ended
             signal.pidfd_send_signal(process, signal.SIGKILL)
     except OSError:
-        pass  # dead by now
+        pass  # it has ended
     finally:
         os.close(process)

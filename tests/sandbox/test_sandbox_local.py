@@ -145,14 +145,14 @@ async def test_files_are_there_again_after_a_reset() -> None:
 
 
 async def test_limits_that_cannot_be_held_are_named_once() -> None:
-    with pytest.warns(UserWarning, match=r"cannot hold these limits, and nothing does: cpus, pids; Docker"):
+    with pytest.warns(UserWarning, match=r"ignores these limits: cpus, pids; Docker"):
         box = LocalExecutor(limits=Limits(pids=64, cpus=2.0, memory="640m"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert box.clone().key == box.key
         LocalExecutor(limits=Limits(memory="640m", open_files=100, max_output="2k", grace=1.0))
         LocalExecutor(limits=Limits(memory="256m"))  # `shm` follows the memory
-    with pytest.warns(UserWarning, match="nothing does: shm, max_inodes; Docker"):
+    with pytest.warns(UserWarning, match="ignores these limits: shm, max_inodes; Docker"):
         LocalExecutor(limits=Limits(shm="1m", max_inodes=100))
 
 
