@@ -1,4 +1,13 @@
-"""Environments that speak chat messages, and the engine that plays them; start reading at `core.py`."""
+"""Environments that speak chat messages, and the engine that plays them; start reading at `core.py`.
+
+The way of an episode:
+
+1. `RolloutEngine.run` (engine/rollout_engine.py) starts one task for each `EpisodeSpec`.
+2. `play_episode` (engine/play_episode.py) makes the environment and resets it. In each turn the `Policy` answers and
+   `Environment.astep` replies.
+3. `ToolEnv.astep` (tool_env.py) runs the answer's tool calls by `call_tools` (tool_execution.py).
+4. `Environment.agrade` judges the episode, and `Rewards.add` (rewards.py) adds the rewards of reward functions.
+"""
 
 from .calculator import Calculator
 from .code.code_env import CodeEnv, DefaultEnv

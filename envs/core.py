@@ -232,7 +232,7 @@ class Environment(gymnasium.Env[list[Message], Message]):
             )
         return self.tasks[int(self.np_random.integers(len(self.tasks)))]
 
-    # What the engine and the policy ask besides reset and step.
+    # Questions of the engine and of the policy, besides reset and step.
 
     def tool_schemas(self) -> list[ToolSchema]:
         """The tools of this episode; the engine reads them after `reset`."""
@@ -253,11 +253,11 @@ class Environment(gymnasium.Env[list[Message], Message]):
         return [], {}
 
     def step(self, action: Message) -> StepResult:
-        """Answer the model's message with the new messages, the reward of this step, and whether it was the last."""
+        """Reply to the model's message with new messages, the reward of this step, and whether it was the last."""
         raise NotImplementedError(f"{type(self).__name__} must implement step() or astep()")
 
     def grade(self, stop: StopReason) -> float | None:
-        """Judge the episode that has just ended; the engine asks exactly once, whatever the reason of the end.
+        """Judge the episode that has just ended; the engine asks exactly once, for every reason of the end.
 
         A number is added to the reward of the last turn; None, the default, leaves the rewards of the steps as they
         are. A failed episode is not graded. In a loop of your own over `step`, call it yourself at the end.
@@ -273,7 +273,7 @@ class Environment(gymnasium.Env[list[Message], Message]):
             return None
         raise NotImplementedError(f"{type(self).__name__} declares render modes and must implement render()")
 
-    # The asynchronous form: what the engine awaits.
+    # The asynchronous form, which the engine awaits.
 
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -293,6 +293,17 @@ class Environment(gymnasium.Env[list[Message], Message]):
 
     async def aclose(self) -> None:
         """Asynchronous `close`."""
+
+
+def number_of(value: Any) -> float:
+    """The value as a float.
+
+    Raises:
+        TypeError: it is text, or no number.
+    """
+    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
+        raise TypeError(f"expected a number, got {type(value).__name__}: {value!r}")
+    return float(value)
 
 
 def stable_seed(*parts: str | int) -> int:

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ import pydantic_core
 from pydantic import ConfigDict, TypeAdapter
 
 from .core import Message, StopReason, Task, ToolSchema
+from .user_calls import OUR_FOLDER
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -100,7 +100,7 @@ class ToolCallRecord:
 
 @dataclass(kw_only=True, slots=True)
 class Turn:
-    """One answer of the model, and the environment's answer to it."""
+    """One answer of the model, and the environment's reply."""
 
     message: Message
     observation: list[Message] = field(default_factory=list)  # the environment's new messages
@@ -125,8 +125,6 @@ def _encodable(value: Any) -> Any:
     return value
 
 
-OUR_FOLDER = os.path.dirname(__file__) + os.sep
-
 Stage = Literal["create", "reset", "policy", "step", "grade", "reward", "close"]
 
 
@@ -141,22 +139,20 @@ class Failure:
 
     @classmethod
     def of(cls, stage: Stage, error: BaseException, message: str | None = None) -> Failure:
-        """Make a failure from an exception; `message` replaces the exception's own.
-
-        The traceback leaves out the calls in this package that led to the user's code.
-        """
+        """Make a failure from an exception; `message` replaces the exception's own."""
         return cls(
             stage=stage,
             type=type(error).__name__,
             message=_encodable(str(error) if message is None else message),
-            traceback=_encodable(_traceback_of(error)),
+            traceback=_encodable(traceback_of(error)),
         )
 
     def __str__(self) -> str:
         return f"{self.stage}: {self.type}: {self.message}"
 
 
-def _traceback_of(error: BaseException) -> str:
+def traceback_of(error: BaseException) -> str:
+    """The traceback as text, without the calls in this package that led to the user's code."""
     report: traceback.TracebackException | None = traceback.TracebackException.from_exception(error)
     text, part = report, report
     while part is not None:

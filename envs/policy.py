@@ -1,4 +1,4 @@
-"""Policies, which answer the environment.
+"""Policies: the models that play.
 
 - `Policy`, `Conversation`, `Act`: the contract. A policy begins one conversation for each episode.
 - `ScriptedPolicy`: answers from a script, for tests, examples and benchmarks. It loads no model.

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import jmespath
 from jmespath.exceptions import JMESPathError
 
-from .core import ConfigurationError, Message
+from .core import ConfigurationError, number_of
 from .episode import Episode, Failure
-from .threads import being_cancelled, call_function, within
+from .user_calls import being_cancelled, call_function, within
 
 RewardFunction = Callable[..., Sequence[float | None] | Awaitable[Sequence[float | None]]]
 """Takes lists by keyword, one entry for each episode, and returns a list with one reward for each episode.
@@ -86,10 +86,9 @@ class Rewards:
         Raises:
             ValueError: a function requires an argument that it is not given, or takes none of the arguments.
         """
+        known = {*OWN_ARGUMENTS, *columns}
         for name, function in self.functions.items():
             parameters = inspect.signature(function).parameters
-            takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-            known = {*OWN_ARGUMENTS, *columns}
             missing = [
                 each.name
                 for each in parameters.values()
@@ -97,16 +96,13 @@ class Rewards:
                 and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
                 and (each.name not in known or each.kind is each.POSITIONAL_ONLY)
             ]
-            if missing:
-                raise ValueError(
-                    f"reward function {name!r} requires {missing}, but is called with {sorted(known)} only; "
-                    f"write e.g. `def {name}(completions, **columns)`"
-                )
-            if not takes_all and not known & set(parameters):
-                raise ValueError(
-                    f"reward function {name!r} takes none of {sorted(known)}; write e.g. "
-                    f"`def {name}(completions, **columns)`"
-                )
+            if not missing and (_takes_all(parameters) or known & set(parameters)):
+                continue
+            fault = f"requires {missing}, but is called with {sorted(known)} only"
+            raise ValueError(
+                f"reward function {name!r} {fault if missing else f'takes none of {sorted(known)}'}; write e.g. "
+                f"`def {name}(completions, **columns)`"
+            )
 
     async def add(self, names: Sequence[str], episodes: Sequence[Episode], *, retries: int = 0) -> None:
         """Call these functions at the same time, each with all these episodes, and add what they return.
@@ -174,18 +170,19 @@ def _name(function: Any) -> str:
 
 def _arguments(function: RewardFunction, episodes: Sequence[Episode]) -> dict[str, list[Any]]:
     """The arguments that the function takes, by name."""
-    columns = {name: None for episode in episodes for name in episode.spec.task.row}
-    arguments: dict[str, list[Any]] = {
-        name: [episode.spec.task.row.get(name) for episode in episodes] for name in columns
-    }
+    rows = [episode.spec.task.row for episode in episodes]
+    columns = {name: None for row in rows for name in row}
+    arguments: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in columns}
     arguments["prompts"] = [episode.prompt for episode in episodes]
     arguments["completions"] = [episode.completion for episode in episodes]
     arguments["completion_ids"] = [episode.trace.completion_ids if episode.trace else None for episode in episodes]
     arguments["episodes"] = list(episodes)
     parameters = inspect.signature(function).parameters
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        return arguments
-    return {name: values for name, values in arguments.items() if name in parameters}
+    return {name: values for name, values in arguments.items() if name in parameters or _takes_all(parameters)}
+
+
+def _takes_all(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    return any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
 def _checked(rewards: Any, count: int) -> list[float | None]:
@@ -198,8 +195,8 @@ def _checked(rewards: Any, count: int) -> list[float | None]:
     try:
         if isinstance(rewards, str | bytes | Mapping | Set):  # iterable, but their items are not rewards in order
             raise TypeError
-        values = [None if reward is None else _number(reward) for reward in rewards]
-    except (TypeError, ValueError):
+        values = [None if reward is None else number_of(reward) for reward in rewards]
+    except TypeError:
         raise TypeError(f"must return a list of {count} numbers or None, got {rewards!r}") from None
     if len(values) != count:
         raise ValueError(f"returned {len(values)} rewards for {count} episodes")
@@ -209,12 +206,6 @@ def _checked(rewards: Any, count: int) -> list[float | None]:
                 f"returned {value} for episode {index} of {count}; return None where the reward does not apply"
             )
     return values
-
-
-def _number(reward: Any) -> float:
-    if isinstance(reward, str | bytes):
-        raise TypeError
-    return float(reward)
 
 
 def matches(expression: str, *, value: Any = True, name: str | None = None) -> RewardFunction:
@@ -244,10 +235,5 @@ def matches(expression: str, *, value: Any = True, name: str | None = None) -> R
 
 
 def _view(episode: Episode) -> dict[str, Any]:
-    completion: list[Message] = episode.completion
-    return {
-        "prompt": episode.prompt,
-        "completion": completion,
-        "task": dict(episode.spec.task.row),
-        "stop": episode.stop.value,
-    }
+    row = dict(episode.spec.task.row)
+    return {"prompt": episode.prompt, "completion": episode.completion, "task": row, "stop": episode.stop.value}

@@ -1,9 +1,6 @@
 """Calls between synchronous and asynchronous code.
 
 - `run_in_thread` awaits a blocking function.
-- `call_function` awaits any function that a user wrote.
-- `watch_blocking` awaits a coroutine function, and logs if it blocks the event loop.
-- `within` awaits with a time limit.
 - `run_in_loop` runs a coroutine for a synchronous caller.
 """
 
@@ -14,25 +11,15 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
-import inspect
-import logging
-import math
 import os
 import queue
 import threading
-import time
-import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
-BLOCKING_SECONDS = 0.3  # a coroutine that blocks the event loop for longer is logged
 MAX_IDLE_THREADS = 64  # threads that wait for the next call; more of them end when their call is over
-OUR_FOLDER = os.path.dirname(__file__) + os.sep
-
-logger = logging.getLogger("gymnast.envs")
-_logged: set[types.CodeType] = set()  # functions that were logged for blocking the event loop
 
 Result = TypeVar("Result")
 
@@ -46,7 +33,7 @@ thread_calls: ContextVar[list[asyncio.Future[Any]] | None] = ContextVar("gymnast
 
 
 async def run_in_thread(function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
-    """Await a blocking function in a daemon thread, and raise here what it raises, `SystemExit` included.
+    """Await a blocking function in a daemon thread. Its exceptions are raised here, `SystemExit` included.
 
     On cancellation the function is abandoned: its thread runs on, and its result is thrown away.
 
@@ -109,137 +96,8 @@ def _run_jobs(jobs: queue.SimpleQueue[Job]) -> None:
         del tell  # it holds the result
 
 
-def call_function(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
-    """Call a function that a user wrote: await a coroutine function, run any other in a thread, since it may block.
-
-    If a function in a thread returns an awaitable, that is awaited too: it may be a lambda around a coroutine function.
-    """
-    if inspect.iscoroutinefunction(function):
-        return watch_blocking(function, *args, **kwargs)
-    return _call_blocking(function, *args, **kwargs)
-
-
-def watch_blocking(function: Callable[..., Awaitable[Result]], /, *args: Any, **kwargs: Any) -> Awaitable[Result]:
-    """Call a coroutine function, and log once if it blocks the event loop, which all episodes share, for too long.
-
-    Functions of this package are not watched: they call the user's by `call_function`.
-    """
-    call = function(*args, **kwargs)
-    if not isinstance(call, types.CoroutineType) or call.cr_code.co_filename.startswith(OUR_FOLDER):
-        return call
-    return _watched(call, function)
-
-
-@types.coroutine
-def _watched(coroutine: Coroutine[Any, Any, Result], function: Any) -> Generator[Any, Any, Result]:
-    error: BaseException | None = None
-    while True:
-        started = time.perf_counter()
-        try:
-            waits_for = coroutine.send(None) if error is None else coroutine.throw(error)
-        except StopIteration as done:
-            return done.value
-        finally:
-            held = time.perf_counter() - started
-            if held > BLOCKING_SECONDS:
-                _log_blocking(function, held)
-        error = None
-        try:
-            yield waits_for
-        except GeneratorExit:
-            coroutine.close()
-            raise
-        except BaseException as thrown:  # a cancellation, or the error of what it waits for
-            error = thrown
-
-
-def _log_blocking(function: Any, seconds: float) -> None:
-    while isinstance(function, partial):
-        function = function.func
-    code: types.CodeType = inspect.unwrap(getattr(function, "__func__", function)).__code__
-    if code not in _logged:
-        _logged.add(code)
-        logger.warning(
-            "%s (%s:%d) is `async def`, but blocked the event loop, and so every episode, for %.1f s: use `await` for "
-            "everything that waits, or make it a plain `def`, which runs in a thread. This is logged once.",
-            code.co_qualname,
-            code.co_filename,
-            code.co_firstlineno,
-            seconds,
-        )
-
-
-async def _call_blocking(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    result = await run_in_thread(function, *args, **kwargs)
-    return await result if inspect.isawaitable(result) else result
-
-
-class TimeLimit:
-    """Limits the seconds of one await after another in a task; infinity = no limit.
-
-    It has a single timer of the event loop for all of them, which looks whether the present one is late. A timer for
-    each step of each episode would cost a tenth of a turn. Close it at the end.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._end = math.inf  # of the present await, in the loop's time
-        self._is_late = False
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def run(self, late: TimeoutError, call: Awaitable[Result]) -> Result:
-        """Await a call; when its time is over, cancel it and raise `late`."""
-        if self.seconds == math.inf:
-            return await call
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        cancellations = task.cancelling()
-        self._end = loop.time() + self.seconds
-        if self._timer is None:
-            self._timer = loop.call_at(self._end, self._look, loop, task)
-        try:
-            return await call
-        except asyncio.CancelledError:
-            if self._is_late and task.cancelling() - 1 <= cancellations:
-                raise late from None
-            raise
-        finally:
-            self._end = math.inf
-            if self._is_late:
-                self._is_late = False
-                task.uncancel()
-
-    def _look(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
-        now, self._timer = loop.time(), None
-        if now >= self._end:
-            self._is_late = True
-            task.cancel()
-        elif self._end < math.inf:
-            self._timer = loop.call_at(self._end, self._look, loop, task)
-
-    def close(self) -> None:
-        """Drop the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-
-async def within(seconds: float, late: TimeoutError, call: Awaitable[Result]) -> Result:
-    """Await a call for this many seconds at most, then cancel it and raise `late`; infinity = no limit."""
-    limit = TimeLimit(seconds)
-    try:
-        return await limit.run(late, call)
-    finally:
-        limit.close()
-
-
-def being_cancelled() -> bool:
-    """Whether this task is being cancelled, as opposed to user code that raised CancelledError by itself."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 def run_in_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine for a synchronous caller, who may be inside another event loop (a notebook).
+    """Run a coroutine for a synchronous caller, which may be inside another event loop (a notebook).
 
     All callers share one loop, which lasts as long as the process. So a client, a connection or a semaphore that one
     call leaves behind is usable in the next, in an environment's `reset` and in a round of episodes alike.

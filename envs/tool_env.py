@@ -10,12 +10,12 @@ from typing import Any, Literal, get_args
 from .core import Environment, MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
 from .episode import ToolCallRecord
 from .spaces import check_messages, message_error
-from .step_score import StepScore
-from .threads import call_function
+from .step_reward import StepReward
 from .tool_execution import call_tools
 from .tool_methods import check_tool_methods, tool_methods
 from .tool_results import cut, with_text_of
 from .tools import Tool, collect_tools, tool
+from .user_calls import call_function
 
 OnMalformed = Literal["feedback", "end", "text"]
 
@@ -26,7 +26,7 @@ Messages = Sequence[Mapping[str, Any]]
 """Chat messages as a subclass may write them: plain dicts in a list."""
 
 
-class ToolEnv(StepScore, Environment):
+class ToolEnv(StepReward, Environment):
     """An environment whose actions are tool calls: methods marked with `@tool`, and plain functions.
 
     Within a tool, set `self.reward` to reward this step, and `self.terminated = True` to end the episode after it; a
@@ -38,16 +38,6 @@ class ToolEnv(StepScore, Environment):
             def reset_task(self, task):
                 self.expected = task["answer"]
                 return [{"role": "user", "content": task["question"]}]
-
-            @tool
-            def multiply(self, a: int, b: int) -> int:
-                '''Multiply two integers.
-
-                Args:
-                    a: The first integer.
-                    b: The second integer.
-                '''
-                return a * b
 
             @tool(final=True)
             def final_answer(self, answer: int) -> str:
@@ -96,8 +86,8 @@ class ToolEnv(StepScore, Environment):
         Args:
             tools: Plain functions as tools, beside the methods marked with `@tool`.
             tasks: Rows to draw from when `reset` is given no task.
-            tool_timeout: Seconds that a tool may take, unless it has a `timeout` of its own; None for no limit. A
-                synchronous tool that takes longer is abandoned in its thread.
+            tool_timeout: Seconds for a tool without a `timeout` of its own; None = no limit. A synchronous tool that
+                takes longer is abandoned in its thread.
             max_result_chars: Characters of a result that the model sees: its head and its tail. None for no limit.
             on_malformed: What to do about a tool call that cannot be read: `feedback` tells the model the error, `end`
                 ends the episode with `StopReason.MALFORMED`, `text` treats the call as part of the message's text.
@@ -118,20 +108,23 @@ class ToolEnv(StepScore, Environment):
             on_malformed=on_malformed,
             max_malformed=max_malformed,
         )
-        if self.tool_timeout is not None and self.tool_timeout <= 0:
-            raise ValueError(f"tool_timeout must be positive or None, got {self.tool_timeout}")
-        if self.on_malformed not in get_args(OnMalformed):
-            raise ValueError(f"on_malformed must be one of {get_args(OnMalformed)}, got {self.on_malformed!r}")
-        if self.max_malformed < 1:
-            raise ValueError(f"max_malformed must be at least 1, got {self.max_malformed}")
-        if self.max_result_chars is not None and self.max_result_chars < 1:
-            raise ValueError(f"max_result_chars must be at least 1, got {self.max_result_chars}")
+        self._check_options()
         if type(self) is ToolEnv:
             self.gives_rewards = False  # plain functions cannot set `self.reward`
         self._functions = tuple(tools)
         self.tools = self._all_tools()  # here, so that a wrong tool is an error when the environment is made
 
-    # What a subclass writes.
+    def _check_options(self) -> None:
+        if self.tool_timeout is not None and self.tool_timeout <= 0:
+            raise ValueError(f"tool_timeout must be positive or None, got {self.tool_timeout}")
+        if self.on_malformed not in get_args(OnMalformed):
+            raise ValueError(f"on_malformed must be one of {get_args(OnMalformed)}, got {self.on_malformed!r}")
+        for name in ("max_malformed", "max_result_chars"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
+    # The hooks that a subclass writes.
 
     def reset_task(self, task: Mapping[str, Any]) -> Messages | Awaitable[Messages]:
         """The first messages of an episode; may be `async`. By default the row's `prompt`: text, or messages.
@@ -148,7 +141,7 @@ class ToolEnv(StepScore, Environment):
         return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else copy.deepcopy(list(prompt))
 
     def reply(self, message: Message) -> Messages | Awaitable[Messages | None] | None:
-        """The answer to a message without tool calls; may be `async`. None, the default, ends the episode."""
+        """The reply to a message without tool calls; may be `async`. None, the default, ends the episode."""
         return None
 
     # The episode's tools.
@@ -242,11 +235,11 @@ class ToolEnv(StepScore, Environment):
             if too_many and not result.terminated:
                 return self._end(StopReason.MALFORMED, result.messages, tool_calls=result.info["tool_calls"])
             return result
-        answer = await _ask(self.reply, action, default=ToolEnv.reply)
-        if answer is None:
+        reply = await _ask(self.reply, action, default=ToolEnv.reply)
+        if reply is None:
             return self._end(StopReason.MODEL_STOPPED)
-        check_messages(answer, f"{type(self).__name__}.reply()")
-        return self._go_on(answer)
+        check_messages(reply, f"{type(self).__name__}.reply()")
+        return self._go_on(reply)
 
     def _result_of(
         self, messages: list[Message], records: list[ToolCallRecord], malformed: Sequence[MalformedCall]
@@ -256,8 +249,6 @@ class ToolEnv(StepScore, Environment):
             messages.append({"role": "tool", "content": cut(text, self.max_result_chars)})
         if any(record.ends_episode for record in records):
             return self._end(StopReason.FINAL_ANSWER, messages, tool_calls=records)
-        if self.terminated:
-            return self._end(StopReason.ENV_TERMINATED, messages, tool_calls=records)
         return self._go_on(messages, tool_calls=records)
 
     def _end(self, reason: StopReason, messages: Sequence[Message] = (), **info: Any) -> StepResult:
@@ -267,8 +258,7 @@ class ToolEnv(StepScore, Environment):
     def _go_on(self, messages: Sequence[Message], **info: Any) -> StepResult:
         if self.terminated:
             return self._end(StopReason.ENV_TERMINATED, messages, **info)
-        info["metrics"] = dict(self.metrics)
-        return StepResult(list(messages), self.reward, False, False, info)
+        return StepResult(list(messages), self.reward, False, False, info | {"metrics": dict(self.metrics)})
 
 
 @tool(final=True)

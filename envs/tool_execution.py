@@ -10,22 +10,18 @@ import difflib
 import logging
 import math
 import time
-import traceback
 import weakref
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..sandbox.cancellation import finish
 from ..sandbox.errors import SandboxError, SandboxFileError
-from . import threads
 from .core import BrokenEnvironmentError, ConfigurationError, Message, ToolCall
-from .episode import Outcome, ToolCallRecord
-from .threads import being_cancelled, call_function, within
+from .episode import Outcome, ToolCallRecord, traceback_of
 from .tool_results import cut, encodable, render
 from .tools import ArgumentError, Tool
+from .user_calls import being_cancelled, call_function, within
 
-OWN_FILES = frozenset({__file__, threads.__file__})  # their frames say nothing about a tool's error
-MAX_FRAMES = 20  # of a traceback that is kept
 SLOW_CALLS = 5  # the calls of one turn may take as long as so many calls that time out
 
 logger = logging.getLogger("gymnast.envs")
@@ -188,11 +184,7 @@ def _tell_the_author(tool: Tool, error: BaseException) -> str:
 
     A `ValueError`, or a file that is missing in a sandbox, is the usual way to tell the model of its own mistake.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    while len(frames) > 1 and frames[0].filename in OWN_FILES:
-        del frames[0]
-    lines = [*traceback.format_list(frames[-MAX_FRAMES:]), *traceback.format_exception_only(error)]
-    text = encodable("".join(lines))
+    text = encodable(traceback_of(error))
     kind = type(error)
     if not isinstance(error, ValueError | SandboxFileError) and kind not in _logged.setdefault(tool.code, set()):
         _logged[tool.code].add(kind)
@@ -210,7 +202,7 @@ def _result(
     call: ToolCall, outcome: Outcome, content: Any, *, max_chars: int | None = None
 ) -> tuple[Message, ToolCallRecord]:
     name = call["function"]["name"]
-    content = cut(encodable(content), max_chars)  # errors too: they may repeat what the model wrote
+    content = cut(encodable(content), max_chars)  # errors too: they may repeat the model's text
     message: Message = {"role": "tool", "name": name, "content": content}
     if "id" in call:
         message["tool_call_id"] = call["id"]

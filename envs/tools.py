@@ -1,4 +1,4 @@
-"""Tools: what the model may call, their JSON schemas, and the checking of arguments.
+"""Tools: functions that the model may call, their JSON schemas, and the checking of arguments.
 
 A tool is a plain function or method with type hints and a Google-style docstring. `@tool` marks the methods of a
 `ToolEnv`; a plain function needs no mark.
@@ -25,17 +25,7 @@ from .core import ToolSchema
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_MARK = "__gymnast_tool__"
-
-
-@dataclass(slots=True, frozen=True)
-class _Mark:
-    """The options of `@tool(...)`, kept on the function until an environment collects it."""
-
-    name: str | None = None
-    final: bool = False
-    timeout: float | None = None
-    parallel: bool = False
+_MARK = "__gymnast_tool__"  # the attribute of a function that keeps the options of `@tool(...)`
 
 
 @overload
@@ -75,7 +65,7 @@ def tool(
     def mark(function: Function) -> Function:
         # A staticmethod or classmethod hides the mark from its instances, so the function inside gets it.
         inside: Any = getattr(function, "__func__", function)
-        setattr(inside, _MARK, _Mark(name=name, final=final, timeout=timeout, parallel=parallel))
+        setattr(inside, _MARK, {"name": name, "final": final, "timeout": timeout, "parallel": parallel})
         return function
 
     return mark if function is None else mark(function)
@@ -144,7 +134,7 @@ class Tool:
                 arguments = _from_json(arguments) if arguments.strip() else {}
             if not isinstance(arguments, Mapping):
                 raise ArgumentError(f"{self.name}: arguments must be a JSON object, got {_shorten(arguments)}")
-            # A copy: the tool may change its arguments, and the message must keep what the model wrote.
+            # A copy: the tool may change its arguments, and the message must keep the model's own.
             return self._validate({name: _copied(value) for name, value in arguments.items()})
         except RecursionError:
             raise ArgumentError(f"{self.name}: the arguments are nested too deeply") from None
@@ -188,12 +178,12 @@ _descriptions: weakref.WeakKeyDictionary[Callable[..., Any], dict[bool, dict[str
 
 def _describe(function: Callable[..., Any]) -> dict[str, Any]:
     """All fields of a `Tool` except the function."""
-    mark: _Mark = getattr(function, _MARK, _Mark())
-    name = _name(function, mark)
+    options: dict[str, Any] = getattr(function, _MARK, {})
+    name = _name(function, options.get("name"))
     document = docstring_parser.parse(inspect.getdoc(function) or "")
     description = "\n\n".join(part for part in (document.short_description, document.long_description) if part)
     if not description:
-        raise ValueError(f"tool {name!r} has no docstring: its first line is what the model is told of it")
+        raise ValueError(f"tool {name!r} has no docstring: its first line describes the tool to the model")
     entries = {entry.arg_name: entry.description or "" for entry in document.params}
     parameters = _parameters(name, function)
     fields = {parameter.name: _field(name, parameter, hint, entries) for parameter, hint in parameters}
@@ -204,19 +194,11 @@ def _describe(function: Callable[..., Any]) -> dict[str, Any]:
             schema["properties"][parameter.name]["default"] = pydantic_core.to_jsonable_python(
                 parameter.default, fallback=repr
             )
-    return {
-        "name": name,
-        "description": description,
-        "parameters": schema,
-        "final": mark.final,
-        "timeout": mark.timeout,
-        "parallel": mark.parallel,
-        "validator": validator,
-    }
+    return {**options, "name": name, "description": description, "parameters": schema, "validator": validator}
 
 
-def _name(function: Callable[..., Any], mark: _Mark) -> str:
-    name = mark.name or getattr(function, "__name__", None)
+def _name(function: Callable[..., Any], given: str | None) -> str:
+    name = given or getattr(function, "__name__", None)
     if name is None or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
         raise ValueError(
             f"{name or function!r} is no name for a tool: model servers take 1 to 64 letters, digits, '_' and '-'; "

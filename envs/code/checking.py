@@ -1,4 +1,4 @@
-"""Run the hidden checks of a code task, whatever the submission does, and tell what came of each."""
+"""Runs the hidden checks of a code task. No submission can make its own grading fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _logged: set[str] = set()
 
 @dataclass(slots=True, frozen=True)
 class CheckResult:
-    """What came of one check."""
+    """The outcome of one check."""
 
     check: Check
     result: ExecutionResult | None  # None: it was not run, or the box was lost
@@ -35,7 +35,7 @@ class CheckResult:
     lost: bool = False
 
     def report(self) -> dict[str, Any]:
-        """As JSON can keep it: how the check ended, what it gave, and what was expected."""
+        """The end of the check, its output and the expected output, as values that JSON can hold."""
         expected = {"stdout": self.check.stdout, "value": self.check.value}
         if self.check.bash is not None:
             expected["exit_code"] = str(self.check.exit_code)
@@ -68,7 +68,7 @@ async def run_checks(
     the checks that are left are not run and count as failed: no submission can make its own grading fail.
 
     Raises:
-        SandboxError: no fresh box is to be had, which is not the submission's fault.
+        SandboxError: the pool has no fresh box, which is not the submission's fault.
     """
     results: list[CheckResult] = []
     lost_at = -1
@@ -113,7 +113,7 @@ async def _run_in(
 
 
 async def run_check(check: Check, box: Executor, timeout: float) -> CheckResult:
-    """Run one check in a box that holds what was handed in, and compare."""
+    """Run one check in a box that holds the submission, and compare its output."""
     if check.python is not None:
         result = await box.python(check.python + check.end_mark, timeout=timeout)
         ended = result.ok
@@ -133,7 +133,7 @@ def log_checks_that_cannot_run(results: Sequence[CheckResult], submit: Sequence[
         if reason is not None and reason not in _logged:
             _logged.add(reason)
             logger.warning(
-                "hidden check %d cannot run, whatever is handed in: %s. Correct the check, or add what it needs to the "
+                "hidden check %d cannot run with any submission: %s. Correct the check, or add what it needs to the "
                 "image. Episodes get 0 for it; this is logged once.\n%s",
                 number,
                 reason,

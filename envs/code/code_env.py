@@ -37,14 +37,14 @@ class CodeEnv(ToolEnv):
     - `submit` and `checks`: files that the agent hands in, by relative path, and hidden checks of them (see `agrade`).
 
     Each episode has a box of its own, leased from the pool until the episode is graded. Add tools as in any `ToolEnv`;
-    an asynchronous one may use the box, `self.box`. If the box is lost, or if no box is to be had, the episode fails
-    and has no reward: that is never the model's fault.
+    an asynchronous one may use the box, `self.box`. If the box is lost, or if the pool has none, the episode fails and
+    has no reward: that is never the model's fault.
     """
 
     code_timeout: float = 30.0
 
     task: Mapping[str, Any] = MappingProxyType({})  # this episode's row
-    given_answer: str | None = None  # what the agent gave to `final_answer`; None if the episode ended without it
+    given_answer: str | None = None  # the argument of `final_answer`; None if the episode ended without it
 
     _pool: ExecutorPool
     _box: Executor | None = None
@@ -160,16 +160,16 @@ class CodeEnv(ToolEnv):
         """The reward of an episode, however it ended; override it for tasks that are graded in another way.
 
         With `checks` in the row, each of them runs in a box that the agent never touched, with the row's files and
-        what was handed in, in sessions and a workspace of its own; the reward is 1 if all pass, else 0, and the metric
-        `checks_passed` says how many did. A check is one of
+        the submission, in sessions and a workspace of its own. The reward is 1 if all pass, else 0. The metric
+        `checks_passed` is the share that passed. A check is one of
 
             {"run": "from solution import add\\nadd(2, 3)", "value": "5"}  # repr() of the last expression
             {"run": "import solution\\nsolution.main()", "stdout": "5\\n"}
             {"bash": "python solution.py 2 3", "stdout": "5\\n", "exit_code": 0}
 
-        Only the code enters the box; what is expected is compared outside. Without `checks` the final answer is
-        compared with the row's `answer`; an episode without a final answer gets 0. Whatever an override raises makes
-        the episode fail.
+        Only the code enters the box; the expected output is compared outside. Without `checks` the final answer is
+        compared with the row's `answer`; an episode without a final answer gets 0. If an override raises an exception,
+        the episode fails.
 
         Raises:
             ConfigurationError: the row has neither `checks` nor `answer`, or its checks are wrong.
@@ -228,7 +228,7 @@ class CodeEnv(ToolEnv):
         return handed_in
 
     async def _fill(self, box: Executor, files: Mapping[str, str | bytes]) -> None:
-        """Write the row's files, these, and what was handed in; a file to be handed in is never the row's version."""
+        """Write the row's files, these, and the submission, whose files are never the row's version."""
         assert self._handed_in is not None
         submit = submit_of(self.task)
         given = {path: data for path, data in files_of(self.task).items() if path not in submit}

@@ -36,7 +36,7 @@ class Check:
     value: str | None = None  # repr() of the last expression
     exit_code: int = 0  # of `bash`
 
-    files: Mapping[str, str | bytes] = field(default_factory=dict)  # written beside what was handed in, for this check
+    files: Mapping[str, str | bytes] = field(default_factory=dict)  # written beside the submission, for this check
     secret: str = field(default_factory=lambda: secrets.token_hex(8), repr=False, compare=False)
 
     @property

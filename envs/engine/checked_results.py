@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..core import Environment, Message, StepResult, StopReason
+from ..core import Environment, Message, StepResult, StopReason, number_of
 from ..episode import ToolCallRecord
 from ..spaces import check_messages
 
@@ -61,11 +61,9 @@ def checked_grade(reward: Any, environment: Environment) -> tuple[float, dict[st
 
 def _checked_reward(reward: Any, place: str) -> float:
     try:
-        number = None if isinstance(reward, str | bytes) else float(reward)
-    except (TypeError, ValueError):
-        number = None
-    if number is None:
-        raise TypeError(f"{place} must give a number as reward, got {reward!r}")
+        number = number_of(reward)
+    except TypeError:
+        raise TypeError(f"{place} must give a number as reward, got {reward!r}") from None
     if not math.isfinite(number):
         raise ValueError(f"{place} must give a finite reward, got {number}")
     return number
@@ -84,8 +82,8 @@ def _checked_metrics(metrics: Any, place: str, source: str) -> dict[str, float]:
     checked: dict[str, float] = {}
     for key, value in metrics.items():
         try:
-            checked[key] = math.nan if isinstance(value, str | bytes) else float(value)
-        except (TypeError, ValueError):
+            checked[key] = number_of(value)
+        except TypeError:
             checked[key] = math.nan
         if not math.isfinite(checked[key]):
             raise ValueError(f"{place}: metric {key!r} must be a finite number, got {value!r}")

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-CONTAINERS_PER_EPISODE = 30  # what one turn of an episode makes, most of which it drops again
+CONTAINERS_PER_EPISODE = 30  # made in one turn of an episode, which drops most of them again
 
 _lock = threading.Lock()
 _in_flight = 0  # episodes of all runs

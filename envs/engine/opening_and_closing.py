@@ -12,7 +12,8 @@ import gymnasium
 from ...sandbox.cancellation import finish
 from ..core import Environment
 from ..episode import EpisodeSpec, Failure, Stage
-from ..threads import being_cancelled, run_in_thread, within
+from ..threads import run_in_thread
+from ..user_calls import being_cancelled, within
 
 GRACE_SECONDS = 30.0  # after the end of an episode, for a step that still runs in a thread, and for `close`
 
@@ -85,7 +86,7 @@ async def wait_for_threads(calls: Sequence[asyncio.Future[Any]], name: str) -> N
     Raises:
         TimeoutError: it goes on for too long.
     """
-    own = [call for call in calls if call.get_loop() is asyncio.get_running_loop()]  # the others are inside of these
+    own = [call for call in calls if call.get_loop() is asyncio.get_running_loop()]  # others ran inside these
     late = TimeoutError(f"{name}.step() was still running in its thread {GRACE_SECONDS:g} s after episode_timeout")
     if own:
         await within(GRACE_SECONDS, late, asyncio.wait(own))

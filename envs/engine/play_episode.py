@@ -17,8 +17,9 @@ from ..core import ConfigurationError, Environment, Message, OverlongPromptError
 from ..episode import Episode, EpisodeSpec, Failure, Stage, ToolCallRecord, Turn
 from ..policy import Act, Conversation, Policy
 from ..spaces import message_error
-from ..threads import TimeLimit, run_in_thread, thread_calls, watch_blocking
+from ..threads import run_in_thread, thread_calls
 from ..tool_execution import refuse
+from ..user_calls import TimeLimit, watch_blocking
 from .checked_results import checked_grade, checked_reset, checked_step, ending
 from .opening_and_closing import Broken, at_stage, close_environment, open_environment, wait_for_threads
 
@@ -94,7 +95,7 @@ class _EpisodeLoop:
         self.step_limit = TimeLimit(limits.step_timeout or math.inf)
         self.calls_left = limits.max_tool_calls
         self.stage: Stage = "create"
-        self.step_threads: list[asyncio.Future[Any]] = []  # what the present step has called in threads
+        self.step_threads: list[asyncio.Future[Any]] = []  # the present step's calls in threads
 
     async def run(self, create: Callable[[EpisodeSpec], gymnasium.Env[Any, Any]]) -> StopReason:
         """Make the environment and play turns until the episode ends; returns the reason."""
@@ -163,7 +164,7 @@ class _EpisodeLoop:
         return conversation
 
     async def turn(self, conversation: Conversation) -> StopReason | None:
-        """Play one turn: the policy's answer, and the environment's. Returns a reason if the episode ends with it."""
+        """Play one turn: the answer and the environment's reply. Returns a reason if the episode ends with it."""
         started = time.perf_counter()
         self.stage = "policy"
         with at_stage("policy"):
@@ -186,7 +187,7 @@ class _EpisodeLoop:
         return stop or budget
 
     async def _step(self, turn: Turn) -> StopReason | None:
-        """Let the environment answer the turn. Returns a reason if it ends the episode."""
+        """Let the environment reply to the turn. Returns a reason if it ends the episode."""
         calls = _calls(turn.message)
         refused = self._refused(calls)
         action = turn.message
@@ -279,21 +280,16 @@ def _checked_act(act: Act) -> Act:
 
 def _insert(refused: Mapping[int, tuple[Message, ToolCallRecord]], calls: int, turn: Turn) -> None:
     """Insert the results of a turn's refused calls among the environment's results of its other calls."""
-    answers = list(takewhile(lambda message: message["role"] == "tool", turn.observation))
-    others = turn.observation[len(answers) :]
+    results = list(takewhile(lambda message: message["role"] == "tool", turn.observation))
+    others = turn.observation[len(results) :]
     messages = {index: message for index, (message, _) in refused.items()}
     records = {index: record for index, (_, record) in refused.items()}
-    turn.observation = _in_call_order(calls, messages, answers) + others
+    turn.observation = _in_call_order(calls, messages, results) + others
     turn.tool_calls = _in_call_order(calls, records, turn.tool_calls)
 
 
 def _in_call_order(count: int, refused: Mapping[int, Item], given: Sequence[Item]) -> list[Item]:
     """Merge the items of refused calls, at the places of their calls, with the items of the other calls."""
     rest = list(given)
-    merged = []
-    for index in range(count):
-        if index in refused:
-            merged.append(refused[index])
-        elif rest:
-            merged.append(rest.pop(0))
+    merged = [refused[each] if each in refused else rest.pop(0) for each in range(count) if each in refused or rest]
     return merged + rest

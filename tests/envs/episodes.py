@@ -43,7 +43,7 @@ def tool_contents(episode: Episode) -> list[Any]:
 
 
 class Probe(Environment):
-    """Answers at once; notes what was made and closed, and breaks where it is told to."""
+    """Answers at once; notes its making and closing, and breaks at the given stage."""
 
     def __init__(self, log: Log, *, breaks: str = "", error: BaseException | None = None) -> None:
         super().__init__()

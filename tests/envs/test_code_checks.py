@@ -1,4 +1,4 @@
-"""Hidden checks of a `CodeEnv`, in a real box: what is handed in can be right or wrong, and decides nothing itself."""
+"""Hidden checks of a `CodeEnv`, in a real box: a submission is right or wrong, and cannot decide that itself."""
 
 from __future__ import annotations
 
@@ -133,12 +133,12 @@ def add(a, b):
 
 
 async def test_what_is_expected_never_enters_the_box(pool: ExecutorPool) -> None:
-    """A submission that searches its process and its files finds the code of the check, and not what is expected."""
+    """A submission that searches its process and its files finds the code of the check, and not the expected output."""
     check = {"run": "from solution import add\nadd(1, 2)  # written-1234", "value": "'written-1234'"}
     more = {"run": "1  # written-5678", "value": "expected-5678"}
     row = {**ROW, "answer": "expected-1234", "note": "expected-4321"}
     found = await hand_in(pool, SPY, row={**row, "checks": [check]})
-    assert found.reward == 1.0  # it finds what is there
+    assert found.reward == 1.0  # it finds the files that are there
     for checks, passed in [([{**check, "stdout": "expected-8765"}], 0), ([more, check], 0.5)]:
         hidden = await hand_in(pool, SPY, row={**row, "checks": checks})
         assert (hidden.reward, hidden.metrics["checks_passed"]) == (0.0, passed)

@@ -108,10 +108,10 @@ async def test_code_that_fails_is_told_to_the_model(pool: ExecutorPool) -> None:
         python("kept"),
         answer(),
     ]
-    [episode] = await play(CodeEnv(pool, code_timeout=0.5), script)
+    [episode] = await play(CodeEnv(pool, code_timeout=2.0), script)
     said = told(episode)
     assert said[1].endswith("ZeroDivisionError: division by zero")
-    assert re.search(r"\[stopped after \d\.\d s; variables are kept\]$", said[2])
+    assert re.search(r"\[stopped after \d(\.\d)? s; variables are kept\]$", said[2])
     assert said[3] == "1"
     assert said[4] == "[the session ended with exit code 3; variables are lost]"
     assert "NameError: name 'kept' is not defined" in said[5]
@@ -263,7 +263,7 @@ async def test_no_free_box_for_grading_is_a_failed_episode(image: str) -> None:
                 await other
 
     row = {"prompt": "go", "submit": ["a"], "checks": [{"run": "1", "value": "1"}]}
-    async with one_box(lease_timeout=0.5) as pool:
+    async with one_box(lease_timeout=3.0) as pool:
         await asyncio.sleep(0)
         async with pool.lease(timeout=30):
             pass  # the box is made

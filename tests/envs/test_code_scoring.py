@@ -1,4 +1,4 @@
-"""Whatever a submission does, a `CodeEnv` scores it; and a check that cannot run is told to the author."""
+"""A `CodeEnv` rewards every submission, also a hostile one; a check that cannot run is logged for its author."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_check_that_cannot_run_is_told_to_its_author_once(
     for _ in range(2):
         assert (await hand_in(pool, "1", row={**ROW, "checks": [check]})).reward == 0.0
     [message] = [record.getMessage() for record in caplog.records]
-    assert message.startswith("hidden check 0 cannot run, whatever is handed in: ")
+    assert message.startswith("hidden check 0 cannot run with any submission: ")
     assert reason in message
 
 

@@ -395,7 +395,7 @@ def test_a_clone_shares_nothing_that_an_episode_changes() -> None:
 
 
 class Echo(ToolEnv):
-    """Asks what the row says."""
+    """Asks the row's question."""
 
 
 def test_a_task_is_needed() -> None:

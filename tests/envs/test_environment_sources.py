@@ -52,7 +52,7 @@ async def test_copies_of_a_prototype_share_what_was_passed_in() -> None:
     log = Log()
     prototype = Probe(log)
     await RolloutEngine(prototype, ScriptedPolicy(["x"])).run(specs(3))
-    assert prototype.closed == 0  # it belongs to whoever made it
+    assert prototype.closed == 0  # its maker closes it
     copies = [each for each in log.made if each is not prototype]
     assert len({id(each) for each in copies}) == len(copies) >= 3
     assert [each.closed for each in copies] == [1] * len(copies)
@@ -136,6 +136,6 @@ def test_state_that_copies_would_lose_is_refused() -> None:
     environment.tool_timeout = 3.0
     with pytest.raises(ValueError, match=r"Calculator: tool_timeout was set after the environment was made"):
         EnvironmentSource.of(environment)
-    used = Calculator()  # what a reset or a step sets is no configuration
+    used = Calculator()  # attributes that a reset or a step sets are no configuration
     used.reset(seed=0)
     EnvironmentSource.of(used)

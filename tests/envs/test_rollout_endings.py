@@ -136,7 +136,7 @@ async def test_refused_calls_get_a_result_in_their_place() -> None:
     ]
     assert [record.call_id for record in episode.tool_calls] == ["call_0", "call_1", "call_2", "call_3"]
     assert [record.outcome for record in episode.tool_calls] == ["ok", "not_run", "unknown", "bad_arguments"]
-    assert episode.turns[0].message == turn  # what the model said stays as it was
+    assert episode.turns[0].message == turn  # the model's message stays as it was
 
 
 async def test_a_final_answer_goes_before_every_limit() -> None:

@@ -302,7 +302,7 @@ async def test_a_retry_samples_anew_from_the_same_start() -> None:
     assert len({environment for environment, _ in seeds}) == 1
     assert len({sampling for _, sampling in seeds}) == 3
     assert seeds[0][1] == specs(1)[0].seed
-    assert episode.spec.seed == seeds[-1][1]  # what was sampled can be sampled again
+    assert episode.spec.seed == seeds[-1][1]  # the same tokens can be sampled again
     first, seeds[:] = [*seeds], []
     await play()
     assert seeds == first

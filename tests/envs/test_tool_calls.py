@@ -1,4 +1,4 @@
-"""Calls: what a tool raises, how long it may take, and several in one turn."""
+"""Tool calls: exceptions, time limits, and several calls in one turn."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_the_bug_of_a_tool_is_told_to_its_author_once(caplog: pytest.LogCa
     ]
     trace = records[0].traceback
     assert trace is not None
-    assert trace.splitlines()[0].endswith("in buggy")  # the author's frames only
+    assert trace.splitlines()[1].endswith("in buggy")  # the author's frames only
     assert "return kind.missing" in trace
     assert trace in caplog.text + "\n"
 
@@ -88,7 +88,7 @@ async def test_a_result_without_json_is_an_error_and_no_repr() -> None:
 async def test_a_coroutine_tool_that_blocks_the_loop_is_named_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gymnast.envs.threads.BLOCKING_SECONDS", 0.02)
+    monkeypatch.setattr("gymnast.envs.user_calls.BLOCKING_SECONDS", 0.02)
 
     async def blocks() -> str:
         """Block."""

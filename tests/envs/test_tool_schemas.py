@@ -1,4 +1,4 @@
-"""Tools: schemas from signatures, and what is wrong with a tool is an error when the environment is made."""
+"""Tools: schemas from signatures. A wrong tool is an error when the environment is made."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_no_parameters() -> None:
     assert Tool.of(look).parameters == {"properties": {}, "type": "object"}
 
 
-# --- what is wrong with a tool is an error when the environment is made -----------------------------------------
+# --- a wrong tool is an error when the environment is made --------------------------------------------------
 
 
 def no_hint(a) -> str:  # type: ignore[no-untyped-def]

@@ -1,7 +1,7 @@
-"""The score of one step: `self.reward` and `self.terminated` of a `ToolEnv`.
+"""The reward of one step: `self.reward` and `self.terminated` of a `ToolEnv`.
 
 A synchronous tool that runs out of time cannot be stopped: its thread may set `self.reward` during a later turn, and
-the wrong tokens would get the credit. So a tool finds the step that it was started in through its context, and a score
+the wrong tokens would get the credit. So a tool finds the step that it was started in through its context, and a reward
 that it sets after the end of that step is ignored.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from .core import ConfigurationError
+from .core import ConfigurationError, number_of
 
 Result = TypeVar("Result")
 
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 _running: ContextVar[tuple[Any, object]] = ContextVar("gymnast_running_step", default=(None, None))
 
 
-class StepScore:
+class StepReward:
     """The attributes `reward` and `terminated`, which a tool that is late cannot set."""
 
     _step: object | None = None  # the step that is running
@@ -39,11 +39,10 @@ class StepScore:
     def reward(self, value: float) -> None:
         name = type(self).__name__
         try:
-            number = None if isinstance(value, str | bytes) else float(value)
-        except (TypeError, ValueError):
-            number = None
-        if number is None:
-            raise ConfigurationError(f"{name}: self.reward must be a number, got {type(value).__name__}: {value!r}")
+            number = number_of(value)
+        except TypeError:
+            kind = type(value).__name__
+            raise ConfigurationError(f"{name}: self.reward must be a number, got {kind}: {value!r}") from None
         if self._is_late():
             return
         if self._step is None:

@@ -1,0 +1,158 @@
+"""Calls of functions that a user wrote: they may block, take too long, or be synchronous.
+
+- `call_function` awaits any function.
+- `watch_blocking` awaits a coroutine function, and logs if it blocks the event loop.
+- `within` and `TimeLimit` await with a time limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+import os
+import time
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
+from typing import Any, TypeVar
+
+from .threads import run_in_thread
+
+BLOCKING_SECONDS = 0.3  # a coroutine that blocks the event loop for longer is logged
+OUR_FOLDER = os.path.dirname(__file__) + os.sep
+
+logger = logging.getLogger("gymnast.envs")
+_logged: set[types.CodeType] = set()  # functions that were logged for blocking the event loop
+
+Result = TypeVar("Result")
+
+
+def call_function(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+    """Call a function that a user wrote: await a coroutine function, run any other in a thread, since it may block.
+
+    If a function in a thread returns an awaitable, that is awaited too: it may be a lambda around a coroutine function.
+    """
+    if inspect.iscoroutinefunction(function):
+        return watch_blocking(function, *args, **kwargs)
+    return _call_blocking(function, *args, **kwargs)
+
+
+def watch_blocking(function: Callable[..., Awaitable[Result]], /, *args: Any, **kwargs: Any) -> Awaitable[Result]:
+    """Call a coroutine function, and log once if it blocks the event loop, which all episodes share, for too long.
+
+    Functions of this package are not watched: they call the user's by `call_function`.
+    """
+    call = function(*args, **kwargs)
+    if not isinstance(call, types.CoroutineType) or call.cr_code.co_filename.startswith(OUR_FOLDER):
+        return call
+    return _watched(call, function)
+
+
+@types.coroutine
+def _watched(coroutine: Coroutine[Any, Any, Result], function: Any) -> Generator[Any, Any, Result]:
+    error: BaseException | None = None
+    while True:
+        started = time.perf_counter()
+        try:
+            waits_for = coroutine.send(None) if error is None else coroutine.throw(error)
+        except StopIteration as done:
+            return done.value
+        finally:
+            held = time.perf_counter() - started
+            if held > BLOCKING_SECONDS:
+                _log_blocking(function, held)
+        error = None
+        try:
+            yield waits_for
+        except GeneratorExit:
+            coroutine.close()
+            raise
+        except BaseException as thrown:  # a cancellation, or the error of the awaited object
+            error = thrown
+
+
+def _log_blocking(function: Any, seconds: float) -> None:
+    while isinstance(function, partial):
+        function = function.func
+    code: types.CodeType = inspect.unwrap(getattr(function, "__func__", function)).__code__
+    if code not in _logged:
+        _logged.add(code)
+        logger.warning(
+            "%s (%s:%d) is `async def`, but blocked the event loop, and so every episode, for %.1f s: use `await` for "
+            "everything that waits, or make it a plain `def`, which runs in a thread. This is logged once.",
+            code.co_qualname,
+            code.co_filename,
+            code.co_firstlineno,
+            seconds,
+        )
+
+
+async def _call_blocking(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    result = await run_in_thread(function, *args, **kwargs)
+    return await result if inspect.isawaitable(result) else result
+
+
+class TimeLimit:
+    """Limits the seconds of one await after another in a task; infinity = no limit.
+
+    All of them share a single timer of the event loop, which looks whether the present await is late. A timer for each
+    step would cost a tenth of a turn. Close it at the end.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = math.inf  # of the present await, in the loop's time
+        self._is_late = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self, late: TimeoutError, call: Awaitable[Result]) -> Result:
+        """Await a call; when its time is over, cancel it and raise `late`."""
+        if self.seconds == math.inf:
+            return await call
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        cancellations = task.cancelling()
+        self._end = loop.time() + self.seconds
+        if self._timer is None:
+            self._timer = loop.call_at(self._end, self._look, loop, task)
+        try:
+            return await call
+        except asyncio.CancelledError:
+            if self._is_late and task.cancelling() - 1 <= cancellations:
+                raise late from None
+            raise
+        finally:
+            self._end = math.inf
+            if self._is_late:
+                self._is_late = False
+                task.uncancel()
+
+    def _look(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+        now, self._timer = loop.time(), None
+        if now >= self._end:
+            self._is_late = True
+            task.cancel()
+        elif self._end < math.inf:
+            self._timer = loop.call_at(self._end, self._look, loop, task)
+
+    def close(self) -> None:
+        """Drop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+async def within(seconds: float, late: TimeoutError, call: Awaitable[Result]) -> Result:
+    """Await a call for this many seconds at most, then cancel it and raise `late`; infinity = no limit."""
+    limit = TimeLimit(seconds)
+    try:
+        return await limit.run(late, call)
+    finally:
+        limit.close()
+
+
+def being_cancelled() -> bool:
+    """Whether this task is being cancelled, as opposed to user code that raised CancelledError by itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
