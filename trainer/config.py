@@ -18,7 +18,7 @@ from ..envs.rewards import Rewards
 from .generation.sampling import Sampling
 from .generator_choice import check_generator_options
 from .learning.advantages import ALGORITHMS, Scale
-from .learning.losses import LOSSES
+from .learning.losses import LOSSES, of_sequence
 from .learning.settings import LearningSettings
 from .option_names import check_refused, check_types, options_without_effect, unknown_names
 from .rollout.budgets import TokenBudgets
@@ -101,6 +101,9 @@ class AgentConfig(TrainingArguments):
     loss_type: str = option("dapo", "One of trainer.LOSSES.")
     epsilon: float = option(0.2, "The ratio is clipped below at 1 - epsilon.")
     epsilon_high: float | None = option(None, "The ratio is clipped above at 1 + epsilon_high; epsilon by default.")
+    delta: float | None = option(None, "The ratio of losses that clip is at most this (dual clip); None = no limit.")
+    sapo_temperature_pos: float = option(1.0, "How fast `sapo` fades with the ratio, for positive advantages.")
+    sapo_temperature_neg: float = option(1.05, "How fast `sapo` fades with the ratio, for the other advantages.")
     beta: float = option(0.0, "Weight of the divergence from the reference model; at 0 none is loaded.")
     scale_rewards: Scale = option("group", "Divide advantages by the standard deviation of: group, batch, or none.")
     normalize_advantages: bool = option(False, "Whiten the advantages of a round.")
@@ -182,6 +185,9 @@ class AgentConfig(TrainingArguments):
             is_on_policy=self.num_iterations == 1 and self.gradient_accumulation_steps % self.steps_per_generation == 0,
             epsilon_low=self.epsilon,
             epsilon_high=self.epsilon if self.epsilon_high is None else self.epsilon_high,
+            delta=self.delta,
+            sapo_temperature_pos=self.sapo_temperature_pos,
+            sapo_temperature_neg=self.sapo_temperature_neg,
             beta=self.beta,
             use_bias_correction_kl=self.use_bias_correction_kl,
             max_completion_length=self.max_completion_length,
@@ -270,13 +276,30 @@ class AgentConfig(TrainingArguments):
             )
         if self.temperature <= 0:
             raise ValueError(f"temperature must be positive in training, got {self.temperature}")
+        if self.loss_type == "reinforce" and not self.learning_settings.is_on_policy:
+            raise ValueError(
+                f"loss_type='reinforce' has no ratio that corrects old samples: use each round in one step, with "
+                f"num_iterations=1 and steps_per_generation=gradient_accumulation_steps; got {self.num_iterations} and "
+                f"{self.steps_per_generation} with {self.gradient_accumulation_steps}"
+            )
         if not 0 <= self.epsilon < 1 or (self.epsilon_high is not None and self.epsilon_high < 0):
             raise ValueError(
                 f"epsilon must be in [0, 1) and epsilon_high not negative, got {self.epsilon} and {self.epsilon_high}"
             )
+        if self.delta is not None and self.delta <= 1 + (
+            self.epsilon if self.epsilon_high is None else self.epsilon_high
+        ):
+            raise ValueError(
+                f"delta must be above 1 + epsilon_high, where the ratio is clipped anyway, got {self.delta}"
+            )
+        if self.sapo_temperature_pos <= 0 or self.sapo_temperature_neg <= 0:
+            raise ValueError(
+                f"sapo_temperature_pos and sapo_temperature_neg must be positive, got {self.sapo_temperature_pos} and "
+                f"{self.sapo_temperature_neg}"
+            )
         if self.beta < 0:
             raise ValueError(f"beta must not be negative, got {self.beta}")
-        if self.beta and ALGORITHMS[self.algorithm].kl == "loss" and LOSSES[self.loss_type].level == "sequence":
+        if self.beta and ALGORITHMS[self.algorithm].kl == "loss" and LOSSES[self.loss_type].ratio is of_sequence:
             raise ValueError(
                 f"loss_type={self.loss_type!r} has no term for the divergence of each token: set beta=0, or use "
                 f"RLOOTrainer, which takes it off the reward"

@@ -78,9 +78,8 @@ TRL_NAMES = {
     "log_completions": "give log_episodes_steps=n: whole episodes go to episodes.jsonl",
     "max_prompt_length": "prompts are never cut: give max_model_len, and overlong_prompts='drop'",
     "max_tool_calling_iterations": "give max_turns, or max_tool_calls",
-    "importance_sampling_level": "it follows from loss_type: 'rloo' has one ratio for each sequence",
+    "importance_sampling_level": "it follows from loss_type: 'gspo' and 'rloo' have one ratio for each sequence",
     "repetition_penalty": "samples would come from another distribution than the one that is trained",
-    "delta": "two-sided clipping is not supported",
     "sync_ref_model": "the reference model stays as it was when training began",
     "scale_advantages": "it is called scale_rewards",
 }

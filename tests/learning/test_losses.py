@@ -20,7 +20,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_config import RLOOConfig
 from trl.trainer.rloo_trainer import RLOOTrainer
 
-from gymnast.trainer.learning.losses import LOSSES, LossInputs, StepCounts, kl_in_reward, policy_loss
+from gymnast.trainer.learning.losses import LOSSES, LossInputs, StepCounts, clipped, kl_in_reward, policy_loss
 
 from .rows import (
     EPSILON_HIGH,
@@ -149,7 +149,7 @@ def assert_same_stats(stats: dict[str, Tensor], metrics: dict[str, float]) -> No
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize(("beta", "bias_correction"), [(0.0, False), (0.04, False), (0.04, True)])
 @pytest.mark.parametrize("on_policy", [False, True])
-@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo"])
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "gspo", "sapo", "dual clip"])
 def test_grpo_family_equals_trl(
     trl_grpo: GRPOTrainer,
     monkeypatch: pytest.MonkeyPatch,
@@ -167,7 +167,13 @@ def test_grpo_family_equals_trl(
         batch.trl["old_per_token_logps"] = sampled_BT + 0.4 * torch.randn_like(sampled_BT)
     if beta:
         batch.trl["ref_per_token_logps"] = sampled_BT + 0.4 * torch.randn_like(sampled_BT)
-    monkeypatch.setattr(trl_grpo, "loss_type", loss_type)
+    delta = 1.4 if loss_type == "dual clip" else None
+    loss_type = "grpo" if loss_type == "dual clip" else loss_type
+    monkeypatch.setattr(trl_grpo, "loss_type", "grpo" if loss_type == "gspo" else loss_type)
+    monkeypatch.setattr(trl_grpo, "importance_sampling_level", "sequence" if loss_type == "gspo" else "token")
+    if loss_type == "cispo":
+        monkeypatch.setattr(trl_grpo, "epsilon_high", 1 + EPSILON_HIGH)  # there it bounds the ratio itself
+    monkeypatch.setattr(trl_grpo.args, "delta", delta)
     monkeypatch.setattr(trl_grpo, "beta", beta)
     monkeypatch.setattr(trl_grpo, "current_gradient_accumulation_steps", steps, raising=False)
     monkeypatch.setattr(trl_grpo.args, "steps_per_generation", steps)
@@ -191,11 +197,16 @@ def test_grpo_family_equals_trl(
         counts=counts_of(mask_BT, steps=steps, loss_tokens=num_loss_tokens),
         beta=beta,
         use_bias_correction_kl=bias_correction,
+        delta=delta,
     )
     assert_same((our_loss.detach(), gradients(model, our_loss)), theirs)
-    assert_same_stats(stats, last_metrics(trl_grpo))
+    theirs_logged = last_metrics(trl_grpo)
+    if loss_type == "cispo":
+        theirs_logged["clip_ratio/high_mean"] = theirs_logged["cispo_clip_ratio"]
+        stats = {name: stats[name] for name in ("kl", "clip_ratio/high_mean") if name in stats}
+    assert_same_stats(stats, theirs_logged)
     assert ("kl" in stats) == (beta != 0)
-    if not on_policy:
+    if not on_policy and loss_type not in ("cispo", "gspo", "sapo"):
         assert stats["clip_ratio/low_mean"] > 0
         assert stats["clip_ratio/high_mean"] > 0
 
@@ -232,6 +243,37 @@ def test_rloo_equals_trl(trl_rloo: RLOOTrainer, shift: float, steps: int) -> Non
     assert (stats["clip_ratio/region_mean"] > 0) == (shift > 0)
 
 
+def test_gspo_token_is_its_papers_formula() -> None:
+    """Zheng et al. 2025, arXiv 2507.18071, equations 13 to 15: sg[s_i] * pi / sg[pi], clipped at each token."""
+    inputs = random_inputs()
+    assert inputs.old_logprobs_BT is not None
+    total = torch.zeros(())
+    for row in range(3):
+        on = inputs.mask_BT[row].bool()
+        logprobs_N, old_N = inputs.logprobs_BT[row, on], inputs.old_logprobs_BT[row, on]
+        sequence_ratio = (logprobs_N - old_N).mean().exp().detach()
+        ratio_N = sequence_ratio * (logprobs_N - logprobs_N.detach()).exp()
+        clipped_N = ratio_N.clamp(1 - EPSILON_LOW, 1 + EPSILON_HIGH)
+        advantage = inputs.advantages_B[row]
+        total = total - torch.minimum(ratio_N * advantage, clipped_N * advantage).mean() / 3
+    loss, _ = loss_of(inputs, "gspo_token")
+    gradient_BT = gradient_of_logprobs(loss, inputs)
+    torch.testing.assert_close(loss, total)
+    torch.testing.assert_close(gradient_BT, gradient_of_logprobs(total, inputs))
+    gspo, _ = loss_of(inputs, "gspo")  # one advantage for all tokens of a sequence: the same loss and gradient
+    torch.testing.assert_close(gspo, loss)
+    torch.testing.assert_close(gradient_of_logprobs(gspo, inputs), gradient_BT)
+
+
+def test_reinforce_is_the_score_of_the_sequence_times_its_advantage() -> None:
+    inputs = random_inputs()
+    mask_BT = inputs.mask_BT.float()
+    loss, stats = loss_of(inputs, "reinforce")
+    torch.testing.assert_close(loss, -(inputs.logprobs_BT * mask_BT).sum(dim=1) @ inputs.advantages_B / 3)
+    torch.testing.assert_close(gradient_of_logprobs(loss, inputs), -inputs.advantages_B[:, None] * mask_BT / 3)
+    assert stats == {}
+
+
 def test_token_logprobs_equal_trl(trl_grpo: GRPOTrainer) -> None:
     batch = make_batch()
     mask_BT = batch.to_ours(batch.trl["completion_mask"])
@@ -259,7 +301,7 @@ def gradient_of_logprobs(loss: Tensor, inputs: LossInputs) -> Tensor:
 
 
 def with_reference(loss_type: str, inputs: LossInputs) -> LossInputs:
-    if LOSSES[loss_type].level == "sequence":
+    if not LOSSES[loss_type].takes_kl:
         return inputs
     return replace(inputs, ref_logprobs_BT=inputs.logprobs_BT.detach() + 0.1)
 
@@ -302,7 +344,7 @@ def test_nothing_to_learn_is_zero_not_nan(loss_type: str, tokens: float) -> None
     assert {name: value.item() for name, value in stats.items()} == dict.fromkeys(stats, 0.0)
 
 
-@pytest.mark.parametrize("loss_type", LOSSES)
+@pytest.mark.parametrize("loss_type", [name for name, loss in LOSSES.items() if loss.surrogate is clipped])
 def test_sequences_without_loss_tokens_do_not_count_as_clipped_or_not(loss_type: str) -> None:
     inputs = random_inputs(advantages_B=torch.tensor([-1.0, -1.0, -1.0]))
     inputs = replace(
@@ -359,7 +401,12 @@ def test_on_policy_gradient_is_that_of_log_probability_times_advantage(loss_type
         "bnpo": mask_BT / mask_BT.sum(),
         "dr_grpo": mask_BT / (3 * MAX_COMPLETION),
         "dapo": mask_BT / mask_BT.sum(),
+        "cispo": mask_BT / mask_BT.sum(),
+        "gspo": mask_BT / mask_BT.sum(1, keepdim=True) / 3,
+        "gspo_token": mask_BT / mask_BT.sum(1, keepdim=True) / 3,
+        "sapo": mask_BT / mask_BT.sum(1, keepdim=True) / 3,
         "rloo": mask_BT / 3,
+        "reinforce": mask_BT / 3,
     }[loss_type]
     torch.testing.assert_close(gradient_of_logprobs(loss, inputs), -inputs.advantages_B[:, None] * weights_BT)
 
@@ -377,7 +424,7 @@ def test_a_reference_without_beta_is_measured_and_not_trained_on() -> None:
 
 
 def test_unknown_loss_type_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"'gpro'.*grpo, bnpo, dr_grpo, dapo, rloo"):
+    with pytest.raises(ValueError, match=r"'gpro'.*grpo, bnpo, dr_grpo, dapo, .*rloo"):
         loss_of(random_inputs(), "gpro")
 
 

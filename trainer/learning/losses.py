@@ -1,11 +1,7 @@
 """Policy-gradient losses, as a table: two losses differ only in their rows of `LOSSES`.
 
-Every row is the clipped objective of PPO (Schulman et al. 2017, arXiv 1707.06347),
-
-    -min(ratio * advantage, clip(ratio, 1 - epsilon_low, 1 + epsilon_high) * advantage)
-
-and a row says two things: whether the ratio pi/pi_old belongs to a token or to the whole sequence, and how the terms
-are reduced to one number. The loss is ready for `backward()`: it is already divided by gradient accumulation.
+A row says three things: which ratio pi/pi_old a term has, which surrogate makes a term of ratio and advantage, and how
+the terms are reduced to one number. The loss is ready for `backward()`: it is already divided by gradient accumulation.
 
 Axes: B sequences (rows of one micro-batch); T tokens, of which those with mask 1 count; R ratios of a row, T or 1.
 """
@@ -14,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -58,22 +53,92 @@ class StepCounts:
     """Processes, over which gradients are averaged."""
 
 
+Ratio = Callable[[Tensor, Tensor], Tensor]
+"""(log pi/pi_old (B, T), which is 0 where the mask is; mask) -> the log-ratios of a row, (B, R)."""
+
+Surrogate = Callable[[Tensor, Tensor, Tensor, LearningSettings], Tensor]
+"""(ratios (B, R), log pi (B, R), advantages (B, 1), settings) -> terms (B, R) to minimise."""
+
 Reduction = Callable[[Tensor, Tensor, StepCounts, LearningSettings], Tensor]
-"""(terms_BR, mask_BR, counts, settings) -> the scalar loss. The terms are 0 where the mask is 0."""
+"""(terms (B, R), mask (B, R), counts, settings) -> the scalar loss. The terms are 0 where the mask is 0."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Loss:
     """A row of `LOSSES`."""
 
-    level: Literal["token", "sequence"]
-    """One ratio for each token, or one for each sequence: the ratio of the probabilities of all its loss tokens."""
+    ratio: Ratio
+    """The ratios of probabilities, of tokens or of whole sequences."""
+    surrogate: Surrogate
+    """Makes a term of a ratio and an advantage."""
     reduce: Reduction
     """Reduces the terms of a micro-batch to its share of the step's loss.
 
     Gradients are added over micro-batches and averaged over processes. So the divisor is a count of the whole step,
     divided by the number of processes; then the gradient does not depend on how rows are cut into micro-batches.
     """
+
+    @property
+    def takes_kl(self) -> bool:
+        """Whether a term for the KL of each token can be added; else the KL belongs in the reward."""
+        return self.ratio is not of_sequence
+
+
+# Ratios.
+
+
+def of_token(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """One ratio for each token."""
+    return log_ratio_BT
+
+
+def of_sequence(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The ratio of the probabilities of all loss tokens of a sequence, (B, 1)."""
+    return log_ratio_BT.sum(dim=1, keepdim=True)
+
+
+def of_mean_token(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The geometric mean of the ratios of a sequence's loss tokens, (B, 1)."""
+    return log_ratio_BT.sum(dim=1, keepdim=True) / mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def of_mean_token_at_token(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """At each token the value of `of_mean_token`, with the gradient of the token's own ratio."""
+    return of_mean_token(log_ratio_BT, mask_BT).detach() + log_ratio_BT - log_ratio_BT.detach()
+
+
+# Surrogates.
+
+
+def clipped(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_B1: Tensor, settings: LearningSettings) -> Tensor:
+    """-min(ratio * A, clip(ratio) * A) of PPO (Schulman et al. 2017, arXiv 1707.06347, equation 7).
+
+    With `delta`, the ratio is at most that, so that a negative advantage has a bounded term: the dual clip of Ye et al.
+    2020, arXiv 1912.09729.
+    """
+    clipped_BR = ratio_BR.clamp(1 - settings.epsilon_low, 1 + settings.epsilon_high)
+    if settings.delta is not None:
+        ratio_BR = ratio_BR.clamp(max=settings.delta)
+    return -torch.min(ratio_BR * advantages_B1, clipped_BR * advantages_B1)
+
+
+def clipped_weight(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_B1: Tensor, settings: LearningSettings) -> Tensor:
+    """-min(ratio, 1 + epsilon_high) * A * log pi, with a constant ratio: every token keeps a gradient."""
+    return -ratio_BR.detach().clamp(max=1 + settings.epsilon_high) * advantages_B1 * logprobs_BR
+
+
+def soft_gate(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_B1: Tensor, settings: LearningSettings) -> Tensor:
+    """-4/t * sigmoid(t * (ratio - 1)) * A: the gradient fades where the ratio is far from 1."""
+    temperature_B1 = torch.where(advantages_B1 > 0, settings.sapo_temperature_pos, settings.sapo_temperature_neg)
+    return -(temperature_B1 * (ratio_BR - 1)).sigmoid() * 4 / temperature_B1 * advantages_B1
+
+
+def score(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_B1: Tensor, settings: LearningSettings) -> Tensor:
+    """-A * log pi, whatever the ratio (Williams 1992, "REINFORCE")."""
+    return -advantages_B1 * logprobs_BR
+
+
+# Reductions.
 
 
 def mean_of_sequence_means(terms_BR: Tensor, mask_BR: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
@@ -92,6 +157,11 @@ def sum_over_longest(terms_BR: Tensor, mask_BR: Tensor, counts: StepCounts, sett
     return terms_BR.sum() / (_per_process(counts.sequences, counts, terms_BR) * settings.max_completion_length)
 
 
+def mean_of_sequence_sums(terms_BR: Tensor, mask_BR: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
+    """The terms of a sequence are added up; each sequence of the step weighs the same."""
+    return terms_BR.sum() / _per_process(counts.sequences, counts, terms_BR)
+
+
 def mean_of_local_tokens(terms_BR: Tensor, mask_BR: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
     """Each token of this batch weighs the same: the one reduction that depends on how a step is cut into batches."""
     return terms_BR.sum() / torch.as_tensor(counts.batch_loss_tokens).clamp(min=1) / counts.batches
@@ -104,15 +174,24 @@ def _per_process(count: float | Tensor, counts: StepCounts, like: Tensor) -> Ten
 
 LOSSES: dict[str, Loss] = {
     # Shao et al. 2024, "DeepSeekMath", arXiv 2402.03300, equation 3.
-    "grpo": Loss(level="token", reduce=mean_of_sequence_means),
+    "grpo": Loss(ratio=of_token, surrogate=clipped, reduce=mean_of_sequence_means),
     # TRL's documentation of `GRPOConfig.loss_type`: https://huggingface.co/docs/trl/grpo_trainer.
-    "bnpo": Loss(level="token", reduce=mean_of_local_tokens),
+    "bnpo": Loss(ratio=of_token, surrogate=clipped, reduce=mean_of_local_tokens),
     # Liu et al. 2025, "Understanding R1-Zero-Like Training", arXiv 2503.20783: no bias towards long wrong answers.
-    "dr_grpo": Loss(level="token", reduce=sum_over_longest),
+    "dr_grpo": Loss(ratio=of_token, surrogate=clipped, reduce=sum_over_longest),
     # Yu et al. 2025, "DAPO", arXiv 2503.14476, section 3.3, over the whole step.
-    "dapo": Loss(level="token", reduce=mean_of_all_tokens),
+    "dapo": Loss(ratio=of_token, surrogate=clipped, reduce=mean_of_all_tokens),
+    # MiniMax 2025, "MiniMax-M1", arXiv 2506.13585, section 3.1.
+    "cispo": Loss(ratio=of_token, surrogate=clipped_weight, reduce=mean_of_all_tokens),
+    # Zheng et al. 2025, "Group Sequence Policy Optimization", arXiv 2507.18071, equations 5 to 7, and 13.
+    "gspo": Loss(ratio=of_mean_token, surrogate=clipped, reduce=mean_of_sequence_means),
+    "gspo_token": Loss(ratio=of_mean_token_at_token, surrogate=clipped, reduce=mean_of_sequence_means),
+    # Gao et al. 2025, "Soft Adaptive Policy Optimization", arXiv 2511.20347.
+    "sapo": Loss(ratio=of_token, surrogate=soft_gate, reduce=mean_of_sequence_means),
     # Ahmadian et al. 2024, "Back to Basics", arXiv 2402.14740: the whole sequence is one action.
-    "rloo": Loss(level="sequence", reduce=mean_of_sequence_means),
+    "rloo": Loss(ratio=of_sequence, surrogate=clipped, reduce=mean_of_sequence_means),
+    # Williams 1992: no ratio, so each round should be used once.
+    "reinforce": Loss(ratio=of_token, surrogate=score, reduce=mean_of_sequence_sums),
 }
 
 
@@ -131,33 +210,32 @@ def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCoun
     if loss_type not in LOSSES:
         raise ValueError(f"Unknown loss_type: {loss_type!r}. Known are {', '.join(LOSSES)}.")
     loss = LOSSES[loss_type]
-    if loss.level == "sequence" and inputs.ref_logprobs_BT is not None:
+    if not loss.takes_kl and inputs.ref_logprobs_BT is not None:
         raise ValueError(
             f"The KL of loss_type {loss_type!r} goes into the reward: use kl_in_reward instead of ref_logprobs_BT."
         )
 
     mask_BT = inputs.mask_BT.bool()
-    logprobs_BT = inputs.logprobs_BT
+    logprobs_BT = torch.where(mask_BT, inputs.logprobs_BT, 0.0)
     old_logprobs_BT = logprobs_BT.detach() if inputs.old_logprobs_BT is None else inputs.old_logprobs_BT
     # Masked before `exp`, so that nothing at a masked position can become infinite: inf * 0 is NaN.
     log_ratio_BT = torch.where(mask_BT, logprobs_BT - old_logprobs_BT, 0.0)
-    if loss.level == "token":
-        log_ratio_BR, mask_BR = log_ratio_BT, mask_BT
-    else:
-        log_ratio_BR, mask_BR = log_ratio_BT.sum(dim=1, keepdim=True), mask_BT.any(dim=1, keepdim=True)
+    log_ratio_BR = loss.ratio(log_ratio_BT, mask_BT)
+    mask_BR = mask_BT if log_ratio_BR.shape == mask_BT.shape else mask_BT.any(dim=1, keepdim=True)
 
     ratio_BR = log_ratio_BR.clamp(max=MAX_LOG_RATIO).exp()
-    clipped_BR = ratio_BR.clamp(1 - settings.epsilon_low, 1 + settings.epsilon_high)
     advantages_B1 = inputs.advantages_B[:, None]
-    terms_BR = -torch.min(ratio_BR * advantages_B1, clipped_BR * advantages_B1)
-    stats = _clip_stats(ratio_BR.detach(), advantages_B1, mask_BR, settings)
+    terms_BR = loss.surrogate(ratio_BR, logprobs_BT, advantages_B1, settings)
+    stats = {}
+    if loss.surrogate in (clipped, clipped_weight):
+        stats = _clip_stats(ratio_BR.detach(), advantages_B1, mask_BR, settings, from_below=loss.surrogate is clipped)
 
     if inputs.ref_logprobs_BT is not None:
         kl_BT = k3(torch.where(mask_BT, inputs.ref_logprobs_BT - logprobs_BT, 0.0))
         if settings.use_bias_correction_kl:
             kl_BT = kl_BT * ratio_BR
-        if settings.beta != 0:
-            terms_BR = terms_BR + settings.beta * kl_BT
+        if settings.beta != 0:  # a term of a whole sequence is added to each of its tokens
+            terms_BR, mask_BR = terms_BR + settings.beta * kl_BT, mask_BT
         stats["kl"] = _masked_mean(kl_BT.detach(), mask_BT)
 
     return loss.reduce(torch.where(mask_BR, terms_BR, 0.0), mask_BR, counts, settings), stats
@@ -185,10 +263,10 @@ def _masked_mean(values_BR: Tensor, mask_BR: Tensor) -> Tensor:
 
 
 def _clip_stats(
-    ratio_BR: Tensor, advantages_B1: Tensor, mask_BR: Tensor, settings: LearningSettings
+    ratio_BR: Tensor, advantages_B1: Tensor, mask_BR: Tensor, settings: LearningSettings, *, from_below: bool
 ) -> dict[str, Tensor]:
     """Rates of clipping: from below, from above, and both. Sequences without loss tokens do not count."""
-    low_BR = mask_BR & (ratio_BR < 1 - settings.epsilon_low) & (advantages_B1 < 0)
+    low_BR = mask_BR & (ratio_BR < 1 - settings.epsilon_low) & (advantages_B1 < 0) & from_below
     high_BR = mask_BR & (ratio_BR > 1 + settings.epsilon_high) & (advantages_B1 > 0)
     counts_B = mask_BR.sum(dim=1)
     low_B = low_BR.sum(dim=1) / counts_B.clamp(min=1)

@@ -25,6 +25,12 @@ class LearningSettings:
     """The ratio is clipped at 1 - epsilon_low where the advantage is negative."""
     epsilon_high: float
     """The ratio is clipped at 1 + epsilon_high where the advantage is positive."""
+    delta: float | None
+    """The ratio itself is at most this, where the advantage is negative; None: no limit."""
+    sapo_temperature_pos: float
+    """How fast `sapo` fades with the ratio where the advantage is positive."""
+    sapo_temperature_neg: float
+    """The same where it is not."""
     beta: float
     """Weight of the KL term. At 0 the KL is measured if there is a reference, but not trained on."""
     use_bias_correction_kl: bool
