@@ -1,4 +1,4 @@
-"""Pools of warm, bounded, health-checked boxes; start reading at `pool.py`."""
+"""Pools of boxes that are made in advance and reused; start reading at `pool.py`."""
 
 from .pool import ExecutorPool, pool_of
 from .statistics import PoolStatistics

@@ -15,7 +15,7 @@ class LeasedExecutor(Executor):
 
     Args:
         box: the executor that a pool lends; the pool starts and closes it.
-        files: what the workspace holds after `put_files` and `reset`; `box` itself has no files.
+        files: the content of the workspace after `put_files` and `reset`; `box` itself has no files.
     """
 
     def __init__(self, box: Executor, files: Mapping[str, bytes]) -> None:
@@ -27,7 +27,7 @@ class LeasedExecutor(Executor):
         self._resets: set[asyncio.Future[None]] = set()
 
     def end(self, reason: str) -> None:
-        """Refuse all further calls with this reason."""
+        """Refuse further calls; the first reason stays."""
         self._over = self._over or reason
 
     @property
@@ -36,7 +36,7 @@ class LeasedExecutor(Executor):
         return self._calls > 0
 
     async def settle(self) -> None:
-        """Cancel the resets in flight: they could start a new box beside the one that is about to be closed."""
+        """Cancel the resets in flight, which could start a new box after the pool has closed this one."""
         for reset in self._resets:
             reset.cancel()
         if self._resets:

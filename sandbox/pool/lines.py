@@ -1,4 +1,4 @@
-"""The lines in which leases wait for a box; `scheduler.py` says in which line a waiter stands."""
+"""The lines in which leases wait for a box; `scheduler.py` moves them from line to line."""
 
 from __future__ import annotations
 
@@ -19,14 +19,11 @@ class Waiter:
     turn: asyncio.Future[Box]
     priority: bool
     tried_again: bool = False
-    line: Line | None = None  # in which it stands
+    line: Line | None = None
 
 
 class Line:
-    """Waiters in the order in which they are served: those with priority first, then by the time of asking.
-
-    Every operation takes constant time.
-    """
+    """Waiters in the order in which they are served: those with priority first. Every operation takes constant time."""
 
     def __init__(self) -> None:
         self._first: OrderedDict[Waiter, None] = OrderedDict()  # with priority
@@ -66,9 +63,9 @@ class Line:
 class Waiters:
     """All leases that have no box yet.
 
-    - `queue`: there is nothing for the waiter yet, nor for those behind it;
+    - `queue`: there is no box yet for the first waiter, nor for those behind it;
     - `slots`: a box is being closed, and the waiter's box will be made in its place;
-    - `Subpool.expecting`: a box of its subpool is on its way, one for each waiter.
+    - `Subpool.expecting`: for each of its waiters, a box of the subpool is on its way.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,5 @@
 """ExecutorPool: warm boxes that are lent to one episode after another, each as clean as new.
 
-- `ExecutorPool`: the way in: `async with pool.lease() as box`.
-- `pool_of`: the pool that belongs to an executor.
-
 `scheduler.py` decides which lease gets which box, and `boxes.py` makes, cleans and closes the boxes. A `Scheduler`
 lives from the opening of the pool to its closing.
 """
@@ -27,7 +24,7 @@ from .scheduler import Scheduler
 from .states import PoolOptions
 from .statistics import PoolStatistics
 
-EXIT_SECONDS = 1.0  # for a loop in another thread to take notice of the interpreter's exit
+EXIT_SECONDS = 1.0  # for a loop in another thread to end a pool's task when the interpreter exits
 
 _pools: weakref.WeakKeyDictionary[Executor, ExecutorPool] = weakref.WeakKeyDictionary()  # see `pool_of`
 
@@ -39,26 +36,26 @@ class ExecutorPool:
         async with pool, pool.lease() as box:
             await box.python("6 * 7")
 
-    A lease takes about a millisecond if a box is idle. Otherwise it waits its turn behind the leases that came before.
-    A box shows a sign of life before it is lent. A box that cannot be trusted to be clean is closed and replaced: it
-    ran out of memory, had to be killed, was tampered with, or was still running a call.
+    A lease takes about a millisecond if a box is idle. Otherwise it waits for its turn: first come, first served. A box
+    must answer a ping before it is lent. A box that may not be clean is closed and replaced: one that ran out of
+    memory, had to be killed, was tampered with, or still runs a call.
 
-    The pool belongs to the event loop that first leases from it, until it is closed. `asyncio.run` closes it when its
-    loop ends.
+    The pool belongs to the event loop that first leases from it, until it is closed. `asyncio.run` closes the pool
+    when its loop ends.
 
     Args:
         executor: the template; it is cloned and never started itself.
-        max_boxes: boxes at a time, of all templates together. If there are more episodes than boxes, episodes wait.
+        max_boxes: the most boxes at a time, of all templates together. Further leases wait.
         warm: idle boxes like `executor` to keep in advance while the pool is in use. While fresh ones are asked for,
             as many unused boxes are kept for them too, but at least one of `max_boxes` is left to other leases.
-        max_uses: leases that a box serves.
-        reuse: False gives every lease a new box, for code that does not trust other code.
+        max_uses: the most leases that a box serves.
+        reuse: False gives every lease a new box, for code of people who do not trust one another.
         lease_timeout: seconds that a lease waits for a box.
-        idle: seconds after which an idle box is closed; a pool that is not used shrinks to nothing.
+        idle: seconds after which an idle box is closed. An unused pool has no boxes in the end.
 
     Raises:
         ValueError: a number is out of range, or `executor` was started.
-        TypeError: `executor` is not an executor, or a number is not one.
+        TypeError: `executor` is not an executor, or an argument is not a number.
     """
 
     def __init__(
@@ -103,7 +100,7 @@ class ExecutorPool:
         return numbers
 
     async def open(self) -> Self:
-        """Make the warm boxes; the first lease would do so too. On failure nothing is left behind.
+        """Make the warm boxes, as the first lease would. On failure nothing is left behind.
 
         Raises:
             EngineError, ImageError, SandboxTimeoutError: a box could not be made.
@@ -130,20 +127,20 @@ class ExecutorPool:
     ) -> AsyncIterator[Executor]:
         """Borrow a clean box for the length of an `async with`; the pool starts and closes it.
 
-        Calls after that raise `SandboxClosedError`. A box that still runs a call then is closed.
+        After the lease, calls raise `SandboxClosedError`. A box that still runs a call then is closed.
 
         Args:
-            executor: a template other than the pool's own.
+            executor: another template than the pool's own.
             timeout: seconds to wait for a box, instead of `lease_timeout`.
-            fresh: True for a box that no lease has had before, for code that must not meet anything that other code
-                may have done to a box. The pool keeps `warm` unused ones; a further one is made for the lease.
-            priority: True to be served before leases without priority, for code that finishes what others wait for.
+            fresh: True for a box that no lease has had, for code that must not depend on anything that other code did.
+                The pool keeps `warm` unused ones; a further one is made for the lease.
+            priority: True to be served before leases without priority, for code whose end frees a box or an episode.
 
         Raises:
-            SandboxTimeoutError: there was no box in time; the message says who has them.
+            SandboxTimeoutError: no box was free in time; the message says how many are leased and for how long.
             EngineError, ImageError: the box could not be made.
             SandboxLostError, SandboxFileError: the template's files could not be written.
-            SandboxClosedError: the pool was closed meanwhile.
+            SandboxClosedError: the pool was closed while the lease waited.
             PoolLoopError: the pool is open in another event loop.
         """
         template = self.template if executor is None else check_template(executor)
@@ -157,7 +154,7 @@ class ExecutorPool:
             scheduler.release(box)
 
     def _scheduler_here(self) -> Scheduler:
-        """The scheduler, if it is that of the running event loop; this opens the pool."""
+        """Return the scheduler, which must be the running event loop's. Opens the pool."""
         loop = asyncio.get_running_loop()
         if self._scheduler is None:
             self._scheduler, self._loop = Scheduler(self.template, self._options, self._counters), loop
@@ -166,7 +163,7 @@ class ExecutorPool:
             _open_pools().add(self)
         elif self._loop is not loop:
             raise PoolLoopError(
-                "an ExecutorPool belongs to the event loop that first leased from it, and this is another: "
+                "an ExecutorPool belongs to the event loop that first leased from it, and this is another loop: "
                 "use one pool for each loop, or `await pool.close()` before the next loop begins"
             )
         elif self._scheduler.closing:
@@ -176,11 +173,11 @@ class ExecutorPool:
     async def close(self) -> None:
         """Close all boxes, leased ones too, and wait until they are gone; the pool may be opened again afterwards.
 
-        This may be called more than once, and from another event loop while the pool's own runs: a program that is
-        not asynchronous plays its episodes in a loop of ours, and closes its pool with `asyncio.run(pool.close())`.
+        This may be called more than once, and from another event loop while the pool's own runs. A program that is not
+        asynchronous plays its episodes in a background loop, and closes the pool with `asyncio.run(pool.close())`.
 
         Raises:
-            PoolLoopError: the pool's event loop has ended or stands still, so its boxes cannot be closed. They end with
+            PoolLoopError: the pool's event loop does not run any more, so its boxes cannot be closed. They end with
                 their connections, or with this process.
         """
         loop = self._loop
@@ -216,38 +213,34 @@ async def _keep(scheduler: Scheduler) -> None:
 
 @cache
 def _open_pools() -> weakref.WeakSet[ExecutorPool]:
-    """The pools whose keepers are let go when the interpreter exits while their loops run, in threads that end with it.
+    """The pools whose tasks to end when the interpreter exits while their loops run in background threads.
 
-    Their boxes end with the process: the threads that could close them do not work any more.
+    asyncio would report these tasks as destroyed. The boxes are not closed: the engine's threads have ended by then,
+    and the boxes end with the process.
     """
     pools: weakref.WeakSet[ExecutorPool] = weakref.WeakSet()
     process = os.getpid()
 
-    def let_go() -> None:
+    def end_tasks() -> None:
         for pool in list(pools) if os.getpid() == process else ():  # a forked child has no such thread
             if pool._loop is not None and pool._loop.is_running():
                 with contextlib.suppress(TimeoutError):
                     asyncio.run_coroutine_threadsafe(pool._end(close_boxes=False), pool._loop).result(EXIT_SECONDS)
 
-    atexit.register(let_go)
+    atexit.register(end_tasks)
     return pools
 
 
 def pool_of(executor: Executor) -> ExecutorPool:
-    """Return the pool that belongs to an executor; it is made with default arguments when it is first asked for."""
+    """Return the pool that belongs to an executor. The first call makes it, with default arguments."""
     if executor not in _pools:
-        # Of a clone: a pool of `executor` itself would keep its own key alive, and so itself.
+        # From a clone: a pool of `executor` itself would keep its key in this table alive.
         _pools[executor] = ExecutorPool(check_template(executor).clone())
     return _pools[executor]
 
 
 def check_template(executor: Executor) -> Executor:
-    """Return the executor, if boxes can be cloned from it.
-
-    Raises:
-        TypeError: it is not an executor.
-        ValueError: it was started.
-    """
+    """Return the executor. Raises TypeError if it is not one, and ValueError if it was started."""
     if not isinstance(executor, Executor):
         raise TypeError(f"a pool makes boxes from an Executor, such as DockerExecutor(), got {executor!r}")
     if executor.state != "new":
