@@ -34,7 +34,7 @@ class Outcome:
     """The outcome of one check."""
 
     check: Check
-    error: str | None  # the sentence's violation, or None
+    error: str | None  # how the sentence is broken; None if it holds
 
     @property
     def ok(self) -> bool:
@@ -52,7 +52,7 @@ class Report:
     """The outcomes of all checks; as text, one line for each check and two for a failed one."""
 
     outcomes: tuple[Outcome, ...]
-    left_out: tuple[Check, ...]  # they need something that the executor does not claim to provide
+    left_out: tuple[Check, ...]  # they need what the executor does not provide
 
     @property
     def ok(self) -> bool:
@@ -71,12 +71,12 @@ class Report:
 
 
 async def check(make: Make, *, provides: Collection[str] = frozenset({CODE})) -> Report:
-    """Run the checks on executors that `make` makes. An exception of the executor fails the check that meets it.
+    """Run the checks on executors that `make` makes. An exception of the executor fails the check that causes it.
 
     Args:
         make: makes executors of one configuration, not started; most checks share one of them.
-        provides: what the executor claims, of `NEEDS`; checks that need more are left out. Claim `ISOLATION` and
-            `MEMORY` for a box that you would let hostile code into: these checks try to get out, and to take 8 GiB.
+        provides: the names of `NEEDS` that the executor claims; checks that need more are left out. Claim `ISOLATION`
+            and `MEMORY` only for a box that is fit for hostile code: their checks try to get out and to take 8 GiB.
 
     Raises:
         ValueError: `provides` holds a name that is not in `NEEDS`.

@@ -19,7 +19,7 @@ async def bash_keeps_its_state(box: Executor) -> None:
 
 @box_check(CODE)
 async def bash_reports_an_exit_code(box: Executor) -> None:
-    """A command's exit code is the result's; other than 0 it is an error, and the state stays."""
+    """The result has the command's exit code; any but 0 is an error, and the state stays."""
     await box.bash("kept=1")
     expect(await box.bash("true"), status=Status.OK, exit_code=0)
     expect(await box.bash("false"), status=Status.ERROR, exit_code=1, state_lost=False)
@@ -32,14 +32,14 @@ async def bash_reports_an_exit_code(box: Executor) -> None:
 
 @box_check(CODE)
 async def bash_keeps_streams_apart(box: Executor) -> None:
-    """stdout and stderr are apart, for the standard streams opened by name too."""
+    """stdout and stderr are apart, also when they are opened as /dev/stdout and /dev/stderr."""
     result = await box.bash("echo out; echo err >&2; echo named > /dev/stdout; echo failed > /dev/stderr")
     expect(result, status=Status.OK, stdout="out\nnamed\n", stderr="err\nfailed\n")
 
 
 @box_check(CODE)
 async def bash_takes_several_lines(box: Executor) -> None:
-    """Here-documents, loops over lines and comments are one command; an empty one is fine."""
+    """A command may hold here-documents, loops over lines and comments, and may be empty."""
     command = "cat <<END\nhere \"doc\" '$((1 + 1))'\nEND\nfor i in 1 2\ndo\n  echo $i  # a comment\ndone"
     expect(await box.bash(command), status=Status.OK, stdout="here \"doc\" '2'\n1\n2\n")
     expect(await box.bash(""), status=Status.OK, stdout="", stderr="")
@@ -70,7 +70,7 @@ async def bash_replaces_odd_bytes(box: Executor) -> None:
 
 @box_check(CODE)
 async def bash_caps_its_output(box: Executor) -> None:
-    """Of a flood on both streams head and tail are kept, and the rest is counted."""
+    """A flood on both streams is cut: head and tail are kept, and the dropped bytes are counted."""
     flood = f"head -c {OUTPUT} /dev/zero | tr '\\0' x"
     result = await box.bash(f"echo first; {flood}; echo; echo last; {flood} >&2")
     expect(result, status=Status.OK)
@@ -82,7 +82,7 @@ async def bash_caps_its_output(box: Executor) -> None:
 
 @box_check(CODE)
 async def bash_that_exits_is_begun_afresh(box: Executor) -> None:
-    """A shell that ends reports how, and is restarted in the same directory."""
+    """The result says how a shell ended; the shell is restarted in the same directory."""
     endings = (
         ("exit 4", Status.EXITED, 4),
         ("set -e; false", Status.EXITED, 1),
@@ -100,7 +100,7 @@ async def bash_that_exits_is_begun_afresh(box: Executor) -> None:
 
 @box_check(CODE)
 async def bash_leaves_background_jobs(box: Executor) -> None:
-    """A background job does not hold the call, though it holds the output, and goes on."""
+    """A call does not wait for a background job, which keeps its output open and goes on."""
     result = await box.bash("sleep 100 & echo started", timeout=2 * PROMPT)
     expect(result, status=Status.OK, stdout="started\n")
     require(result.duration < PROMPT, f"the call waited {result.duration:g} s for a background job")

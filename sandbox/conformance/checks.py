@@ -18,9 +18,9 @@ ISOLATION = "isolation"  # the code has no privileges, and reaches neither the n
 NEEDS = frozenset({CODE, MEMORY, ISOLATION})
 """All needs; an executor that keeps the whole contract provides every one."""
 
-SECONDS = 60.0  # for one check, which takes a second or two
-PROMPT = 10.0  # seconds within which a call must return if it has no reason to wait
-SHORT = 0.5  # seconds: a timeout to run into, long enough for the code to begin on a busy machine
+SECONDS = 60.0  # the time limit of a check; most take a second or two
+PROMPT = 10.0  # seconds within which a call must return that waits for nothing
+SHORT = 0.5  # seconds; a timeout to run into, long enough for the code to begin on a busy machine
 
 Error = TypeVar("Error", bound=BaseException)
 
@@ -37,7 +37,7 @@ class Check:
         async def test_my_executor(check: Check) -> None:
             await check(MyExecutor)
 
-    Leave out the checks whose `needs` the executor does not provide.
+    Leave out the checks whose `needs` your executor does not provide.
     """
 
     name: str
@@ -97,18 +97,18 @@ def _described(function: Callable[..., Any], needs: tuple[str, ...]) -> dict[str
 
 
 def checks_in(module: Mapping[str, Any]) -> tuple[Check, ...]:
-    """The checks among a module's names, in the order in which they are written."""
+    """Return the checks of a module, in the order in which they are written."""
     return tuple(value for value in module.values() if isinstance(value, Check))
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise `ConformanceError` unless the condition holds; unlike `assert`, under `python -O` too."""
+    """Raise `ConformanceError` unless the condition holds, also under `python -O`."""
     if not condition:
         raise ConformanceError(message)
 
 
 def expect(result: ExecutionResult, **wanted: Any) -> None:
-    """Require fields of a result to have these values, and the result to make sense in itself."""
+    """Require fields of a result to have these values, and the result not to contradict itself."""
     require(isinstance(result, ExecutionResult), f"a call must return an ExecutionResult, got {result!r:.200}")
     for name, value in wanted.items():
         got = getattr(result, name)

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from ..base import Executor, FileEntry, Status
-from ..errors import (
-    SandboxFileError,
-    SandboxFileNotFoundError,
-    SandboxFileTooLargeError,
-    SandboxPermissionError,
-)
+from ..errors import SandboxFileError, SandboxFileNotFoundError, SandboxFileTooLargeError, SandboxPermissionError
 from .checks import CODE, box_check, checks_in, expect, raises, require
 
 TOO_LARGE = (64 << 20) + 1  # bytes; no `Limits.max_file` allows as much
@@ -66,7 +61,7 @@ async def a_listing_is_of_one_folder(box: Executor) -> None:
 
 @box_check()
 async def names_may_be_odd(box: Executor) -> None:
-    """Names with spaces, newlines, leading dashes and characters beyond ASCII are names."""
+    """A name may hold spaces, newlines, quotes, a leading dash and characters beyond ASCII."""
     names = ["-rf", "a b", "new\nline", "quote'\"", "日本 é 🙂"]
     for name in names:
         await box.write_file(name, name)
@@ -86,7 +81,7 @@ async def a_missing_file_is_not_found(box: Executor) -> None:
 
 
 @box_check()
-async def a_folder_is_no_file(box: Executor) -> None:
+async def a_folder_is_not_a_file(box: Executor) -> None:
     """A folder is not read or written as a file; a file is not listed and holds no files."""
     await box.write_file("folder/f", "x")
     await raises(SandboxFileError, box.read_file("folder"), "reading a folder")
@@ -98,7 +93,7 @@ async def a_folder_is_no_file(box: Executor) -> None:
 
 
 @box_check()
-async def a_path_that_cannot_be_is_an_error(box: Executor) -> None:
+async def an_impossible_path_is_an_error(box: Executor) -> None:
     """NUL characters and very long names raise SandboxFileError in every operation, and so does an empty name."""
     await raises(SandboxFileError, box.read_file(""), "read_file('')")
     await raises(SandboxFileError, box.write_file("", b""), "write_file('')")
@@ -118,7 +113,7 @@ async def data_over_the_limit_is_not_written(box: Executor) -> None:
 
 @box_check(CODE)
 async def a_file_over_the_limit_is_not_read(box: Executor) -> None:
-    """A file larger than `Limits.max_file` is refused, and listed with its size."""
+    """A file larger than `Limits.max_file` is not read, but is listed with its size."""
     expect(await box.python(f"with open('f', 'wb') as file: file.truncate({TOO_LARGE})"), status=Status.OK)
     await raises(SandboxFileTooLargeError, box.read_file("f"), "reading 64 MiB and 1 byte")
     require(await box.list_files() == [FileEntry(path="f", kind="file", size=TOO_LARGE)], "it is listed")
@@ -149,7 +144,7 @@ async def absolute_paths_are_paths_in_the_box(box: Executor) -> None:
 
 @box_check(CODE)
 async def links_are_listed_and_not_followed(box: Executor) -> None:
-    """A symbolic link is listed as a link and refused as a file, dangling or not."""
+    """A symbolic link, dangling or not, is listed as a link; it is neither read nor written."""
     await box.bash("mkdir folder; echo x > folder/target; ln -s folder/target link; ln -s nowhere dangling")
     await box.bash("ln -s folder linked")
     for path in ("link", "dangling"):
@@ -161,8 +156,8 @@ async def links_are_listed_and_not_followed(box: Executor) -> None:
 
 
 @box_check(CODE)
-async def pipes_and_devices_are_no_files(box: Executor) -> None:
-    """A pipe or a device is refused at once, and a pipe is listed as something else."""
+async def pipes_and_devices_are_not_files(box: Executor) -> None:
+    """A pipe or a device is refused at once, and a pipe is listed as `other`."""
     await box.bash("mkfifo pipe")
     for path in ("pipe", "/dev/zero"):
         await raises(SandboxFileError, box.read_file(path), f"reading {path}")
@@ -171,16 +166,16 @@ async def pipes_and_devices_are_no_files(box: Executor) -> None:
 
 
 @box_check(CODE)
-async def names_need_not_be_text(box: Executor) -> None:
-    """A name that is not UTF-8 is listed in a form by which it can be read."""
+async def names_need_not_be_utf_8(box: Executor) -> None:
+    """A file whose name is not UTF-8 is listed under a name by which it can be read."""
     expect(await box.python("with open(b'\\xff', 'w') as f: f.write('x')"), status=Status.OK)
     [entry] = await box.list_files()
     _require_bytes(await box.read_file(entry.path), b"x", f"the file {entry.path!r}")
 
 
 @box_check(CODE)
-async def what_the_code_may_not_read_is_not_read(box: Executor) -> None:
-    """Files are reached with the rights of the code's user, never with more."""
+async def files_closed_to_the_code_are_closed_to_the_caller(box: Executor) -> None:
+    """The caller reaches files with the rights of the code's user, never with more."""
     expect(await box.bash("echo x > closed; chmod 000 closed; mkdir locked; chmod 000 locked"), status=Status.OK)
     if (await box.python("import os; os.getuid()")).value == "0":
         return  # for the superuser nothing is closed

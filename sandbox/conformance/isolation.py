@@ -11,7 +11,7 @@ from .checks import CODE, ISOLATION, Make, box_check, checks_in, expect, make_ch
 
 @make_check(CODE, ISOLATION)
 async def nothing_of_the_hosts_environment_is_seen(make: Make) -> None:
-    """Neither the code's environment nor that of any process that it may look at is the host's."""
+    """The code sees no environment variable of the host, neither its own nor in another process."""
     os.environ["GYMNAST_CONFORMANCE"] = "hunter2"
     try:
         async with make() as box:
@@ -23,7 +23,7 @@ async def nothing_of_the_hosts_environment_is_seen(make: Make) -> None:
 
 @box_check(CODE, ISOLATION)
 async def there_is_no_network(box: Executor) -> None:
-    """There is no interface but the loopback, no way to any address, and no name is found."""
+    """There is no interface but the loopback, no route to any address, and no name service."""
     code = """
 import socket
 def refused(call):
@@ -38,7 +38,7 @@ udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)  # sends nothing, and ask
 
 @box_check(CODE, ISOLATION)
 async def the_code_has_no_privileges(box: Executor) -> None:
-    """The code is no superuser, cannot become one, and has no capability."""
+    """The code is not root, cannot become root, and has no capability."""
     code = """
 import os
 def denied(call):
@@ -53,7 +53,7 @@ status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 
 @box_check(CODE, ISOLATION)
 async def the_system_cannot_be_changed(box: Executor) -> None:
-    """Neither the code nor the caller on its behalf writes outside of the code's own folders."""
+    """Neither the code nor the caller can write outside of the code's own folders."""
     name = ".gymnast-conformance"
     attempt = f"for d in / /etc /usr/bin /usr/lib; do touch $d/{name} && rm $d/{name} && echo $d; done 2>/dev/null"
     expect(await box.bash(attempt), status=Status.ERROR, stdout="")

@@ -9,21 +9,11 @@ from typing import Any
 
 from ..base import Executor
 from ..errors import SandboxClosedError, SandboxFileNotFoundError
-from .checks import (
-    CODE,
-    PROMPT,
-    Make,
-    box_check,
-    checks_in,
-    expect,
-    make_check,
-    raises,
-    require,
-)
+from .checks import CODE, PROMPT, Make, box_check, checks_in, expect, make_check, raises, require
 
 
 def _calls(box: Executor) -> list[tuple[str, Callable[[], Awaitable[Any]]]]:
-    """Every call that needs an open box."""
+    """The calls that need an open box."""
     return [
         ("python", lambda: box.python("1")),
         ("bash", lambda: box.bash("true")),
@@ -57,7 +47,7 @@ async def a_box_is_used_between_start_and_close(make: Make) -> None:
 
 @make_check()
 async def a_box_is_started_once(make: Make) -> None:
-    """A second start raises and harms nothing; a closed box cannot be started; `state` tells which it is."""
+    """A second start raises and harms nothing; a closed box cannot be started; `state` is right each time."""
     box = make()
     require(box.state == "new", f"the state of a new box is 'new', got {box.state!r}")
     await box.start()
@@ -83,7 +73,7 @@ async def closing_twice_does_nothing(make: Make) -> None:
 
 @make_check()
 async def a_box_is_a_context(make: Make) -> None:
-    """`async with` gives the box itself, started, and closes it when the block fails too."""
+    """`async with` starts the box, gives the box itself, and closes it even when the block fails."""
     box, failure = make(), LookupError("of the block's own")
     try:
         async with box as entered:
@@ -97,7 +87,7 @@ async def a_box_is_a_context(make: Make) -> None:
 
 @make_check()
 async def a_cancelled_start_leaves_a_closed_box(make: Make) -> None:
-    """A start that is cancelled leaves nothing to use, and nothing that keeps close() from returning."""
+    """After a cancelled start the box cannot be used, and close() returns."""
     for cancelled in range(3):
         box = make()
         starting = asyncio.ensure_future(box.start())
@@ -112,7 +102,7 @@ async def a_cancelled_start_leaves_a_closed_box(make: Make) -> None:
 
 @make_check()
 async def keys_are_equal_for_one_configuration(make: Make) -> None:
-    """Executors of one configuration have equal keys, which can be hashed, before the start and after."""
+    """Executors of one configuration have equal, hashable keys, before the start and after."""
     box, other = make(), make()
     key = box.key
     require(key == other.key and hash(key) == hash(other.key), f"two of one make have keys {key!r} and {other.key!r}")
@@ -123,7 +113,7 @@ async def keys_are_equal_for_one_configuration(make: Make) -> None:
 
 @make_check()
 async def a_clone_is_an_executor_of_its_own(make: Make) -> None:
-    """A clone is of the same type, not started, and shares neither life nor files with the original."""
+    """A clone has the same type, is not started, and shares neither its life nor its files with the original."""
     box = make()
     async with box:
         await box.write_file("f", "x")
@@ -137,7 +127,7 @@ async def a_clone_is_an_executor_of_its_own(make: Make) -> None:
 
 @make_check(CODE)
 async def clones_do_not_share_state(make: Make) -> None:
-    """Two boxes run beside one another, each with its own variables, shell and files."""
+    """Two boxes run at once, each with its own variables, shell and files."""
     first = make()
     second = first.clone()
     async with first, second:
@@ -152,7 +142,7 @@ async def clones_do_not_share_state(make: Make) -> None:
 
 @box_check()
 async def a_fresh_box_may_be_reused(box: Executor) -> None:
-    """A box in which nothing happened has no reason to retire."""
+    """A box in which nothing went wrong has no retire_reason."""
     require(box.retire_reason is None, f"retire_reason of a fresh box is {box.retire_reason!r}")
     await box.write_file("f", "x")
     require(box.retire_reason is None, f"retire_reason after one file is {box.retire_reason!r}")
@@ -160,7 +150,7 @@ async def a_fresh_box_may_be_reused(box: Executor) -> None:
 
 @box_check()
 async def a_ping_is_answered(box: Executor) -> None:
-    """A box in order answers a ping, which changes nothing."""
+    """A box answers a ping, which changes nothing."""
     await box.write_file("f", "x")
     for _ in range(3):
         require(await box.ping(timeout=PROMPT) is None, "ping() returns nothing")

@@ -14,7 +14,7 @@ MARKER = 100  # the most characters of the marker that stands where output was d
 
 @box_check(CODE)
 async def python_keeps_its_state(box: Executor) -> None:
-    """Names that one call defines are there in the next."""
+    """Names that one call defines exist in the next."""
     code = "import math\nx = 6\ndef double(n):\n    return 2 * n\nprint('said')"
     expect(await box.python(code), status=Status.OK, stdout="said\n", stderr="", value=None, state_lost=False)
     result = await box.python("double(x) + math.floor(0.5)")
@@ -105,7 +105,7 @@ async def python_replaces_odd_bytes(box: Executor) -> None:
 
 @box_check(CODE)
 async def python_caps_its_output(box: Executor) -> None:
-    """Of a flood of output head and tail are kept, and the rest is counted."""
+    """A flood of output is cut: head and tail are kept, and the dropped bytes are counted."""
     code = f"import sys\nprint('first')\nx = sys.stdout.write('x' * {OUTPUT})\nprint()\nprint('last')"
     result = await box.python(code)
     expect(result, status=Status.OK, stderr="")
@@ -126,7 +126,7 @@ async def python_caps_its_value(box: Executor) -> None:
 
 @box_check(CODE)
 async def python_caps_its_traceback(box: Executor) -> None:
-    """A huge message of an exception is cut, too, and the state stays."""
+    """The huge message of an exception is cut like output, and the state stays."""
     result = await box.python(f"kept = 1\nraise ValueError('x' * {OUTPUT})")
     expect(result, status=Status.ERROR, state_lost=False)
     require("ValueError: xxx" in result.stderr[:2000], f"the head is kept, got {result.stderr[:200]!r}")
@@ -181,7 +181,7 @@ async def python_is_killed_where_it_ignores_interruption(box: Executor) -> None:
 
 @box_check(CODE)
 async def python_that_exits_is_begun_afresh(box: Executor) -> None:
-    """A session that exits, crashes or kills itself reports how; the next call finds a new one."""
+    """The result says how a session ended: by exit, crash or kill; the next call finds a new session."""
     for code, status, exit_code in (
         ("import os; os._exit(3)", Status.EXITED, 3),
         ("import ctypes; ctypes.string_at(0)", Status.SIGNAL, -signal.SIGSEGV),
@@ -206,7 +206,7 @@ async def python_killed_between_calls_is_reported(box: Executor) -> None:
 
 @box_check(CODE, MEMORY)
 async def python_out_of_memory(box: Executor) -> None:
-    """Code that takes all memory, 8 GiB if it can, is killed with a status of its own, and the box is retired."""
+    """Code that takes all memory, up to 8 GiB, is killed and reported as `Status.OOM`; the box must be retired."""
     code = "print('partial', flush=True)\nkept = []\nwhile len(kept) < 512: kept.append(bytearray(b'x' * (16 << 20)))"
     expect(await box.python(code), status=Status.OOM, stdout="partial\n", state_lost=True)
     await require_usable(box)

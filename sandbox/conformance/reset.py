@@ -19,7 +19,7 @@ async def reset_removes_files(box: Executor) -> None:
 
 @box_check(CODE)
 async def reset_removes_files_that_resist(box: Executor) -> None:
-    """Closed folders, links, pipes and folders nested too deep for a path go too."""
+    """A reset removes locked folders, links, pipes and folders nested deeper than the longest path."""
     await box.bash("mkdir -p d/e; touch d/e/f; ln -s / link; mkfifo pipe; touch $'new\\nline' ./-rf; chmod 0 d/e d")
     deep = "import os\nfor _ in range(60):\n    os.mkdir('n' * 200); os.chdir('n' * 200)\nopen('f', 'w').close()"
     expect(await box.python(deep), status=Status.OK)
@@ -88,7 +88,7 @@ def command(pid):
 
 @box_check(CODE)
 async def reset_cures_a_session_that_was_killed(box: Executor) -> None:
-    """After hard kills, crashes and a closed shell a reset gives a box that is fresh again."""
+    """After hard kills, crashes and an exited shell, a reset gives a fresh box."""
     await box.python(IGNORE + "while True: pass", timeout=0.2)
     await box.python("import os; os._exit(1)")
     await box.bash("exit 1")
