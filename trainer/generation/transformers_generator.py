@@ -108,7 +108,7 @@ class TransformersGenerator(Generator):
             while self._gather():
                 if batch := self._take(self.max_batch_size):
                     return batch
-            _fail_closed(self._waiting)
+            _fail(self._waiting)
             self._waiting = []
             self._thread = None  # after an idle time, the next request starts a new one
             atexit.unregister(self.close)
@@ -149,13 +149,16 @@ class TransformersGenerator(Generator):
                     else:
                         batch.step()
                         steps += 1
-                _fail_closed(batch.rows)
+                _fail(batch.rows)
         except BaseException as error:
             _fail(rows if batch is None else batch.rows, error)
 
     def _join(self, batch: Batch) -> bool:
         """Let waiting requests join the batch. Return False if none can, or if their prefill failed."""
-        rows = self._joining(batch)
+        if not self._waiting or not batch.can_join or batch.weight_version != self.weight_version:
+            return False
+        with self._changed:
+            rows = self._take(self.max_batch_size - len(batch.rows), batch.sampling)
         if not rows:
             return False
         try:
@@ -170,13 +173,6 @@ class TransformersGenerator(Generator):
             raise
         return True
 
-    def _joining(self, batch: Batch) -> list[Row]:
-        """Take the waiting requests that may join this batch."""
-        if not self._waiting or not batch.can_join or batch.weight_version != self.weight_version:
-            return []
-        with self._changed:
-            return self._take(self.max_batch_size - len(batch.rows), batch.sampling)
-
     def _prefill(self, rows: list[Row]) -> Batch:
         """Return a batch of these rows, after its first step."""
         batch = Batch(self.model, rows, self.pad_id, self.weight_version)
@@ -184,14 +180,11 @@ class TransformersGenerator(Generator):
         return batch
 
 
-def _fail(rows: Sequence[Row], error: BaseException) -> None:
-    """Fail the rows that have no answer yet, so that no episode waits for ever."""
+def _fail(rows: Sequence[Row], cause: BaseException | None = None) -> None:
+    """Fail the rows that have no answer yet, so that no episode waits for ever. No cause: the generator was closed."""
     for row in rows:
-        failure = GenerationError(f"the model failed while decoding: {type(error).__name__}: {error}")
-        failure.__cause__ = error
-        settle(row.answer, failure)
-
-
-def _fail_closed(rows: Sequence[Row]) -> None:
-    for row in rows:
-        settle(row.answer, GenerationError("the generator was closed before it had answered"))
+        error = GenerationError("the generator was closed before it had answered")
+        if cause is not None:
+            error = GenerationError(f"the model failed while decoding: {type(cause).__name__}: {cause}")
+            error.__cause__ = cause
+        settle(row.answer, error)

@@ -75,7 +75,7 @@ class Fleet:
         """
         trouble = ""
         for _ in range(ATTEMPTS):
-            server = await self._next()
+            server = await self.next_server()
             label = self.label
             server.in_flight += 1
             try:
@@ -106,13 +106,10 @@ class Fleet:
         self.label = label
         for server, error in outcomes.items():
             if error is None:
-                self._has_weights(server)
+                server.label = label
             else:
                 self._lose(server, str(error))
-
-    async def wait_for_one(self) -> None:
-        """Raise GenerationError if no server gets the current weights in time."""
-        await self._next()
+        self._found.set()
 
     async def close(self) -> None:
         """Stop probing and close the connections. Waiting requests fail."""
@@ -124,8 +121,12 @@ class Fleet:
         self._found.set()
         await self._session.close()
 
-    async def _next(self) -> Server:
-        """Wait for a server with the current weights, and return the one with the fewest requests."""
+    async def next_server(self) -> Server:
+        """Return the server with the current weights and the fewest requests, and wait for one if there is none.
+
+        Raises:
+            GenerationError: no server has the weights in time, or the fleet is closed.
+        """
         try:
             async with asyncio.timeout(self._timeout):
                 while True:
@@ -139,10 +140,6 @@ class Fleet:
         except TimeoutError as error:
             troubles = "; ".join(each.trouble for each in self.servers)
             raise GenerationError(f"no vLLM server answered within {self._timeout:g} s: {troubles}") from error
-
-    def _has_weights(self, server: Server) -> None:
-        server.label = self.label
-        self._found.set()
 
     def _lose(self, server: Server, trouble: str) -> None:
         server.label, server.trouble = None, trouble
@@ -166,7 +163,8 @@ class Fleet:
                 continue
             del self._searches[server]
             logger.warning("%s is back; %d of %d are there", server.url, len(self.present()), len(self.servers))
-            self._has_weights(server)
+            server.label = self.label
+            self._found.set()
             return
 
     async def _await_start(self, server: Server) -> None:

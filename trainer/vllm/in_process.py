@@ -83,7 +83,10 @@ class VLLMGenerator(Generator):
             options |= {"block_size": 16, "gpu_memory_utilization": gpu_memory_utilization}
             options |= {"enable_sleep_mode": enable_sleep_mode}
         else:
-            _warn_of_gpu_options(gpu_memory_utilization, enable_sleep_mode)
+            given = {"gpu_memory_utilization": gpu_memory_utilization != GPU_MEMORY}
+            given |= {"enable_sleep_mode": enable_sleep_mode}
+            if ignored := [name for name, is_given in given.items() if is_given]:
+                warnings.warn(f"{', '.join(ignored)}: no effect, because there is no GPU here", stacklevel=2)
             options |= CPU_OPTIONS
         self.weight_version = 0
         self._sleeps = enable_sleep_mode and on_gpu
@@ -142,12 +145,6 @@ class VLLMGenerator(Generator):
 
     def close(self) -> None:
         self._finalizer()
-
-
-def _warn_of_gpu_options(gpu_memory_utilization: float, enable_sleep_mode: bool) -> None:
-    given = {"gpu_memory_utilization": gpu_memory_utilization != GPU_MEMORY, "enable_sleep_mode": enable_sleep_mode}
-    if ignored := [name for name, is_given in given.items() if is_given]:
-        warnings.warn(f"{', '.join(ignored)}: no effect, because there is no GPU here", stacklevel=3)
 
 
 def _synchronize() -> None:

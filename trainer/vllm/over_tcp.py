@@ -1,7 +1,7 @@
 """Sends weights over TCP between any two devices, as a backend of vLLM's weight transfer.
 
 - `WeightListener`: the trainer's side. It sends all weights over every connection that presents its token.
-- `TCPReceiver`: the side of vLLM's workers, which fetch the weights. `register` makes it the backend `gymnast`.
+- `fetch_weights`: the side of vLLM's workers. `register` makes it vLLM's backend `gymnast`.
 
 Each worker has its own connection, so a slow or lost server affects no other.
 """
@@ -42,11 +42,6 @@ class Offer:
     shapes: list[list[int]]
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class NothingToAgree:
-    """Empty: TCP needs no set-up before the first update."""
-
-
 class WeightListener(ThreadingTCPServer):
     """Sends weights to every client that presents the token, between `with` and its end.
 
@@ -79,16 +74,15 @@ class WeightListener(ThreadingTCPServer):
 
     def offer(self, host: str) -> dict[str, Any]:
         """Return the offer for a server that reaches this machine as `host`."""
-        return asdict(
-            Offer(
-                host=host,
-                port=self.server_address[1],
-                token=self.token,
-                names=list(self.weights),
-                dtypes=[str(each.dtype).removeprefix("torch.") for each in self.weights.values()],
-                shapes=[list(each.shape) for each in self.weights.values()],
-            )
+        offer = Offer(
+            host=host,
+            port=self.server_address[1],
+            token=self.token,
+            names=list(self.weights),
+            dtypes=[str(each.dtype).removeprefix("torch.") for each in self.weights.values()],
+            shapes=[list(each.shape) for each in self.weights.values()],
         )
+        return asdict(offer)
 
 
 class _Sending(BaseRequestHandler):
@@ -135,44 +129,34 @@ def _read(connection: socket.socket, target: memoryview) -> None:
         target = target[count:]
 
 
-class TCPReceiver:
-    """Mixin for vLLM's `WeightTransferEngine`, which sets the attributes below, in vLLM's workers."""
-
-    init_info_cls = NothingToAgree
-    update_info_cls = Offer
-    model: Any
-    model_config: Any
-    device: torch.device
-    parse_update_info: Any
-
-    def init_transfer_engine(self, init_info: NothingToAgree) -> None:
-        """Do nothing: TCP needs no set-up."""
-
-    def start_weight_update(self) -> None:
-        """Do nothing: all weights come in one update."""
-
-    def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Receive all weights. Replaces vLLM's method, which fails without an accelerator."""
-        self.receive_weights(self.parse_update_info(update_info))
-        if torch.accelerator.is_available():
-            torch.accelerator.synchronize()
-
-    def receive_weights(self, update_info: Offer) -> None:
-        arriving = ((name, tensor.to(self.device)) for name, tensor in fetch_weights(update_info))
-        replace_weights(self.model, self.model_config, arriving)
-
-    def finish_weight_update(self) -> None:
-        """Do nothing: the update was complete."""
-
-    def shutdown(self) -> None:
-        """Do nothing: no connection is open between two updates."""
-
-
 @cache
 def register() -> None:
     """Register the backend. vLLM calls this in each of its processes."""
     from vllm.distributed.weight_transfer.base import WeightTransferEngine
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    engine = type("TCPWeightTransferEngine", (TCPReceiver, WeightTransferEngine), {})
-    WeightTransferEngineFactory.register_engine(BACKEND, engine)
+    class TCPReceiver(WeightTransferEngine):
+        """Receives all weights in one update. No connection is open between two updates."""
+
+        init_info_cls = dict  # empty: TCP needs no set-up before the first update
+        update_info_cls = Offer
+
+        def update_weights(self, update_info: dict[str, Any]) -> None:
+            """Replaces vLLM's method, which fails without an accelerator."""
+            self.receive_weights(self.parse_update_info(update_info))
+            if torch.accelerator.is_available():
+                torch.accelerator.synchronize()
+
+        def receive_weights(self, update_info: Offer) -> None:
+            arriving = ((name, tensor.to(self.device)) for name, tensor in fetch_weights(update_info))
+            replace_weights(self.model, self.model_config, arriving)
+
+        def init_transfer_engine(self, init_info: dict[str, Any]) -> None: ...
+
+        def start_weight_update(self) -> None: ...
+
+        def finish_weight_update(self) -> None: ...
+
+        def shutdown(self) -> None: ...
+
+    WeightTransferEngineFactory.register_engine(BACKEND, TCPReceiver)

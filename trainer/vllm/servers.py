@@ -95,7 +95,16 @@ class VLLMServerGenerator(Generator):
         else:
             asking = asyncio.run_coroutine_threadsafe(self._fleet.ask(body), self._loop)
             answer = await asyncio.wrap_future(asking)
-        return _generation(answer, version)
+        [choice] = answer["choices"]
+        logprobs = [each["logprob"] for each in choice["logprobs"]["content"]]
+        return Generation(
+            token_ids=choice["token_ids"],
+            logprobs=[each if each > LEAST_LOGPROB else -math.inf for each in logprobs],
+            finish=choice["finish_reason"],
+            prompt_ids=answer["prompt_token_ids"],
+            weight_version=version,
+            num_cached=(answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0,
+        )
 
     def load_weights(self, model: PreTrainedModel, version: int) -> None:
         """Send the model's weights to all servers and empty their prefix caches.
@@ -143,7 +152,7 @@ class VLLMServerGenerator(Generator):
         for error in outcomes.values():
             if isinstance(error, GenerationError):
                 raise error
-        await self._fleet.wait_for_one()
+        await self._fleet.next_server()  # an error if there is none
 
     async def _restore(self, server: Server) -> bool:
         """Send the current weights to a server that returned. Return False if the model may be in training."""
@@ -181,20 +190,6 @@ def _hang_up(
     except RuntimeError:  # not inside a loop: waiting inside one could block the loop that has to close
         concurrent.futures.wait([closing], timeout=10)
     return closing
-
-
-def _generation(answer: dict[str, Any], version: int) -> Generation:
-    """Raise GenerationError if the answer is incomplete or the model's logits are not finite."""
-    [choice] = answer["choices"]
-    logprobs = [each["logprob"] for each in choice["logprobs"]["content"]]
-    return Generation(
-        token_ids=choice["token_ids"],
-        logprobs=[each if each > LEAST_LOGPROB else -math.inf for each in logprobs],
-        finish=choice["finish_reason"],
-        prompt_ids=answer["prompt_token_ids"],
-        weight_version=version,
-        num_cached=(answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0,
-    )
 
 
 def _is_first() -> bool:
