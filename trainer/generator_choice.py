@@ -48,10 +48,7 @@ def warn_of_unread(args: Any) -> None:
     """Warn of options that only the trainer's own generators read, when another one was given."""
     changed = _changed(args) + (["generator"] if args.generator != "transformers" else [])
     if changed:
-        warnings.warn(
-            f"{', '.join(changed)}: no effect, because a generator was given",
-            stacklevel=4,
-        )
+        warnings.warn(f"{', '.join(changed)}: no effect, because a generator was given", stacklevel=4)
 
 
 def _changed(args: Any) -> list[str]:

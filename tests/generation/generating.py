@@ -1,4 +1,4 @@
-"""What the tests of generation share: a tiny model, requests, and a look into the decoding thread."""
+"""Shared by the tests of generation: a tiny model, requests, and a view of the decoding thread."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def answers(generator: TransformersGenerator, requests: Sequence[Generatio
 
 
 def plain_logprobs(model: Any, generation: Generation, sampling: Sampling) -> Tensor:
-    """(T,) by one forward pass without cache or padding."""
+    """Return the log-probabilities (T,) of one forward pass without cache or padding."""
     ids = torch.tensor([generation.prompt_ids + generation.token_ids])
     with torch.no_grad():
         logits_TV = model(input_ids=ids, use_cache=False).logits[0].float()
@@ -60,7 +60,7 @@ async def at_once(generator: TransformersGenerator) -> AsyncIterator[None]:
 
 
 class Steps:
-    """Counts the rows and columns of each forward pass, and lets a test act at one of them (in the decoding thread)."""
+    """Records the rows and columns of each forward pass, and can hold one of them until the test goes on."""
 
     def __init__(self, model: Any, hold_at: int | None = None) -> None:
         self.rows: list[int] = []
@@ -80,7 +80,7 @@ class Steps:
             assert go_on.wait(30)
 
     async def pause(self, at: int) -> None:
-        """Wait until this forward pass begins; it goes on with `go_on`, or with the next pause."""
+        """Wait until this forward pass begins. It goes on after `go_on` or the next pause."""
         if at != self.hold_at:
             before, self.go_on, self.begun = self.go_on, threading.Event(), asyncio.Event()
             self.hold_at = at
@@ -95,7 +95,7 @@ class Steps:
 
 
 def decoding_threads() -> set[threading.Thread]:
-    """Of all generators: those of other tests may still be idle."""
+    """Return the threads of all generators. Those of other tests may still be idle."""
     return {thread for thread in threading.enumerate() if thread.name == "gymnast-generator"}
 
 

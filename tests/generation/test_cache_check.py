@@ -1,4 +1,4 @@
-"""Models whose cache does not work are refused before anything is sampled."""
+"""A model whose cache does not work is refused before it samples."""
 
 from __future__ import annotations
 

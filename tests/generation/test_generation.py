@@ -1,4 +1,4 @@
-"""TransformersGenerator: the right distribution, its log-probabilities, and requests that do not disturb each other."""
+"""TransformersGenerator: the right distribution, its log-probabilities, and independent requests."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_the_same_seed_gives_the_same_answer_whatever_the_batch(generator:
     assert [each.token_ids for each in together] == [each.token_ids for each in alone]
     assert [each.token_ids for each in backwards] == [each.token_ids for each in alone]
     longer = await generator.generate(ask(PROMPTS[0], seed=0, max_tokens=20))
-    assert longer.token_ids[:5] == alone[0].token_ids  # nor does the limit change what comes before it
+    assert longer.token_ids[:5] == alone[0].token_ids  # the limit changes no earlier token
     assert len({tuple((await generator.generate(ask(seed=seed))).token_ids) for seed in range(5)}) == 5
 
 
@@ -81,7 +81,7 @@ async def test_greedy_takes_the_most_likely_token(generator: Any) -> None:
 
 @pytest.mark.parametrize("options", SAMPLINGS[:-1], ids=str)
 def test_tokens_are_drawn_from_the_distribution(options: dict[str, Any]) -> None:
-    """Chi-square against the stated probabilities, 20,000 draws, seeds fixed; tokens without probability never come."""
+    """Chi-square of 20,000 draws with fixed seeds. Tokens without probability are never drawn."""
     count, size = 20_000, 12
     logits_1V = torch.randn(1, size, generator=torch.Generator().manual_seed(1)) * 2
     probs_V = log_distribution(logits_1V, Sampling(**options)).exp()[0]
@@ -109,7 +109,7 @@ async def test_answers_follow_the_models_distribution(generator: Any) -> None:
     assert chi_square < 16.3  # 3 degrees of freedom, 1 in 1,000
 
 
-def test_the_last_uniform_never_points_behind_the_distribution() -> None:
+def test_the_largest_uniform_gives_a_possible_token() -> None:
     logits = torch.tensor([[0.3, 0.1, 0.7, -1.0, 5.0]])
     almost_one = [1 - 2**-53]
     token, logprob = sample(logits, almost_one, Sampling(top_k=3))  # token 3 and 1 have no probability
@@ -149,7 +149,7 @@ async def test_requests_share_a_batch_and_packed_rows_leave_it(generator: Any) -
     assert steps.rows == [8] * 3 + [2] * 7
 
 
-async def test_an_answer_is_handed_out_before_its_batch_is_over(generator: Any) -> None:
+async def test_an_answer_is_returned_before_its_batch_ends(generator: Any) -> None:
     with Steps(model()) as steps:
         steps.hold_at = 3
         long = asyncio.ensure_future(generator.generate(ask(max_tokens=20)))
@@ -196,7 +196,7 @@ async def test_a_cancelled_request_leaves_and_the_others_go_on(generator: Any) -
     assert steps.rows == [4, 4] + [2] * 6
 
 
-async def test_close_fails_what_is_not_answered_and_joins_the_thread() -> None:
+async def test_close_fails_unanswered_requests_and_joins_the_thread() -> None:
     others = decoding_threads()
     generator = TransformersGenerator(model(), max_batch_size=2)
     with Steps(model()) as steps:

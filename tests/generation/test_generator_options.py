@@ -1,4 +1,4 @@
-"""The options that choose a generator: a wrong one is refused before anything is loaded."""
+"""The options that choose a generator. A wrong option is refused before a model is loaded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ..training.buttons import Buttons, ScriptedGenerator, call_ids, config, mak
     ],
     ids=lambda value: "" if isinstance(value, str) else ",".join(value),
 )
-def test_options_that_say_nothing_or_nonsense(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_options_that_are_wrong_or_have_no_effect(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config(tmp_path, **options)
 
@@ -44,7 +44,7 @@ def test_vllm_is_missing(tmp_path: Path) -> None:
         make_trainer(tmp_path, generator="vllm")
 
 
-def test_a_generator_must_say_how_it_takes_weights(tmp_path: Path) -> None:
+def test_a_generator_must_be_a_generator(tmp_path: Path) -> None:
     class Frozen:
         async def generate(self, request: Any) -> Any: ...
 
@@ -67,7 +67,7 @@ def test_a_generator_that_is_given_reads_no_options(tmp_path: Path) -> None:
 
 
 class Notes(Generator):
-    """Notes what is done to it."""
+    """Records the calls to it."""
 
     def __init__(self) -> None:
         self.notes: list[Any] = []
@@ -100,7 +100,7 @@ def test_weights_are_loaded_once_after_each_step_and_only_while_awake(tmp_path: 
     assert generator.notes == ["wake", 0, *one_round, "sleep", "wake", 2, *two, "sleep", "wake", *two, "sleep"]
 
 
-def test_a_generator_sleeps_when_a_round_breaks(tmp_path: Path) -> None:
+def test_a_generator_sleeps_after_an_error_in_a_round(tmp_path: Path) -> None:
     class Breaks(Notes):
         def load_weights(self, model: Any, version: int) -> None:
             raise OSError("no way there")
@@ -111,7 +111,7 @@ def test_a_generator_sleeps_when_a_round_breaks(tmp_path: Path) -> None:
     assert generator.notes == ["wake", "sleep"]
 
 
-def test_whatever_writes_to_the_weights_is_noticed() -> None:
+def test_every_change_of_the_weights_is_noticed() -> None:
     agent = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
     generator = Notes()
     step = 0
@@ -120,13 +120,13 @@ def test_whatever_writes_to_the_weights_is_noticed() -> None:
     sync()
     agent.load_state_dict(agent.state_dict())
     sync()
-    step = 1  # an optimiser that writes past PyTorch
+    step = 1  # an optimiser whose writes PyTorch does not count
     sync()
     sync()
     assert generator.notes == [0, 0, 1]
 
 
-def test_another_model_is_no_news_for_the_transformers_generator() -> None:
+def test_the_transformers_generator_refuses_another_model() -> None:
     generator = TransformersGenerator(model())
     with pytest.raises(ValueError, match="samples with the model that it was made for"):
         generator.load_weights(model(), 1)

@@ -1,4 +1,4 @@
-"""TransformersGenerator: requests that come while others are decoded join them, and nobody's answer changes."""
+"""TransformersGenerator: later requests join the running batch, and no answer changes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from gymnast.trainer.tiny import make_tiny_model
 from .generating import PROMPTS, Steps, answers, ask, at_once, decoding_threads, model, plain_logprobs, tokenizer
 from .generating import wait_until_closing as until_closing
 
-PREFILL = (
-    JOIN_STEPS + 2
-)  # the forward pass in which those who came early are prefilled: one prefill, some steps, then it
+PREFILL = JOIN_STEPS + 2  # the forward pass that prefills joining requests: one prefill and some steps come before it
 
 
 @pytest.fixture
@@ -31,7 +29,7 @@ async def generator() -> AsyncIterator[TransformersGenerator]:
 
 
 async def begun(generator: TransformersGenerator, *requests: GenerationRequest) -> asyncio.Future[list[Generation]]:
-    """The answers to come to requests that the generator has by now."""
+    """Begin requests; return the future of their answers once the generator has the requests."""
     async with at_once(generator):
         return asyncio.ensure_future(answers(generator, requests))
 
@@ -163,7 +161,7 @@ async def test_close_while_others_join() -> None:
 
 
 @pytest.mark.parametrize("rows", [3, 5], ids=["in their prefill", "once they have joined"])
-async def test_an_error_reaches_those_whom_it_concerns(rows: int) -> None:
+async def test_an_error_fails_only_the_requests_that_it_affects(rows: int) -> None:
     broken = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
 
     def fail(module: Any, args: Any, kwargs: Any) -> None:
@@ -189,8 +187,8 @@ async def test_an_error_reaches_those_whom_it_concerns(rows: int) -> None:
     generator.close()
 
 
-async def test_weights_of_another_version_decode_nobody_elses_request(generator: Any) -> None:
-    """The trainer does not change weights while requests are in flight; else answers say which they had."""
+async def test_requests_of_two_versions_of_the_weights_do_not_share_a_batch(generator: Any) -> None:
+    """The trainer does not change weights while requests are in flight. Answers name their weights all the same."""
     generator.load_weights(model(), 0)  # which checks the cache, with steps of its own
     with Steps(model(), hold_at=2) as steps:
         first = await begun(generator, ask(max_tokens=20))
@@ -216,7 +214,7 @@ OTHER_CACHES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", OTHER_CACHES)
-async def test_where_the_cache_does_not_allow_it_they_make_the_next_batch(name: str) -> None:
+async def test_with_other_caches_later_requests_make_the_next_batch(name: str) -> None:
     torch.manual_seed(0)
     other = AutoModelForCausalLM.from_config(OTHER_CACHES[name]).eval()
     generator = TransformersGenerator(other)

@@ -1,4 +1,4 @@
-"""The weights that an inference engine is sent, and the private names of transformers and PEFT that they take."""
+"""The weights for an inference engine, and the private names of transformers and PEFT behind them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lora(**options: Any) -> LoraConfig:
 
 
 def attached(model: Qwen3ForCausalLM, config: LoraConfig) -> Any:
-    """The adapter as `model.add_adapter` attaches it: the model keeps its class, and has no `merge_adapter`."""
+    """Attach the adapter by `model.add_adapter`: the model keeps its class and has no `merge_adapter`."""
     model.add_adapter(config)
     return model
 
@@ -49,7 +49,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("wrap", [get_peft_model, attached])
-def test_an_engine_gets_the_policy_and_the_model_is_not_touched(name: str, wrap: Any) -> None:
+def test_an_engine_gets_the_merged_weights_and_the_model_is_not_changed(name: str, wrap: Any) -> None:
     plain = small(tied=False)
     names = set(named_weights(plain))
     adapted: Any = wrap(small(tied=False), CONFIGS[name]).eval()
@@ -75,7 +75,7 @@ def test_a_disabled_adapter_is_not_merged() -> None:
 @pytest.mark.parametrize("trained", [{"target_modules": ["embed_tokens"]}, {"modules_to_save": ["lm_head"]}])
 @pytest.mark.filterwarnings("ignore:.*tie_word_embeddings", "ignore:.*tied", "ignore:.*ensure_weight_tying")
 def test_half_of_a_tie_cannot_be_trained(trained: dict[str, Any]) -> None:
-    """Also while the adapter is new, and changes nothing yet."""
+    """This holds for a new adapter too, which changes nothing yet."""
     options = {"target_modules": ["q_proj"], "r": 4} | trained
     adapted: Any = get_peft_model(small(), LoraConfig(**options))
     with pytest.raises(ConfigurationError, match=r"ties lm_head.weight to model.embed_tokens.weight, but only one"):
@@ -93,7 +93,7 @@ def test_both_ends_of_a_tie_can_be_trained() -> None:
 
 
 def test_private_names_of_transformers_and_peft() -> None:
-    """What `internals.py` relies on; if this fails with a new release, read that file again."""
+    """`internals.py` uses these names. If this fails with a new release, change that file."""
     assert list(inspect.signature(Cache.reorder_cache).parameters) == ["self", "beam_idx"]
     assert list(inspect.signature(revert_weight_conversion).parameters) == ["model", "state_dict"]
     assert {"get_base_layer", "merge", "disable_adapters", "active_adapters"} <= set(dir(BaseTunerLayer))

@@ -1,4 +1,4 @@
-"""What holds for the tests that need vLLM: a tiny model, an engine for each module, and vLLM's own warnings."""
+"""Fixtures of the tests that need vLLM: a tiny model, and an engine for each module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("filterwarnings", "default")  # vLLM and what it imports warn of themselves
+    config.addinivalue_line("filterwarnings", "default")  # vLLM and its dependencies warn
     config.addinivalue_line("filterwarnings", "ignore:.*reduce_op:FutureWarning")
 
 
@@ -26,13 +26,13 @@ def tokenizer() -> Any:
 
 @pytest.fixture
 def model(tokenizer: Any) -> Any:
-    """Each test's own, with weights that are large enough to have opinions."""
+    """Each test's own model. Its weights are so large that tokens differ in probability."""
     return copy.deepcopy(make_tiny_model(tokenizer))
 
 
 @pytest.fixture(scope="module")
 def engine(tokenizer: Any) -> Iterator[Any]:
-    """A generator without weights; tests load those of their model."""
+    """A generator without weights. Each test loads the weights of its model."""
     from gymnast.trainer.vllm.in_process import VLLMGenerator
 
     generator = VLLMGenerator(make_tiny_model(tokenizer), max_model_len=512)

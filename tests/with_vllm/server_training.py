@@ -1,4 +1,4 @@
-"""Two training processes that share vLLM servers: `launch_training` starts them, and this program is what they run."""
+"""Two training processes that share vLLM servers: `launch_training` starts them, and they run this file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 
 def launch_training(folder: Path, urls: Sequence[str]) -> list[dict[str, Any]]:
-    """What both processes report."""
-    from ..training.launching import launch  # not where this file is the program
+    """Return the reports of both processes."""
+    from ..training.launching import launch  # it cannot be imported where this file is the program
 
     return launch(folder, Path(__file__).read_text(), *urls)
 

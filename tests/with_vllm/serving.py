@@ -1,4 +1,4 @@
-"""vLLM servers for the tests: started from a folder with a model, asked, killed, and stopped whatever happens."""
+"""vLLM servers for the tests: start, ask, kill and stop them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEVER = frozenset[int]()
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, all different."""
+    """Return different free ports."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -58,12 +58,12 @@ class ServerProcess:
             )
 
     def start_again(self) -> None:
-        """After it was killed; `wait` tells when it is ready."""
+        """Start it again after it was killed. `wait` returns once it is ready."""
         assert self._process.poll() is not None, "it still runs"
         self._process = self._launch()
 
     def wait(self) -> None:
-        """Until it is ready."""
+        """Wait until it is ready."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
@@ -77,35 +77,35 @@ class ServerProcess:
         return self._client.get(f"{self.url}/{path}")
 
     def metric(self, name: str) -> float:
-        """The sum of one of its metrics over all labels."""
+        """Return the sum of one of its metrics over all labels."""
         lines = re.findall(rf"^{re.escape(name)}{{.*}} (\S+)$", self.get("metrics").text, re.MULTILINE)
         return sum(map(float, lines))
 
     def kill(self) -> None:
-        """End it without a word, as a crash does."""
+        """End it at once, as a crash does."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def kill_engine(self) -> None:
-        """End the process that decodes; the one that speaks HTTP is left."""
+        """End the process that decodes. The process that answers HTTP stays."""
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         [engine] = [child for child in children if "Engine" in Path(f"/proc/{child}/comm").read_text()]
         os.kill(int(engine), signal.SIGKILL)
 
     def stop(self) -> None:
-        """Ask it to end, and see to it."""
+        """Ask it to end, and kill it if it does not."""
         if self._process.poll() is None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=15)
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # what it may have left
+            os.killpg(self._process.pid, signal.SIGKILL)  # its children
         self._process.wait()
         self._client.close()
 
 
 def start_servers(model: Path, count: int, options: Sequence[str] = ()) -> list[ServerProcess]:
-    """Start several at once, and wait until all are ready; on failure none is left."""
+    """Start several at once, and wait until all are ready. On failure stop all of them."""
     servers = [ServerProcess(model, port, *options) for port in free_ports(count)]
     try:
         for server in servers:
@@ -128,7 +128,7 @@ async def answers(generator: Generator, requests: Sequence[GenerationRequest]) -
 
 
 def error(model: Any, found: Generation, sampling: Sampling | None = None) -> float:
-    """The largest difference between the server's log-probabilities and those of one forward pass of the model."""
+    """Return the largest difference between the server's log-probabilities and those of one forward pass."""
     ids = torch.tensor([found.prompt_ids + found.token_ids])
     with torch.no_grad():
         logits_TV = model(input_ids=ids, use_cache=False).logits[0].float()
@@ -138,14 +138,14 @@ def error(model: Any, found: Generation, sampling: Sampling | None = None) -> fl
 
 
 def change(model: Any) -> None:
-    """As an optimiser step would."""
+    """Change the weights, as an optimiser step would."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.2 * torch.randn_like(parameter)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a state of servers in other processes, which tell nobody."""
+    """Wait for a state of servers, which run in other processes."""
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""VLLMGenerator: what was sampled, under which weights, and requests that come, go and fail each by itself."""
+"""VLLMGenerator: samples and their log-probabilities, new weights, cancelled and failed requests, and its end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def answers(generator: VLLMGenerator, requests: Sequence[GenerationRequest
 
 
 def error(model: Any, generation: Generation, sampling: Sampling | None = None) -> float:
-    """The largest difference between the engine's log-probabilities and one forward pass of the model."""
+    """Return the largest difference between the engine's log-probabilities and those of one forward pass."""
     ids = torch.tensor([generation.prompt_ids + generation.token_ids])
     with torch.no_grad():
         logits_TV = model(input_ids=ids, use_cache=False).logits[0].float()
@@ -92,7 +92,7 @@ async def test_an_answer_ends_with_a_stop_token_or_at_its_budget(engine: VLLMGen
 
 
 async def test_new_weights_are_sampled_with_and_old_prefixes_forgotten(engine: VLLMGenerator, model: Any) -> None:
-    """Without loading them, the log-probabilities would be nats away; and with old prefixes, too."""
+    """With old weights or old prefixes, the log-probabilities would be nats away."""
     engine.load_weights(model, 4)
     [first] = await answers(engine, [ask()])
     [again] = await answers(engine, [ask()])
@@ -108,7 +108,7 @@ async def test_new_weights_are_sampled_with_and_old_prefixes_forgotten(engine: V
 
 
 async def test_more_prompts_than_fit_into_one_step(engine: VLLMGenerator, model: Any) -> None:
-    """On CPUs a prompt in pieces would end the engine."""
+    """On CPUs a prompt in chunks would crash the engine."""
     engine.load_weights(model, 0)
     prompts = [[5 + (index + number) % 200 for index in range(450)] for number in range(12)]
     found = await answers(engine, [ask(prompt, seed) for seed, prompt in enumerate(prompts)])
@@ -138,7 +138,7 @@ async def test_a_wrong_request_fails_alone(engine: VLLMGenerator, model: Any) ->
     assert isinstance(good, Generation)
 
 
-async def test_an_engine_that_breaks_fails_those_who_wait_and_those_who_come(tokenizer: Any, model: Any) -> None:
+async def test_a_broken_engine_fails_waiting_and_later_requests(tokenizer: Any, model: Any) -> None:
     generator = VLLMGenerator(model, max_model_len=512)
     generator.load_weights(model, 0)
     task = asyncio.create_task(generator.generate(ask(max_tokens=400)))
@@ -155,7 +155,7 @@ async def test_an_engine_that_breaks_fails_those_who_wait_and_those_who_come(tok
     generator.close()
 
 
-async def test_closing_fails_those_who_wait_and_ends_the_thread(model: Any) -> None:
+async def test_closing_fails_waiting_requests_and_ends_the_thread(model: Any) -> None:
     generator = VLLMGenerator(model, max_model_len=512)
     generator.load_weights(model, 0)
     task = asyncio.create_task(generator.generate(ask(max_tokens=400)))
@@ -214,7 +214,7 @@ def test_making_an_engine_changes_neither_seeds_nor_threads(model: Any) -> None:
 
 def test_options_of_gpus_warn_where_there_is_none(model: Any) -> None:
     if torch.cuda.is_available():
-        return  # there they mean something
+        return  # there they have an effect
     with pytest.warns(UserWarning, match="gpu_memory_utilization, enable_sleep_mode: no effect"):
         VLLMGenerator(model, max_model_len=512, gpu_memory_utilization=0.5, enable_sleep_mode=True).close()
 
@@ -230,6 +230,8 @@ def test_options_of_gpus_warn_where_there_is_none(model: Any) -> None:
     ],
     ids=["unknown option", "block size", "context", "log-probabilities", "several GPUs"],
 )
-def test_what_vllm_refuses_is_a_configuration_error(model: Any, options: dict[str, Any], message: str) -> None:
+def test_an_option_that_vllm_refuses_is_a_configuration_error(
+    model: Any, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         VLLMGenerator(model, **{"max_model_len": 512, **options})

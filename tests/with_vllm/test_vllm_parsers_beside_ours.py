@@ -1,4 +1,4 @@
-"""Our formats beside vLLM's tool parsers, on the same texts; what differs is recorded, and judged."""
+"""Our formats and vLLM's tool parsers read the same texts. Their differences are recorded and judged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_FUNCTIONS = {"harmony": "openai", "command_r7b": "cohere_command3"}  # vLLM's
 
 @pytest.fixture(autouse=True)
 def _without_stack_traces() -> Iterator[None]:
-    """vLLM's parsers log one for each call that they cannot read."""
+    """vLLM's parsers log a stack trace for each call that they cannot read."""
     logger = logging.getLogger("vllm.tool_parsers")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -69,7 +69,7 @@ def test_every_format_that_vllm_reads_too_is_compared() -> None:
 
 @pytest.mark.parametrize("name", [name for name, peer in ONE_CALL.items() if peer])
 def test_vllm_reads_a_call_as_our_format_does(name: str) -> None:
-    """So the markers are the family's own, though the tests hold no chat template of it."""
+    """This shows that the markers are right for families without a chat template in the tests."""
     tokenizer = make_tiny_tokenizer([])
     writer = WRITERS[name]
     tokenizer.add_tokens([each for each in writer.pieces if each.startswith("<") and each.endswith(">")])

@@ -30,6 +30,10 @@ import pytest
         ("vllm.model_executor.model_loader.reload:finalize_layerwise_reload", set[str]()),
         ("vllm.distributed.weight_transfer.base:WeightTransferEngine", set[str]()),
         ("vllm.distributed.weight_transfer.factory:WeightTransferEngineFactory.register_engine", {"name"}),
+        ("vllm.distributed.weight_transfer.factory:WeightTransferTrainerFactory.trainer_init", {"client", "source"}),
+        ("vllm.distributed.weight_transfer.base:ParamMeta", {"name", "dtype", "shape"}),
+        ("vllm.distributed.weight_transfer.nccl_engine:NCCLTrainerInitInfo", {"rank", "master_port", "world_size"}),
+        ("vllm.utils.network_utils:get_open_port", set[str]()),
         ("vllm.entrypoints.cli.main:main", set[str]()),
     ],
 )

@@ -1,4 +1,4 @@
-"""VLLMServerGenerator with two servers: exact tokens, weights that follow the trainer's, training, and lost servers."""
+"""VLLMServerGenerator with two servers: exact tokens, new weights, training, and lost servers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def generator(servers: list[ServerProcess], model: Any) -> Iterator[VLLMServerGe
 
 
 def resets(server: ServerProcess) -> float:
-    """How often its prefix cache was reset."""
+    """Return how often its prefix cache was reset."""
     lines = server.get("metrics").text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if 'requests_total{handler="/reset_prefix_cache"' in line)
 
@@ -62,7 +62,7 @@ SAMPLINGS = [{}, {"temperature": 0.7}, {"temperature": 1.3, "top_k": 5}, {"top_p
 
 
 async def test_logprobs_are_the_models(generator: VLLMServerGenerator, model: Any) -> None:
-    """All distributions at once, so that they share batches."""
+    """All distributions are asked for at once, so they share batches."""
     options = [*SAMPLINGS, {"temperature": 0.0}, {"temperature": 0.0, "top_k": 3}]
     requests = [ask(PROMPT[: 20 * seed + 1], seed=seed, **each) for seed in range(5) for each in options]
     for request, found in zip(requests, await answers(generator, requests), strict=True):
@@ -84,7 +84,7 @@ async def test_both_servers_have_their_share(generator: VLLMServerGenerator, ser
     await answers(generator, [ask(seed=seed) for seed in range(20)])
     counts = [server.metric("vllm:request_success_total") - old for server, old in zip(servers, before, strict=True)]
     assert sum(counts) == 20
-    assert min(counts) >= 5  # an answer may be there before the last request is sent
+    assert min(counts) >= 5  # an answer may arrive before the last request is sent
 
 
 async def test_answers_end_at_a_stop_token_or_the_limit(generator: VLLMServerGenerator) -> None:
@@ -149,11 +149,11 @@ def test_requests_from_several_event_loops(generator: VLLMServerGenerator) -> No
 async def test_weights_of_another_run_are_never_sampled_with(
     generator: VLLMServerGenerator, servers: list[ServerProcess], model: Any
 ) -> None:
-    """Whoever else loads weights into these servers takes them away from us."""
+    """Another run that loads weights into these servers takes them away from this run."""
     async with httpx2.AsyncClient() as client:
         for server in servers:
             await client.post(f"{server.url}/update_weight_version", json={"new_version": "other-0"})
-    generator.sleep()  # nor are they taken back while the model may be in training
+    generator.sleep()  # a server cannot be restored while the model may be in training
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(3):
             await generator.generate(ask())
@@ -212,7 +212,7 @@ def test_training(tmp_path: Path, servers: list[ServerProcess]) -> None:
 
 
 def test_training_in_two_processes(tmp_path: Path, servers: list[ServerProcess]) -> None:
-    """Both sample with what the first has loaded."""
+    """Both sample with the weights that rank 0 has loaded."""
     counts = [resets(server) for server in servers]
     reports = launch_training(tmp_path, [server.url for server in servers])
     assert [report["versions"] for report in reports] == [[[0], [1]], [[0], [1]]]
@@ -273,7 +273,7 @@ async def test_a_server_that_is_back_gets_the_current_weights(
     await until(lambda: len(last_generator.servers_present) == 2)
     assert servers[1].get("weight_info").json() == servers[0].get("weight_info").json()
     found = await answers(last_generator, [ask(seed=seed) for seed in range(8)])
-    assert servers[1].metric("vllm:request_success_total") == 4 + 1  # one to see what it can do
+    assert servers[1].metric("vllm:request_success_total") == 4 + 1  # one is the check at its return
     assert max(error(last_model, each) for each in found) < TOLERANCE
     assert {each.weight_version for each in found} == {1}
 
@@ -281,7 +281,7 @@ async def test_a_server_that_is_back_gets_the_current_weights(
 async def test_a_server_whose_engine_died_is_lost(
     last_generator: VLLMServerGenerator, servers: list[ServerProcess], last_model: Any
 ) -> None:
-    """It may still answer, with errors: they are no reason to give up a request that another server can answer."""
+    """It may still answer with errors. Another server can answer these requests."""
     tasks = await started(last_generator, servers[1])
     servers[1].kill_engine()
     found = await asyncio.gather(*tasks)

@@ -1,4 +1,4 @@
-"""What VLLMServerGenerator makes of servers that answer amiss; no vLLM runs, its answers are played back."""
+"""VLLMServerGenerator and servers that give wrong answers, played back without vLLM."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ..training.buttons import model
 from .serving import ask
 
 Answer = Callable[[dict[str, Any]], Any]
-ERROR = {"error": {"message": "reasons of its own", "type": "InternalServerError", "param": None, "code": 500}}
+ERROR = {"error": {"message": "an internal error", "type": "InternalServerError", "param": None, "code": 500}}
 
 
 class Refusal(Exception):
-    """Answer with this status, or (0) hang up."""
+    """Answer with this status; 0 closes the connection."""
 
     def __init__(self, status: int, body: Any = ERROR) -> None:
         self.status, self.body = status, body
 
 
 class RecordedServer:
-    """Answers as vLLM 0.32 does; `answers` changes what it says to some paths."""
+    """Answers as vLLM 0.32 does. `answers` replaces the answers of some paths."""
 
     def __init__(self, **answers: Answer | Any) -> None:
         self.weights = "default"
@@ -82,13 +82,13 @@ class RecordedServer:
                 self.wfile.write(data)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
 
     def generate(self, body: dict[str, Any], **choice: Any) -> dict[str, Any]:
-        """As many tokens 7 as were asked for."""
+        """Answer with the token 7, as often as tokens were asked for."""
         count = body["sampling_params"]["max_tokens"]
         content = [{"token_id": 7, "logprob": 0.0 if count == 1 else -0.5}] * count
         return {
@@ -106,7 +106,7 @@ class RecordedServer:
         }
 
     def turns(self) -> int:
-        """The requests for tokens, without the one at the start."""
+        """Return the number of requests for tokens, without the check at the start."""
         return self.asked.count("inference/v1/generate") - 1
 
     @contextmanager
@@ -123,7 +123,7 @@ class RecordedServer:
 
 @contextmanager
 def generating(*servers: RecordedServer, timeout: float = 0.5) -> Iterator[VLLMServerGenerator]:
-    """A generator for these servers, which have their first weights."""
+    """Make a generator for these servers and load its first weights."""
     with ExitStack() as stack:
         for server in servers:
             stack.enter_context(server.serving())
@@ -141,7 +141,7 @@ def raising(status: int, body: Any = ERROR) -> Answer:
 
 
 def not_at_first(server: RecordedServer, later: Answer) -> Answer:
-    """The usual answer to the question at the start, and this one from then on."""
+    """Give the usual answer to the check at the start, and this answer from then on."""
     return lambda body: server.generate(body) if server.turns() == 0 else later(body)
 
 
@@ -158,7 +158,7 @@ async def test_answers_are_passed_on() -> None:
     [
         ({"version": {"version": "0.31.3"}}, r"has vLLM 0\.31\.3; gymnast needs 0\.32"),
         ({"v1/models": {"data": [{"max_model_len": 512}]}}, "takes 512 tokens"),
-        ({"inference/v1/generate": raising(403)}, "answered 403: reasons of its own; start it with"),
+        ({"inference/v1/generate": raising(403)}, "answered 403: an internal error; start it with"),
         ({"is_paused": raising(404)}, "answered 404"),  # VLLM_SERVER_DEV_MODE is not set
         ({"is_paused": {"is_paused": True}}, "in the middle of an update"),
         ({"init_weight_transfer_engine": raising(500)}, "cannot be given new weights"),
@@ -202,11 +202,11 @@ async def test_an_answer_that_is_not_complete_is_an_error(choice: dict[str, Any]
 
 
 @pytest.mark.parametrize("status", [400, 500, 503])
-async def test_an_error_of_a_server_that_lives_is_no_reason_to_ask_another(status: int) -> None:
+async def test_an_error_of_a_healthy_server_is_not_sent_to_another(status: int) -> None:
     server, other = RecordedServer(), RecordedServer()
     server.answers["inference/v1/generate"] = not_at_first(server, raising(status))
     with generating(server, other) as generator:
-        with pytest.raises(GenerationError, match=f"answered {status}: reasons of its own"):
+        with pytest.raises(GenerationError, match=f"answered {status}: an internal error"):
             await generator.generate(ask())
         assert generator.servers_present == [server.url, other.url]
     assert (server.turns(), other.turns()) == (1, 0)
@@ -271,7 +271,7 @@ async def test_a_server_that_comes_back_behind_a_page_of_a_proxy_takes_part_agai
     assert looks >= 3
 
 
-async def test_a_request_that_ends_every_server_is_given_up() -> None:
+async def test_a_request_that_kills_every_server_is_given_up() -> None:
     servers = [RecordedServer() for _ in range(7)]
     for server in servers:
         server.answers["inference/v1/generate"] = not_at_first(server, raising(0))

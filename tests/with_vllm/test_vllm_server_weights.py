@@ -1,4 +1,4 @@
-"""Weights on their way over TCP: every byte, to whoever shows the token, and no hanging on those that have gone."""
+"""Weights over TCP: every byte arrives, only with the token, and a lost side is noticed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_several_workers_fetch_the_same_weights() -> None:
             assert all(found[name].dtype == value.dtype and found[name].equal(value) for name, value in WEIGHTS.items())
 
 
-def test_nobody_gets_weights_without_the_token() -> None:
+def test_a_worker_without_the_token_gets_no_weights() -> None:
     with WeightListener(WEIGHTS) as listener:
         offer = Offer(**listener.offer("127.0.0.1"))
         with pytest.raises(ConnectionError):

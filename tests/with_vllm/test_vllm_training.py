@@ -1,4 +1,4 @@
-"""Training with vLLM in the same process: new weights after each optimiser step, and never at another time."""
+"""Training with vLLM in the same process: it gets new weights after each optimiser step, and only then."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOLERANCE = 1e-3  # nats, over whole episodes in float32; seen: 2e-5
 
 
 class Loads:
-    """Counts what a trainer loads into its generator, and the prefix caches that this resets."""
+    """Records the versions that a trainer loads into its generator."""
 
     def __init__(self, trainer: AgentTrainer) -> None:
         self.versions: list[int] = []
@@ -37,7 +37,7 @@ class Loads:
 
 @pytest.fixture
 def trainers() -> Iterator[list[AgentTrainer]]:
-    """Trainers whose engines are to be closed."""
+    """Trainers; their engines are closed after the test."""
     made: list[AgentTrainer] = []
     yield made
     for trainer in made:
@@ -72,8 +72,8 @@ def test_training_with_vllm_in_process(
     assert all(logs["tokens/cached"] > 0 for logs in logged)
 
 
-def test_vllm_and_transformers_are_equally_sure(tmp_path: Path, trainers: list[AgentTrainer]) -> None:
-    """The same tokens have the same log-probabilities, and greedy episodes are the same."""
+def test_vllm_and_transformers_give_the_same_log_probabilities(tmp_path: Path, trainers: list[AgentTrainer]) -> None:
+    """Greedy episodes are the same, and so are their log-probabilities."""
     trainers += [make_trainer(tmp_path, generator=name) for name in ("vllm", "transformers")]
     ours, theirs = (trainer.rollout(ROWS, temperature=0.0) for trainer in trainers)
     for mine, other in zip(ours, theirs, strict=True):
@@ -83,7 +83,9 @@ def test_vllm_and_transformers_are_equally_sure(tmp_path: Path, trainers: list[A
         assert mine.trace.logprobs == pytest.approx(other.trace.logprobs, abs=TOLERANCE)
 
 
-def test_an_adapter_is_sampled_with_and_left_as_it_was(tmp_path: Path, trainers: list[AgentTrainer]) -> None:
+def test_vllm_samples_with_an_adapter_and_the_model_is_not_changed(
+    tmp_path: Path, trainers: list[AgentTrainer]
+) -> None:
     agent: Any = get_peft_model(buttons_model(), LoraConfig(target_modules=["q_proj", "down_proj"], r=4))
     before = {name: value.clone() for name, value in agent.state_dict().items() if "base_layer" in name}
     trainer = make_trainer(tmp_path, agent=agent, generator="vllm", max_steps=3, learning_rate=0.05)
@@ -98,11 +100,11 @@ def test_an_adapter_is_sampled_with_and_left_as_it_was(tmp_path: Path, trainers:
     loads = Loads(trainer)
     trainer.rollout(ROWS)
     trainer.rollout(ROWS)
-    assert loads.versions == [3]  # taking the adapter out again is no news
+    assert loads.versions == [3]  # merging the adapter for vLLM does not count as a change
     assert all(after[name].equal(value) for name, value in before.items())
 
 
-def test_a_checkpoint_that_is_loaded_is_sampled_with(tmp_path: Path, trainers: list[AgentTrainer]) -> None:
+def test_vllm_samples_with_a_loaded_checkpoint(tmp_path: Path, trainers: list[AgentTrainer]) -> None:
     first = make_trainer(tmp_path, generator="vllm", max_steps=2, save_strategy="steps", save_steps=1)
     trainers.append(first)
     first.train()

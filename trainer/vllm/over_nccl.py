@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -78,12 +77,13 @@ class NCCLSenders:
     def _join(self, client: SyncClient, source: Any, host: str, num_workers: int) -> Any:
         from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
         from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+        from vllm.utils.network_utils import get_open_port
 
         index = self._ports.setdefault(client.server.url, len(self._ports))
         info = NCCLTrainerInitInfo(
             rank=0,
             master_address=host,
-            master_port=self._port + 1 + index if self._port else _free_port(),
+            master_port=self._port + 1 + index if self._port else get_open_port(),
             world_size=num_workers + 1,
         )
         return WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
@@ -100,9 +100,3 @@ def _source(weights: Mapping[str, Tensor]) -> Any:
             return iter(weights.items())
 
     return Source()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return listener.getsockname()[1]

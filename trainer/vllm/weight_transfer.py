@@ -45,9 +45,13 @@ class WeightTransfer:
         Raises:
             ConfigurationError: the weights cannot be sent that way from here.
         """
-        for server in servers:
-            if server.backend == "nccl":
-                _check_nccl(model, server.url)
+        for url in [each.url for each in servers if each.backend == "nccl"]:
+            if model.device.type != "cuda":
+                raise ConfigurationError(
+                    f"{url} takes weights by NCCL, but the model in training is on {model.device}; start the server "
+                    f"""with --weight-transfer-config '{{"backend": "gymnast"}}', which needs no GPU on this side"""
+                )
+            check_vllm()
         weights = await run_in_thread(named_weights, model)
         with WeightListener(weights, port=self._port) as listener:
             updates = [self._update(each, weights, listener, label) for each in servers]
@@ -90,13 +94,3 @@ class WeightTransfer:
             await server.post("start_weight_update")
             await server.post("update_weights", {"update_info": listener.offer(host)})
             await server.post("finish_weight_update", {"weight_version": label})
-
-
-def _check_nccl(model: PreTrainedModel, url: str) -> None:
-    """Raise ConfigurationError where NCCL lacks vLLM or a GPU on this side."""
-    if model.device.type != "cuda":
-        raise ConfigurationError(
-            f"{url} takes weights by NCCL, but the model in training is on {model.device}; start the server with "
-            f"""--weight-transfer-config '{{"backend": "gymnast"}}', which needs no GPU on this side"""
-        )
-    check_vllm()
