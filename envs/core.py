@@ -134,8 +134,7 @@ class BrokenEnvironmentError(Exception):
 class OverlongPromptError(ValueError):
     """The prompt leaves no room for an answer. `Policy.begin` raises it.
 
-    The episode ends with `StopReason.CONTEXT_OVERFLOW`, without turns and without a reward. It is dropped and counted,
-    and it is not a failure.
+    The episode ends with `StopReason.CONTEXT_OVERFLOW` and has no reward. It is dropped and counted, and not a failure.
     """
 
 
@@ -185,14 +184,10 @@ class Environment(gymnasium.Env[list[Message], Message]):
         return environment
 
     def __init__(self, *, tasks: Sequence[Mapping[str, Any]] | None = None, render_mode: str | None = None) -> None:
-        """Make the environment.
-
-        Args:
-            tasks: Rows to draw from when `reset` is given no task.
-            render_mode: One of `metadata["render_modes"]`, or None.
+        """Make the environment; `reset` without a task draws one from `tasks`.
 
         Raises:
-            ValueError: the render mode is not one of these.
+            ValueError: the render mode is not one of `metadata["render_modes"]`.
         """
         modes = self.metadata["render_modes"]
         if render_mode is not None and render_mode not in modes:
@@ -296,11 +291,7 @@ class Environment(gymnasium.Env[list[Message], Message]):
 
 
 def number_of(value: Any) -> float:
-    """The value as a float.
-
-    Raises:
-        TypeError: it is text, or no number.
-    """
+    """The value as a float; a TypeError if it is text or no number."""
     if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
         raise TypeError(f"expected a number, got {type(value).__name__}: {value!r}")
     return float(value)

@@ -1,4 +1,4 @@
-"""`CodeEnv` gives its containers back, whatever ends an episode.
+"""`CodeEnv` gives its containers back, however an episode ends.
 
 The tests count this process's containers, so no pool may live beside their own: it would make spare boxes meanwhile.
 """

@@ -104,7 +104,7 @@ async def test_a_step_must_have_time_for_the_code_that_is_to_be_stopped(
     [SystemExit(0), asyncio.CancelledError(), KeyboardInterrupt(), ExceptionGroup("g", [KeyError("a")])],
     ids=repr,
 )
-async def test_whatever_grade_raises_is_no_verdict(
+async def test_an_exception_in_grade_is_no_verdict(
     pool: ExecutorPool, error: BaseException, asynchronous: bool
 ) -> None:
     def verdict() -> float:

@@ -181,7 +181,7 @@ async def test_a_group_is_rewarded_while_others_play() -> None:
     assert [each.reward for each in episodes] == [1.0] * 4
 
 
-async def test_a_function_of_a_group_sees_it_in_order_whoever_was_first() -> None:
+async def test_a_function_of_a_group_sees_it_in_order_of_the_specs() -> None:
     done = [asyncio.Event() for _ in range(5)]
     done[4].set()
     at = iter(range(4))

@@ -30,7 +30,7 @@ ERRORS = [
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-async def test_whatever_a_tool_raises_becomes_a_message(error: BaseException, asynchronous: bool) -> None:
+async def test_every_exception_of_a_tool_becomes_a_message(error: BaseException, asynchronous: bool) -> None:
     def fail() -> str:
         """Fail."""
         raise error
