@@ -371,7 +371,7 @@ async def test_the_errors_of_an_executor_fail_the_check_that_meets_them() -> Non
         await BY_NAME["bash_reports_an_exit_code"](lambda: RaisesForErrors(limits=LIMITS))
 
 
-async def test_what_is_provided_has_a_name() -> None:
+async def test_provides_holds_known_names() -> None:
     needs: Any = {"teleportation"}
     with pytest.raises(ValueError, match=r"provides holds names of .*'code'.*, got \['teleportation'\]"):
         await suite.check(lambda: ScriptedExecutor([]), provides=needs)

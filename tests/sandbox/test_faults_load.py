@@ -41,7 +41,7 @@ async def test_a_memory_bomb_in_the_shell_leaves_the_shell(box: Box) -> None:
 
 @docker_only
 @pytest.mark.fault(10)
-async def test_what_died_of_memory_between_two_calls_is_not_the_next_calls_doing(box: Box) -> None:
+async def test_a_memory_kill_between_two_calls_is_not_blamed_on_the_next(box: Box) -> None:
     await box.bash("(sleep 0.2; python3 -c 'x = bytearray(1 << 30)'; touch died) >/dev/null 2>&1 &")
     assert await eventually_listed(box, "died")
     result = await box.bash("bash -c 'kill -9 $$'")
@@ -73,7 +73,7 @@ codes = [child.wait() for child in children]
     assert box.retire_reason is None
     assert box._box is not None
     await box._box.reset()
-    assert box.retire_reason == ("oom", "")  # somebody of the box was killed for memory, whatever came of the calls
+    assert box.retire_reason == ("oom", "")  # a process of the box was killed for memory, though no call failed
 
 
 # --- processes --------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ async def test_a_fork_bomb_is_killed(box: Box, prelude: str) -> None:
     assert await usable(box)
     await box.reset()
     count = await box.python("import os; len([pid for pid in os.listdir('/proc') if pid.isdigit()])")
-    assert count.value == "3"  # nor any dead one that nobody has waited for
+    assert count.value == "3"  # and no zombie is left
 
 
 @docker_only

@@ -1,4 +1,4 @@
-"""Mistakes that would cost the machine of a `LocalExecutor` more than the box: folders and processes of others."""
+"""Mistakes by which a `LocalExecutor` would harm folders and processes outside of its box."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def box() -> AsyncIterator[LocalExecutor]:
 
 @pytest.fixture
 def others(tmp_path: Path) -> Path:
-    """Somebody's folder, which looks like a box's."""
+    """A folder of another program, which looks like a box's."""
     folder = tmp_path / "others"
     for name in ("workspace", "tmp"):
         (folder / name).mkdir(parents=True)
@@ -90,7 +90,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.fault(30)
 @pytest.mark.parametrize("with_handles", [True, False])
-def test_a_number_that_is_a_strangers_by_now_is_not_signalled(
+def test_a_process_id_that_another_process_has_got_is_not_signalled(
     sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, with_handles: bool
 ) -> None:
     if not with_handles:
@@ -111,7 +111,7 @@ def runs(pid: str) -> bool:
 
 
 @pytest.mark.fault(14)
-async def test_nothing_of_a_hostile_name_hides_a_process(box: LocalExecutor) -> None:
+async def test_a_hostile_process_name_hides_nothing(box: LocalExecutor) -> None:
     code = """
 import os, time
 read_end, write_end = os.pipe()

@@ -1,4 +1,4 @@
-"""One box, two episodes: of what the first did to sessions, files, processes and limits the second sees nothing."""
+"""One box, two episodes: the second sees no session, file, process or limit that the first one changed."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ umask 077; ulimit -n 60; touch file; mkdir -p a/b; cd a/b; sleep 1001 & sleep 10
 
 
 async def seen(box: Executor, kind: str) -> list[Any]:
-    """Whatever an episode can see of its box."""
+    """Everything that an episode can see of its box."""
     looks = [await box.python(LOOK)]
     if kind == "docker":
         looks.append(await box.python(IN_A_CONTAINER))
@@ -144,7 +144,7 @@ found
 
 @pytest.mark.fault(48)
 async def test_no_object_of_an_episode_is_in_the_session_of_the_next(box: Box) -> None:
-    """The next one's session is forked from the supervisor, through which all that the first one did has gone."""
+    """The next session is forked from the supervisor, which has handled all calls of the first episode."""
     assert (await box.python(SEARCH)).value == "[]"
     await box.write_file("file", "a file OF THE FIRST")
     assert (await box.python("'a value OF THE FIRST'")).ok

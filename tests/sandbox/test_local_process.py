@@ -1,4 +1,4 @@
-"""LocalExecutor: what is left of its process and its folder, and modules that cannot be preloaded."""
+"""LocalExecutor: the removal of its processes and its folder, and modules that cannot be preloaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gymnast.sandbox.local import process as local_process
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where boxes have their folders; in `target/workspace` there is something that is not theirs."""
+    """The folder in which boxes make theirs; `target/workspace` holds a file that is not theirs."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "target/workspace").mkdir(parents=True)
     (tmp_path / "target/workspace/precious").write_text("data")
@@ -33,7 +33,7 @@ def texts_in(folder: Path, name: str) -> list[str]:
 @pytest.mark.parametrize(
     "trick", ["mv {root} {root}-moved; ln -s {target} {root}", "rm -rf {root}; mv {target} {root}", "rm -rf {root}"]
 )
-async def test_what_stands_in_the_folders_place_is_not_removed_for_it(folder: Path, trick: str) -> None:
+async def test_another_folder_in_the_place_of_the_boxs_is_not_removed(folder: Path, trick: str) -> None:
     target = folder / "target"
     async with LocalExecutor() as box:
         root = box.workspace.parent
@@ -44,7 +44,7 @@ async def test_what_stands_in_the_folders_place_is_not_removed_for_it(folder: Pa
     assert texts_in(folder, "precious") == ["data"]
 
 
-def test_a_number_that_has_become_another_processs_is_not_killed() -> None:
+def test_a_process_id_that_another_process_has_got_is_not_killed() -> None:
     bystander = subprocess.Popen(["sleep", "600"])
     local_process._kill_if_marked(bystander.pid, b"GYMNAST_SANDBOX=/nowhere")
     assert bystander.poll() is None

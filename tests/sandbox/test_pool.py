@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.usefixtures("nothing_left")]
 LIMITS = Limits(memory="128m", workspace="32m", tmp="16m", shm="8m", grace=0.3)
 
 
-def recipe(**arguments: object) -> DockerExecutor:
+def template(**arguments: object) -> DockerExecutor:
     return DockerExecutor(limits=LIMITS, **arguments)  # type: ignore[arg-type]
 
 
@@ -46,7 +46,7 @@ def docker(*arguments: str) -> None:
 
 
 async def test_nothing_crosses_from_lease_to_lease() -> None:
-    async with ExecutorPool(recipe(files={"task.txt": "base"}), max_boxes=1) as pool:
+    async with ExecutorPool(template(files={"task.txt": "base"}), max_boxes=1) as pool:
         async with pool.lease() as box:
             first = container_of(box)
             await box.write_file("task.txt", "changed")
@@ -68,7 +68,7 @@ async def test_nothing_crosses_from_lease_to_lease() -> None:
 
 @pytest.mark.parametrize("fault", ["rm -f", "pause"])
 async def test_an_idle_box_that_is_dead_or_silent_is_replaced_before_a_lease_gets_it(fault: str) -> None:
-    async with ExecutorPool(recipe(), max_boxes=1) as pool:
+    async with ExecutorPool(template(), max_boxes=1) as pool:
         async with pool.lease() as box:
             first = container_of(box)
         assert await at_rest(pool)
@@ -82,7 +82,7 @@ async def test_an_idle_box_that_is_dead_or_silent_is_replaced_before_a_lease_get
 
 
 async def test_a_box_that_dies_under_a_lease_fails_its_calls_and_no_other_lease() -> None:
-    async with ExecutorPool(recipe(), max_boxes=1) as pool:
+    async with ExecutorPool(template(), max_boxes=1) as pool:
         async with pool.lease() as box:
             docker("rm", "-f", container_of(box))
             with pytest.raises(SandboxLostError):
@@ -93,7 +93,7 @@ async def test_a_box_that_dies_under_a_lease_fails_its_calls_and_no_other_lease(
 
 
 async def test_a_box_that_ran_out_of_memory_is_replaced() -> None:
-    async with ExecutorPool(recipe(), max_boxes=1) as pool:
+    async with ExecutorPool(template(), max_boxes=1) as pool:
         async with pool.lease() as box:
             first = container_of(box)
             assert (await box.python("x = bytearray(1 << 30)", timeout=20)).status is Status.OOM
@@ -114,23 +114,23 @@ async def test_a_container_that_is_killed_while_it_starts_costs_no_lease() -> No
             return launched
 
     engine = Unlucky()
-    async with ExecutorPool(recipe(engine=engine), max_boxes=1, warm=0) as pool, pool.lease(timeout=60) as box:
+    async with ExecutorPool(template(engine=engine), max_boxes=1, warm=0) as pool, pool.lease(timeout=60) as box:
         assert await usable(box)
         assert pool.statistics.failed_creations == engine.killed == 1
 
 
 async def test_an_engine_that_makes_no_box_is_asked_twice_for_a_lease() -> None:
-    async with ExecutorPool(recipe(network="nonsense"), max_boxes=1, warm=0) as pool:
+    async with ExecutorPool(template(network="nonsense"), max_boxes=1, warm=0) as pool:
         with pytest.raises(EngineError, match="nonsense"):
             async with pool.lease(timeout=60):
                 pass
         assert pool.statistics.failed_creations == 2
 
 
-async def test_an_image_that_is_missing_fails_its_own_lease_at_once_and_holds_nobody() -> None:
-    async with ExecutorPool(recipe(), max_boxes=1) as pool:
+async def test_an_image_that_is_missing_fails_its_own_lease_at_once_and_no_other() -> None:
+    async with ExecutorPool(template(), max_boxes=1) as pool:
         with pytest.raises(ImageError, match="no-such-image"):
-            async with pool.lease(recipe(image="no-such-image", pull="never"), timeout=30):
+            async with pool.lease(template(image="no-such-image", pull="never"), timeout=30):
                 pass
         async with pool.lease(timeout=30) as box:
             assert await usable(box)
@@ -138,7 +138,7 @@ async def test_an_image_that_is_missing_fails_its_own_lease_at_once_and_holds_no
 
 
 async def test_opening_a_pool_that_can_make_no_box_fails() -> None:
-    pool = ExecutorPool(recipe(image="no-such-image", pull="never"))
+    pool = ExecutorPool(template(image="no-such-image", pull="never"))
     with pytest.raises(ImageError, match="no-such-image"):
         await pool.open()
     assert pool.statistics.boxes == 0
@@ -149,7 +149,7 @@ async def test_opening_a_pool_that_can_make_no_box_fails() -> None:
 
 @pytest.mark.parametrize("milliseconds", [0, 3, 30, 100, 200, 350])
 async def test_a_lease_cancelled_while_its_box_is_made_loses_nothing(milliseconds: int) -> None:
-    async with ExecutorPool(recipe(), max_boxes=2, warm=0) as pool:
+    async with ExecutorPool(template(), max_boxes=2, warm=0) as pool:
         entering = [asyncio.ensure_future(pool.lease().__aenter__()) for _ in range(2)]
         await asyncio.sleep(milliseconds / 1000)
         for lease in entering:
@@ -168,7 +168,7 @@ async def test_a_lease_cancelled_anywhere_else_loses_nothing(milliseconds: int) 
         async with pool.lease() as box:
             await box.python("import time; time.sleep(0.005)")
 
-    async with ExecutorPool(recipe(), max_boxes=1) as pool:
+    async with ExecutorPool(template(), max_boxes=1) as pool:
         for extra in range(8):
             running = asyncio.ensure_future(episode())
             await asyncio.sleep((milliseconds + extra / 4) / 1000)
@@ -188,7 +188,7 @@ async def test_a_pool_is_closed_when_its_event_loop_ends_and_serves_the_next_one
         async with pool.lease() as box:
             assert await usable(box)
 
-    pool = ExecutorPool(recipe(), max_boxes=1)
+    pool = ExecutorPool(template(), max_boxes=1)
     for _ in range(2):
         await asyncio.to_thread(asyncio.run, use())
         assert pool.statistics.boxes == 0
@@ -203,7 +203,7 @@ async def test_of_64_leases_at_once_few_boxes_are_made_at_a_time(engine: Engine)
         async with pool.lease() as box:
             assert await usable(box)
 
-    pool = ExecutorPool(recipe(engine=engine), max_boxes=12)
+    pool = ExecutorPool(template(engine=engine), max_boxes=12)
     episodes = asyncio.gather(*(episode() for _ in range(64)))
     unready = []
     try:
@@ -228,7 +228,7 @@ async def test_hundreds_of_episodes_on_a_few_boxes() -> None:
                 assert (await box.python(f"x = {number}; 'y' in globals()")).value == "False"
                 assert (await box.python("y = 1; x, open('number').read()")).value == f"({number}, '{number}')"
 
-    async with ExecutorPool(recipe(), max_boxes=4, max_uses=40) as pool:
+    async with ExecutorPool(template(), max_boxes=4, max_uses=40) as pool:
         await asyncio.gather(*(worker() for _ in range(32)))
         assert await at_rest(pool)
         now = pool.statistics

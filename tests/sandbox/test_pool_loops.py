@@ -1,4 +1,4 @@
-"""An ExecutorPool and the event loop that it belongs to; and its end."""
+"""An ExecutorPool and its event loop, and how both end."""
 
 from __future__ import annotations
 

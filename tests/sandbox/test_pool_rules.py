@@ -35,8 +35,8 @@ async def test_leases_are_served_in_the_order_in_which_they_came() -> None:
     served: list[int] = []
 
     async def episode(number: int) -> None:
-        recipe = None if number % 3 else LocalExecutor(env={"OTHER": "1"})
-        async with pool.lease(recipe):
+        template = None if number % 3 else LocalExecutor(env={"OTHER": "1"})
+        async with pool.lease(template):
             served.append(number)
 
     async with ExecutorPool(LocalExecutor(), max_boxes=1) as pool:
@@ -56,7 +56,7 @@ async def test_a_lease_that_gets_no_box_in_time_says_who_has_them() -> None:
             assert await usable(box)
 
 
-async def test_a_lease_that_is_cancelled_loses_no_other_its_place() -> None:
+async def test_a_cancelled_lease_costs_no_other_its_place() -> None:
     served: list[int] = []
 
     async def episode(number: int) -> None:
@@ -88,7 +88,7 @@ async def test_a_lease_with_priority_is_served_before_the_others_and_in_order() 
     assert "".join(served) == "ABCabc"
 
 
-async def test_two_recipes_share_the_boxes_and_the_longest_idle_one_makes_room() -> None:
+async def test_two_templates_share_the_boxes_and_the_longest_idle_one_makes_room() -> None:
     async with ExecutorPool(LocalExecutor(env={"NAME": "a"}), max_boxes=2, warm=0) as pool:
         for name in "abc":
             async with pool.lease(LocalExecutor(env={"NAME": name})) as box:
@@ -168,7 +168,7 @@ async def test_a_fresh_box_was_in_no_lease_before(max_boxes: int) -> None:
         assert pool.statistics.timeouts == 0
 
 
-async def test_a_box_that_was_lent_as_fresh_is_kept_only_for_those_who_wait() -> None:
+async def test_a_box_that_was_lent_as_fresh_is_kept_only_for_waiting_leases() -> None:
     async with ExecutorPool(LocalExecutor(), max_boxes=1, warm=0) as pool:
         async with pool.lease(fresh=True) as box:
             waiting = asyncio.ensure_future(pool.lease().__aenter__())
@@ -266,7 +266,7 @@ def test_arguments_are_checked(arguments: dict[str, Any], message: str) -> None:
         ExecutorPool(LocalExecutor(), **arguments)
 
 
-def test_a_time_is_a_number() -> None:
+def test_arguments_are_numbers() -> None:
     for arguments in ({"max_boxes": 2.5}, {"warm": "1"}, {"max_uses": None}):
         with pytest.raises(TypeError, match=f"{next(iter(arguments))} must be a whole number, got "):
             ExecutorPool(LocalExecutor(), **arguments)  # type: ignore[arg-type]
@@ -275,7 +275,7 @@ def test_a_time_is_a_number() -> None:
             ExecutorPool(LocalExecutor(), **arguments)  # type: ignore[arg-type]
 
 
-async def test_a_recipe_is_an_executor_that_was_not_started() -> None:
+async def test_a_template_is_an_executor_that_was_not_started() -> None:
     with pytest.raises(TypeError, match="Executor"):
         ExecutorPool("python:3.12")  # type: ignore[arg-type]
     async with LocalExecutor() as box:

@@ -89,7 +89,7 @@ async def test_a_spare_box_that_can_never_be_made_is_tried_three_times(
     await pool.close()
 
 
-async def test_of_waiters_for_boxes_that_cannot_be_made_the_first_is_told_first() -> None:
+async def test_waiters_are_told_in_their_order_that_boxes_cannot_be_made() -> None:
     class Unmakeable(ScriptedExecutor):
         async def start(self) -> None:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""LocalExecutor: what is its own; the contract is tested for all executors elsewhere."""
+"""LocalExecutor beyond the contract, which `test_conformance.py` checks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def box() -> AsyncIterator[LocalExecutor]:
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of ours that is none of the box's."""
+    """A process of ours outside of every box."""
     process = subprocess.Popen(["sleep", "600"])
     yield process
     process.kill()
@@ -100,7 +100,7 @@ async def test_there_is_no_workspace_before_and_after() -> None:
 async def test_the_packages_of_the_host_are_there(box: LocalExecutor) -> None:
     assert (await box.python("import pytest, sys; sys.executable")).value == repr(sys.executable)
     assert (await box.bash("python -c 'import pytest'")).ok
-    own = await box.python("sys.path[-1]")  # where `pip install --user` puts things
+    own = await box.python("sys.path[-1]")  # where `pip install --user` installs
     assert str(own.value).startswith(f"'{box.workspace}/.local/")
 
 
@@ -219,7 +219,7 @@ while time.monotonic() < end:
         assert len(processes_of(nothing_left)) == 2  # the supervisor and the session
 
 
-async def test_numbers_of_dead_orphans_are_not_taken_for_the_session(box: LocalExecutor) -> None:
+async def test_process_ids_of_dead_orphans_are_not_taken_for_the_session(box: LocalExecutor) -> None:
     await box.python("kept = 1")
     await box.bash("for i in $(seq 200); do (true &) ; done")
     result = await box.python("kept")
@@ -248,7 +248,7 @@ async def main():
         if {fork}:
             child = os.fork()
             if child == 0:
-                os.close(1)  # whoever reads the owner's words need not wait for this process
+                os.close(1)  # so the reader of the owner's output need not wait for this process
                 time.sleep(600)
                 os._exit(0)
             print(child, flush=True)
@@ -306,7 +306,7 @@ async def test_a_start_that_takes_too_long(tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.usefixtures("nothing_left")
-async def test_what_cannot_be_started() -> None:
+async def test_an_interpreter_that_is_missing() -> None:
     with pytest.raises(ImageError, match=r"python='/nowhere/python' could not be started: .*No such file"):
         await LocalExecutor(python="/nowhere/python").start()
 

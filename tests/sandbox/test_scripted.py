@@ -117,7 +117,7 @@ def test_the_lifetime_is_that_of_the_box() -> None:
     assert Recorder(LocalExecutor(limits=Limits(lifetime=60.0))).lifetime == 60.0
 
 
-def test_what_pools_ask_of_a_box_is_passed_on() -> None:
+def test_a_recorder_passes_on_lifetime_and_creators() -> None:
     class Slow(ScriptedExecutor):
         """A box of which few are best started at a time."""
 
