@@ -72,7 +72,7 @@ ELSEWHERE = {
         "../envs/test_code_env.py::test_a_box_that_is_lost_while_grading_is_a_failed_episode",
         "../envs/test_code_env.py::test_no_engine_is_a_failed_episode",
         "../envs/test_code_env.py::test_no_free_box_is_a_failed_episode",
-        "../envs/test_code_failures.py::test_whatever_grade_raises_is_no_verdict",
+        "../envs/test_code_failures.py::test_an_exception_in_grade_is_no_verdict",
     ],
 }
 
