@@ -60,7 +60,8 @@ async def _cat(engine: Engine) -> AsyncIterator[_Echo]:
     image = await default_image(engine)
     options = BoxOptions(image=image.id, limits=Limits())
     config = container_config(options, image.id, labels(lifetime=600), image.volumes)
-    launched = await engine.launch(f"gymnast-echo-{uuid.uuid4().hex[:12]}", {**config, "Entrypoint": ["cat"]})
+    config["Entrypoint"] = ["cat"]
+    launched = await engine.session.launch(f"gymnast-echo-{uuid.uuid4().hex[:12]}", config, False)
     try:
         _, echo = await asyncio.get_running_loop().create_connection(_Echo, sock=launched.socket)
         try:
@@ -68,7 +69,7 @@ async def _cat(engine: Engine) -> AsyncIterator[_Echo]:
         finally:
             echo.transport.abort()
     finally:
-        await asyncio.wrap_future(engine.remove(launched.container))
+        await asyncio.wrap_future(engine.session.remove(launched.container))
 
 
 class _Echo(asyncio.Protocol):

@@ -98,7 +98,7 @@ class Executor(ABC):
     """
 
     limits: Limits = Limits()
-    """The resources that the box may use; what they do not bound in your executor is said in its docstring."""
+    """The resources that the box may use. If your executor cannot hold one of them, its docstring says so."""
 
     _state: State = "new"
     _files: Mapping[str, bytes] = MappingProxyType({})

@@ -12,9 +12,9 @@ Result = TypeVar("Result")
 
 
 async def finish(call: Coroutine[Any, Any, Result]) -> Result:
-    """Await a call to its end even while this task is being cancelled; the cancellation goes on afterwards.
+    """Await a call to its end even if this task is cancelled; then raise the cancellation.
 
-    It goes on where the call fails, too: the call's error is then its cause.
+    If the call fails too, its error is the cause of the cancellation.
     """
     task = asyncio.ensure_future(call)
     cancellation: asyncio.CancelledError | None = None
@@ -30,6 +30,6 @@ async def finish(call: Coroutine[Any, Any, Result]) -> Result:
 
 
 def _anyio_shield() -> contextlib.AbstractContextManager[object]:
-    """Keep anyio's cancellation out: it comes again in every pass of the event loop, which would spin."""
-    anyio = sys.modules.get("anyio")  # nobody is in a scope of anyio where it has not been imported
+    """Hold back anyio's cancellation: it is repeated in every pass of the event loop, which would spin."""
+    anyio = sys.modules.get("anyio")  # without this import there is no scope of anyio
     return contextlib.nullcontext() if anyio is None else anyio.CancelScope(shield=True)

@@ -1,4 +1,4 @@
-"""The exceptions of a broken sandbox. Code that fails inside a box raises none: its failure is an `ExecutionResult`.
+"""The exceptions of a broken sandbox. Code that fails inside a box raises no exception: it has an `ExecutionResult`.
 
 Every error is both a `SandboxError` and a standard-library type, so callers can catch either.
 """
@@ -18,7 +18,7 @@ class EngineError(SandboxError, ConnectionError):
 
 
 class EngineUnansweredError(EngineError):
-    """The container engine did not answer a request in time; it may carry it out all the same."""
+    """The container engine did not answer a request in time. It may still carry out the request."""
 
 
 class EngineLoopError(SandboxError, RuntimeError):
@@ -58,7 +58,7 @@ class SandboxPermissionError(SandboxFileError, PermissionError):
 
 
 class SandboxFileTooLargeError(SandboxFileError):
-    """The file, or the listing, is larger than `Limits.max_file`; nothing of it was buffered."""
+    """The file, or the listing, is larger than `Limits.max_file`."""
 
 
 _BY_ERRNO: dict[int, type[SandboxFileError]] = {

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CALL_SECONDS = 30.0  # for one answer of the engine
-PULL_SECONDS = 60.0  # without a word from the engine while it fetches an image
-BUILD_SECONDS = 600.0  # the same while it builds one, as a step of a Dockerfile may say nothing for long
-_ENDING_SECONDS = 8  # for a container that ends to be removed by the engine itself
+PULL_SECONDS = 60.0  # of silence, while the engine fetches an image
+BUILD_SECONDS = 600.0  # of silence, while it builds one: a step of a Dockerfile may print nothing for long
+EVENT_SECONDS = 1.0  # of silence, while it lists the events of a container
+_ENDING_SECONDS = 8  # in which the engine removes a container that ends
 _REMOVALS = 3  # attempts
-EVENT_SECONDS = 1.0  # for the engine to tell why a container has ended
 _KILLED = "137"  # the exit code of a container whose first process was killed
 
 
@@ -56,12 +56,12 @@ class Client:
         threads: how many may use it at a time.
 
     Raises:
-        EngineError: no engine answers, or it may not be used; the message says what to do.
+        EngineError: no engine answers, or this user may not use it; the message says what to do.
     """
 
     def __init__(self, threads: int) -> None:
         self._settings = engine_settings()
-        # The default of ten connections would make the other threads open a new one for each call.
+        # With the default of ten connections, the other threads would open a new one for each call.
         self.api = make_api(version="auto", timeout=int(CALL_SECONDS), max_pool_size=threads, **self._settings)
         if self.is_podman():
             self.api.close()
@@ -71,18 +71,18 @@ class Client:
             )
 
     def line(self, silence: float) -> Line:
-        """A connection of its own for one long answer, which fails after so many seconds without a word."""
+        """Return a connection for one long answer, which fails after so many seconds of silence."""
         return Line(self.api.api_version, silence, self._settings)
 
     def maps_users(self) -> bool:
-        """Whether containers know only 65536 user ids: the engine is rootless, or maps their users (userns-remap)."""
+        """Whether containers have only 65536 user ids: the engine is rootless, or maps their users (userns-remap)."""
         options = self.api.info().get("SecurityOptions") or ()
         return any(name in option for option in options for name in ("rootless", "userns"))
 
     # Images.
 
     def inspect(self, name: str) -> Image | None:
-        """The engine's facts about an image; None if it has no image of this name."""
+        """Return the engine's facts about an image, or None if it does not have the image."""
         from docker.errors import ImageNotFound
 
         try:
@@ -99,11 +99,7 @@ class Client:
 
     @staticmethod
     def pull(line: Line, name: str) -> None:
-        """Fetch an image from its registry.
-
-        Raises:
-            ImageError: it could not be fetched.
-        """
+        """Fetch an image from its registry; ImageError if that fails."""
         from docker.errors import APIError
 
         logger.info("fetching the image %s", name)
@@ -115,7 +111,7 @@ class Client:
             raise ImageError(f"the image {name!r} could not be fetched: {lines[-1]['error']}")
 
     def remove_untagged(self, image: str) -> None:
-        """Remove an image by its id if no name is left to it; one that something is made of stays."""
+        """Remove an image, given by its id, if it has no name left and no container or image uses it."""
         from docker.errors import APIError, ImageNotFound
 
         try:
@@ -130,7 +126,7 @@ class Client:
     # Containers.
 
     def launch(self, name: str, config: dict[str, Any], best_effort: bool) -> Launched:
-        """Create, attach and start a container; one that does not start is removed."""
+        """Create, attach and start a container; remove it again if one of these fails."""
         made = self.api.create_container_from_config(config, name)
         attached = None
         try:
@@ -145,10 +141,10 @@ class Client:
         return Launched(container=made["Id"], socket=attached)
 
     def forgive_processor_time(self, container: str) -> None:
-        """Set a container's processor limit anew, so that the kernel forgets the time that was used beyond it.
+        """Set a container's processor limit anew, so that the kernel forgets the time used beyond it.
 
-        New kernels (seen on Linux 6.18) let a system call run on beyond the limit, and then stop the whole container
-        until that time is made up for: no process of it can answer, or die, for minutes.
+        New kernels (seen on Linux 6.18) let a system call run on beyond the limit. Then they stop the whole container
+        until that time is made up for: for minutes, no process of it can answer, or die.
         """
         from docker.errors import APIError
 
@@ -157,10 +153,10 @@ class Client:
             self.api.update_container(container, cpu_period=limits["CpuPeriod"], cpu_quota=limits["CpuQuota"])
 
     def remove(self, container: str) -> bool:
-        """Remove a container in any state, and wait until it is gone; returns whether it was there.
+        """Remove a container in any state, and wait until it is gone. Return whether it was there.
 
-        The engine removes a container that ends by itself. A request to remove it at the same moment can leave it
-        half removed for ever, so this waits for the engine first, and asks only if the container does not end.
+        The engine itself removes a container that ends. A request to remove it at that moment can leave it half removed
+        for ever. So this waits for the engine first, and asks only if the container does not end.
 
         Raises:
             EngineError: the container is still there after several attempts.
@@ -178,7 +174,7 @@ class Client:
         raise EngineError(f"the container {container} is still there after {_REMOVALS} requests to remove it")
 
     def _state(self, container: str) -> str | None:
-        """The state of a container, such as "running"; None if there is none."""
+        """Return the state of a container, such as "running", or None if it does not exist."""
         from docker.errors import NotFound
 
         try:
@@ -187,7 +183,7 @@ class Client:
             return None
 
     def _removes_itself(self, container: str) -> bool:
-        """Wait until a container is gone; False if it is still there after some seconds."""
+        """Wait until a container is gone; return False if it is still there after some seconds."""
         import requests
         from docker.errors import NotFound
 
@@ -212,7 +208,10 @@ class Client:
 
     @staticmethod
     def ran_out_of_memory(line: Line, container: str) -> bool:
-        """Whether a container that has just ended was killed for memory, as the engine's recent events tell."""
+        """Whether a container was killed for memory.
+
+        The engine keeps its last 256 events, of all containers together: ask as soon as the container has ended.
+        """
         import urllib3
 
         seen: set[str] = set()
@@ -225,11 +224,11 @@ class Client:
                 if seen == {"oom", "die"}:
                     return True
         except urllib3.exceptions.HTTPError:
-            pass  # nothing more came
+            pass  # the engine sent no further event
         return False
 
     def now(self) -> float:
-        """The engine's clock, in seconds as `time.time` has them; it may differ from ours."""
+        """Return the engine's time, in seconds since 1970. Its clock may differ from ours."""
         return datetime.datetime.fromisoformat(self.api.info()["SystemTime"]).timestamp()
 
     def is_podman(self) -> bool:
@@ -238,7 +237,7 @@ class Client:
         return any("podman" in str(component.get("Name")).lower() for component in components)
 
     def containers(self) -> list[dict[str, Any]]:
-        """The containers that boxes were made of, by any process, in any state."""
+        """List the containers of all boxes, of any process and in any state."""
         return self.api.containers(all=True, filters={"label": LABEL})
 
 
@@ -247,18 +246,18 @@ def _check_warnings(warnings: Iterable[str], best_effort: bool) -> None:
     for warning in warnings:
         if not best_effort and re.search("discarded|without swap", warning):
             raise EngineError(
-                f"the engine does not hold a limit: {warning} Have it enabled on the engine's machine, or accept it "
-                "with DockerExecutor(best_effort=True)"
+                f"the engine does not hold a limit: {warning} Enable it on the engine's machine, or accept this with "
+                "DockerExecutor(best_effort=True)"
             )
-        logger.warning("the engine says: %s", warning)
+        logger.warning("the engine warns: %s", warning)
 
 
 def _attach(api: APIClient, container: str) -> socket.socket:
-    """The connection to a container's streams as a socket of our own, for the event loop."""
+    """Connect to a container's standard streams; return a socket for the event loop."""
     params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
     wrapper: Any = api.attach_socket(container, params=params)
     try:
-        # docker-py closes the connection when its wrapper is collected: we keep a duplicate instead.
+        # docker-py closes the connection when its wrapper is garbage-collected: keep a duplicate.
         attached = socket.socket(fileno=os.dup(wrapper.fileno()))
     finally:
         wrapper._response.close()

@@ -29,8 +29,8 @@ class Line:
     """A connection to the engine for one answer that comes in pieces; another thread may hang up.
 
     Args:
-        version: of the engine's interface.
-        silence: seconds without a piece after which the answer is given up.
+        version: of the engine's API.
+        silence: seconds without a piece after which reading fails.
         settings: the engine's address, for docker-py.
     """
 
@@ -54,7 +54,7 @@ class Line:
                 self._shut_down()
 
     def close(self) -> None:
-        """Release the connection, when nobody reads it any more."""
+        """Release the connection. No thread may be reading it."""
         with self._lock:
             if self._response is not None:
                 self._response.close()
@@ -69,8 +69,8 @@ class Line:
             duplicate.shutdown(socket.SHUT_RDWR)
 
 
-def translate(function: Callable[..., Result], *args: Any) -> Result:
-    """Run a blocking call; its errors become ours."""
+def map_errors(function: Callable[..., Result], *args: Any) -> Result:
+    """Run a blocking call, and turn errors of docker-py and of its libraries into ours."""
     import requests
     import urllib3
     from docker.errors import APIError, DockerException
@@ -84,8 +84,8 @@ def translate(function: Callable[..., Result], *args: Any) -> Result:
 
 
 def make_api(*, timeout: float, on_response: Callable[[Any], None] | None = None, **settings: Any) -> APIClient:
-    """docker-py's client, all of whose requests have a timeout; its `pull` asks for none."""
-    from docker import APIClient  # loading it takes longer than the rest of the package
+    """Return docker-py's client with a timeout for every request: its `pull` would have none."""
+    from docker import APIClient  # imported late: it takes longer than the rest of the package
 
     class Api(APIClient):
         def send(self, request: Any, **options: Any) -> Any:
@@ -100,7 +100,7 @@ def make_api(*, timeout: float, on_response: Callable[[Any], None] | None = None
 
 
 def engine_settings() -> dict[str, Any]:
-    """The engine's address, for docker-py: DOCKER_HOST, else the chosen context of the `docker` command."""
+    """Return the engine's address, for docker-py: DOCKER_HOST, or the current context of the `docker` command."""
     from docker.context import ContextAPI
     from docker.utils import kwargs_from_env
 
@@ -116,7 +116,7 @@ def engine_settings() -> dict[str, Any]:
 
 
 def _probe(address: str, *, tls: bool) -> None:
-    """Connect once, as docker-py's own errors are texts and leave sockets open."""
+    """Connect once: docker-py's own errors name no cause, and leave sockets open."""
     parts = urllib.parse.urlsplit(address)
     if tls or parts.scheme not in ("unix", "tcp", "http"):
         raise EngineError(

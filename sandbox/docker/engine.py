@@ -1,7 +1,6 @@
 """The container engine: blocking calls (`client.py`) in a bounded number of threads.
 
-Many boxes share one `Engine`, as in a pool; a box on its own opens one for itself. A container whose start was
-cancelled is removed as soon as the engine has answered.
+Many boxes can share one `Engine`, as in a pool; a box on its own opens one for itself.
 """
 
 from __future__ import annotations
@@ -19,25 +18,21 @@ from ..cancellation import finish
 from ..errors import EngineError, EngineLoopError, EngineUnansweredError, ImageError
 from ..host.executor import CLOSE_SECONDS
 from .client import PULL_SECONDS, Client, Image, Launched
-from .connect import translate
+from .connect import map_errors
 
 Result = TypeVar("Result")
 Pull = Literal["never", "missing", "always"]
 
 logger = logging.getLogger(__name__)
 
-# Above the ids that systems give to users, and low enough for every format of archives.
+# User ids for boxes: above those of a system's users, and low enough for every format of archives.
 _USERS = range(200_000, 2_000_000)
 _MAPPED_USERS = range(20_000, 60_000)  # where the engine maps 65536 ids to others of the host
-_OTHERS = 8  # threads beside those that start containers
+_OTHERS = 8  # threads for other calls than the start of containers
 
 
 class Session:
-    """One connection to the container engine, as long as it has users.
-
-    Args:
-        creators: containers that are started at a time.
-    """
+    """One connection to the container engine, from the first `Engine.open` to the last `Engine.close`."""
 
     def __init__(self, creators: int) -> None:
         self.loop = asyncio.get_running_loop()
@@ -45,31 +40,32 @@ class Session:
         self.turns = asyncio.Semaphore(creators)
         self.locks: dict[str, asyncio.Lock] = {}
         self._jobs: set[concurrent.futures.Future[Any]] = set()
-        self._unclaimed: set[str] = set()  # containers, by id or name, that may be there and have no user
+        self._unclaimed: set[str] = set()  # containers, by id or name, that no box uses and that may still exist
         threads = creators + _OTHERS
         self._threads = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="gymnast-engine")
         self.connecting: concurrent.futures.Future[Client] = self.submit(Client, threads)
 
     @property
     def client(self) -> Client:
-        """The blocking calls.
-
-        Raises:
-            EngineError: the connection is not there yet, or could not be made.
-        """
+        """The blocking calls; EngineError if there is no connection."""
         if not self.connecting.done():
-            raise EngineError("the engine is still being connected to: wait for its open()")
+            raise EngineError("the engine is not connected yet: await its open() first")
         return self.connecting.result()
 
     def submit(self, function: Callable[..., Result], *args: Any) -> concurrent.futures.Future[Result]:
-        """Start a blocking function in a thread; its errors become ours."""
-        job = self._threads.submit(translate, function, *args)
+        """Start a blocking function in a thread. Its errors become ours, and `Engine.close` waits for it."""
+        job = self._threads.submit(map_errors, function, *args)
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)
         return job
 
     async def launch(self, name: str, config: dict[str, Any], best_effort: bool) -> Launched:
-        """See `Engine.launch`."""
+        """Create, attach and start a container; if this fails or is cancelled, the container is removed.
+
+        Raises:
+            EngineError: the engine refused or does not answer; or it does not hold one of the limits, unless
+                `best_effort`.
+        """
         async with self.turns:
             job = self.submit(self.client.launch, name, config, best_effort)
             try:
@@ -85,21 +81,23 @@ class Session:
         return launched
 
     def remove(self, container: str) -> concurrent.futures.Future[None]:
-        """See `Engine.remove`."""
+        """Begin to remove a container, running or not. The job ends when it is gone.
+
+        If the removal fails, a warning says so. It is tried again later, at the latest when the engine is closed.
+        """
         return self.submit(self._remove_or_remember, container)
 
     async def end(self, deadline: float | None) -> None:
-        """Wait for the removals that are under way, and let the threads end; from any event loop."""
+        """Wait for the removals under way, and let the threads end. Works from any event loop."""
         self._remove_unclaimed()
         jobs = [asyncio.wrap_future(job) for job in list(self._jobs)]
-        for job in jobs:  # the caller that waits for the job gets its error
+        for job in jobs:  # errors are for the callers of the jobs
             job.add_done_callback(lambda done: done.cancelled() or done.exception())
         left = CLOSE_SECONDS if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
         late = (await asyncio.wait(jobs, timeout=left))[1] if jobs else ()
         if late or self._unclaimed:
             logger.warning(
-                "the engine is closed, and %d requests to it are unanswered; containers that may be left, and end by "
-                "themselves: %s",
+                "the engine is closed with %d unanswered requests; containers that may be left, until they end: %s",
                 len(late),
                 ", ".join(self._unclaimed) or "unknown",
             )
@@ -113,13 +111,13 @@ class Session:
 
     def _remove_or_remember(self, container: str) -> None:
         try:
-            translate(self.client.remove, container)
+            map_errors(self.client.remove, container)
         except EngineError as error:
             self._unclaimed.add(container)
             logger.warning("container %.20s was not removed; it ends by itself: %s", container, error)
 
     def _discard(self, name: str, launch: concurrent.futures.Future[Launched]) -> None:
-        """Wait for a launch whose caller has gone, and remove its container."""
+        """Wait for a launch that was cancelled, and remove its container."""
         error = launch.exception()
         if error is None:
             launch.result().socket.close()
@@ -129,22 +127,22 @@ class Session:
 
 
 class Engine:
-    """A connection to the container engine; open it, share it, close it.
+    """A connection to the container engine that several boxes can share.
 
-    Opening is counted: every user that opens it closes it, and the last one ends the connection. It belongs to the
-    event loop in which it is opened, until its last user has closed it.
+    Each user opens it and closes it; the last `close` ends the connection. Until then it belongs to the event loop in
+    which it was opened.
 
     Args:
-        creators: containers that are started at a time; more than two for each core only wait for one another.
+        creators: containers to start at a time. More than two for each core gain nothing.
     """
 
     def __init__(self, *, creators: int | None = None) -> None:
         self.creators = creators or 2 * (os.cpu_count() or 1)
-        self.reaped = False  # containers of dead owners have been looked for
+        self.reaped = False  # whether containers of dead owners have been removed
         self._session: Session | None = None
         self._users: range | None = None  # the user ids for boxes
-        self._last_user = secrets.randbelow(len(_USERS))  # other processes begin elsewhere
-        self._pulled: set[str] = set()  # images that were fetched because of pull="always"
+        self._last_user = secrets.randbelow(len(_USERS))  # random, so that other processes use other ids
+        self._pulled: set[str] = set()  # images that pull="always" has fetched
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -153,10 +151,10 @@ class Engine:
         await self.close()
 
     async def open(self) -> Self:
-        """Connect, unless another user has connected already.
+        """Connect, unless another user has done so.
 
         Raises:
-            EngineError: no engine answers, or it may not be used; the message says what to do.
+            EngineError: no engine answers, or this user may not use it; the message says what to do.
             EngineLoopError: the engine is open in another event loop.
         """
         if self._session is None:
@@ -169,7 +167,7 @@ class Engine:
             )
         session.users += 1
         try:
-            # Others may wait for the connection too, and they are not cancelled when this task is.
+            # Other tasks may wait for the same connection: do not cancel it with this one.
             await asyncio.shield(asyncio.wrap_future(session.connecting))
         except BaseException:
             await finish(self.close())
@@ -177,46 +175,40 @@ class Engine:
         return self
 
     async def close(self, deadline: float | None = None) -> None:
-        """Undo one `open`; the last one waits for the removals that are under way, and lets the threads end.
+        """Undo one `open`. The last `close` waits for the removals under way, and lets the threads end.
 
         Args:
-            deadline: the time of the event loop until which it waits; None for 15 seconds.
+            deadline: until when to wait, by the event loop's clock; None for 15 seconds.
         """
         session = self.session
         session.users -= 1
         if not session.users:
-            self._session = None  # at once: the engine may be opened anew while this waits
+            self._session = None  # now, as the engine may be opened again while this waits
             await finish(session.end(deadline))
 
     @property
     def session(self) -> Session:
-        """What is open.
-
-        Raises:
-            EngineError: the engine is not open.
-        """
+        """The connection; EngineError if the engine is not open."""
         if self._session is None:
             raise EngineError("the engine is not open: use `async with Engine() as engine`")
         return self._session
 
     @property
     def client(self) -> Client:
-        """The blocking calls, to be made by `call`."""
+        """The blocking calls, for `call`."""
         return self.session.client
 
     # Images.
 
     def lock(self, name: str) -> asyncio.Lock:
-        """Held while an image of this name is fetched or built."""
+        """The lock for fetching or building an image of this name."""
         return self.session.locks.setdefault(name, asyncio.Lock())
 
     async def image(self, name: str, pull: Pull) -> Image:
-        """Find an image, and fetch it from its registry if `pull` says so; one fetch of an image at a time.
-
-        "always" fetches it once for this engine, however many boxes are made.
+        """Find an image, and fetch it from its registry if `pull` says so. "always" fetches it once for this `Engine`.
 
         Raises:
-            ImageError: it is not there, and may not or could not be fetched.
+            ImageError: the engine does not have it, and it may not or could not be fetched.
             EngineError: the engine does not answer.
         """
         async with self.lock(name):
@@ -233,49 +225,24 @@ class Engine:
     # Containers.
 
     async def new_user(self) -> int:
-        """A user id that no other box of this `Engine` has, nor any ordinary user of the host.
-
-        Raises:
-            EngineError: the engine does not answer.
-        """
+        """Return a user id that neither another box of this `Engine` nor an ordinary user of the host has."""
         if self._users is None:
             self._users = _MAPPED_USERS if await self.call(self.client.maps_users) else _USERS
         users = self._users
         self._last_user += 1
         return users[self._last_user % len(users)]
 
-    async def launch(self, name: str, config: dict[str, Any], *, best_effort: bool = False) -> Launched:
-        """Create, attach and start a container; if this fails or is cancelled, the container is removed.
-
-        Raises:
-            EngineError: the engine refused, with its reason, or does not answer; or it does not hold one of the
-                limits, unless `best_effort`.
-        """
-        return await self.session.launch(name, config, best_effort)
-
-    def remove(self, container: str) -> concurrent.futures.Future[None]:
-        """Begin to remove a container, running or not; the job ends when it is gone, as it may be already.
-
-        If it is still there after that, a warning names it, and this engine tries again later, at the latest when it is
-        closed.
-        """
-        return self.session.remove(container)
-
     # Threads.
 
-    def submit(self, function: Callable[..., Result], *args: Any) -> concurrent.futures.Future[Result]:
-        """Start a blocking function in a thread; its errors become ours, and `close` waits for it."""
-        return self.session.submit(function, *args)
-
     async def call(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Await a blocking function that uses `client`; its errors become ours."""
-        return await asyncio.wrap_future(self.submit(function, *args))
+        """Run a blocking function that uses `client` in a thread; its errors become ours."""
+        return await asyncio.wrap_future(self.session.submit(function, *args))
 
     async def talk(self, silence: float, function: Callable[..., Result], *args: Any) -> Result:
-        """Await a blocking function whose answer may take minutes, with a `Line` to the engine as its first argument.
+        """Run a blocking function whose answer may take minutes; its first argument is a `Line` to the engine.
 
-        It is given up after `silence` seconds in which the engine sends nothing. When this is cancelled it hangs up at
-        once, and neither `close` nor the end of the program waits for the thread.
+        The function fails after `silence` seconds in which the engine sends nothing. Cancelling this hangs up at once.
+        Neither `close` nor the end of the program waits for the thread.
         """
         line = self.client.line(silence)
         job: concurrent.futures.Future[Result] = concurrent.futures.Future()
@@ -283,7 +250,7 @@ class Engine:
 
         def work() -> None:
             try:
-                job.set_result(translate(function, line, *args))
+                job.set_result(map_errors(function, line, *args))
             except BaseException as error:
                 job.set_exception(error)
             finally:

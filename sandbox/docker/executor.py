@@ -1,7 +1,7 @@
-"""DockerExecutor: code in a container without network, privileges or a writable root, as fast as a local process.
+"""DockerExecutor: code in a container without network, privileges or a writable root.
 
 The engine creates and removes the container (`engine.py`, `options.py`). Everything else goes over one socket to the
-supervisor inside (`host/executor.py`, `guest/supervisor.py`). When this process dies, the socket closes and the box
+supervisor inside (`host/executor.py`, `guest/supervisor.py`). When this process dies, the socket closes, and so the box
 ends.
 """
 
@@ -34,23 +34,23 @@ class DockerExecutor(SupervisedExecutor):
             print((await box.bash("wc -l data.csv")).stdout)
 
     Args:
-        image: any image with Python >= 3.8, by name (its volumes are empty folders here, its USER and WORKDIR are not
-            used); or, as a `Path`, the folder of a Dockerfile, which is built when
-            it has changed. The default is made by `python -m gymnast.sandbox build`.
-        limits: what the box may use.
+        image: the name of an image with Python >= 3.8 (its volumes are empty folders here, and its USER and WORKDIR
+            are not used); or, as a `Path`, the folder of a Dockerfile, which is built when it has changed. The default
+            is made by `python -m gymnast.sandbox build`.
+        limits: the resources that the box may use.
         network: "none"; or "bridge", or the name of another network, which give untrusted code a network.
         runtime: a container runtime that protects more than the shared kernel does, such as "runsc" (gVisor).
-        env: environment variables for the code; nothing of the host's environment is passed on.
-        files: what `/workspace` holds after `start` and each `reset`, by relative path; text is encoded as UTF-8.
-        pull: when to fetch the image from its registry, once for each `Engine` if "always"; the default image is never
-            fetched, and for a Dockerfile's folder this is left out.
-        preload: modules to import before the first session, which then begins with them in no time.
-        read_only: whether the root file system is; a box that can write it is replaced at `reset`.
+        env: environment variables for the code. The host's environment is not passed on.
+        files: the content of `/workspace` after `start` and each `reset`, by relative path; text is encoded as UTF-8.
+        pull: when to fetch the image from its registry; "always" fetches it once for each `Engine`. The default image
+            is never fetched. With a Dockerfile's folder, leave this out.
+        preload: modules to import before the first session, for which their import then takes no time.
+        read_only: whether the root file system is read-only; otherwise `reset` replaces the box.
         seccomp: None for our filter of system calls; a profile as JSON, or "unconfined".
         engine: an `Engine` to share; without one the executor and its clones share their own.
-        best_effort: whether a box may start although the engine does not hold one of its limits. Each is logged then.
-        start_timeout: seconds until the box must be ready, not counting the time in which its image is fetched (given
-            up after 60 s without a word from the engine) or built (after 10 minutes).
+        best_effort: whether a box may start although the engine does not hold one of its limits, which is then logged.
+        start_timeout: seconds until the box must be ready. The time to fetch its image (given up after 60 s without a
+            word from the engine) or to build it (after 10 minutes) does not count.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong type or out of range, or two contradict one another.
@@ -135,7 +135,7 @@ class DockerExecutor(SupervisedExecutor):
             self._has_engine = True
         if self.dockerfile is not None:
             self._image = await dockerfile_image(self.engine, self.dockerfile)
-        elif self.options.image == DEFAULT_IMAGE:  # never from a registry, where the name may be anybody's
+        elif self.options.image == DEFAULT_IMAGE:  # never from a registry, where anybody may own this name
             self._image = await default_image(self.engine)
         else:
             self._image = await self.engine.image(self.options.image, self.pull)
@@ -146,9 +146,8 @@ class DockerExecutor(SupervisedExecutor):
         self._user = await self.engine.new_user()
         image = self._image
         config = container_config(self.options, image.id, own_labels, image.volumes, user=self._user)
-        self._launched = await self.engine.launch(
-            f"gymnast-{uuid.uuid4().hex[:12]}", config, best_effort=self.best_effort
-        )
+        name = f"gymnast-{uuid.uuid4().hex[:12]}"
+        self._launched = await self.engine.session.launch(name, config, self.best_effort)
         reap_once(self.engine)
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
@@ -163,7 +162,7 @@ class DockerExecutor(SupervisedExecutor):
         if "exec python3 failed" not in said:
             return None
         if "Exec format error" in said:
-            return ImageError(f"{self.what} is for another kind of processor than this machine's")
+            return ImageError(f"{self.what} was built for another processor architecture")
         return ImageError(f"{self.what} has no python3 on its PATH")
 
     async def _ran_out_of_memory(self) -> bool:
@@ -178,7 +177,9 @@ class DockerExecutor(SupervisedExecutor):
         if self._launched is None:
             return False
         if self._revival is None or self._revival.done():
-            self._revival = self.engine.submit(self.engine.client.forgive_processor_time, self._launched.container)
+            self._revival = self.engine.session.submit(
+                self.engine.client.forgive_processor_time, self._launched.container
+            )
         return True
 
     def _remove(self) -> concurrent.futures.Future[None] | None:
@@ -186,7 +187,7 @@ class DockerExecutor(SupervisedExecutor):
         if launched is None:
             return None
         launched.socket.close()
-        return self.engine.remove(launched.container)
+        return self.engine.session.remove(launched.container)
 
     async def _release(self, deadline: float) -> None:
         if self._has_engine:
@@ -216,8 +217,8 @@ def _check_image(image: str | Path, pull: str) -> None:
         )
     if pull == "never" and isinstance(image, Path):
         raise ValueError(
-            f"pull='never' is about an image from a registry, and that of the folder {str(image)!r} is built here, "
-            "which fetches what its Dockerfile begins FROM: leave out pull=, or build the image yourself and name it"
+            f"pull='never' is for images from a registry, and that of the folder {str(image)!r} is built here, which "
+            "may fetch the image in its FROM line: leave out pull=, or build the image yourself and name it"
         )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..errors import ImageError
 
-_METHOD = 2  # to be raised when `_make_archive` comes to make another image of the same parts
+_METHOD = 2  # raise this when `make_archive` begins to make another image of the same parts
 
 DOCKERFILES = Path(__file__).with_name("dockerfiles")
 
@@ -52,16 +52,21 @@ _FILES = {
 
 
 def recipe() -> str:
-    """A text that changes when the default image would."""
+    """Return a digest of everything that the default image depends on."""
     parts = (_METHOD, sys.version, platform.machine(), _LEFT_OUT, _TOOLS, _FOLDERS, _FILES)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def make_archive(root: Path, archive: Path) -> None:
+    """Build the image's root file system in `root`, and write it to `archive`, a tar file.
+
+    Raises:
+        ImageError: this machine does not run Linux with glibc.
+    """
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         raise ImageError(
-            "an image can be made of this machine's own programs on Linux with glibc only; "
-            f"build one with a registry: docker build -t my-sandbox {DOCKERFILES / 'python'}"
+            "only Linux with glibc can make an image of its own programs; "
+            f"build one from a registry: docker build -t my-sandbox {DOCKERFILES / 'python'}"
         )
     _make_skeleton(root)
     binaries = [*_copy_python(root), *_copy_tools(root)]
@@ -105,7 +110,7 @@ def _copy_python(root: Path) -> list[Path]:
     library = root / "usr/local/lib" / version
     shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=shutil.ignore_patterns(*_LEFT_OUT))
     extensions = Path(sysconfig.get_config_var("DESTSHARED") or "")
-    if extensions.is_dir() and not (library / "lib-dynload").exists():  # distributions keep them elsewhere
+    if extensions.is_dir() and not (library / "lib-dynload").exists():  # some distributions keep them elsewhere
         shutil.copytree(extensions, library / "lib-dynload", ignore=shutil.ignore_patterns(*_LEFT_OUT))
     return [interpreter, *library.rglob("*.so")]
 
@@ -132,7 +137,7 @@ def _is_binary(path: Path) -> bool:
 
 
 def _copy_libraries(root: Path, binaries: Iterable[Path]) -> list[Path]:
-    """Copy the shared libraries that the binaries need to where the loader looks first."""
+    """Copy the shared libraries that the binaries need into the folder that the loader searches first."""
     listed = subprocess.run(["ldd", *binaries], capture_output=True, text=True, check=False).stdout
     needed = set(re.findall(r"=> (/\S+)", listed))
     loaders = set(re.findall(r"^\s+(/\S+) \(0x", listed, re.MULTILINE))
@@ -145,13 +150,13 @@ def _copy_libraries(root: Path, binaries: Iterable[Path]) -> list[Path]:
     for library in needed:
         copied.append(_inside(root, folder / Path(library).name))
         shutil.copy(os.path.realpath(library), copied[-1])
-    for loader in loaders:
-        shutil.copy(os.path.realpath(loader), _inside(root, Path(loader)))  # never stripped: debuggers and it disagree
+    for loader in loaders:  # these keep their symbols, which debuggers need
+        shutil.copy(os.path.realpath(loader), _inside(root, Path(loader)))
     return copied
 
 
 def _inside(root: Path, path: Path) -> Path:
-    """Where a library of the host goes; /lib is a link to /usr/lib."""
+    """Return the path in the image for a library of the host. In the image, /lib is a link to /usr/lib."""
     parts = path.parts[1:]
     target = root.joinpath(*(("usr", *parts) if parts[0] != "usr" else parts))
     target.parent.mkdir(parents=True, exist_ok=True)

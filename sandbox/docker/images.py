@@ -1,7 +1,8 @@
-"""Images: a small one made of this machine's own Python, without a registry; and any other from a Dockerfile.
+"""Images: the default one, made of this machine's own Python without a registry, and those built from a Dockerfile.
 
 `python -m gymnast.sandbox build` makes the default image: the interpreter and its standard library, Bash and the usual
-command-line tools, and the C libraries that these need. Linux with glibc only; elsewhere build `dockerfiles/python`.
+command-line tools, and the C libraries that these need. That takes Linux with glibc. Elsewhere,
+build `dockerfiles/python`.
 """
 
 from __future__ import annotations
@@ -24,15 +25,11 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_IMAGE = "gymnast-sandbox:latest"
 
-RECIPE_LABEL = "gymnast.recipe"  # of the images that `build` makes: what `recipe` was
+RECIPE_LABEL = "gymnast.recipe"  # on the images that `build` makes; its value is that of `recipe`
 
 
 async def default_image(engine: Engine) -> Image:
-    """The default image.
-
-    Raises:
-        ImageError: it has not been made yet.
-    """
+    """Return the default image; ImageError if it has not been made yet."""
     try:
         return await engine.image(DEFAULT_IMAGE, "never")
     except ImageError:
@@ -43,10 +40,10 @@ async def default_image(engine: Engine) -> Image:
 
 
 async def build(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
-    """Make an image of this machine's Python and command-line tools; it replaces an earlier one of this name.
+    """Make an image of this machine's Python and command-line tools. It replaces an earlier image of this name.
 
     Raises:
-        ImageError: this machine is no Linux with glibc, or the name is empty.
+        ImageError: this machine does not run Linux with glibc, or the name is empty.
         EngineError: the engine does not answer, or refuses the name.
     """
     _check_name(name)
@@ -64,11 +61,7 @@ async def build(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
 
 
 async def build_if_changed(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
-    """Make the image unless it is there, of this Python and by this recipe.
-
-    Raises:
-        ImageError, EngineError: as `build`.
-    """
+    """Make the image, unless the engine has one that was made of this Python by this recipe; raises as `build` does."""
     try:
         found = await engine.image(name, "never")
     except ImageError:
@@ -77,11 +70,11 @@ async def build_if_changed(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
 
 
 async def build_image(name: str = DEFAULT_IMAGE) -> Image:
-    """Make the image unless it is there, with a connection to the engine of its own; takes seconds the first time.
+    """Make the image unless the engine has it. The first time takes some seconds.
 
     Raises:
-        ImageError: this machine is no Linux with glibc.
-        EngineError: no engine answers, or it may not be used; the message says what to do.
+        ImageError: this machine does not run Linux with glibc.
+        EngineError: no engine answers, or this user may not use it; the message says what to do.
     """
     async with Engine() as engine:
         return await build_if_changed(engine, name)
@@ -91,7 +84,7 @@ async def build_dockerfile(engine: Engine, folder: str | Path, name: str) -> Ima
     """Build an image from the folder of a Dockerfile, as `docker build -t NAME FOLDER` does.
 
     Raises:
-        ImageError: the build failed, and the message ends with the build's last lines; or the name is empty.
+        ImageError: the build failed (the message ends with its last lines), or the name is empty.
         EngineError: the engine does not answer, or refuses the name.
     """
     _check_name(name)
@@ -109,11 +102,7 @@ async def build_dockerfile(engine: Engine, folder: str | Path, name: str) -> Ima
 
 
 async def dockerfile_image(engine: Engine, folder: Path) -> Image:
-    """The image of a Dockerfile's folder, built unless it has been built of the same files before.
-
-    Raises:
-        ImageError, EngineError: as `build_dockerfile`.
-    """
+    """Return the image of a Dockerfile's folder. It is built once for each content of the folder."""
     name = f"gymnast-dockerfile:{await asyncio.to_thread(_digest, folder)}"
     async with engine.lock(f"building {name}"):
         try:

@@ -1,4 +1,4 @@
-"""The owner of a container: written into its labels, and read by the reaper to find the containers of dead owners."""
+"""The labels of a container: they name its owner, and the reaper reads them to find containers of dead owners."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 LABEL = "gymnast.sandbox"
 
 _SLACK = 60.0  # seconds after its lifetime in which a container may still end itself
-_STARTING = 150.0  # seconds in which an owner starts what it has created, or gives it up: three calls, and slack
-_ALIVE = ("running", "paused", "restarting")  # states of a container that code may be in
+_STARTING = 150.0  # seconds in which an owner starts a container or gives it up: three calls of the engine, and slack
+_ALIVE = ("running", "paused", "restarting")  # states of a container in which code may run
 
 
 def labels(lifetime: float) -> dict[str, str]:
-    """The labels of a container that this process makes now."""
+    """Return the labels for a container of this process."""
     pid = os.getpid()
     return {
         LABEL: "1",
@@ -29,14 +29,14 @@ def labels(lifetime: float) -> dict[str, str]:
 
 
 def is_abandoned(found: dict[str, str], *, state: str, age: float) -> bool:
-    """Whether the owner in these labels is certainly dead or has given up the container, or its lifetime is over.
+    """Whether the owner of a container is certainly dead or has given it up, or the container's lifetime is over.
 
-    A process number means something only on its own machine, between two boots, in one namespace; an owner elsewhere
-    is left to the lifetime.
+    A process id is valid only on its own machine, between two boots, in one namespace. The container of an owner
+    elsewhere is abandoned when its lifetime is over.
 
     Args:
-        found: a container's labels.
-        state: what the engine says of the container, such as "running".
+        found: the container's labels.
+        state: the engine's word for the container's state, such as "running".
         age: seconds since the engine created it, by the engine's clock.
     """
     label = {key.removeprefix(f"{LABEL}."): value for key, value in found.items()}
@@ -49,10 +49,10 @@ def is_abandoned(found: dict[str, str], *, state: str, age: float) -> bool:
     if label.get("host") != platform.node() or not _boot_id():
         return False
     if state == "created" and age > _STARTING:
-        return True  # its owner was not told of it
+        return True  # its owner never learnt of it
     if label.get("boot") != _boot_id():
-        # Either this machine was started anew since, and nothing runs that ran before; or it is another machine of the
-        # same name, which may use this engine through a forwarded socket.
+        # Either this machine was booted since, and no earlier process runs. Or the owner is on another machine of the
+        # same name, which uses this engine through a forwarded socket.
         return state not in (*_ALIVE, "created")
     if label.get("namespace") != _pid_namespace():
         return False
@@ -73,7 +73,7 @@ def _pid_namespace() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process was started: tells it from a later one with the same number; "" if there is none."""
+    """Return the start time of a process, which no later process with its id shares; "" if there is no process."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return fields[19] if fields and fields[0] != "Z" else ""
 

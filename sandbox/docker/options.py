@@ -1,7 +1,7 @@
-"""The request for a container: one table that holds every measure of protection. Nothing here speaks to the engine.
+"""The request for a container, with every measure of protection. Nothing here talks to the engine.
 
-The code runs as an ordinary user without capabilities, another one in each box. Only the supervisor is the container's
-root, with three capabilities: to start processes as that user (SETUID, SETGID) and to end them (KILL).
+The code runs as an ordinary user without capabilities, a different one in each box. Only the supervisor is the
+container's root. It has three capabilities: to start processes as that user (SETUID, SETGID), and to end them (KILL).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ HOSTNAME = "sandbox"
 
 _CPU_PERIOD = 100_000  # microseconds, in which the processes of a box get `cpus` times as much processor time
 
-# An empty file takes about 1 KiB of the box's memory, in /workspace and in /tmp: a quarter of it may be such.
+# An empty file takes about 1 KiB of the box's memory. So empty files in /workspace and /tmp take at most a quarter.
 _MEMORY_PER_INODE = 8 << 10
 
 
 @cache
 def default_seccomp() -> str:
-    """Return our own filter of system calls, in the form that the engine takes."""
+    """Return our filter of system calls, in the engine's format."""
     return json.dumps(json.loads(Path(__file__).with_name("seccomp.json").read_text("utf-8")))
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class BoxOptions:
-    """Every measure of protection that `Limits` does not hold. The last six are the same for every box.
+    """Every measure of protection beside `Limits`. The last six are the same for every box.
 
-    Hashable, as boxes with equal options are interchangeable.
+    Hashable: boxes with equal options are interchangeable.
     """
 
     image: str
@@ -63,21 +63,21 @@ def container_config(
     *,
     user: int = 1000,
 ) -> dict[str, Any]:
-    """The body of the engine's request to create the container (`POST /containers/create`).
+    """Return the body of the request that creates the container (`POST /containers/create`).
 
     Args:
         options: the measures of protection.
         image: its id.
         labels: of the container.
-        volumes: folders that the image declares as volumes.
-        user: the id of the code's user. The kernel counts some things per user id (inotify instances, pipe pages,
-            queued signals), so boxes that share an id can starve one another.
+        volumes: the folders that the image declares as volumes.
+        user: the id of the code's user. Boxes with the same id could starve one another, as the kernel counts some
+            things per user id (inotify instances, pipe pages, queued signals).
     """
     return {
         "Image": image,
         "Entrypoint": ["python3", "-u", "-c", BOOT],
         "Cmd": [],
-        "User": "0:0",  # of the supervisor; the image's USER is meant for its own entrypoint, which is replaced
+        "User": "0:0",  # for the supervisor; the image's USER belongs to its own entrypoint, which this replaces
         "WorkingDir": "/",
         "Hostname": HOSTNAME,
         "Labels": labels,
@@ -86,7 +86,7 @@ def container_config(
         "AttachStdout": True,
         "AttachStderr": True,
         "OpenStdin": True,
-        "StdinOnce": True,  # the container's input ends with our connection, hence with our death
+        "StdinOnce": True,  # the container's input ends with our connection, and so when we die
         "Tty": False,
         "HostConfig": _host_config(options, volumes, user),
     }
@@ -107,12 +107,12 @@ def _host_config(options: BoxOptions, volumes: list[str], user: int) -> dict[str
         ],
         "PidsLimit": limits.pids,
         "Memory": memory,
-        "MemorySwap": memory,  # memory and swap together, that is no swap
+        "MemorySwap": memory,  # memory and swap together: there is no swap
         "CpuPeriod": _CPU_PERIOD,
         "CpuQuota": int(limits.cpus * _CPU_PERIOD),
         "IpcMode": options.ipc,
         "CgroupnsMode": "private",  # else /sys/fs/cgroup may show the host's root, which counts no killed processes
-        # A closed connection would keep its port for a minute, beyond a reset.
+        # Otherwise a closed connection would keep its port for a minute, even after a reset.
         "Sysctls": {"net.ipv4.tcp_max_tw_buckets": "0"},
         "ShmSize": size_of(limits.shm),
         "Ulimits": [
@@ -126,7 +126,7 @@ def _host_config(options: BoxOptions, volumes: list[str], user: int) -> dict[str
         "Binds": list(options.mounts),
     }
     if options.network == NO_NETWORK:
-        config["ExtraHosts"] = [f"{HOSTNAME}:127.0.0.1"]  # the engine knows no address of a box without a network
+        config["ExtraHosts"] = [f"{HOSTNAME}:127.0.0.1"]  # otherwise the box could not resolve its own name
     if options.runtime is not None:
         config["Runtime"] = options.runtime
     return config
@@ -136,7 +136,7 @@ def _tmpfs(limits: Limits, volumes: list[str], user: int) -> dict[str, str]:
     common = "rw,nosuid,nodev"
     inodes = min(limits.max_inodes, size_of(limits.memory) // _MEMORY_PER_INODE)
     return {
-        # An image's volumes would be folders on the host's disk, without a limit. In /dev/mqueue the code could make
+        # Volumes of the image would be folders on the host's disk, without a limit. /dev/mqueue would let the code make
         # message queues.
         **dict.fromkeys([*volumes, "/dev/mqueue"], f"{common},noexec,size=64k,mode=0555"),
         WORKSPACE: f"{common},exec,size={size_of(limits.workspace)},nr_inodes={inodes},uid={user},gid={user},mode=0700",
@@ -146,7 +146,7 @@ def _tmpfs(limits: Limits, volumes: list[str], user: int) -> dict[str, str]:
 
 
 def box_settings(options: BoxOptions, user: int) -> dict[str, Any]:
-    """The settings of the supervisor, its first message."""
+    """Return the supervisor's settings, which are its first message."""
     return supervisor_settings(
         options.limits,
         workspace=WORKSPACE,

@@ -1,7 +1,7 @@
 """Removes containers whose owner is dead.
 
-A box ends by itself when its owner dies. This is for the rest: a machine that lost power, an engine that was stopped
-in between, a container that was created and never started.
+A box ends by itself when its owner dies. Some containers stay all the same: the machine lost power, the engine was
+stopped at that moment, or the container was created and never started.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 
 from ..errors import EngineError
 from .client import Client
-from .connect import translate
+from .connect import map_errors
 from .engine import Engine
 from .labels import is_abandoned
 
@@ -18,21 +18,21 @@ logger = logging.getLogger(__name__)
 
 
 async def reap(engine: Engine) -> list[str]:
-    """Remove every container whose owner is dead or whose lifetime is over; returns the names of those removed.
+    """Remove every container whose owner is dead or whose lifetime is over, and return their names.
 
-    One that cannot be removed is logged as a warning, and does not stand in the way of the others.
+    A container that cannot be removed is named in a warning.
 
     Raises:
-        EngineError: the engine does not say which containers there are.
+        EngineError: the engine does not list its containers.
     """
     return await engine.call(_reap, engine.client)
 
 
 def reap_once(engine: Engine) -> None:
-    """Do so in the background, the first time that this engine is asked to."""
+    """Reap in the background, once for each engine."""
     if not engine.reaped:
         engine.reaped = True
-        engine.submit(_reap_or_log, engine.client)
+        engine.session.submit(_reap_or_log, engine.client)
 
 
 def _reap(client: Client) -> list[str]:
@@ -42,10 +42,10 @@ def _reap(client: Client) -> list[str]:
         age = now - found["Created"]
         if not is_abandoned(found.get("Labels") or {}, state=found["State"], age=age):
             continue
-        names = found.get("Names") or [found["Id"][:12]]  # one that is half removed has lost its name
+        names = found.get("Names") or [found["Id"][:12]]  # a half-removed container has no name
         name = names[0].lstrip("/")
         try:
-            translate(client.remove, found["Id"])
+            map_errors(client.remove, found["Id"])
         except EngineError as error:
             logger.warning("the abandoned container %s was not removed: %s", name, error)
         else:
@@ -57,7 +57,7 @@ def _reap_or_log(client: Client) -> None:
     try:
         removed = _reap(client)
     except Exception as error:
-        logger.warning("abandoned containers were not looked for: %s", error)
+        logger.warning("the search for abandoned containers failed: %s", error)
     else:
         if removed:
             logger.info("removed %d containers of dead owners: %s", len(removed), ", ".join(removed))

@@ -1,1 +1,1 @@
-"""What runs inside a box: the standard library of Python >= 3.8 only, and imports of this room only."""
+"""The program that runs inside a box. It imports only itself and the standard library of Python >= 3.8."""

@@ -144,7 +144,7 @@ def empty(path: str) -> None:
         os.chmod(path, 0o700)
         _forget_attributes(path)
     os.chdir(path)
-    waiting = [_unlink_files()]  # for each level, the directories that are still to be removed
+    waiting = [_unlink_files()]  # for each level, the directories still to be removed
     names: list[bytes] = []  # the path to the current directory
     while True:
         if waiting[-1]:
@@ -171,7 +171,7 @@ def _forget_attributes(path: str) -> None:
             raise
         return
     for name in names:
-        if not name.startswith("security."):  # those belong to the system
+        if not name.startswith("security."):  # the system's own
             os.removexattr(path, name)
 
 

@@ -25,9 +25,9 @@ class Host:
     Args:
         loop: the supervisor's event loop.
         decoder: the decoder of standard input.
-        frames: requests that have come already.
-        end: the moment of time.monotonic() at which the lifetime of the box is over.
-        shut_down: ends the box, for a reason.
+        frames: the requests so far.
+        end: when the lifetime of the box is over, by time.monotonic().
+        shut_down: ends the box, and logs the reason.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class Host:
         self._frames = frames
         self._end = end
         self._shut_down = shut_down
-        for stream in (_REQUESTS, _ANSWERS):  # a host that does not read must not keep the box from its end
+        for stream in (_REQUESTS, _ANSWERS):  # the box must end in time even if the host does not read
             os.set_blocking(stream, False)
         loop.watch(_REQUESTS, self._on_requests)
 
     def next(self, deadline: float) -> tuple[dict[str, Any], bytes]:
-        """Wait for the next request; the box ends if none has come by then."""
+        """Wait for the next request. If there is no request by the deadline, the box ends."""
         deadline = min(deadline, self._end)
         while not self._frames:
             if time.monotonic() >= deadline:
@@ -57,7 +57,7 @@ class Host:
         return self._frames.popleft()
 
     def reply(self, answer: dict[str, Any], parts: list[bytes]) -> None:
-        """Send an answer, with a payload of so many parts."""
+        """Send an answer whose payload consists of these parts."""
         answer["lengths"] = [len(part) for part in parts]
         data = memoryview(encode(answer, b"".join(parts)))
         while data:
@@ -69,7 +69,7 @@ class Host:
                 self._shut_down("its owner is gone")
 
     def _await_room(self) -> None:
-        """Wait until the host has read something, unless it dies or the box's time is over."""
+        """Wait until the host has read something. The box ends if the host dies, or when its lifetime is over."""
         if time.monotonic() >= self._end:
             self._shut_down("its lifetime is over")
         self._loop.watch(_ANSWERS, lambda: None, select.EPOLLOUT)

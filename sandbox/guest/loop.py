@@ -15,8 +15,8 @@ from typing import Any
 _CHUNK = 1 << 16
 _EVENTS = 16  # taken from the kernel at a time
 _LONGEST_WAIT = 86400.0  # seconds; the kernel refuses to wait for more than 24 days
-_LARGEST_PIPE = 1 << 20  # bytes that a pipe can hold, hence the most that was written before a reply and not yet read
-_DEATH_SECONDS = 2.0  # a killed process is gone long before that
+_LARGEST_PIPE = 1 << 20  # bytes that a pipe can hold: so much output may come before a reply and be still unread
+_DEATH_SECONDS = 2.0  # far more than a killed process needs to end
 
 
 class Loop:
@@ -63,8 +63,8 @@ class Loop:
                 call()
 
     def expect(self, pid: int) -> None:
-        """Keep the wait status of this child, once it ends. Orphans become children too; theirs are dropped."""
-        self.exits.pop(pid, None)  # that of an earlier process with this number
+        """Keep the wait status of this child when it ends. Those of orphans, which become children too, are dropped."""
+        self.exits.pop(pid, None)  # of an earlier process with this id
         self._expected.add(pid)
 
     def reap(self) -> None:
@@ -82,7 +82,7 @@ class Loop:
                 self.exits[pid] = status
 
     def await_exit(self, pid: int, seconds: float = _DEATH_SECONDS) -> bool:
-        """Wait for the end of an expected child; return whether it came in time."""
+        """Wait for an expected child to end; return whether it did so in time."""
         deadline = time.monotonic() + seconds
         while pid not in self.exits and time.monotonic() < deadline:
             self.pump(deadline)
@@ -119,7 +119,7 @@ class Capture:
         return size
 
     def take(self) -> tuple[bytes, bytes, int]:
-        """Read what is in the pipe now; return the head, the tail, and the number of bytes dropped between them."""
+        """Empty the pipe; return the head, the tail, and the number of bytes dropped between them."""
         stop = self.seen + _LARGEST_PIPE
         while self.seen < stop and self.read():
             pass

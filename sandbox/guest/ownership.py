@@ -1,7 +1,7 @@
-"""What belongs to a box: the processes that the supervisor may signal, and the folders that it may empty.
+"""The processes that the supervisor may signal, and the folders that it may empty.
 
 `Container` owns everything in a container; `Descendants` owns a part of a machine that belongs to others. Both have the
-same methods, and the supervisor does not ask which one it has.
+same methods.
 Runs inside the box: standard library only, Python >= 3.8.
 """
 
@@ -22,8 +22,8 @@ from .files import empty, empty_memory
 
 _SET_CHILD_SUBREAPER = 36  # of prctl(2)
 _MOVED = "the box's folder is not where it was; what is there now was left alone"
-_DEATH_SECONDS = 3.0  # for the last descendants to go; killed ones are gone long before
-_COUNTERS = (  # of version 2 of control groups, then of version 1: OOM kills, memory, and the names of what is in use
+_DEATH_SECONDS = 3.0  # far more than killed descendants need to end
+_COUNTERS = (  # of control groups, version 2 and version 1: OOM kills, memory, and the names of its relevant fields
     ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.stat", (b"anon", b"shmem")),
     ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory/memory.stat", (b"rss", b"shmem")),
 )
@@ -42,7 +42,7 @@ class Container:
 
     def confine(self) -> None:
         """Turn the calling process, which was just forked, into one of the code's: it loses every privilege."""
-        # The code must be killed for memory before the supervisor. Refused where the number is higher already.
+        # The kernel must kill the code for memory before the supervisor. It refuses to lower the number.
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")
         os.setgroups([])
@@ -54,23 +54,23 @@ class Container:
         return processes.everyone() - {1, os.getpid()}
 
     def signal(self, pids: Iterable[int], number: int) -> None:
-        """Signal some of the processes. If one has ended and its number was used again, the new one is ours too."""
+        """Signal processes. If the id of one has been used again, the new process belongs to the box too."""
         processes.send(pids, number)
 
     def kill_all(self) -> None:
         """Send SIGKILL to every process of the code."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)  # one step for the kernel: no fork gets away
+            os.kill(-1, signal.SIGKILL)  # one step for the kernel: no fork escapes
 
     def wipe(self) -> None:
         """Remove the code's files. Called as the code's user when no other process of it is running."""
         empty_memory()
 
     def clean_up(self) -> None:
-        """Do nothing before the supervisor ends: the kernel then kills the rest, and the files are in memory."""
+        """Do nothing: when the supervisor ends, the kernel kills the rest, and the files are in memory."""
 
     def oom_kills(self) -> int:
-        """Return how many processes of the box were killed for memory so far; 0 where there is no counter."""
+        """Return how many processes of the box have been killed for memory; 0 if the kernel does not count them."""
         if self._events < 0:
             return 0
         _, _, rest = os.pread(self._events, 4096, 0).partition(b"oom_kill ")
@@ -85,7 +85,7 @@ class Container:
             return sum(int(value) for name, value in pairs if name in self._names)
 
     def leftovers(self) -> str:
-        """Name what outlives processes and files: System V objects, which our seccomp profile forbids."""
+        """Say whether System V objects are left, which our seccomp profile forbids; "" if not."""
         for kind in ("shm", "sem", "msg"):
             with contextlib.suppress(FileNotFoundError), open("/proc/sysvipc/" + kind, "rb") as file:
                 if len(file.readlines()) > 1:
@@ -96,22 +96,22 @@ class Container:
 class Descendants:
     """Owns one folder, and the processes that descend from the supervisor. The code runs as the same user.
 
-    Orphans become the supervisor's children, so none escapes. Signals go to descendants only. Only the very folder that
-    was made here is ever emptied: the code may have put another folder, or a link, in its place.
+    Orphans become the supervisor's children, so no descendant escapes. Only the folder that was made here is ever
+    emptied: the code may have put another folder, or a link, in its place.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
         own = settings["local"]
         self.root: str = own["root"]
         self.folders = [os.path.relpath(path, self.root) for path in (settings["workspace"], own["tmp"])]
-        # An image may lack these two modules. They are imported only here, where the whole standard library is there.
+        # An image may lack these two modules; a host has the whole standard library.
         self._resource = importlib.import_module("resource")
         self._rlimits = [(getattr(self._resource, name), value) for name, value in own["rlimits"].items()]
         prctl = importlib.import_module("ctypes").CDLL(None, use_errno=True).prctl
         if prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise OSError("this kernel does not give orphans to a subreaper")
         os.mkdir(self.root, 0o700)
-        self._held = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)  # so that no other folder gets its inode number
+        self._held = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)  # so that its inode number is not reused
         for name in self.folders:
             os.mkdir(os.path.join(self.root, name), 0o700)
         status = os.fstat(self._held)
@@ -130,12 +130,12 @@ class Descendants:
     def processes(self) -> set[int]:
         """Every descendant, zombies included.
 
-        None escapes a look: each descends from a child of the supervisor, and only the supervisor reaps that child.
+        All are found: each descends from a child of the supervisor, and only the supervisor reaps that child.
         """
         return processes.descendants(os.getpid())
 
     def signal(self, pids: Iterable[int], number: int) -> None:
-        """Signal those of the processes that are descendants now."""
+        """Signal the processes among these that are descendants now."""
         processes.send(pids, number, under=os.getpid())
 
     def kill_all(self) -> None:
@@ -154,7 +154,7 @@ class Descendants:
         """Empty the two folders. Called when no other process of the code is running.
 
         Raises:
-            OSError: something else is in the place of our folder; nothing was removed.
+            OSError: our folder has been replaced; nothing was removed.
         """
         for name in self.folders:
             self._enter_root()
@@ -176,22 +176,20 @@ class Descendants:
                     pass
             time.sleep(0.0003)
         with contextlib.suppress(OSError):
-            self.wipe()  # opens folders that their owner may not enter
-        with contextlib.suppress(OSError):
             self._enter_root()
             empty(self.root)
             os.rmdir(self.root)
 
     def oom_kills(self) -> int:
-        """Return 0: nothing counts for these processes alone."""
+        """Return 0: the kernel has no counter for these processes alone."""
         return 0
 
     def memory(self) -> int:
-        """Return 0: nothing counts for these processes alone."""
+        """Return 0: the kernel has no counter for these processes alone."""
         return 0
 
     def leftovers(self) -> str:
-        """Return "": the machine's System V objects may be anybody's."""
+        """Return "": System V objects on this machine may belong to others."""
         return ""
 
     def _enter_root(self) -> None:

@@ -85,7 +85,7 @@ def replace(path: str, arguments: list[str]) -> None:
 
 
 def everyone() -> set[int]:
-    """Return every process that can be seen."""
+    """Return the ids of all visible processes."""
     return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
@@ -121,7 +121,7 @@ def descendants(root: int) -> set[int]:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat from the state on (index 0); none if the process is gone."""
+    """Return the fields of /proc/PID/stat from the state on (index 0); [] if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -130,12 +130,12 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def send(pids: Iterable[int], number: int, *, under: int = 0) -> None:
-    """Signal processes. Skip those that are gone, and those that became another user's (as `sudo` does).
+    """Signal processes. Skip processes that have ended, and those of another user (such as `sudo`).
 
     Args:
         pids: the processes.
         number: the signal.
-        under: a process from which they must descend at this moment; a number may have been reused for a stranger.
+        under: signal only descendants of this process; meanwhile an id may belong to a process of somebody else.
     """
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -147,7 +147,7 @@ def send(pids: Iterable[int], number: int, *, under: int = 0) -> None:
 
 def _send_to_descendant(pid: int, number: int, root: int) -> None:
     try:
-        handle = os.pidfd_open(pid)  # holds the process that has the number now, and no later one
+        handle = os.pidfd_open(pid)  # refers to this process, even if its id is used again
     except (AttributeError, OSError):  # Python 3.8, or an old kernel
         if _descends(pid, root):
             os.kill(pid, number)

@@ -12,25 +12,21 @@ import struct
 from typing import Any
 
 MAX_HEADER = 256 << 10  # bytes
-MAX_PAYLOAD = 72 << 20  # the largest file, and room for what goes with it
+MAX_PAYLOAD = 72 << 20  # bytes: the largest file is smaller
 
 _LENGTHS = struct.Struct(">II")
 
-PIECE = 2 << 20  # bytes of a file in one frame: a small box has no memory for a copy of a large file
+PIECE = 2 << 20  # bytes of a file in one frame: a small box has no memory to copy a large file
 SESSIONS = ("python", "bash")  # the operations that run code
-MAX_LISTED = 100_000  # files in one listing; the host reads more of them in too long a time
+MAX_LISTED = 100_000  # files in one listing; more would keep the host busy for too long
 
 
 class ProtocolError(ValueError):
-    """The peer sent something else than a valid frame; the stream cannot be used any more."""
+    """The peer sent bytes that are not a valid frame. The stream cannot be used any more."""
 
 
 def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
-    """One frame.
-
-    Raises:
-        ValueError: the header or the payload is too large.
-    """
+    """Return a frame; ValueError if the header or the payload is too large."""
     text = json.dumps(header).encode("ascii")
     if len(text) > MAX_HEADER or len(payload) > MAX_PAYLOAD:
         raise ValueError(
@@ -41,7 +37,7 @@ def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
 
 
 class Decoder:
-    """Makes frames from bytes as they arrive; lengths are checked before anything is buffered for them."""
+    """Makes frames from bytes as they arrive. It checks the lengths before it buffers the rest."""
 
     def __init__(self, *, max_header: int = MAX_HEADER, max_payload: int = MAX_PAYLOAD) -> None:
         self.max_header = max_header
@@ -49,10 +45,10 @@ class Decoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
-        """The frames that these bytes complete.
+        """Return the frames that these bytes complete.
 
         Raises:
-            ProtocolError: a length is over its limit, or a header is no JSON object.
+            ProtocolError: a length is over its limit, or a header is not a JSON object.
         """
         self._buffer += data
         frames, start = [], 0
@@ -78,9 +74,9 @@ def _parse(text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"a frame's header is no JSON: {text[:80]!r}") from error
+        raise ProtocolError(f"a frame's header is not JSON: {text[:80]!r}") from error
     if not isinstance(header, dict):
-        raise ProtocolError(f"a frame's header is no JSON object: {text[:80]!r}")
+        raise ProtocolError(f"a frame's header is not a JSON object: {text[:80]!r}")
     return header
 
 

@@ -102,7 +102,7 @@ def _ignore_interrupts() -> None:
             _set_handler(_SIGINT, _nothing)
             return
         except KeyboardInterrupt:
-            pass  # it arrived just before; once is enough
+            pass  # it came just before the new handler: try again
 
 
 def _nothing(number: int, frame: Any) -> None:
@@ -183,7 +183,7 @@ def _flush() -> None:
 
 
 def new_nonce() -> bytes:
-    """Return 16 bytes of text that nobody can guess; a reply has to repeat those of its request."""
+    """Return 16 random bytes of text. A reply must repeat the nonce of its request."""
     return os.urandom(8).hex().encode()
 
 

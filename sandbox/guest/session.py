@@ -53,7 +53,7 @@ class Session:
         self.loop = box.loop
         self.pid = 0
         self.lost = False  # whether the state was lost since the last answer
-        self.fault = ""  # what is wrong with the channel
+        self.fault = ""  # the reason why the channel cannot be used
         self.reply: dict[str, Any] | None = None
         self.nonce = b""
 
@@ -80,7 +80,7 @@ class Session:
         raise NotImplementedError
 
     def _interrupt_children(self, began: int) -> None:
-        """Interrupt the processes that the call has started; those of earlier calls go on."""
+        """Interrupt the processes that the call has started. Processes of earlier calls go on."""
         young = processes.started_since(began, processes.descendants(self.pid))
         self.box.owned.signal(young, signal.SIGINT)
 
@@ -118,7 +118,7 @@ class Session:
         """End the process and its group; the state is lost."""
         if self.pid not in self.loop.exits:
             for kill in (os.killpg, os.kill):
-                with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have become another user's
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # it may be another user's by now
                     kill(self.pid, signal.SIGKILL)
             self.loop.await_exit(self.pid)
         self.forget()
@@ -187,8 +187,8 @@ class Session:
     def _await_reply(self, timeout: float, began: int) -> bool:
         """Wait for the reply or the end of the process; return whether the code was interrupted.
 
-        At the deadline the code is interrupted, and once more in the middle of the grace: the first SIGINT may have
-        come before the code began. After the grace nobody waits any longer.
+        At the deadline the code is interrupted, and again after half of the grace: the first SIGINT may have come
+        before the code began. After the grace this returns in any case.
         """
         interrupted, deadline, again = False, time.monotonic() + timeout, math.inf
         while self.reply is None and not self.fault and self.pid not in self.loop.exits:
@@ -242,7 +242,7 @@ class Session:
             if not self.nonce:
                 raise ProtocolError("it replied without a request")
             self.feed(data)
-        except Exception as error:  # hostile bytes may cause an error that we did not foresee
+        except Exception as error:  # hostile bytes may cause errors that we did not foresee
             self._tampered(f"{type(error).__name__}: {error}")
         if self.reply is not None:
             self.nonce = b""

@@ -55,7 +55,7 @@ class Supervisor:
     # The host's requests.
 
     def serve(self) -> None:
-        """Prepare the box, tell the host that it is ready, and answer requests for ever."""
+        """Prepare the box, tell the host that it is ready, and answer requests until the box ends."""
         os.environ.update(self.settings["environment"])  # preloaded modules may read it when they are imported
         for name in self.settings["preload"]:
             try:
@@ -100,7 +100,7 @@ class Supervisor:
 
         answer, data = self._in_child(work)
         if "obstructed" in answer and not self.loop.interrupted:
-            self.kill_everything()  # the code used up all processes or the memory, or killed the child
+            self.kill_everything()  # the code has used up the processes or the memory, or killed the child
             answer, data = self._in_child(work)
         answer.pop("obstructed", None)
         return answer, [data]
@@ -115,7 +115,7 @@ class Supervisor:
         return pid
 
     def kill_since(self, began: int) -> bool:
-        """Kill the processes that were started since a moment; return False if everything had to be killed for it."""
+        """Kill the processes that were started since a moment; return False if all had to be killed for that."""
         kept = {self.python.pid, self.shell.pid}
         killed: set[int] = set()
         deadline = time.monotonic() + 2.0

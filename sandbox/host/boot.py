@@ -1,6 +1,6 @@
-"""The start of a box: a short program as its command, and the guest's source over its standard input.
+"""The start of a supervisor: a short program as its command, and the guest's source over its standard input.
 
-So neither the image, nor a mount, nor an argument holds anything of ours.
+So any image with a Python will do: nothing of ours is in the image, in a mount or in an argument.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib.resources import files
 
 _PACKAGE = "gymnast_guest"  # the name of the room `guest` inside the box
 
-# Any Python 3 can parse this much, so an old one is refused with a message.
+# Any Python 3 can parse this program, so an old one is refused with a message.
 BOOT = """
 import os, sys
 def unfit(missing):

@@ -29,8 +29,8 @@ class Box:
     Args:
         connection: to the supervisor.
         limits: of the box.
-        unreported: the sessions that have lost their state without a result that says so. A new box inherits the set.
-        revive: begins to help a box with an overdue answer, and returns whether there is any help.
+        unreported: the sessions that have lost their state, while no result has said so; shared with later boxes.
+        revive: begins to help a box whose answer is overdue, or returns False.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Box:
     async def execute(self, operation: str, source: str, timeout: float) -> ExecutionResult:
         """Run code in one of the two sessions; the duration is for the caller to fill in."""
         data = source.encode("utf-8", "surrogatepass")
-        problem = ""  # for which no session could even read the code
+        problem = ""  # because of which no session could read the code
         if len(data) > size_of(self.limits.max_code):
             problem = f"the code has {len(data)} bytes, Limits.max_code is {self.limits.max_code}\n"
         elif operation == "bash" and b"\0" in data:
@@ -126,7 +126,7 @@ class Box:
         return answer.content
 
     async def _interrupt(self, number: int, reply: asyncio.Future[Answer[Any]], operation: str) -> None:
-        """End a request whose caller has gone; a box that does not end it is given up."""
+        """End a request that was cancelled. If the box does not end it, end the connection."""
         self.connection.interrupt(number)
         try:
             answer = await self._in_patience(reply, self.limits.grace + MARGIN, helped=True)
@@ -140,12 +140,12 @@ class Box:
     async def _in_patience(
         self, reply: asyncio.Future[Answer[Content]], patience: float, helped: bool
     ) -> Answer[Content]:
-        """Await an answer; SandboxLostError after some seconds in which nothing of it came and no help helped."""
+        """Await an answer. SandboxLostError if nothing of it came within `patience` seconds, nor with help."""
         loop, looks, received = asyncio.get_running_loop(), 0, self.connection.received
         end = loop.time() + patience + REVIVAL_SECONDS
 
         def expire() -> None:
-            # After a stall of this loop a long answer may be here in part: go on as long as more of it comes.
+            # This loop may have stalled while a long answer came: wait on as long as more of it comes.
             nonlocal alarm, received, looks
             if self.connection.received > received and looks < _MORE_LOOKS:
                 received, looks = self.connection.received, looks + 1

@@ -1,6 +1,6 @@
-"""The host's end of a box: frames over a socket to the supervisor.
+"""The host's connection to a supervisor: frames over a socket.
 
-`AttachedConnection` is for the socket that an engine attaches to a container's standard streams.
+`AttachedConnection` reads the socket that an engine attaches to a container's standard streams.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..guest.protocol import Decoder, ProtocolError, encode, split
 from .messages import Header, Ready, decode_ready, decode_retire, shown
 
 Content = TypeVar("Content")
-Decode = Callable[[Header, list[bytes]], Content]  # of a header and the parts of the payload
+Decode = Callable[[Header, list[bytes]], Content]  # takes a header and the parts of the payload
 
 _STREAM_HEADER = 8  # a stream's number, three zeros, and a u32 length, before every piece
-_STDERR_TAIL = 4096  # bytes kept of what the supervisor says when it breaks
+_STDERR_TAIL = 4096  # bytes kept of the supervisor's standard error
 
 
 @dataclass(slots=True, frozen=True)
@@ -35,13 +35,13 @@ class Answer(Generic[Content]):
 
 
 class Connection(asyncio.Protocol):
-    """Sends requests and gives each the answer with its id. Any other message ends the connection."""
+    """Sends requests, and matches answers to them by id. Any other message ends the connection."""
 
     def __init__(self, max_payload: int) -> None:
-        self.lost: str | None = None  # the reason why nothing can be sent any more
+        self.lost: str | None = None  # the reason why no more requests can be sent
         self.ended = False  # by the box, and not by `abort`
         self.on_end: Callable[[], None] | None = None  # called when the box has ended
-        self.received = 0  # bytes
+        self.received = 0  # bytes so far
         self._stderr = bytearray()
         self._decoder = Decoder(max_payload=max_payload)
         self._transport: asyncio.Transport | None = None
@@ -51,33 +51,33 @@ class Connection(asyncio.Protocol):
 
     @property
     def stderr(self) -> str:
-        """The end of what the supervisor wrote to standard error; nothing that code prints comes here."""
+        """The end of the supervisor's own standard error. The code's output never comes here."""
         return self._stderr.decode("utf-8", "replace").strip()
 
     def send_raw(self, data: bytes) -> None:
-        """Send bytes that are no frame."""
+        """Send bytes without a frame around them."""
         assert self._transport is not None
         self._transport.write(data)
 
     def hello(self, settings: dict[str, Any]) -> asyncio.Future[Answer[Ready]]:
-        """Send the settings; the answer comes when the box is ready."""
+        """Send the settings. The supervisor answers when the box is ready."""
         return self._send(0, settings, b"", decode_ready)
 
     def request(
         self, header: dict[str, Any], payload: bytes, decode: Decode[Content]
     ) -> tuple[int, asyncio.Future[Answer[Content]]]:
-        """Send a request; returns its id and the answer to come, which fails with `SandboxLostError` if none can."""
+        """Send a request. Return its id and its answer, which fails with `SandboxLostError` if the box is lost."""
         number = self._next_id
         self._next_id += 1
         return number, self._send(number, header, payload, decode)
 
     def interrupt(self, number: int) -> None:
-        """Ask the box to end a request, which it answers all the same."""
+        """Ask the box to end a request. The answer to that request still comes."""
         if number in self._waiting and self._transport is not None:
             self._transport.write(encode({"op": "interrupt", "id": number}))
 
     def abort(self, reason: str) -> None:
-        """End the connection, and fail whoever waits for a reply; from any event loop."""
+        """End the connection, and fail all requests that wait for an answer. Works from any event loop."""
         if self._loop is _running_loop():
             self._fail(reason)
             if self._transport is not None:
@@ -85,10 +85,10 @@ class Connection(asyncio.Protocol):
             return
         self.lost = self.lost or reason
         if self._transport is not None:
-            # Its own loop may have ended, and the box must end all the same, and now.
+            # The connection's own loop may have ended. The box must end now nevertheless.
             with contextlib.suppress(OSError):
                 self._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits there any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no request waits in it
             self._loop.call_soon_threadsafe(self.abort, reason)
 
     def _send(
@@ -103,13 +103,16 @@ class Connection(asyncio.Protocol):
         self._transport.write(frame)
         return answer
 
-    def let_go(self) -> None:
-        """In a child that was forked from this process: do not hold the box, which is its parent's."""
+    def detach_after_fork(self) -> None:
+        """In a forked child: close its copy of the connection. The box belongs to the parent."""
         if self._transport is None or self.lost is not None:
             return
         number = self._transport.get_extra_info("socket").fileno()
         if number >= 0:
-            _replace(number)
+            # The number stays in use: the transport still refers to it, and may close it.
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, number, inheritable=False)
+            os.close(null)
 
     # Called by the event loop.
 
@@ -126,7 +129,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         assert self._transport is not None
-        self._transport.abort()  # else a request that cannot be written any more would keep the end from being seen
+        self._transport.abort()  # do not wait until requests are written that the box will never read
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended = self.lost is None
@@ -138,7 +141,7 @@ class Connection(asyncio.Protocol):
         for header, payload in self._decoder.feed(data):
             self._deliver(header, payload)
 
-    def _complain(self, data: bytes | memoryview) -> None:
+    def _keep_stderr(self, data: bytes | memoryview) -> None:
         self._stderr += data
         del self._stderr[:-_STDERR_TAIL]
 
@@ -157,17 +160,17 @@ class Connection(asyncio.Protocol):
         for waiting, _ in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(SandboxLostError(self.lost))
-                waiting.exception()  # nobody may be waiting for it any more
+                waiting.exception()  # mark it as seen: its caller may be gone
         self._waiting.clear()
 
 
 class AttachedConnection(Connection):
-    """A connection on which the engine marks every piece with the stream that it belongs to."""
+    """A connection on which the engine puts a header with the number of the stream before every piece."""
 
     def __init__(self, max_payload: int) -> None:
         super().__init__(max_payload)
         self._prefix = bytearray()
-        self._stream, self._left = 0, 0  # of the piece that is being received
+        self._stream, self._left = 0, 0  # of the current piece: its stream, and the bytes still to come
 
     def _receive(self, data: bytes) -> None:
         view = memoryview(data)
@@ -187,17 +190,10 @@ class AttachedConnection(Connection):
         if self._stream == 1:
             super()._receive(bytes(piece))
         elif self._stream == 2:
-            self._complain(piece)
+            self._keep_stderr(piece)
         else:
             raise ProtocolError(f"the engine sent stream {self._stream}")
         return view[len(piece) :]
-
-
-def _replace(number: int) -> None:
-    """Let go of what a descriptor stands for; its number stays taken, as somebody may still close it."""
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, number, inheritable=False)
-    os.close(null)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -209,13 +205,13 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 @cache
 def _live_connections() -> weakref.WeakSet[Connection]:
-    """The connections that a forked child must let go of, lest a box outlives its owner's death."""
+    """The open connections. A forked child closes its copies, or a box would outlive its owner."""
     connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
-    def let_go() -> None:
+    def detach() -> None:
         for connection in list(connections):
             with contextlib.suppress(OSError):
-                connection.let_go()
+                connection.detach_after_fork()
 
-    os.register_at_fork(after_in_child=let_go)
+    os.register_at_fork(after_in_child=detach)
     return connections

@@ -1,7 +1,7 @@
-"""SupervisedExecutor: the executor contract by means of a supervisor (`guest/supervisor.py`) over a connection.
+"""SupervisedExecutor: the executor contract over a connection to a supervisor (`guest/supervisor.py`).
 
-A subclass starts and removes what the supervisor runs in. This file starts, gives up and replaces boxes; `box.py` makes
-the requests to one of them.
+A subclass launches and removes the container or process in which the supervisor runs. This file starts, gives up and
+replaces boxes; `box.py` makes the requests to one box.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT = 60.0  # seconds until a box is ready
-CLOSE_SECONDS = 15.0  # for the removal of a box, and the end of what it was made with
+CLOSE_SECONDS = 15.0  # for the removal of a box when it is closed
 
 
 class SupervisedExecutor(Executor):
     """A box behind a supervisor.
 
     Args:
-        limits: what the box may use.
-        files: what the workspace holds after `start` and each `reset`, by relative path; text is encoded as UTF-8.
+        limits: the resources that the box may use.
+        files: the content of the workspace after `start` and each `reset`, by relative path.
         start_timeout: seconds until the box must be ready.
 
     Raises:
@@ -53,20 +53,20 @@ class SupervisedExecutor(Executor):
         self._box: Box | None = None
         self._lost = ""  # why there is no box any more
         self._to_be_replaced = False  # by the next call
-        self._unreported: set[str] = set()  # the sessions that have lost their state, of which no result has told
-        self._autopsy: asyncio.Task[bool] | None = None  # whether the box, which has ended, ran out of memory
+        self._unreported: set[str] = set()  # the sessions that have lost their state, while no result has said so
+        self._autopsy: asyncio.Task[bool] | None = None  # finds out whether a box that has ended ran out of memory
         self._opening: asyncio.Task[None] | None = None
         self._removals: set[concurrent.futures.Future[None]] = set()
         self._released = False
 
-    # What the subclasses differ in.
+    # For the subclasses.
 
     what = "the image"
-    """The name of what a box is made of, in messages about a missing part."""
+    """The name, in errors, of the thing that lacks something a box needs."""
 
     @abstractmethod
     async def _prepare(self) -> None:
-        """Make ready what boxes are made of; the time that this takes does not count as the box's start."""
+        """Get everything ready for `_launch`, such as an image. This time does not count against `start_timeout`."""
 
     @abstractmethod
     async def _launch(self) -> Connection:
@@ -74,26 +74,26 @@ class SupervisedExecutor(Executor):
 
     @abstractmethod
     def _settings(self) -> dict[str, Any]:
-        """The supervisor's settings, which are its first message."""
+        """Return the supervisor's settings, which are its first message."""
 
     def _explain(self, said: str) -> Exception | None:
-        """A better error for a supervisor that ended at its start, made from its last words; None without one."""
+        """Return a better error for a supervisor that ended at its start with these last words, or None."""
         return None
 
     def _revive(self) -> bool:
-        """Begin to help a box with an overdue answer; return whether there is any help. Called again and again."""
+        """Begin to help a box whose answer is overdue, or return False. Called again until the answer comes."""
         return False
 
     async def _ran_out_of_memory(self) -> bool:
-        """Whether the box, which has just ended, was killed because its memory was used up."""
+        """Whether the box, which has just ended, was killed for want of memory."""
         return False
 
     @abstractmethod
     def _remove(self) -> concurrent.futures.Future[None] | None:
-        """Begin to remove what `_launch` started; return the job, or None if nothing is left of it."""
+        """Begin to remove the container or process that `_launch` started; return the job, or None if there is none."""
 
     async def _release(self, deadline: float) -> None:
-        """Release what the executor holds beside its box, until a moment of the event loop's time."""
+        """Release everything else that the executor holds. The deadline is a time of the event loop."""
 
     @property
     def _reusable(self) -> bool:
@@ -163,7 +163,7 @@ class SupervisedExecutor(Executor):
             raise
 
     async def close(self) -> None:
-        if self._released:  # not by the state: a close() whose event loop ended in the middle of it is done again
+        if self._released:  # do not ask `_state`: if a close() was cut off by the end of its loop, repeat it
             return
         self._state = "closed"
         self._give_up("it was closed")
@@ -191,11 +191,11 @@ class SupervisedExecutor(Executor):
                 raise file_error(errno.ENOMEM, path, str(error)) from None
 
     async def _with_box(self, request: Callable[[Box], Coroutine[Any, Any, Result]]) -> Result:
-        """Make requests to the box, or to a new one if that is due; a box that is lost is given up.
+        """Make requests to the box, or to a new one if a new one is due. Give up a box that is lost.
 
         Raises:
-            _OutOfMemoryError: the box ended for want of memory; the next call begins with a new one. It is the code
-                that uses up the memory. If that cost it the result, an episode could escape its score.
+            _OutOfMemoryError: the box ended for want of memory, and the next call begins with a new one. Code can use
+                up the memory on purpose: if a call then had no result, its episode would escape a score.
             SandboxLostError: the box is lost for another reason.
         """
         self._require_open()
@@ -209,7 +209,7 @@ class SupervisedExecutor(Executor):
         except SandboxLostError as error:
             autopsy = self._autopsy
             if autopsy is not None:
-                await asyncio.wait({autopsy})  # if this is cancelled, the next call comes here again
+                await asyncio.wait({autopsy})  # if this is cancelled, the next call waits here
             if autopsy is None or autopsy.cancelled() or not autopsy.result():
                 self._give_up(str(error))
                 raise SandboxLostError(f"the box is lost: {error}") from error
@@ -241,7 +241,7 @@ class SupervisedExecutor(Executor):
     # The life of boxes.
 
     async def _replace(self) -> None:
-        """Make a new box in the place of this one; if that is cancelled, the next call does it."""
+        """Replace the box by a new one. If this is cancelled, the next call does it."""
         self._give_up(self._lost or "it is being replaced")
         self._to_be_replaced = False
         try:
@@ -252,7 +252,7 @@ class SupervisedExecutor(Executor):
             raise
 
     async def _open_box(self) -> None:
-        """Make a box and its files; on failure, or when the executor is closed meanwhile, nothing is left."""
+        """Make a box and its files. If this fails, or the executor is closed meanwhile, nothing is left."""
         self._opening = opening = asyncio.ensure_future(self._open())
         try:
             await asyncio.wait({opening})
@@ -260,7 +260,7 @@ class SupervisedExecutor(Executor):
             await finish(_stop(opening))
             raise
         if not opening.cancelled():
-            opening.exception()  # or asyncio logs that nobody looked at it
+            opening.exception()  # mark it as seen, or asyncio logs it
         self._require_open()  # close() may have stopped it
         opening.result()
 
@@ -294,15 +294,15 @@ class SupervisedExecutor(Executor):
 
     @property
     def _max_payload(self) -> int:
-        """Bytes of the longest answer: a file, or what code has said, and room for what goes with it."""
+        """Bytes of the longest answer: a file, or the output of a call, and 1 MiB for everything else."""
         return max(size_of(self.limits.max_file), 8 * size_of(self.limits.max_output)) + (1 << 20)
 
     def _examine(self) -> None:
-        """Find out at once why the box has ended: what the engine remembers of it is forgotten soon."""
+        """Find out now why the box has ended: the engine soon forgets its events."""
         self._autopsy = asyncio.ensure_future(self._ran_out_of_memory())
 
     def _give_up(self, reason: str) -> None:
-        """Remove the box in the background."""
+        """End the connection to the box, and remove the box in the background."""
         self._lost = reason
         if self._box is not None:
             self._box.connection.abort(reason)
@@ -313,7 +313,7 @@ class SupervisedExecutor(Executor):
             removal.add_done_callback(self._removals.discard)
 
     async def _close(self) -> None:
-        """Wait until everything is gone that `start` and `reset` have made."""
+        """Wait until all boxes of this executor are gone."""
         for task in (self._opening, self._autopsy):
             if task is not None and task.get_loop() is asyncio.get_running_loop():
                 await _stop(task)
@@ -342,4 +342,4 @@ async def _stop(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.wait({task})
     if not task.cancelled():
-        task.exception()  # or asyncio logs that nobody looked at it
+        task.exception()  # mark it as seen, or asyncio logs it

@@ -1,7 +1,7 @@
 """The messages between the host and a supervisor: the settings, and the answers, which are checked field by field.
 
-A hostile image can run any program in the supervisor's place, so no field is used before its type and range are known.
-Each operation has one decoder. A decoder raises `ProtocolError`, which ends the connection as a bad frame does.
+A hostile image can run any program in the supervisor's place. So no field is used before its type and range are
+checked. Each operation has a decoder; it raises `ProtocolError`, which ends the connection.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def supervisor_settings(
     user: int | None = None,
     local: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The settings of a box, which are the first message that its supervisor gets.
+    """Return the settings of a box, which are the first message to its supervisor.
 
     Args:
-        limits: the supervisor enforces those that are named below.
-        workspace: the folder in which the code starts, and its home.
-        environment: variables for the code, on top of the supervisor's own and of those that every box has.
+        limits: of the box; the supervisor enforces those that are named below.
+        workspace: the code's working directory and home.
+        environment: variables for the code, beside the supervisor's own and those of every box.
         preload: modules to import before the first session.
         user: the id of the code's user and group in a container.
-        local: None in a container. Elsewhere the folder and the limits of a box that owns only its own processes.
+        local: None in a container; otherwise the folder and the process limits of a box on the host itself.
     """
     return {
         "workspace": workspace,
@@ -75,7 +75,7 @@ def _common_environment(workspace: str) -> dict[str, str]:
 class Ready:
     """The supervisor's answer to its settings."""
 
-    unfit: str  # the missing part without which there can be no box; "" if there is none
+    unfit: str  # the part that the image lacks, or ""
     bash: bool
 
 
@@ -94,11 +94,11 @@ def decode_ready(header: Header, parts: list[bytes]) -> Ready:
 
 
 def decode_nothing(header: Header, parts: list[bytes]) -> None:
-    """The answer to `ping` or `reset`, which says only that it was done."""
+    """The answer to `ping` or `reset`, which has no content."""
 
 
 def decode_execution(header: Header, parts: list[bytes]) -> ExecutionResult:
-    """The answer to `python` or `bash`; its duration is for the caller to fill in."""
+    """The answer to `python` or `bash`, without the duration."""
     if len(parts) != 7:
         raise ProtocolError(f"an answer to code has seven parts, got {len(parts)}")
     out_head, out_tail, err_head, err_tail, value_head, value_tail, error = parts
@@ -160,12 +160,12 @@ def _text(header: Header, name: str) -> str:
 
 
 def shown(field: object) -> str:
-    """A field in an error message; a list or an object only by its type, as it may be deep or long."""
+    """Return a field's text for an error message. Of a list or an object, which may be huge, only the type."""
     return repr(field)[:80] if isinstance(field, str | int | float | None) else type(field).__name__
 
 
 def _printable(text: str) -> str:
-    """JSON can hold half of a surrogate pair, which no stream takes."""
+    """Replace halves of surrogate pairs: JSON can hold them, but they cannot be printed."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
