@@ -100,12 +100,7 @@ def _check_total(files: Mapping[str, bytes], limits: Limits) -> None:
 
 
 def content_of(data: bytes | str, what: str = "data") -> bytes:
-    """Return a file's content as bytes; text is encoded as UTF-8.
-
-    Raises:
-        TypeError: `data` is neither str nor bytes.
-        UnicodeEncodeError: `data` holds half of a surrogate pair.
-    """
+    """Return a file's content as bytes, text as UTF-8; TypeError if `data` is neither str nor bytes."""
     if isinstance(data, str):
         return data.encode()
     if isinstance(data, bytes | bytearray | memoryview):

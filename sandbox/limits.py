@@ -99,11 +99,7 @@ class Limits:
 
 
 def check_limits(limits: Limits | None) -> Limits:
-    """Return the limits, or the default ones for None.
-
-    Raises:
-        TypeError: `limits` is not a `Limits`.
-    """
+    """Return the limits, or the default ones for None; TypeError if `limits` is anything else."""
     if limits is None:
         return Limits()
     if not isinstance(limits, Limits):
@@ -139,20 +135,12 @@ def _in_mebibytes(size: int | str) -> str:
 
 
 def count_of(count: int, name: str) -> int:
-    """Return a whole number as an int.
-
-    Raises:
-        TypeError: `count` is not a whole number.
-    """
+    """Return a whole number as an int; TypeError if `count` is not one."""
     return _whole(count, f"{name} must be a whole number")
 
 
 def amount_of(amount: float, name: str, unit: str) -> float:
-    """Return a number of seconds, cores or the like as a float; infinity if it is too large for a float.
-
-    Raises:
-        TypeError: `amount` is not a real number.
-    """
+    """Return a real number as a float, infinity if it is too large; TypeError if `amount` is not a real number."""
     if not isinstance(amount, Real) or isinstance(amount, bool):
         raise TypeError(f"{name} must be a number of {unit}, got {type(amount).__name__}: {amount!r}")
     try:
@@ -162,12 +150,7 @@ def amount_of(amount: float, name: str, unit: str) -> float:
 
 
 def check_timeout(seconds: float, name: str = "timeout") -> float:
-    """Return the argument `name` as a float, if it is a positive, finite number of seconds.
-
-    Raises:
-        TypeError: it is not a number.
-        ValueError: it is not positive and finite.
-    """
+    """Return a number of seconds as a float; TypeError or ValueError if it is not a positive, finite number."""
     number = amount_of(seconds, name, "seconds")
     if not 0 < number < math.inf:
         raise ValueError(f"{name} must be a positive number of seconds, got {seconds!r}")

@@ -28,10 +28,7 @@ INSTALL = (
 class Line:
     """A connection to the engine for one answer that comes in pieces; another thread may hang up.
 
-    Args:
-        version: of the engine's API.
-        silence: seconds without a piece after which reading fails.
-        settings: the engine's address, for docker-py.
+    Reading fails after `silence` seconds without a piece.
     """
 
     def __init__(self, version: str, silence: float, settings: dict[str, Any]) -> None:

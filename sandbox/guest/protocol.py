@@ -45,11 +45,7 @@ class Decoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
-        """Return the frames that these bytes complete.
-
-        Raises:
-            ProtocolError: a length is over its limit, or a header is not a JSON object.
-        """
+        """Return the frames that these bytes complete; ProtocolError if a length or a header is not as it must be."""
         self._buffer += data
         frames, start = [], 0
         while len(self._buffer) - start >= _LENGTHS.size:
@@ -81,11 +77,7 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 
 def split(payload: bytes, lengths: list[int]) -> list[bytes]:
-    """Cut a payload into parts of the lengths that its header gave.
-
-    Raises:
-        ProtocolError: the lengths are not whole numbers that add up to the payload.
-    """
+    """Cut a payload into parts of these lengths; ProtocolError unless they are whole numbers that add up to it."""
     if set(map(type, lengths)) - {int} or min(lengths, default=0) < 0 or sum(lengths) != len(payload):
         raise ProtocolError(f"the lengths of the parts do not add up to a payload of {len(payload)} bytes")
     parts, start = [], 0

@@ -68,11 +68,7 @@ class Session:
         raise NotImplementedError
 
     def feed(self, data: bytes) -> None:
-        """Take bytes from the channel, and set `reply` when it is complete.
-
-        Raises:
-            ProtocolError: these are not bytes of a reply to the request.
-        """
+        """Take bytes from the channel, and set `reply` when it is complete; ProtocolError if they are no reply."""
         raise NotImplementedError
 
     def interrupt(self, began: int) -> None:
