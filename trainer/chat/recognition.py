@@ -189,12 +189,9 @@ def _recognise_marked(marked: Sequence[KnownFormat], looked_for: dict[str, str],
             looked_for[candidate.name] = problem
             continue
         probe = endings.probe_call()
-        markers = f"the template's markers {list(candidate.markers)}"
-        if probe is None:
-            reason = f"{markers}; the template renders no calls that could prove it"
-            return Recognition(format=candidate, reason=reason, looked_for=looked_for)
-        if reads_probe(candidate, probe):
-            reason = f"{markers} and a call it rendered"
+        proof = " and a call it rendered" if probe else "; the template renders no calls that could prove it"
+        if probe is None or reads_probe(candidate, probe):
+            reason = f"the template's markers {list(candidate.markers)}{proof}"
             return Recognition(format=candidate, reason=reason, looked_for=looked_for)
         looked_for[candidate.name] = f"it does not read the call that the template renders, {probe[1]!r}"
     problem = problems[0] if problems else _find_call_end([Conventions()], endings)

@@ -39,7 +39,7 @@ class TurnEndings:
         answer: Message = {"role": "assistant", "content": SENTINEL}
         self.text_end = find_turn_end(template, ends, [QUESTION, answer], [_REPLY], what)
         self._before_text: list[Message] = [QUESTION, answer]
-        self._check(self.text_end, self._before_text, [_REPLY], _EARLIER_TEXT, what)
+        self._check(self.text_end, self._before_text, [_REPLY], what)
         self.call_end: TurnEnd | None = None
         self.style = CallStyle(conventions=Conventions())
         self._takes_replies = True  # a user's message may follow results
@@ -60,7 +60,7 @@ class TurnEndings:
         end = find_turn_end(self._template, {*self._ends, self.text_end.end_id}, before, results, what)
         for count in (1, 2):
             some = results[:count]
-            self._check(end, [QUESTION, style.answer(some)], some, _EARLIER_TEXT, what)
+            self._check(end, [QUESTION, style.answer(some)], some, what)
         self.call_end, self.style = end, style
         self._takes_replies = self._renders([*before, *results, _REPLY])
 
@@ -144,21 +144,18 @@ class TurnEndings:
     def _follow_ids(
         self, messages: Sequence[Message], *, tools: Sequence[ToolSchema], more: bool
     ) -> tuple[TurnEnd, list[int]]:
-        results = [each for each in messages if each["role"] == "tool"]
-        if not results:
-            return self.text_end, self._ids_of(self.text_end, self._text_tail(messages, tools, more), "these messages")
-        assert self.call_end is not None
-        end, ids = self.call_end, []
-        parts = self._parts(messages)
+        parts, ends, ids = self._parts(messages), [], []
         for index, part in enumerate(parts):
-            last = index == len(parts) - 1
-            if part[0]["role"] == "tool":
-                tail = self._result_tail(part, tools, more and last)
-                some = self._ids_of(end, tail, "these messages")
+            goes_on = more and index == len(parts) - 1
+            if part and part[0]["role"] == "tool":
+                assert self.call_end is not None
+                end, tail = self.call_end, self._result_tail(part, tools, goes_on)
             else:
-                some = self._ids_of(self.text_end, self._text_tail(part, tools, more and last), "these messages")
-            ids += some if index == 0 else some[1:]
-        return end, ids
+                end, tail = self.text_end, self._text_tail(part, tools, goes_on)
+            some = self._ids_of(end, tail)
+            ids += some[1:] if ids else some
+            ends.append(end)
+        return ends[0], ids
 
     def _parts(self, messages: Sequence[Message]) -> list[Sequence[Message]]:
         """The messages in parts, each rendered in a conversation of its own; the tails are put one behind the other.
@@ -167,7 +164,9 @@ class TurnEndings:
         that may not follow results (Mistral) is rendered behind an answer.
         """
         count = sum(each["role"] == "tool" for each in messages)
-        parts: list[Sequence[Message]] = [messages[:count]] if count < len(messages) else [messages]
+        if not count:
+            return [messages]
+        parts: list[Sequence[Message]] = [messages[:count]]
         if self.style.single:
             parts = [[each] for each in messages[:count]]
         others = messages[count:]
@@ -212,7 +211,7 @@ class TurnEndings:
             )
         self._shown.add(roles)
 
-    def _ids_of(self, end: TurnEnd, tail: str | None, what: str) -> list[int]:
+    def _ids_of(self, end: TurnEnd, tail: str | None, what: str = "these messages") -> list[int]:
         place = -1 if tail is None else tail.find(end.anchor)  # before it come brackets and ids, never a content
         if tail is None or place < 0:
             raise ConfigurationError(UNDEFINED.format(what=what))
@@ -221,21 +220,14 @@ class TurnEndings:
             raise ConfigurationError(UNDEFINED.format(what=what))
         return [end.end_id, *ids[1:]]
 
-    def _check(
-        self,
-        end: TurnEnd,
-        before: Sequence[Message],
-        follow: Sequence[Message],
-        earlier: Sequence[Message],
-        what: str,
-    ) -> None:
+    def _check(self, end: TurnEnd, before: Sequence[Message], follow: Sequence[Message], what: str) -> None:
         """Check that these messages follow the end token, and are rendered alike later in a conversation."""
         tools = self._template.probe_tools(follow)
         for more in (True, False):
             tail = after_sentinel(self._template, [*before, *follow], tools=tools, more=more)
             self._ids_of(end, tail, what)
             shown = all(str(each.get("content")) in str(tail) for each in follow)
-            later = after_sentinel(self._template, [*earlier, *before, *follow], tools=tools, more=more)
+            later = after_sentinel(self._template, [*_EARLIER_TEXT, *before, *follow], tools=tools, more=more)
             if not shown or tail != later:
                 raise ConfigurationError(UNDEFINED.format(what=what))
 

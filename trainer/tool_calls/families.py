@@ -242,10 +242,7 @@ _FORMATS: tuple[KnownFormat, ...] = (
         conventions=_MISTRAL,
     ),
     _json(
-        "mistral",
-        "Mistral 7B 0.3, Mixtral, Nemo, Large 2407, Small 3.1",
-        ("[TOOL_CALLS]", ""),
-        conventions=_MISTRAL,
+        "mistral", "Mistral 7B 0.3, Mixtral, Nemo, Large 2407, Small 3.1", ("[TOOL_CALLS]", ""), conventions=_MISTRAL
     ),
     _json(
         "command_r7b",
@@ -327,11 +324,7 @@ _FORMATS: tuple[KnownFormat, ...] = (
         ),
         wrappers=("all\n", ">>>all\n"),
     ),
-    _json(
-        "gigachat3",
-        "GigaChat 3.1",
-        ("<|function_call|>", ""),
-    ),
+    _json("gigachat3", "GigaChat 3.1", ("<|function_call|>", "")),
     _json(
         "solar_open",
         "Solar Open 1",
