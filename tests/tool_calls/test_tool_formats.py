@@ -221,6 +221,14 @@ def test_a_malformed_call_between_two_good_ones(name: str, index: int) -> None:
     assert message.get("content") == ""
 
 
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "gemma4", "kimi_k2", "mistral"])
+def test_calls_behind_several_malformed_ones_are_read(name: str) -> None:
+    write = WRITERS[name]
+    bad = write.call("add", BROKEN[name][0])
+    message = read(name, write.answer(write(a=1), bad, bad, write(b=2)))
+    assert (calls(message), len(errors(message))) == ([("add", {"a": 1}), ("add", {"b": 2})], 2)
+
+
 @EVERY
 def test_a_call_without_a_name(name: str) -> None:
     write = WRITERS[name]
