@@ -56,7 +56,7 @@ def test_a_huge_length_is_refused_at_once_and_nothing_is_allocated(lengths: tupl
     "text", [b"", b"{", b"[]", b'"x"', b"NaN", b"\xff\xfe", b"[" * 100_000, b"1" * 5000, b'{"x": ' + b"9" * 9999 + b"}"]
 )
 def test_a_header_that_is_no_json_object_is_refused(text: bytes) -> None:
-    with pytest.raises(ProtocolError, match="header is no JSON"):
+    with pytest.raises(ProtocolError, match=r"header is not (a )?JSON"):
         Decoder().feed(struct.pack(">II", len(text), 0) + text)
 
 
