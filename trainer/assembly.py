@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -19,7 +18,11 @@ from .chat.chat_format import ChatFormat
 from .config import AgentConfig
 from .distributed import Processes
 from .generation.contract import Generator
-from .generator_choice import make_generator
+from .generator_choice import check_generator, make_generator
+from .learning.output_head import OutputHead
+from .learning.reference import Reference
+from .learning.scoring import Scorer
+from .option_checks import unknown_names
 from .rollout.episode_player import EpisodePlayer
 from .rollout.schedule import Rows, Schedule
 from .rollout.token_policy import TokenPolicy, begin_trace
@@ -40,16 +43,14 @@ def make_player(
     data_sets: tuple[Rows | None, Rows | Mapping[str, Rows] | None],
     step: Callable[[], int],
 ) -> EpisodePlayer:
-    """The player of this configuration.
+    """The player of this configuration; arguments are as in `AgentTrainer`, and `step` as in `EpisodePlayer`.
 
-    Args:
-        data_sets: For training and for evaluation; they are checked before a generator is made, which takes long.
-        step: Returns how many optimiser steps the model's weights have seen.
-        **others: As in `AgentTrainer`.
+    The data sets (for training and evaluation) are checked before a generator is made, which takes long.
 
     Raises:
         ConfigurationError: the model, its chat template or its generator cannot do what the configuration asks.
     """
+    check_generator(args, generator)
     functions = [reward_funcs] if callable(reward_funcs) else reward_funcs
     rewards = Rewards(functions, args.reward_weights, timeout=args.reward_timeout)
     chat = ChatFormat(
@@ -96,8 +97,22 @@ def make_schedule(num_tasks: int, args: AgentConfig, processes: Processes) -> Sc
         process_index=processes.index,
         steps_per_generation=args.steps_per_generation,
         num_iterations=args.num_iterations,
+        gradient_accumulation_steps=args.gradient_accumulation_steps,
         seed=args.data_seed if args.data_seed is not None else args.seed,
         shuffle=args.shuffle_dataset,
+    )
+
+
+def make_scorer(model: PreTrainedModel, args: AgentConfig, processes: Processes, *, pad_id: int) -> Scorer:
+    """The scorer of this configuration, with a reference if `beta` asks for it; the model is on its device."""
+    reference = Reference(model) if args.beta else None
+    return Scorer(
+        model=model,
+        settings=args.learning_settings,
+        reference=reference,
+        gather=processes.gather_tensor,
+        pad_id=pad_id,
+        head=OutputHead.of(model),
     )
 
 
@@ -111,14 +126,11 @@ def _check_template_kwargs(tokenizer: PreTrainedTokenizerBase, given: Mapping[st
     """Check that the chat template mentions each argument: Jinja ignores those that it does not know.
 
     Raises:
-        ValueError: it does not.
+        TypeError: it does not.
     """
     known = {*re.findall(r"\w+", str(tokenizer.chat_template)), *signature(tokenizer.apply_chat_template).parameters}
-    for name in given:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"chat_template_kwargs has {name!r}, which the chat template never reads{hint}")
+    if unknown := given.keys() - known:
+        raise unknown_names("chat_template_kwargs: the chat template", sorted(unknown), known)
 
 
 def _end_token_ids(model: PreTrainedModel) -> list[int]:

@@ -12,7 +12,6 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 PLAN = "schedule.json"
-"""The file of a checkpoint that says which tasks are played when."""
 
 
 def newest_whole_checkpoint(folder: str | Path | None) -> str:
@@ -29,11 +28,11 @@ def newest_whole_checkpoint(folder: str | Path | None) -> str:
             logger.warning("%s is not whole: its training was killed while it was saved; it is not used", path)
         else:
             return str(path)
-    raise ValueError(f"there is no whole checkpoint in {folder}; train() without resume_from_checkpoint begins anew")
+    raise ValueError(f"there is no whole checkpoint in {folder}; leave resume_from_checkpoint out to begin a new run")
 
 
 def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Note in a checkpoint which tasks are played when."""
+    """Write the schedule of the tasks into a checkpoint."""
     (folder / PLAN).write_text(json.dumps(plan, indent=2) + "\n")
 
 

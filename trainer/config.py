@@ -1,4 +1,4 @@
-"""GRPOConfig and RLOOConfig: `transformers.TrainingArguments` and what agents need beside it.
+"""GRPOConfig and RLOOConfig: `transformers.TrainingArguments` and the options for agents.
 
 Names that TRL users know keep TRL's meaning.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import warnings
 from dataclasses import dataclass, field, fields
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 from transformers import TrainingArguments
 
@@ -20,9 +20,9 @@ from .generator_choice import check_generator_options
 from .learning.advantages import ALGORITHMS, Scale
 from .learning.losses import LOSSES, of_sequence
 from .learning.settings import LearningSettings
-from .option_names import check_refused, check_types, options_without_effect, unknown_names
+from .option_checks import check_refused, check_values, options_without_effect, unknown_names
 from .rollout.budgets import TokenBudgets
-from .rollout.token_policy import OVERLONG_PROMPT_ERRORS, OverlongPrompts
+from .rollout.token_policy import OverlongPrompts
 
 
 def option(default: Any, text: str) -> Any:
@@ -32,7 +32,7 @@ def option(default: Any, text: str) -> Any:
 
 @dataclass
 class AgentConfig(TrainingArguments):
-    """What both trainers understand; use `GRPOConfig` or `RLOOConfig`."""
+    """The options of both trainers; use `GRPOConfig` or `RLOOConfig`."""
 
     algorithm = "grpo"
     use_bias_correction_kl = False  # an option of GRPO alone, since RLOO's divergence is not in the loss
@@ -51,7 +51,7 @@ class AgentConfig(TrainingArguments):
     num_generations: int = option(8, "Episodes in a group: the same task from the same environment seed.")
     num_generations_eval: int | None = option(None, "Episodes in a group in evaluation; num_generations by default.")
     steps_per_generation: int | None = option(
-        None, "Micro-batches that one round of episodes is cut into; gradient_accumulation_steps by default."
+        None, "Micro-batches of one round of episodes; gradient_accumulation_steps by default."
     )
     generation_batch_size: int | None = option(
         None, "Episodes in a round, all processes; or give steps_per_generation."
@@ -66,10 +66,10 @@ class AgentConfig(TrainingArguments):
     min_p: float = option(0.0, "Least probability, relative to the most probable token; 0 = off.")
     eval_temperature: float | None = option(None, "Sampling temperature in evaluation; 0 is greedy; None: temperature.")
     chat_template_kwargs: dict[str, Any] | None = option(None, "Passed to the chat template.")
-    chat_template_date: str = option("2025-01-01", "What a chat template that asks for today's date is told.")
+    chat_template_date: str = option("2025-01-01", "The date of today for chat templates that ask for it.")
 
     # Generation.
-    generator: str = option("transformers", "What samples: transformers, vllm (in this process), or vllm-server.")
+    generator: str = option("transformers", "The sampler: transformers, vllm (in this process), or vllm-server.")
     generation_rows: int = option(256, "Requests that the generator decodes together at most.")
     vllm_gpu_memory_utilization: float = option(0.3, "Share of the GPU's memory for vLLM; the rest is for training.")
     vllm_enable_sleep_mode: bool = option(False, "Let vLLM give its GPU memory back while the model is trained.")
@@ -80,7 +80,7 @@ class AgentConfig(TrainingArguments):
 
     # Budgets. None = no limit of its own.
     max_completion_length: int = option(256, "Tokens of an episode after its prompt, tool results included.")
-    max_model_len: int | None = option(None, "Tokens of the context; what the model's config says by default.")
+    max_model_len: int | None = option(None, "Tokens of the context; by default those of the model's config.")
     max_turn_tokens: int | None = option(None, "Tokens of one answer.")
     max_observation_tokens: int | None = option(None, "Tokens of one observation, which is cut to it.")
     max_turns: int | None = option(None, "Answers in an episode.")
@@ -94,7 +94,7 @@ class AgentConfig(TrainingArguments):
 
     # Failures.
     max_concurrency: int = option(256, "Episodes in flight in each process.")
-    on_failure: str = option("drop", "What becomes of a failed episode: drop, retry(n), zero or raise.")
+    on_failure: str = option("drop", "The treatment of a failed episode: drop, retry(n), zero or raise.")
     max_failure_rate: float = option(0.5, "Share of failed episodes in ten rounds above which training stops.")
 
     # The objective.
@@ -104,7 +104,7 @@ class AgentConfig(TrainingArguments):
     delta: float | None = option(None, "The ratio of losses that clip is at most this (dual clip); None = no limit.")
     sapo_temperature_pos: float = option(1.0, "How fast `sapo` fades with the ratio, for positive advantages.")
     sapo_temperature_neg: float = option(1.05, "How fast `sapo` fades with the ratio, for the other advantages.")
-    beta: float = option(0.0, "Weight of the divergence from the reference model; at 0 none is loaded.")
+    beta: float = option(0.0, "Weight of the divergence from the reference model; 0: there is no reference.")
     scale_rewards: Scale = option("group", "Divide advantages by the standard deviation of: group, batch, or none.")
     normalize_advantages: bool = option(False, "Whiten the advantages of a round.")
     mask_truncated_completions: bool = option(False, "Do not learn from truncated episodes.")
@@ -114,7 +114,7 @@ class AgentConfig(TrainingArguments):
     log_episodes_steps: int = option(0, "Append a round's episodes to episodes.jsonl every n steps; 0 = never.")
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Raise an error that helps where dataclasses only say "unexpected keyword argument"."""
+        """Check the names: the error of a dataclass suggests no other name."""
         known = [each.name for each in fields(cls)]
         unknown = [name for name in options if name not in known]
         if unknown:
@@ -122,15 +122,17 @@ class AgentConfig(TrainingArguments):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        check_types(self)
         if isinstance(self.scale_rewards, bool):  # as in TRL
             self.scale_rewards = "group" if self.scale_rewards else "none"
+        check_values(self)
         ignored = options_without_effect(self)  # first, since transformers then changes some itself
         if self.metric_for_best_model is None and self._needs_best_metric:
-            self.metric_for_best_model = "reward"  # transformers' own default is a loss, which evaluation has not
+            self.metric_for_best_model = "reward"  # transformers' default is a loss, and evaluation has no loss
         super().__post_init__()
         check_refused(self)
-        if self.lr_scheduler_type == "reduce_lr_on_plateau":  # else torch takes a growing reward for a growing loss
+        if (
+            self.lr_scheduler_type == "reduce_lr_on_plateau"
+        ):  # torch's default takes a growing reward for a growing loss
             mode = "max" if self.greater_is_better else "min"
             self.lr_scheduler_kwargs = {"mode": mode, **(self.lr_scheduler_kwargs or {})}  # type: ignore[dict-item]
         if ignored:
@@ -141,15 +143,6 @@ class AgentConfig(TrainingArguments):
         # Their constructors check the ranges of sampling, budgets, limits and on_failure.
         _ = self.template_date, self.sampling, self.limits, self.budgets(max_model_len=self.max_model_len or 1)
         _ = OnFailure.parse(self.on_failure), Rewards(timeout=self.reward_timeout)
-        if self.overlong_prompts not in OVERLONG_PROMPT_ERRORS:
-            raise ValueError(f"overlong_prompts must be 'fail', 'drop' or 'raise', got {self.overlong_prompts!r}")
-        if not 0 <= self.max_failure_rate <= 1:
-            raise ValueError(f"max_failure_rate must be between 0 and 1, got {self.max_failure_rate}")
-        if self.max_concurrency < 1 or self.generation_rows < 1:
-            raise ValueError(
-                f"max_concurrency and generation_rows must be at least 1, got {self.max_concurrency} and "
-                f"{self.generation_rows}"
-            )
 
     @property
     def _needs_best_metric(self) -> bool:
@@ -161,60 +154,47 @@ class AgentConfig(TrainingArguments):
 
     @property
     def template_date(self) -> datetime.date:
-        """The date that chat templates are told: always the same, so that a run does not depend on its day."""
+        """Today's date in chat templates: always the same, so that a run does not depend on its day."""
         try:
             return datetime.date.fromisoformat(self.chat_template_date)
         except (TypeError, ValueError):
             given = self.chat_template_date
             raise ValueError(f"chat_template_date must be a date such as 2025-01-01, got {given!r}") from None
 
+    def _options_of(self, kind: Any, **others: Any) -> Any:
+        """A dataclass of options: each field is one of `others`, or the option of the same name."""
+        return kind(
+            **others, **{each.name: getattr(self, each.name) for each in fields(kind) if each.name not in others}
+        )
+
     @property
     def sampling(self) -> Sampling:
         """The distribution that training samples from."""
-        return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p)
+        return self._options_of(Sampling)
 
     @property
     def learning_settings(self) -> LearningSettings:
-        """What scoring and the loss read."""
+        """The options that scoring and the loss read."""
         assert self.steps_per_generation is not None
-        return LearningSettings(
+        return self._options_of(
+            LearningSettings,
             algorithm=self.algorithm,
-            loss_type=self.loss_type,
-            temperature=self.temperature,
             samples_all_tokens=self.sampling.is_full_distribution,
             is_on_policy=self.num_iterations == 1 and self.gradient_accumulation_steps % self.steps_per_generation == 0,
             epsilon_low=self.epsilon,
             epsilon_high=self.epsilon if self.epsilon_high is None else self.epsilon_high,
-            delta=self.delta,
-            sapo_temperature_pos=self.sapo_temperature_pos,
-            sapo_temperature_neg=self.sapo_temperature_neg,
-            beta=self.beta,
             use_bias_correction_kl=self.use_bias_correction_kl,
-            max_completion_length=self.max_completion_length,
-            scale_rewards=self.scale_rewards,
-            normalize_advantages=self.normalize_advantages,
             rows_at_once=self.per_device_train_batch_size,
-            max_tokens_per_batch=self.max_tokens_per_batch,
         )
 
     @property
     def limits(self) -> EpisodeLimits:
-        """What an episode may use besides tokens."""
-        return EpisodeLimits(
-            max_turns=self.max_turns,
-            max_tool_calls=self.max_tool_calls,
-            episode_timeout=self.episode_timeout,
-            step_timeout=self.step_timeout,
-        )
+        """The limits of an episode besides tokens."""
+        return self._options_of(EpisodeLimits)
 
     def budgets(self, *, max_model_len: int) -> TokenBudgets:
         """Token budgets with a known context length."""
-        return TokenBudgets(
-            max_completion_length=self.max_completion_length,
-            max_model_len=max_model_len,
-            max_turn_tokens=self.max_turn_tokens,
-            max_observation_tokens=self.max_observation_tokens,
-        )
+        return self._options_of(TokenBudgets, max_model_len=max_model_len)
 
     @property
     def groups_per_process(self) -> int:
@@ -223,34 +203,18 @@ class AgentConfig(TrainingArguments):
         return self.per_device_train_batch_size * self.steps_per_generation // self.num_generations
 
     def _check_batches(self) -> None:
-        if self.num_generations < 2:
-            raise ValueError(
-                f"num_generations must be at least 2, got {self.num_generations}: an advantage compares an episode "
-                f"with the others of its group"
-            )
-        if self.max_steps == 0 or self.log_episodes_steps < 0:
-            raise ValueError(
-                f"max_steps must be positive (or -1: num_train_epochs decides) and log_episodes_steps at least 0, got "
-                f"{self.max_steps} and {self.log_episodes_steps}"
-            )
-        for name in ("num_iterations", "num_generations_eval", "max_tokens_per_batch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.steps_per_generation is not None and self.generation_batch_size is not None:
-            raise ValueError("steps_per_generation and generation_batch_size say the same thing: give one of them")
         per_step = self.per_device_train_batch_size * self.world_size
-        if self.generation_batch_size is not None:
-            if self.generation_batch_size % per_step:
-                raise ValueError(
-                    f"generation_batch_size={self.generation_batch_size} must be a multiple of "
-                    f"per_device_train_batch_size x processes = {per_step}"
-                )
+        if self.generation_batch_size is None:
+            self.steps_per_generation = self.steps_per_generation or self.gradient_accumulation_steps
+        elif self.steps_per_generation is not None:
+            raise ValueError("steps_per_generation and generation_batch_size say the same thing: give one of them")
+        elif self.generation_batch_size % per_step:
+            raise ValueError(
+                f"generation_batch_size={self.generation_batch_size} must be a multiple of "
+                f"per_device_train_batch_size x processes = {per_step}"
+            )
+        else:
             self.steps_per_generation = self.generation_batch_size // per_step
-        elif self.steps_per_generation is None:
-            self.steps_per_generation = self.gradient_accumulation_steps
-        if self.steps_per_generation < 1:
-            raise ValueError(f"steps_per_generation must be at least 1, got {self.steps_per_generation}")
         self.generation_batch_size = per_step * self.steps_per_generation
         per_process = self.per_device_train_batch_size * self.steps_per_generation
         if per_process % self.num_generations:
@@ -266,39 +230,20 @@ class AgentConfig(TrainingArguments):
                 "loss_type='dr_grpo' is half of its paper: the other half is scale_rewards='none', got 'group'",
                 stacklevel=5,
             )
-        if self.loss_type not in LOSSES:
-            raise ValueError(f"unknown loss_type {self.loss_type!r}; known are {', '.join(LOSSES)}")
-        if self.scale_rewards not in get_args(Scale):
-            raise ValueError(f"scale_rewards must be one of {get_args(Scale)}, got {self.scale_rewards!r}")
         if self.normalize_advantages and self.scale_rewards != "none":
             raise ValueError(
                 f"normalize_advantages=True and scale_rewards={self.scale_rewards!r} both scale advantages; give one"
             )
-        if self.temperature <= 0:
-            raise ValueError(f"temperature must be positive in training, got {self.temperature}")
         if self.loss_type == "reinforce" and not self.learning_settings.is_on_policy:
             raise ValueError(
                 f"loss_type='reinforce' has no ratio that corrects old samples: use each round in one step, with "
                 f"num_iterations=1 and steps_per_generation=gradient_accumulation_steps; got {self.num_iterations} and "
                 f"{self.steps_per_generation} with {self.gradient_accumulation_steps}"
             )
-        if not 0 <= self.epsilon < 1 or (self.epsilon_high is not None and self.epsilon_high < 0):
-            raise ValueError(
-                f"epsilon must be in [0, 1) and epsilon_high not negative, got {self.epsilon} and {self.epsilon_high}"
-            )
-        if self.delta is not None and self.delta <= 1 + (
-            self.epsilon if self.epsilon_high is None else self.epsilon_high
-        ):
+        if self.delta is not None and self.delta <= 1 + self.learning_settings.epsilon_high:
             raise ValueError(
                 f"delta must be above 1 + epsilon_high, where the ratio is clipped anyway, got {self.delta}"
             )
-        if self.sapo_temperature_pos <= 0 or self.sapo_temperature_neg <= 0:
-            raise ValueError(
-                f"sapo_temperature_pos and sapo_temperature_neg must be positive, got {self.sapo_temperature_pos} and "
-                f"{self.sapo_temperature_neg}"
-            )
-        if self.beta < 0:
-            raise ValueError(f"beta must not be negative, got {self.beta}")
         if self.beta and ALGORITHMS[self.algorithm].kl == "loss" and LOSSES[self.loss_type].ratio is of_sequence:
             raise ValueError(
                 f"loss_type={self.loss_type!r} has no term for the divergence of each token: set beta=0, or use "
@@ -319,6 +264,6 @@ class RLOOConfig(AgentConfig):
 
     algorithm = "rloo"
 
-    beta: float = option(0.05, "Weight of the divergence from the reference model; at 0 none is loaded.")
+    beta: float = option(0.05, "Weight of the divergence from the reference model; 0: there is no reference.")
     loss_type: str = option("rloo", "One of trainer.LOSSES.")
     scale_rewards: Scale = option("none", "Divide advantages by the standard deviation of: group, batch, or none.")

@@ -1,33 +1,20 @@
-"""Processes: what one of several training processes needs of the others."""
+"""Processes: sums, lists and errors of several training processes."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, gather_object
+from accelerate.utils import DistributedType
 from torch import Tensor
-from transformers import TrainingArguments
 
 from ..envs.core import ConfigurationError
-from .transformers_hooks import use_one_gpu
 
 Result = TypeVar("Result")
 
 _WHOLE_WEIGHTS = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
-
-
-def use_one_device(args: TrainingArguments) -> None:
-    """Give a process one GPU, where transformers would split each batch over all that it sees."""
-    if args.n_gpu > 1:
-        warnings.warn(
-            f"{args.n_gpu} GPUs are visible and one is used: start one process for each (accelerate launch, torchrun)",
-            stacklevel=4,
-        )
-        use_one_gpu(args)
 
 
 class Processes:
@@ -55,10 +42,6 @@ class Processes:
         gathered: Any = self._accelerator.gather(tensor.to(self._accelerator.device))
         return gathered.cpu()
 
-    def gather_objects(self, objects: list[Any]) -> list[Any]:
-        """The lists of all processes, one after the other."""
-        return gather_object(objects) if self.count > 1 else objects
-
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over all processes."""
         total: Any = self._accelerator.reduce(tensor, reduction="sum")
@@ -69,10 +52,10 @@ class Processes:
         return [int(each) for each in self.sum(torch.tensor(counts, device=self._accelerator.device)).tolist()]
 
     def all_or_none(self, work: Callable[[], Result]) -> Result:
-        """The result of `work` if it raises in no process; so all processes end together, and none waits for another.
+        """The result of `work` if it raises in no process. Otherwise all processes end, so no process waits for ever.
 
         Raises:
-            Exception: whatever `work` raises here; a RuntimeError where it raised in another process only.
+            Exception: the exception of `work` here; a RuntimeError if it raised in other processes only.
         """
         if self.count == 1:
             return work()

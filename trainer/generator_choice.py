@@ -24,19 +24,10 @@ def check_generator_options(args: Any) -> None:
     """Check the options of an `AgentConfig` that concern generation.
 
     Raises:
-        ValueError: the generator is unknown or does not read an option that was set, or a value is out of its range.
+        ValueError: the generator does not read an option that was set, or the servers are not a list.
     """
-    if args.generator not in GENERATORS:
-        raise ValueError(f"generator must be one of {', '.join(GENERATORS)}, got {args.generator!r}")
     if isinstance(args.vllm_server_urls, str):
         raise ValueError(f"vllm_server_urls must be a list; write [{args.vllm_server_urls!r}]")
-    if not 0 < args.vllm_gpu_memory_utilization <= 1:
-        raise ValueError(f"vllm_gpu_memory_utilization must be in (0, 1], got {args.vllm_gpu_memory_utilization}")
-    if args.vllm_server_timeout <= 0 or not 0 <= args.vllm_group_port < 1 << 16:
-        raise ValueError(
-            f"vllm_server_timeout must be positive and vllm_group_port a port or 0, got {args.vllm_server_timeout} "
-            f"and {args.vllm_group_port}"
-        )
     ignored = sorted(set(_changed(args)) - set(GENERATORS[args.generator]))
     if ignored:
         readers = [name for name, options in GENERATORS.items() if set(ignored) <= set(options)]
@@ -44,8 +35,21 @@ def check_generator_options(args: Any) -> None:
         raise ValueError(f"generator={args.generator!r} does not read {', '.join(ignored)}{advice}")
 
 
-def warn_of_unread(args: Any) -> None:
-    """Warn of options that only the trainer's own generators read, when another one was given."""
+def check_generator(args: Any, generator: Generator | None) -> None:
+    """Check a generator that was given, and warn of options that only the trainer's own generators read.
+
+    Raises:
+        TypeError: it is no `Generator`.
+    """
+    if generator is None:
+        return
+    if isinstance(generator, str):
+        raise TypeError(f"the name of a generator is an option: args=GRPOConfig(generator={generator!r})")
+    if not isinstance(generator, Generator):
+        raise TypeError(
+            f"generator must be a gymnast.trainer.Generator, got {type(generator).__name__}; subclass it: it says how "
+            f"new weights reach your engine"
+        )
     changed = _changed(args) + (["generator"] if args.generator != "transformers" else [])
     if changed:
         warnings.warn(f"{', '.join(changed)}: no effect, because a generator was given", stacklevel=4)

@@ -46,12 +46,10 @@ def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 
 
 class InterruptibleTrainer(HookedTrainer):
-    """A trainer that the first Ctrl-C ends as if its last step were done: with a checkpoint, and the final callbacks.
+    """A trainer that Ctrl-C or an error ends with a checkpoint; a finished training that is resumed does nothing.
 
-    An error ends it with a checkpoint too. A finished training that is resumed does nothing.
-
-    A round or an evaluation in progress is given up, an update in progress is finished. Several processes stop
-    together, before their next step: the others would wait for one that stopped alone.
+    The first Ctrl-C gives up a round or an evaluation in progress, or lets an update in progress finish. Several
+    processes stop together, before their next step: the others would wait for one that stopped alone.
     """
 
     was_interrupted = False  # whether Ctrl-C ended the last train()
@@ -67,8 +65,7 @@ class InterruptibleTrainer(HookedTrainer):
         """Train; `transformers.Trainer.train` says how.
 
         Ctrl-C gives up the round that is being played, or finishes the update in progress, then saves a checkpoint
-        and returns. A second one interrupts at once. Before an error ends the training, a checkpoint is saved.
-        `resume_from_checkpoint=True` takes the newest checkpoint that was saved to its end.
+        and returns. A second one interrupts at once. `resume_from_checkpoint=True` takes the newest whole checkpoint.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = newest_whole_checkpoint(self.args.output_dir)
@@ -87,12 +84,11 @@ class InterruptibleTrainer(HookedTrainer):
         return self.accelerator.num_processes == 1
 
     def _save_before(self, error: Exception) -> None:
-        """Save a checkpoint before an error ends the training. The error matters more than a failure to save."""
         if not self.fails_everywhere(error):
             return  # the other processes still train: to wait for them would hide the error behind a deadlock
         try:
             self.save_checkpoint()
-        except Exception:
+        except Exception:  # the error that ends the training matters more
             logger.exception("no checkpoint could be saved before the error below ends the training")
         else:
             self.say_how_to_resume("an error ends the training")
@@ -104,7 +100,7 @@ class InterruptibleTrainer(HookedTrainer):
             self.cancel()
 
     def unless_interrupted(self, play: Callable[[], Result]) -> Result | None:
-        """The result of `play`; None if training was interrupted before or meanwhile, or is over, and ends now."""
+        """The result of `play`; None if training ends now: it was interrupted, before or during `play`, or is over."""
         if self._began_at is None:
             self._began_at = self.state.global_step
         self._is_over = self.state.global_step >= self.state.max_steps
@@ -145,14 +141,9 @@ class InterruptibleTrainer(HookedTrainer):
             self.say_how_to_resume("interrupted")
 
     def say_how_to_resume(self, why: str) -> None:
-        """Tell where the checkpoint of this step is, and how training goes on from it."""
+        """Log the place of this step's checkpoint and the call that resumes from it."""
         if self.is_world_process_zero():
             step = self.state.global_step
-            folder = Path(self.args.output_dir or ".", f"checkpoint-{step}")
-            logger.warning(
-                "%s after step %d; the checkpoint is in %s, and train(resume_from_checkpoint=%r) goes on from it",
-                why,
-                step,
-                folder,
-                str(folder),
-            )
+            folder = str(Path(self.args.output_dir or ".", f"checkpoint-{step}"))
+            text = "%s after step %d; the checkpoint is in %s, and train(resume_from_checkpoint=%r) goes on from it"
+            logger.warning(text, why, step, folder, folder)

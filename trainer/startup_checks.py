@@ -19,16 +19,13 @@ from ..envs.registry import EnvironmentSource
 from ..envs.rewards import Rewards
 from ..envs.threads import run_in_loop
 from ..envs.tool_env import ToolEnv
-from .config import AgentConfig
-from .generation.contract import Generator
-from .generator_choice import warn_of_unread
-from .rollout.schedule import Row, Rows
+from .rollout.schedule import Rows
 
 ROWS_LOOKED_AT = 100
 """Rows among which the first one of each environment is looked for."""
 
 ALSO_FOR_TOKENIZERS = ("revision", "trust_remote_code", "token", "cache_dir")
-"""Options of `model_init_kwargs` that say where files are and who may run them, so the tokenizer needs them too."""
+"""Options of `model_init_kwargs` that concern all files of a model, so the tokenizer needs them too."""
 
 
 def load_model(model: str | PreTrainedModel, init_kwargs: Mapping[str, Any] | None = None) -> PreTrainedModel:
@@ -107,26 +104,6 @@ def load_tokenizer(
     return AutoTokenizer.from_pretrained(name, **options)
 
 
-def check_generator(args: AgentConfig, generator: Generator | None) -> None:
-    """Check a generator that was given, and warn of options that only the trainer's own generators read.
-
-    Raises:
-        TypeError: it is no `Generator`.
-    """
-    if generator is None:
-        return
-    if isinstance(generator, str):
-        raise TypeError(
-            f"the name of a generator belongs into the configuration: args=GRPOConfig(generator={generator!r})"
-        )
-    if not isinstance(generator, Generator):
-        raise TypeError(
-            f"generator must be a gymnast.trainer.Generator, got {type(generator).__name__}; subclass it: it says how "
-            f"new weights reach your engine"
-        )
-    warn_of_unread(args)
-
-
 def check_data_sets(
     train: Rows | None,
     evaluation: Rows | Mapping[str, Rows] | None,
@@ -136,17 +113,10 @@ def check_data_sets(
     begin: Callable[[EpisodeSpec, Sequence[Message], Sequence[ToolSchema]], Any],
     limits: EpisodeLimits,
 ) -> None:
-    """Check that the environment can play the data, and that the model can be told of the result.
+    """Check that the environment can play the data, and that the model can read its prompts and tools.
 
-    Of the first `ROWS_LOOKED_AT` rows, the first one of each environment is really reset and rendered. Later rows are
-    checked when they are drawn: a data set may be too large to be read before training.
-
-    Args:
-        train, evaluation: The data sets.
-        source: Makes environments.
-        rewards: The reward functions.
-        begin: Begins a conversation with a prompt and tools.
-        limits: The time limits of an episode.
+    Of the first `ROWS_LOOKED_AT` rows, the first one of each environment is really reset and rendered (`begin`). Later
+    rows are checked when they are drawn: a data set may be too large to be read before training.
 
     Raises:
         TypeError: a data set is no sequence of mappings.
@@ -161,10 +131,10 @@ def check_data_sets(
         if rows is None:
             continue
         check_is_rows(name, rows)
-        for row in _first_of_each_environment(name, rows, source):
-            rewards.check_columns(list(row))
-            environment = source.create(_spec(row))
-            run_in_loop(_check_reset(row, environment, begin, limits))
+        for spec in _first_of_each_environment(name, rows, source):
+            rewards.check_columns(list(spec.task.row))
+            environment = source.create(spec)
+            run_in_loop(_check_reset(spec, environment, begin, limits))
             _warn_of_no_reward(environment.unwrapped, rewards)
 
 
@@ -172,7 +142,7 @@ def check_is_rows(name: str, rows: Any) -> None:
     """Check that this is a sequence of rows.
 
     Raises:
-        TypeError: it is a single row, a data frame, or something else.
+        TypeError: it is a single row, a data frame, or no sequence.
         ValueError: it is empty.
     """
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
@@ -183,44 +153,38 @@ def check_is_rows(name: str, rows: Any) -> None:
         raise ValueError(f"{name} has no rows")
 
 
-def _first_of_each_environment(name: str, rows: Rows, source: EnvironmentSource) -> Iterator[Row]:
+def _first_of_each_environment(name: str, rows: Rows, source: EnvironmentSource) -> Iterator[EpisodeSpec]:
     seen: set[str | None] = set()
     for index in range(min(len(rows), ROWS_LOOKED_AT)):
-        row = Row(rows[index], f"row {index} of {name}")
+        place, row = f"row {index} of {name}", rows[index]
+        if not isinstance(row, Mapping):
+            raise TypeError(f"{place} must be a mapping, got {type(row).__name__}: {row!r}")
         try:
             chosen = source.choose(row)
         except ValueError as error:
-            raise ValueError(f"{row.place}: {error}") from None
+            raise ValueError(f"{place}: {error}") from None
         if chosen not in seen:
             seen.add(chosen)
-            yield row
+            yield group_specs(place, row, group_size=1, seed=0)[0]
 
 
-class _Seen(Exception):
-    """The prompt was looked at; there is nothing to answer."""
+class _PromptWasRead(Exception):
+    """Ends the episode of a check."""
 
 
-async def _check_reset(row: Row, environment: Any, begin: Callable[..., Any], limits: EpisodeLimits) -> None:
+async def _check_reset(spec: EpisodeSpec, environment: Any, begin: Callable[..., Any], limits: EpisodeLimits) -> None:
     """Play the beginning of an episode, as the engine does, and raise a short error if it fails."""
 
-    class Looks:
+    class ReadsPrompt:
         def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Any:
             begin(spec, messages, tools)
-            raise _Seen
+            raise _PromptWasRead
 
-    episode = await play_episode(_spec(row), lambda spec: environment, Looks(), limits)
-    failure = episode.failure
-    if failure is not None and failure.type != _Seen.__name__:
+    failure = (await play_episode(spec, lambda spec: environment, ReadsPrompt(), limits)).failure
+    if failure is not None and failure.type != _PromptWasRead.__name__:
         name = type(environment.unwrapped).__name__
-        raise ValueError(
-            f"{name} cannot begin an episode with {row.place}: {failure.type}: {failure.message}{_where(failure)}; the "
-            f"row has {sorted(row)}"
-        )
-
-
-def _spec(row: Row) -> EpisodeSpec:
-    [spec] = group_specs(row.place, row, group_size=1, seed=0)
-    return spec
+        error = f"{failure.type}: {failure.message}{_where(failure)}"
+        raise ValueError(f"{name} cannot begin an episode with {spec.task.id}: {error}")
 
 
 def _where(failure: Failure) -> str:
@@ -232,7 +196,7 @@ def _where(failure: Failure) -> str:
 
 
 def _warn_of_no_reward(core: Any, rewards: Rewards) -> None:
-    """Only tools and replies reward in a `ToolEnv`; without both, and without reward functions, nothing does."""
+    """Warn of a `ToolEnv` without tools, replies and reward functions: nothing else gives rewards."""
     plain = isinstance(core, ToolEnv) and type(core).reply is ToolEnv.reply and type(core).astep is ToolEnv.astep
     if plain and not core.tools and not rewards.functions:
         warnings.warn(

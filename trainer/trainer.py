@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, TrainOutput
@@ -17,30 +18,27 @@ from transformers.trainer_utils import IntervalStrategy, TrainOutput
 from ..envs.episode import Episode
 from ..envs.registry import EnvironmentLike
 from ..envs.rewards import RewardFunction
-from .assembly import make_player, make_schedule, padding_id
+from .assembly import make_player, make_schedule, make_scorer, padding_id
 from .checkpoints import check_plan, write_plan
 from .config import AgentConfig, GRPOConfig, RLOOConfig
-from .distributed import Processes, use_one_device
+from .distributed import Processes
 from .generation.contract import Generator
 from .interrupt import InterruptibleTrainer
 from .learning.groups import form_groups
 from .learning.losses import StepCounts
 from .learning.objective import objective
-from .learning.output_head import OutputHead
-from .learning.reference import Reference
 from .learning.samples import Batch, MicroBatch
-from .learning.scoring import Scorer
-from .option_names import unknown_names
-from .records.metrics import Metrics, UpdateClock, episode_metrics, weighted_metrics
+from .option_checks import unknown_names
+from .records.metrics import Metrics, episode_metrics, weighted_metrics
 from .records.progress import rich_displays
 from .records.run_folder import EpisodeLog
 from .rollout.failures import FailureWatch, RolloutError, check_evaluation
 from .rollout.round import Round
 from .rollout.schedule import Rows
-from .startup_checks import check_generator, check_is_rows, load_model, load_tokenizer
+from .startup_checks import check_is_rows, load_model, load_tokenizer
 from .tool_calls.custom import ToolParser
 from .tool_calls.formats import ToolFormat
-from .transformers_hooks import EmptySteps
+from .transformers_hooks import use_one_gpu
 
 
 class AgentTrainer(InterruptibleTrainer):
@@ -48,15 +46,15 @@ class AgentTrainer(InterruptibleTrainer):
 
     Args:
         model: A causal language model with a chat template, or its name.
-        environment: What is played: an environment, a class, a factory, a Gymnasium id, or a dict of these that the
-            row's `environment` column chooses from.
+        environment: An environment, a class, a factory, a Gymnasium id, or a dict of these that the row's
+            `environment` column chooses from.
         args: The configuration.
         train_dataset: The tasks: a sequence of rows, such as a list of dicts or a `datasets.Dataset`.
         eval_dataset: The tasks of `evaluate()`; or a dict of such data sets.
         processing_class: The tokenizer; the model's own by default.
         reward_funcs: Further rewards, TRL-style: `f(completions=..., **columns) -> list`.
         tool_format: How the model writes tool calls, where its chat template does not tell.
-        generator: Samples; by default the one that the configuration names.
+        generator: Samples the answers; by default the one that the configuration names.
         callbacks: As in `transformers.Trainer`; or a single one.
         optimizers: As in `transformers.Trainer`.
 
@@ -90,42 +88,30 @@ class AgentTrainer(InterruptibleTrainer):
         args = args if args is not None else self.config_class(output_dir="runs/agent")
         if not isinstance(args, self.config_class):
             raise TypeError(f"args must be a {self.config_class.__name__}, got {type(args).__name__}")
-        use_one_device(args)
+        use_one_gpu(args)
         model = load_model(model, args.model_init_kwargs)
         tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
         options: dict[str, Any] = {"reward_funcs": reward_funcs, "tool_format": tool_format, "generator": generator}
-        check_generator(args, generator)
         options |= {"data_sets": (train_dataset, eval_dataset), "step": lambda: self.state.global_step}
         self.player = make_player(model, tokenizer, environment, args, **options)
-        self._clock = UpdateClock(lambda values: self._metrics.add(values))
         super().__init__(
             model=model,
             args=args,
             train_dataset=train_dataset,  # type: ignore[arg-type]
             eval_dataset=eval_dataset,  # type: ignore[arg-type]
             processing_class=tokenizer,
-            # The clock comes first, so that it measures no other callback.
-            callbacks=[self._clock, EmptySteps(self._is_empty_step), *_as_list(callbacks)],
+            callbacks=[callbacks] if isinstance(callbacks, TrainerCallback) else callbacks or (),
             optimizers=optimizers,
         )
         self.processes = Processes(self.accelerator)
         self.config = args  # `args` with its own type
         self.model_accepts_loss_kwargs = True  # num_items_in_batch is the number of loss tokens, see next_batches
         self._metrics = Metrics()
-        self._episode_log = EpisodeLog(args.output_dir or ".", suffix=self.processes.suffix)
+        folder, every = args.output_dir or ".", args.log_episodes_steps
+        self._episode_log = EpisodeLog(folder, every=every, suffix=self.processes.suffix)
         self._displays = rich_displays(self)
-        reference = Reference(model) if args.beta else None  # on the device, where super() has put the model
         self.pad_id = padding_id(tokenizer, self.player.policy.chat)
-        gather = self.processes.gather_tensor
-        self._head = OutputHead.of(model)
-        self.scorer = Scorer(
-            model,
-            args.learning_settings,
-            reference=reference,
-            gather=gather,
-            pad_id=self.pad_id,
-            head=self._head,
-        )
+        self.scorer = make_scorer(model, args, self.processes, pad_id=self.pad_id)
 
     def rollout(
         self, rows: Rows, *, num_generations: int = 1, temperature: float | None = None, seed: int | None = None
@@ -134,12 +120,12 @@ class AgentTrainer(InterruptibleTrainer):
 
         Args:
             rows: The tasks.
-            num_generations: Episodes of each.
+            num_generations: Episodes of each task.
             temperature: The training temperature by default; 0 is greedy.
             seed: The configuration's by default.
 
         Returns:
-            The episodes of the first row, then those of the second, and so on, reward functions included.
+            The episodes of the first row, then those of the second, and so on, with the rewards of reward functions.
         """
         check_is_rows("rows", rows)
         return self.player.play_rows(rows, count=num_generations, temperature=temperature, seed=seed)
@@ -169,9 +155,7 @@ class AgentTrainer(InterruptibleTrainer):
 
     def on_episodes(self, episodes: Sequence[Episode]) -> None:
         """Called with the episodes of each round; by default they are written down as `log_episodes_steps` says."""
-        every, step = self.config.log_episodes_steps, self.state.global_step
-        if every and self._episode_log.is_due(step, every):
-            self._episode_log.write(step, episodes)
+        self._episode_log.add(self.state.global_step, episodes)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         if self.train_dataset is None:
@@ -195,15 +179,18 @@ class AgentTrainer(InterruptibleTrainer):
         # The counts behind a `RolloutError` are of all processes.
         return super().fails_everywhere(error) or self.processes.all_failed or isinstance(error, RolloutError)
 
-    def _is_empty_step(self) -> bool:
-        return not float(self._counts.loss_tokens)
+    def before_update(self) -> None:
+        if not float(self._counts.loss_tokens):  # momentum and weight decay would move the weights
+            self.model.zero_grad(set_to_none=True)  # type: ignore[union-attr]  # optimisers skip them then
+
+    def after_update(self) -> None:
+        self._metrics.add({"time/update": time.perf_counter() - self._batches_ready_at})
 
     def batches_per_epoch(self) -> int:
         return self.schedule.batches_per_epoch
 
     def next_batches(self, count: int, device: torch.device) -> tuple[list[list[MicroBatch]], Tensor]:
-        steps, accumulation = self.state.global_step, self.config.gradient_accumulation_steps
-        first = self.schedule.batches_before(steps, accumulation_steps=accumulation)
+        first = self.schedule.batches_before(self.state.global_step)
         batches = self.unless_interrupted(lambda: [self._batch(first + place) for place in range(count)]) or []
         counts = torch.tensor([sum(each.loss_tokens for each in batches), sum(each.sequences for each in batches)])
         counts = counts.float().to(device)
@@ -215,7 +202,7 @@ class AgentTrainer(InterruptibleTrainer):
             batches=len(batches),
             processes=self.processes.count,
         )
-        self._clock.start()
+        self._batches_ready_at = time.perf_counter()
         return [each.micro_batches for each in batches], loss_tokens
 
     def _batch(self, number: int) -> Batch:
@@ -225,23 +212,15 @@ class AgentTrainer(InterruptibleTrainer):
             self._round = self._play_round(index)
         return self._round.batches[place % self.schedule.steps_per_generation]
 
-    def _plan(self) -> dict[str, Any]:
-        """The facts that a resumed training must share with the one that it continues."""
-        rows: Any = self.train_dataset
-        steps = self.config.gradient_accumulation_steps
-        return self.schedule.describe(rows) | {"gradient_accumulation_steps": steps}
-
     def save_more(self, folder: Path) -> None:
         if self.is_world_process_zero():
-            write_plan(folder, self._plan())
-        steps, accumulation = self.state.global_step, self.config.gradient_accumulation_steps
-        used = self.schedule.batches_before(steps, accumulation_steps=accumulation)
-        index, place = divmod(used, self.schedule.batches_per_round)
+            write_plan(folder, self.schedule.describe(self.train_dataset))  # type: ignore[arg-type]
+        index, place = divmod(self.schedule.batches_before(self.state.global_step), self.schedule.batches_per_round)
         if self._round is not None and self._round.index == index and place:
             self._round.save(folder / f"round{self.processes.suffix}.pt")
 
     def load_more(self, folder: Path) -> None:
-        check_plan(folder, self._plan())
+        check_plan(folder, self.schedule.describe(self.train_dataset))  # type: ignore[arg-type]
         path = folder / f"round{self.processes.suffix}.pt"
         if path.is_file():
             self._round = Round.load(path, **self._cutting)
@@ -264,7 +243,7 @@ class AgentTrainer(InterruptibleTrainer):
             inputs,
             self.config.learning_settings,
             self._counts,
-            head=self._head,
+            head=self.scorer.head,
             with_entropy=self._is_logged,
         )
         self._metrics.add(metrics, weight=len(inputs["places"]))
@@ -284,7 +263,7 @@ class AgentTrainer(InterruptibleTrainer):
         *,
         temperature: float | None = None,
     ) -> dict[str, float]:
-        """Play the evaluation tasks and return (and log) what training logs too, with the prefix before each name.
+        """Play the evaluation tasks, and log and return their metrics, with the prefix before each name.
 
         Args:
             eval_dataset: Other tasks than the trainer's own; or the name of one of its own data sets.
@@ -313,7 +292,7 @@ class AgentTrainer(InterruptibleTrainer):
         played = self.processes.all_or_none(
             lambda: self.player.play_rows(rows, mine, count=count, temperature=temperature)
         )
-        episodes = self.processes.gather_objects(played)
+        episodes = gather_object(played)
         check_evaluation(episodes, self.config.max_failure_rate)
         metrics = episode_metrics(episodes, self.player.environment_of) | {"runtime": time.perf_counter() - started}
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
@@ -323,16 +302,12 @@ class AgentTrainer(InterruptibleTrainer):
         return metrics
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Not for agents, whose answers have no labels; `rollout` returns episodes.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError("predict() compares outputs with labels, which agents have not; use rollout(rows)")
+        """Agents have no labels to compare with; `rollout` returns episodes."""
+        raise NotImplementedError("predict() compares with labels, and agents have no labels; use rollout(rows)")
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs or "train_loss" in logs:  # a training step's, or the summary after the last one
-            logs |= self._metrics.flush(self.processes.gather_objects)
+            logs |= self._metrics.flush(gather_object)
         super().log(logs, start_time)
 
 
@@ -346,7 +321,3 @@ class RLOOTrainer(AgentTrainer):
     """REINFORCE leave-one-out (Ahmadian et al. 2024, arXiv 2402.14740); see `AgentTrainer`."""
 
     config_class = RLOOConfig
-
-
-def _as_list(callbacks: TrainerCallback | Sequence[TrainerCallback] | None) -> list[TrainerCallback]:
-    return [callbacks] if isinstance(callbacks, TrainerCallback) else list(callbacks or [])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,24 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 
-class EmptySteps(TrainerCallback):
-    """Leaves the weights alone in a step without a loss token: momentum and weight decay would move them.
+class _AroundUpdates(TrainerCallback):
+    """Calls the trainer just before and just after the optimiser."""
 
-    Args:
-        is_empty: Whether the current step has no loss token in any process.
-    """
+    def __init__(self, trainer: HookedTrainer) -> None:
+        self._trainer = trainer
 
-    def __init__(self, is_empty: Callable[[], bool]) -> None:
-        self._is_empty = is_empty
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._trainer.before_update()
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: nn.Module, **kwargs: Any
-    ) -> None:
-        if self._is_empty():
-            model.zero_grad(set_to_none=True)  # optimisers pass over parameters without a gradient
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._trainer.after_update()
 
 
 class HookedTrainer(Trainer):
@@ -36,6 +33,10 @@ class HookedTrainer(Trainer):
 
     loss_is_scaled_for_ga = True  # `policy_loss` has divided gradient accumulation out
     saved_step: int | None = None  # of the last checkpoint that this training wrote
+
+    def __init__(self, *, callbacks: Sequence[TrainerCallback], **options: Any) -> None:
+        # Before the user's callbacks, so that the time of an update includes none of theirs.
+        super().__init__(callbacks=[_AroundUpdates(self), *callbacks], **options)
 
     # Hooks for subclasses.
 
@@ -48,6 +49,12 @@ class HookedTrainer(Trainer):
 
     def batches_per_epoch(self) -> int:
         raise NotImplementedError
+
+    def before_update(self) -> None:
+        """Called when an optimiser step has its gradients."""
+
+    def after_update(self) -> None:
+        """Called when the weights are new."""
 
     def decide(self) -> None:
         """Called after each step and at the end of an epoch, before logs, evaluation and checkpoints."""
@@ -75,7 +82,7 @@ class HookedTrainer(Trainer):
     # Public names, which transformers calls with arguments that change.
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """A loader of place holders: it has the right length, and nobody iterates over it."""
+        """A loader of the right length; its items are not used."""
         filler: Any = range(self.batches_per_epoch())
         return DataLoader(filler, batch_size=None)
 
@@ -134,5 +141,10 @@ class HookedTrainer(Trainer):
 
 
 def use_one_gpu(args: TrainingArguments) -> None:
-    """Make transformers use one GPU, where it would split each batch over all that the process sees."""
-    args._n_gpu = 1
+    """Make transformers use one GPU; it would split each batch over all GPUs that the process sees."""
+    if args.n_gpu > 1:
+        warnings.warn(
+            f"{args.n_gpu} GPUs are visible and one is used: start one process for each (accelerate launch, torchrun)",
+            stacklevel=3,
+        )
+        args._n_gpu = 1

@@ -195,7 +195,7 @@ def group_specs(
     """
     if not isinstance(row, Mapping):
         raise TypeError(f"the row of {task_id} must be a mapping, got {type(row).__name__}: {row!r}")
-    task = Task(id=task_id, row=row, seed=stable_seed(seed, "environment", task_id, visit))
+    task = Task(id=task_id, row=dict(row), seed=stable_seed(seed, "environment", task_id, visit))
     return [
         EpisodeSpec(
             task=task,

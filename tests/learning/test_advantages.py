@@ -129,13 +129,6 @@ def test_baselines_by_definition(rewards_G: Tensor) -> None:
         assert rloo(rewards_G)[g].item() == pytest.approx(value - sum(others) / len(others), abs=1e-6)
 
 
-@pytest.mark.parametrize("advantage", [grpo, rloo])
-@pytest.mark.parametrize("rewards", [torch.zeros(0), torch.ones(1), torch.ones(2, 2), torch.tensor(1.0)])
-def test_a_group_has_two_members_or_more(advantage: Any, rewards: Tensor) -> None:
-    with pytest.raises(ValueError, match="at least 2 rewards"):
-        advantage(rewards)
-
-
 def test_ragged_groups_are_scaled_by_unbiased_deviations() -> None:
     advantages = [grpo(rewards_G) for rewards_G in RAGGED]
     by_group = scale_advantages(advantages, RAGGED, "group")
@@ -157,7 +150,7 @@ def test_whitened_advantages_have_mean_zero_and_deviation_one() -> None:
 
 
 def in_processes(shares: list[list[Tensor]], compute: Any) -> list[Tensor]:
-    """Run `compute(share, gather)` as if in as many processes: first hear what each sends, then answer with it all."""
+    """Run `compute(share, gather)` as if in one process for each share: collect the messages, then answer with all."""
     sent: list[Tensor] = []
 
     def listen(values: Tensor) -> Tensor:
@@ -193,19 +186,11 @@ def test_scales_that_need_no_other_process_do_not_call_it() -> None:
         scale_advantages([grpo(r_G) for r_G in RAGGED], RAGGED, how, gather)
 
 
-def test_mistakes_are_named() -> None:
-    how: Any = "groups"
-    with pytest.raises(ValueError, match=r"'groups'.*group, batch, none"):
-        scale_advantages(RAGGED, RAGGED, how)
-    with pytest.raises(ValueError, match="3 groups of advantages, but 2"):
-        scale_advantages(RAGGED, RAGGED[:2], "group")
-
-
 @pytest.mark.parametrize("reward", [0.7, 10.1, 100.1, 1000.3, -3e5 - 0.1])
 @pytest.mark.parametrize("advantage", [grpo, rloo])
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_equal_rewards_have_no_advantage(reward: float, advantage: Any, scale: Scale) -> None:
-    """Exactly none: a rounding error, divided by a deviation of almost 0, would be an advantage to learn from."""
+    """Exactly 0: a rounding error, divided by a deviation of almost 0, would be an advantage to learn from."""
     for size in (2, 3, 5, 7, 8):
         episodes: Any = [SimpleNamespace(reward=reward)] * size
         rewards_G = rewards_of(episodes)

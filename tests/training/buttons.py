@@ -152,7 +152,7 @@ def call_ids(name: str) -> list[int]:
 
 
 class ScriptedGenerator(Generator):
-    """A generator whose answer is a function of the request; counts what it was asked for."""
+    """A generator whose answer is a function of the request; keeps the requests."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -170,10 +170,10 @@ class ScriptedGenerator(Generator):
         )
 
     def load_weights(self, model: Any, version: int) -> None:
-        """There are none."""
+        """It has no weights."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """It holds nothing open."""
 
 
 def sometimes_failing() -> ScriptedGenerator:

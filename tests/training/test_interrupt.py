@@ -23,13 +23,13 @@ from .buttons import Buttons, ScriptedGenerator, call_ids, make_trainer, subproc
 
 
 def press() -> None:
-    """What the terminal does on Ctrl-C."""
+    """Do as the terminal does on Ctrl-C."""
     os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.fixture(autouse=True)
 def usual_handler() -> Iterator[None]:
-    """Python's own handler, whatever started pytest ignores; nobody leaves another behind."""
+    """Python's own handler, even if the parent process ignores the signal; each test must restore it."""
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.signal(signal.SIGINT, previous) is signal.default_int_handler
@@ -280,7 +280,7 @@ print("interrupted", trainer.was_interrupted, "at", trainer.state.global_step)
 
 
 def test_a_program_ends_well(tmp_path: Path) -> None:
-    """Its exit status is 0, whatever threads were still waiting."""
+    """Its exit status is 0, even if threads were still waiting."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)],
         env=subprocess_environment(),

@@ -1,4 +1,4 @@
-"""What a run leaves behind, and what it shows meanwhile."""
+"""The records of a run, and its display."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ def test_a_resumed_run_goes_on_with_its_folder(tmp_path: Path) -> None:
     options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     make_trainer(tmp_path, callbacks=[RunFolder(tmp_path / "run")], **options).train()
     whole = lines_of(tmp_path / "run")
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "rew')  # as a killed process leaves it
     again = RunFolder(tmp_path / "run")
     make_trainer(tmp_path, callbacks=[again], **options).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     lines = lines_of(tmp_path / "run")
@@ -230,4 +232,4 @@ def test_metrics_of_processes_are_those_of_all_their_episodes() -> None:
     for name in ("reward", "reward_std", "rewards/environment/mean", "rewards/environment/std", "stop/failed"):
         assert got[name] == pytest.approx(expected[name]), name
     assert got["episodes/failed"] == 2
-    assert got["environment/high_max"] < 3  # a mean, whatever its name ends with
+    assert got["environment/high_max"] < 3  # a mean, although its name ends with max

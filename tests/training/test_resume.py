@@ -20,7 +20,7 @@ STEPS = 5
 
 def recording(base: type[AgentTrainer]) -> Any:
     class Records(base):  # type: ignore[misc, valid-type]
-        """Notes what was played at which step, and the batches that were learned from."""
+        """Notes the episodes that were played at each step."""
 
         played: list[tuple[int, list[str]]]
 
@@ -86,7 +86,7 @@ def test_resuming_is_not_stopping(base: type[AgentTrainer], case: str, tmp_path:
         got = state_of(rest)
         assert got.keys() == expected.keys()
         assert not [name for name in got if not torch.equal(got[name], expected[name])], f"stopped at {stopped}"
-        # The same tasks, and none of them played again.
+        # The same tasks, each played once.
         rounds = getattr(rest, "played", [])
         assert rounds == whole.played[len(whole.played) - len(rounds) :]
         assert all(step >= stopped for step, _ in rounds)

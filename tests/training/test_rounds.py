@@ -88,7 +88,7 @@ def test_rows_are_padded_on_the_right_and_end_with_their_last_sampled_token() ->
     assert batch["mask"].shape[1] == max(lengths) - min(len(each.prompt_ids) for each in samples)
 
 
-def test_what_the_observation_after_the_last_answer_says_is_trimmed() -> None:
+def test_the_observation_after_the_last_answer_is_trimmed() -> None:
     trace = TokenTrace(prompt_ids=[1, 2])
     trace.append_sampled([1000, 1001], [-0.5, -0.25])
     trace.append_observation([500])
@@ -317,7 +317,7 @@ def test_rewards_that_never_differ_are_told_of_with_a_cause(caplog: pytest.LogCa
 
 def schedule(**options: Any) -> Schedule:
     defaults = {"num_tasks": 6, "num_generations": 2, "groups_per_process": 2, "num_processes": 1, "process_index": 0}
-    defaults |= {"steps_per_generation": 2, "num_iterations": 1}
+    defaults |= {"steps_per_generation": 2, "num_iterations": 1, "gradient_accumulation_steps": 2}
     return Schedule(**{**defaults, "seed": 0, "shuffle": True, **options})
 
 
@@ -361,10 +361,10 @@ def test_processes_play_disjoint_whole_groups() -> None:
 @pytest.mark.parametrize(("iterations", "steps", "accumulation"), [(1, 1, 1), (1, 2, 2), (3, 2, 4), (2, 4, 3)])
 def test_every_batch_is_used_once(iterations: int, steps: int, accumulation: int) -> None:
     """An epoch is 3 rounds, and its last optimiser step may have fewer batches than the others."""
-    plan = schedule(num_iterations=iterations, steps_per_generation=steps)
+    plan = schedule(num_iterations=iterations, steps_per_generation=steps, gradient_accumulation_steps=accumulation)
     batches = 3 * iterations * steps
     assert plan.batches_per_epoch == batches
-    firsts = [plan.batches_before(step, accumulation_steps=accumulation) for step in range(3 * batches)]
+    firsts = [plan.batches_before(step) for step in range(3 * batches)]
     expected = [epoch * batches + first for epoch in range(3 * batches) for first in range(0, batches, accumulation)]
     assert firsts == expected[: len(firsts)]
 
@@ -389,12 +389,17 @@ def test_a_million_tasks() -> None:
     assert sorted(times)[5] < 0.01  # a permutation for each group would take seconds
 
 
-def test_a_row_says_what_it_lacks() -> None:
-    [spec, *_] = schedule(shuffle=False).specs(rows(6), 0)
-    with pytest.raises(KeyError, match=r"row 0 of train_dataset has no 'answer'; it has \['n'\]"):
-        spec.task.row["answer"]
-    with pytest.raises(TypeError, match="row 0 of train_dataset must be a mapping, got int"):
+def test_a_row_that_is_no_mapping_is_named() -> None:
+    with pytest.raises(TypeError, match="the row of train-0 must be a mapping, got int: 5"):
         schedule(shuffle=False, num_tasks=1).specs([5], 0)  # type: ignore[list-item]
+
+
+def test_an_environment_that_changes_its_row_does_not_change_the_data() -> None:
+    data: list[dict[str, int]] = rows(6)
+    [spec, *_] = schedule(shuffle=False).specs(data, 0)
+    changed: Any = spec.task.row
+    changed["n"] = 7
+    assert data == rows(6)
 
 
 # Rounds.

@@ -1,4 +1,4 @@
-"""Training through the public trainers: what is learned, what is logged, and what each option does."""
+"""Training through the public trainers: learning, logs, and the effect of each option."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_it_learns(trainer_class: type[AgentTrainer], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss_type", LOSSES)
 def test_each_loss_runs(loss_type: str, tmp_path: Path) -> None:
-    scale = "none" if loss_type == "dr_grpo" else "group"  # anything else is half of its paper, and warned of
+    scale = "none" if loss_type == "dr_grpo" else "group"  # any other scale is half of its paper, and warned of
     trainer = make_trainer(tmp_path, loss_type=loss_type, scale_rewards=scale, num_iterations=2, max_steps=2)
     before = weights(trainer.model)  # type: ignore[arg-type]
     trainer.train()
@@ -170,7 +170,7 @@ def test_each_loss_runs(loss_type: str, tmp_path: Path) -> None:
     assert second["sampling/sampling_logp_difference/max"] < 1e-4  # old against sampled
 
 
-# What the gradient is made of.
+# The gradient.
 
 
 def test_only_sampled_tokens_have_loss(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_rloo_divergence_is_in_the_reward(tmp_path: Path) -> None:
         trainer.train()
         [logs] = step_logs(trainer)
         assert (logs["grad_norm"] > 0) is teaches
-        assert logs["reward"] == 0  # what is logged is the task's own
+        assert logs["reward"] == 0  # the logged reward is the task's own
 
 
 def attached(agent: Any, lora: LoraConfig) -> Any:
@@ -401,7 +401,7 @@ def test_a_seed_decides_everything(trainer_class: type[AgentTrainer], tmp_path: 
     runs = []
     for seed in (1, 1, 2):
         trainer = make_trainer(tmp_path, trainer_class, seed=seed, max_steps=3)
-        torch.rand(seed)  # what the program did before does not matter
+        torch.rand(seed)  # earlier random numbers of the program do not matter
         trainer.train()
         rewards = [logs["tokens/sampled"] for logs in step_logs(trainer)]
         runs.append((weights(trainer.model), rewards))  # type: ignore[arg-type]
@@ -523,7 +523,7 @@ def test_the_row_chooses_the_environment(tmp_path: Path) -> None:
     assert len(chosen) == 8
 
 
-# What transformers.Trainer gives.
+# Features of transformers.Trainer.
 
 
 class Hears(TrainerCallback):

@@ -4,24 +4,24 @@ One optimiser step, from rows of the data set to new weights, with the function 
 
     while micro-batches of this step are missing:                   trainer.AgentTrainer.next_batches, _batch
         if the current round is used up:                            trainer.AgentTrainer._play_round
-            generator <- the model's weights, if they have changed  rollout.weight_sync.WeightSync
             specs = tasks x num_generations, each with its seeds    rollout.schedule.Schedule.specs
-            for each spec, all at the same time:                    envs.engine.RolloutEngine.run
-                messages = environment.reset(task)                  envs.engine.play_episode
+            generator <- the model's weights, if they have changed  rollout.weight_sync.WeightSync
+            for each spec, all at the same time:                    envs.RolloutEngine.run
+                messages = environment.reset(task)                  envs.engine.play_episode.play_episode
                 prompt_ids = render(messages)                       rollout.token_policy.TokenPolicy.begin
                 until the episode ends:
                     ids, logprobs = sample(all ids so far)          generation.contract.Generator.generate
                     message = read tool calls from the ids          chat.chat_format.ChatFormat.parse
                     observation, reward = environment.step(message) envs.tool_env.ToolEnv.astep
-                    append ids (mask 1), observation ids (mask 0)   rollout.token_policy
-                reward += reward functions                          envs.rewards.Rewards
+                    append ids (mask 1), observation ids (mask 0)   rollout.token_policy.TokenConversation.observe
+                reward += environment.grade, reward functions       envs.Environment.grade, envs.rewards.Rewards
             groups = episodes of one task with reward and tokens    learning.groups.form_groups
-            old_logprobs, ref_logprobs = forward passes, if needed  learning.scoring.Scorer, learning.reference
+            old_logprobs, ref_logprobs = forward passes, if needed  learning.scoring.Scorer
             rewards -= beta * KL, for RLOO                          learning.losses.kl_in_reward
             advantages = reward - baseline of its group             learning.advantages.grpo, rloo
             advantages /= a standard deviation of rewards           learning.advantages.scale_advantages
             batches = samples with a gradient, padded, cut          learning.samples.split_evenly, Batch
-    counts = loss tokens and sequences, over all processes          learning.samples, learning.losses.StepCounts
+    counts = loss tokens and sequences, over all processes          learning.losses.StepCounts
     for each micro-batch of each batch:                             trainer.AgentTrainer.compute_loss
         hidden = model(ids) at the tokens before loss tokens        learning.output_head.OutputHead
         logprobs = log softmax(head(hidden) / temperature)          learning.logprobs.token_logprobs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,34 +20,16 @@ from .samples import Sample, completion_slice, make_micro_batch, micro_batches
 from .settings import LearningSettings
 
 
+@dataclass(kw_only=True)
 class Scorer:
-    """Turns groups of episodes into samples.
+    """Turns groups of episodes into samples."""
 
-    Args:
-        model: The policy in training.
-        settings: The options of the run.
-        reference: The reference model; None without one.
-        gather: Concatenates (1, n) tensors of all processes.
-        pad_id: Fills rows.
-        head: The output head of the model; see `token_logprobs`.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        settings: LearningSettings,
-        *,
-        reference: Reference | None,
-        gather: Gather,
-        pad_id: int,
-        head: OutputHead | None = None,
-    ) -> None:
-        self.model = model
-        self.settings = settings
-        self.reference = reference
-        self.gather = gather
-        self.pad_id = pad_id
-        self.head = head
+    model: nn.Module  # the policy in training
+    settings: LearningSettings
+    reference: Reference | None
+    gather: Gather  # concatenates (1, n) tensors of all processes
+    pad_id: int
+    head: OutputHead | None = None  # of the model; see `token_logprobs`
 
     def __call__(self, groups: Sequence[Group]) -> tuple[list[Sample], dict[str, float]]:
         """The samples of these groups, in order, and metrics."""

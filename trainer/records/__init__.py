@@ -1,1 +1,1 @@
-"""What a run leaves behind: metrics, episodes, progress."""
+"""The records of a run: metrics, episodes, progress."""

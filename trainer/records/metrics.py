@@ -1,51 +1,28 @@
-"""What is logged, under which name, and how values of many steps and processes become one.
+"""The metrics of episodes, and how values of many steps and processes become one; docs/training.md lists all names.
 
-Names that TRL has keep its meaning, so `completions/mean_length` counts the tokens that the model sampled, without
-tool results; an episode is clipped when a limit truncated it. Ours:
-
-- shares of the episodes: `stop/<reason>`;
-- per episode: `turns/mean`, `tools/refused`, `tools/<name>/calls|failures|timeouts`, and `environment/<name>` as
-  environments report it;
-- counts, over steps and processes: `episodes/played|failed|retried|close_failed`, `groups/dropped`, `prompts/overlong`,
-  `tools/calls`, `tokens/sampled`, `tokens/prompt` (what the model was shown, in every turn anew), `tokens/cached` (what
-  of it the engine had not to compute again), and `tokens/drift`, of which anything but 0 is a bug;
-- seconds: `tools/<name>/seconds` of a mean call, `time/generation|environment` that a mean episode waited for each,
-  `time/rollout` of a round, `time/update` of an optimiser step, from its batch to its new weights.
-
-A refused call (no budget was left for it, or the episode had ended) was not run: it counts in `tools/refused` and in
-no other name. A prompt that does not fit into the context counts in `prompts/overlong` and `stop/context_overflow`;
-its episode, in which nothing was said, is in no mean.
+Names that TRL has keep its meaning: `completions/mean_length` counts the tokens that the model sampled, without tool
+results. A refused call (no budget was left, or the episode had ended) was not run: it counts in `tools/refused` only.
+A prompt that `overlong_prompts="drop"` left out counts in `prompts/overlong` and `stop/context_overflow`, and is in no
+mean.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from torch import Tensor
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ...envs.core import StopReason
 from ...envs.episode import Episode, ToolCallRecord
 
 SUMS = frozenset(
     {
-        "episodes/played",
-        "episodes/failed",
-        "episodes/close_failed",
-        "episodes/retried",
-        "groups/dropped",
-        "prompts/overlong",
-        "rounds/skipped",
-        "tokens/cached",
-        "tokens/drift",
-        "tokens/prompt",
-        "tokens/sampled",
-        "tools/calls",
+        *("episodes/played", "episodes/failed", "episodes/close_failed", "episodes/retried"),
+        *("groups/dropped", "rounds/skipped", "prompts/overlong", "tools/calls"),
+        *("tokens/cached", "tokens/drift", "tokens/prompt", "tokens/sampled"),
     }
 )
 """Counts: added up over steps and processes."""
@@ -53,16 +30,14 @@ SUMS = frozenset(
 MINIMA = frozenset({"completions/min_length", "completions/min_terminated_length", "clip_ratio/low_min"})
 MAXIMA = frozenset(
     {
-        "completions/max_length",
-        "completions/max_terminated_length",
-        "clip_ratio/high_max",
+        *("completions/max_length", "completions/max_terminated_length", "clip_ratio/high_max"),
         "sampling/sampling_logp_difference/max",
     }
 )
 """The least and the largest value of all steps and processes. All other values are averaged."""
 
 Weighted = dict[str, list[tuple[float, float]]]
-"""Under each name, values and what each weighs in their mean."""
+"""Under each name, pairs of a value and its weight in the mean."""
 
 NameOf = Callable[[Episode], str | None]
 
@@ -74,7 +49,7 @@ class Metrics:
         self._values: dict[str, list[tuple[float | Tensor, float]]] = defaultdict(list)
 
     def add(self, values: Mapping[str, float | Tensor], *, weight: float = 1.0) -> None:
-        """Add one value under each name, with its weight in the mean; a value of weight 0 or NaN says nothing.
+        """Add one value under each name, with its weight in the mean; values of weight 0 and NaN are left out.
 
         Tensors stay on their device until `flush`, since to read one waits for the device.
         """
@@ -83,10 +58,9 @@ class Metrics:
                 self._values[name].append((value, weight))
 
     def flush(self, gather: Callable[[list[Weighted]], list[Weighted]]) -> dict[str, float]:
-        """One number for each name, over all processes, and start anew; every process must call it.
+        """Return one number for each name, over all processes, and forget the values; every process must call it.
 
-        Args:
-            gather: Collects the lists of all processes, as `accelerate.utils.gather_object` does.
+        `gather` concatenates the lists of all processes, as `accelerate.utils.gather_object` does.
         """
         merged: Weighted = defaultdict(list)
         read = {name: [(float(value), weight) for value, weight in each] for name, each in self._values.items()}
@@ -97,26 +71,6 @@ class Metrics:
         self._values.clear()
         values = {name: _one(name, *zip(*pairs, strict=True)) for name, pairs in merged.items()}
         return values | {name: _pooled_std(merged[name], merged[_mean_of(name)]) for name in merged if _mean_of(name)}
-
-
-class UpdateClock(TrainerCallback):
-    """Measures `time/update`: from `start`, when a step has its batches, until the weights are new.
-
-    Args:
-        add: Takes the value.
-    """
-
-    def __init__(self, add: Callable[[Mapping[str, float]], None]) -> None:
-        self._add = add
-        self._started: float | None = None
-
-    def start(self) -> None:
-        self._started = time.perf_counter()
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._started is not None:
-            self._add({"time/update": time.perf_counter() - self._started})
-            self._started = None
 
 
 def _one(name: str, values: Sequence[float], weights: Sequence[float]) -> float:
@@ -148,7 +102,7 @@ def _pooled_std(stds: Sequence[tuple[float, float]], means: Sequence[tuple[float
 def episode_metrics(episodes: Sequence[Episode], environment_of: NameOf | None = None) -> dict[str, float]:
     """The metrics of a round of episodes; those that failed count in `stop/failed` and `episodes/failed` only.
 
-    Where the user scores them as zero, they count in the rewards too. Overlong prompts count as said above.
+    With `on_failure="zero"` they count in the rewards too.
     """
     return {name: value for _, part in weighted_metrics(episodes, environment_of) for name, value in part.items()}
 

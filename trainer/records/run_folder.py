@@ -1,32 +1,34 @@
-"""What a training run leaves behind, readable without any service: `RunFolder` and `EpisodeLog`."""
+"""The files of a training run, readable without any service: `RunFolder` and `EpisodeLog`."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from ...envs.episode import Episode
 from .metrics import SUMS
 
 
 class EpisodeLog:
-    """`episodes.jsonl`: a line for each episode, `{"step": ..., "episode": ...}`; `Episode.from_json` reads the latter.
+    """`episodes.jsonl`: a line for each episode, `{"step": ..., "episode": ...}`; `Episode.from_json` reads `episode`.
 
     Args:
-        folder: Where it is.
+        folder: The folder of the file.
+        every: Steps; 0 = write nothing.
         suffix: Tells the files of several processes apart.
     """
 
-    def __init__(self, folder: str | Path, suffix: str = "") -> None:
+    def __init__(self, folder: str | Path, *, every: int, suffix: str = "") -> None:
         self.path = Path(folder, f"episodes{suffix}.jsonl")
-        self._begun = False
-        self._last = 0  # the step that was written last
+        self._every = every
+        self._last: int | None = None  # the step that this training wrote last
 
     def begin(self) -> None:
         """A training begins, or is resumed.
@@ -34,24 +36,21 @@ class EpisodeLog:
         A new training moves the file of an earlier one aside (`episodes.1.jsonl`); a resumed one replaces the lines
         from its first step on, since it plays these steps again.
         """
-        self._begun = False
+        self._last = None
 
-    def is_due(self, step: int, every: int) -> bool:
-        """Whether a multiple of `every` was reached since the last written step; the first step is always due.
+    def add(self, step: int, episodes: Sequence[Episode]) -> None:
+        """Append the episodes of a step, if it is the first, or a multiple of `every` was reached since the last one.
 
-        Rounds are not played at each step, so the multiple itself may be a step at which none is.
+        No round may be played at the multiple itself.
         """
-        return not self._begun or step // every > self._last // every
-
-    def write(self, step: int, episodes: Sequence[Episode]) -> None:
-        """Append the episodes of a step."""
-        if not self._begun:
+        if not self._every or (self._last is not None and step // self._every <= self._last // self._every):
+            return
+        if self._last is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if step == 0:
                 move_aside(self.path)
             else:
-                _keep_lines(self.path, before=step)
-            self._begun = True
+                self.path.write_text("".join(_until(step - 1, _lines(self.path))))
         self._last = step
         with self.path.open("a") as file:
             for episode in episodes:
@@ -70,54 +69,41 @@ class RunFolder(TrainerCallback):
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
         self.totals: dict[str, float] = defaultdict(float)  # of everything that is counted, over the whole run
-        self._size_before = self.metrics_path.stat().st_size if self.metrics_path.exists() else 0
+        self._lines_before = len(_lines(self.metrics_path))  # those of an earlier run
 
     @property
     def metrics_path(self) -> Path:
         return self.path / "metrics.jsonl"
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.totals.clear()
-        if not state.is_world_process_zero or not self.metrics_path.exists():
+        if not state.is_world_process_zero:
             return
-        # What has been logged since this object was made (an evaluation before training) belongs to this run.
-        text = self.metrics_path.read_bytes()
-        earlier, own = text[: self._size_before].decode(), text[self._size_before :].decode()
+        # The lines since this object was made (an evaluation before training) belong to this run.
+        earlier, own = _lines(self.metrics_path)[: self._lines_before], _lines(self.metrics_path)[self._lines_before :]
         if earlier and state.global_step == 0:
-            aside = move_aside(self.metrics_path)
-            aside.write_text(earlier)
-            earlier = ""
-        kept = [line for line in earlier.splitlines() if json.loads(line)["step"] <= state.global_step]
+            move_aside(self.metrics_path).write_text("".join(earlier))
+            earlier = []
+        kept = _until(state.global_step, earlier)
         for line in kept:
             self._count(json.loads(line))
-        self.metrics_path.write_text("".join(f"{line}\n" for line in kept) + own)
+        self.metrics_path.write_text("".join(kept + own))
 
     def _count(self, logs: dict[str, Any]) -> None:
         for name in SUMS & set(logs):
             self.totals[name] += logs[name]
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs is None or not state.is_world_process_zero:
             return
         self._count(logs)
         with self.metrics_path.open("a") as file:
             file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
-        self._size_before = self.metrics_path.stat().st_size if self.metrics_path.exists() else 0
+        self._lines_before = len(_lines(self.metrics_path))
         if find_spec("matplotlib") is not None:
             self.plot()
 
@@ -130,8 +116,7 @@ class RunFolder(TrainerCallback):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        text = self.metrics_path.read_text() if self.metrics_path.exists() else ""
-        lines = [json.loads(line) for line in text.splitlines()]
+        lines = [json.loads(line) for line in _lines(self.metrics_path)]
         points = [(line["step"], line["reward"]) for line in lines if "reward" in line]
         if not points:
             return
@@ -157,19 +142,22 @@ def move_aside(path: Path) -> Path:
     return aside
 
 
-def _keep_lines(path: Path, *, before: int) -> None:
-    """Drop the lines of this step and later ones, and what a killed process left half-written."""
+def _lines(path: Path) -> list[str]:
+    """The lines of a file; `str.splitlines` would split at more characters, such as U+2028 in an answer."""
     if not path.exists():
-        return
+        return []
+    with path.open() as file:
+        return list(file)
+
+
+def _until(step: int, lines: Sequence[str]) -> list[str]:
+    """Drop the lines of later steps, and a line that a killed process left half-written."""
     kept = []
-    with path.open() as lines:
-        for line in lines:
-            try:
-                if json.loads(line)["step"] < before:
-                    kept.append(line)
-            except json.JSONDecodeError:
-                continue
-    path.write_text("".join(kept))
+    for line in lines:
+        with suppress(json.JSONDecodeError):
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+    return kept
 
 
 def _running_mean(values: tuple[float, ...], width: int) -> list[float]:

@@ -13,9 +13,7 @@ from transformers import PreTrainedModel
 from ...envs.engine.rollout_engine import RolloutEngine, group_specs
 from ...envs.episode import Episode, EpisodeSpec
 from ...envs.threads import run_in_loop
-from ..generation.contract import Generator
 from ..generation.sampling import evaluating
-from .schedule import Row
 from .token_policy import TokenPolicy
 from .weight_sync import WeightSync
 
@@ -23,12 +21,8 @@ from .weight_sync import WeightSync
 class EpisodePlayer:
     """Plays episodes with the current weights of a model.
 
-    Args:
-        model: The model in training; its weights are sent to the policy's generator when they have changed.
-        engine: Plays the episodes.
-        policy: The engine's policy.
-        seed: Seeds `play_rows` by default.
-        step: Returns how many optimiser steps the model's weights have seen.
+    The weights are sent to the policy's generator when they have changed. `seed` is that of `play_rows`, and `step`
+    returns how many optimiser steps the weights have seen.
     """
 
     def __init__(
@@ -43,15 +37,11 @@ class EpisodePlayer:
         self.model = model
         self.engine = engine
         self.policy = policy
+        self.generator = policy.generator
         self.seed = seed
         self._sync = WeightSync(model, policy.generator, step)
         self._playing: asyncio.Task[Any] | None = None
         self._cancelled = False
-
-    @property
-    def generator(self) -> Generator:
-        """The generator that samples."""
-        return self.policy.generator
 
     def play(self, specs: Iterable[EpisodeSpec], *, temperature: float | None = None) -> list[Episode]:
         """Play these episodes, at the training temperature unless told otherwise.
@@ -75,8 +65,8 @@ class EpisodePlayer:
 
         self._cancelled = False
 
-        # The generator's thread restores what it found when it stops decoding, which may be after the last answer has
-        # come: it must not find a model in training mode, or the next forward pass may meet dropout.
+        # The generator's thread restores the mode of the model when it stops decoding, perhaps after the last answer:
+        # it must not find training mode, or the next forward pass may have dropout.
         with evaluating(self.model):
             try:
                 self.generator.wake()
@@ -104,7 +94,7 @@ class EpisodePlayer:
         seed = self.seed if seed is None else seed
         specs: list[EpisodeSpec] = []
         for index in range(len(rows)) if indices is None else indices:
-            specs += group_specs(f"eval-{index}", Row(rows[index], f"row {index}"), group_size=count, seed=seed)
+            specs += group_specs(f"eval-{index}", rows[index], group_size=count, seed=seed)
         return self.play(specs, temperature=temperature)
 
     def environment_of(self, episode: Episode) -> str | None:

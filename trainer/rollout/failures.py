@@ -1,4 +1,4 @@
-"""When so many episodes are lost that training should stop, and what to tell the user about them."""
+"""FailureWatch: reports lost episodes, and stops a training that loses too many."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ WINDOW = 10
 """Rounds over which failures are judged."""
 
 ROUNDS_AT_START = 3
-"""So many rounds without a group stop a training that has never had one."""
-
+"""A training that has never had a group to learn from stops after this many rounds."""
 
 FLAT_ROUNDS = 5
-"""After so many rounds in which the rewards of no group differed, a warning names the likeliest cause."""
+"""After this many rounds in which the rewards of no group differed, a warning names the likeliest cause."""
 
 
 class RolloutError(RuntimeError):
@@ -31,7 +30,7 @@ class RolloutError(RuntimeError):
 class FailureWatch:
     """Watches the last rounds of a training, warns of lost episodes, and stops when there are too many.
 
-    A round without a group that can be learned from is skipped. Training stops when none of the last `WINDOW` rounds
+    A round without a group that can be learned from is skipped. Training stops when no round of the last `WINDOW`
     had such a group, or when more than `max_failure_rate` of the episodes of these rounds failed.
     """
 
@@ -96,7 +95,7 @@ def check_evaluation(episodes: Sequence[Episode], max_failure_rate: float) -> No
 
 
 def lost_episodes(episodes: Sequence[Episode]) -> str:
-    """How many episodes were lost, and to what: one line."""
+    """The numbers of lost episodes and the reasons, in one line."""
     failed = sum(each.failure is not None for each in episodes)
     parts = []
     if failed:
@@ -131,7 +130,7 @@ def _has_spread(episodes: Sequence[Episode]) -> bool:
 
 
 def _why_flat(episodes: Sequence[Episode]) -> str:
-    """That nothing is learned, and the likeliest cause in a round's episodes."""
+    """The warning that nothing is learned, with the likeliest cause in a round's episodes."""
     rewards = {each.reward for each in episodes if each.reward is not None}
     hints = [f"all rewards of the last round are {min(rewards):g}"] if len(rewards) == 1 else []
     cut = Counter(each.stop.value for each in episodes if each.stop.is_truncation)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,33 +13,25 @@ from ..learning.samples import Batch, Sample, split_evenly
 from ..learning.settings import LearningSettings
 
 
+@dataclass
 class Round:
     """A round as training batches.
 
     A round that serves several optimiser steps was sampled with weights that are gone after the first of them, so a
     checkpoint in its middle keeps the samples: they could not be played again.
-
-    Args:
-        index: The number of the round since the beginning of training.
-        samples: In the order in which they are cut into batches; empty if no group can be learned from.
-        parts: The number of batches.
-        settings: Say how a batch is cut into micro-batches.
-        pad_id: Fills rows.
     """
 
-    def __init__(
-        self, index: int, samples: Sequence[Sample], *, parts: int, settings: LearningSettings, pad_id: int
-    ) -> None:
-        self.index = index
-        self.samples = list(samples)
-        self._parts = parts
-        self._settings = settings
-        self._pad_id = pad_id
+    index: int  # the number of the round since the beginning of training
+    samples: list[Sample]  # in the order in which they are cut into batches; empty if no group can be learned from
+    _: KW_ONLY
+    parts: int  # the number of batches
+    settings: LearningSettings  # say how a batch is cut into micro-batches
+    pad_id: int
 
     @cached_property
     def batches(self) -> list[Batch]:
-        parts = split_evenly(self.samples, self._parts)
-        return [Batch.of(part, self._settings, pad_id=self._pad_id) for part in parts]
+        parts = split_evenly(self.samples, self.parts)
+        return [Batch.of(part, self.settings, pad_id=self.pad_id) for part in parts]
 
     def save(self, path: Path) -> None:
         torch.save({"index": self.index, "samples": [asdict(each) for each in self.samples]}, path)

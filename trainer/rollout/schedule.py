@@ -16,22 +16,9 @@ from ...envs.episode import EpisodeSpec
 Rows = Sequence[Mapping[str, Any]]
 
 
-class Row(dict[str, Any]):
-    """A row that says where it stands when a column is missing."""
-
-    def __init__(self, row: Mapping[str, Any], place: str) -> None:
-        if not isinstance(row, Mapping):
-            raise TypeError(f"{place} must be a mapping, got {type(row).__name__}: {row!r}")
-        super().__init__(row)
-        self.place = place
-
-    def __missing__(self, column: str) -> Any:
-        raise KeyError(f"{self.place} has no {column!r}; it has {sorted(self)}")
-
-
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Schedule:
-    """Which tasks are played in which round, and which batch of it comes when; the same for the same seed.
+    """Which tasks are played in which round, and in which round a batch is; the same for the same seed.
 
     A *round* is played at once, with the same weights: `num_generations` episodes of some tasks. It is cut into
     `steps_per_generation` micro-batches, which are used `num_iterations` times. Batches are numbered from the
@@ -48,6 +35,7 @@ class Schedule:
     process_index: int
     steps_per_generation: int
     num_iterations: int
+    gradient_accumulation_steps: int
     seed: int
     shuffle: bool
 
@@ -63,10 +51,10 @@ class Schedule:
     def batches_per_epoch(self) -> int:
         return -(-self.num_tasks // self.groups_per_round) * self.batches_per_round
 
-    def batches_before(self, step: int, *, accumulation_steps: int) -> int:
+    def batches_before(self, step: int) -> int:
         """The number of batches that so many optimiser steps use; the last step of an epoch may use fewer."""
-        epoch, step = divmod(step, -(-self.batches_per_epoch // accumulation_steps))
-        return epoch * self.batches_per_epoch + step * accumulation_steps
+        epoch, step = divmod(step, -(-self.batches_per_epoch // self.gradient_accumulation_steps))
+        return epoch * self.batches_per_epoch + step * self.gradient_accumulation_steps
 
     def specs(self, rows: Rows, round_index: int) -> list[EpisodeSpec]:
         """This process's episodes of a round: whole groups."""
@@ -76,8 +64,8 @@ class Schedule:
             visit, index = divmod(place, self.num_tasks)
             if self.shuffle:
                 index = int(_permutation(self.num_tasks, self.seed, visit)[index])
-            row = Row(rows[index], f"row {index} of train_dataset")
-            specs += group_specs(f"train-{index}", row, group_size=self.num_generations, seed=self.seed, visit=visit)
+            size = self.num_generations
+            specs += group_specs(f"train-{index}", rows[index], group_size=size, seed=self.seed, visit=visit)
         return specs
 
     def batch_order(self, round_index: int, count: int) -> list[int]:
@@ -86,7 +74,7 @@ class Schedule:
         return rng.permutation(count).tolist()
 
     def describe(self, rows: Rows) -> dict[str, Any]:
-        """What a resumed training must have in common with the one that it continues."""
+        """The facts that a resumed training must share with the one that it continues."""
         plan = asdict(self)
         del plan["process_index"]
         return plan | {"first row": _text(rows[0]), "last row": _text(rows[len(rows) - 1])}

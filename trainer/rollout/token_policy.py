@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from ...envs.core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolSchema, stable_seed
 from ...envs.episode import EpisodeSpec, TokenTrace
@@ -15,7 +15,7 @@ from ..generation.sampling import Sampling
 from .budgets import TokenBudgets
 
 OverlongPrompts = Literal["fail", "drop", "raise"]
-"""What a prompt longer than the context does: its episode fails, its episode is dropped, or the run stops."""
+"""The consequence of a prompt longer than the context: its episode fails or is dropped, or the run stops."""
 
 
 class LongPromptError(ValueError):
@@ -30,18 +30,18 @@ OVERLONG_PROMPT_ERRORS: dict[OverlongPrompts, type[Exception]] = {
 
 
 class TokenDriftError(RuntimeError):
-    """The engine's record of its input differs from what it was sent; the episode fails, and `tokens/drift` counts."""
+    """The engine's record of its input differs from its request; the episode fails, and `tokens/drift` counts."""
 
 
 class TokenPolicy:
     """Answers with a model, and records every token.
 
     Args:
-        chat: Between messages and tokens.
-        generator: Samples.
-        sampling: The distribution.
+        chat: Translates between messages and tokens.
+        generator: Samples the answers.
+        sampling: The distribution that answers are sampled from.
         budgets: Token limits.
-        overlong_prompts: What a prompt longer than the context does.
+        overlong_prompts: The consequence of a prompt longer than the context.
     """
 
     def __init__(
@@ -143,13 +143,12 @@ class TokenConversation:
         if last and (not messages or not room):
             return None
         allowed = [] if budgets.max_observation_tokens is None else [budgets.max_observation_tokens]
-        allowed += [room] if last else []  # the last observation is cut to what is left; any other must fit as it is
+        allowed += [room] if last else []  # only the last observation is cut to the room that is left
+        options: dict[str, Any] = {"tools": self._tools, "ended_by": ended_by, "last": last}
         if allowed:
-            ids = chat.fit_observation(
-                messages, tools=self._tools, ended_by=ended_by, last=last, max_tokens=min(allowed)
-            )
+            ids = chat.fit_observation(messages, max_tokens=min(allowed), **options)
         else:
-            ids = chat.observation_ids(messages, tools=self._tools, ended_by=ended_by, last=last)
+            ids = chat.observation_ids(messages, **options)
         if last:
             trace.append_observation(ids[:room])
             return None
@@ -159,24 +158,17 @@ class TokenConversation:
         return None
 
     def _check_prompt(self, seen: Sequence[int], sent: Sequence[int]) -> None:
-        drift = _difference(seen, sent)
-        if drift:
+        if list(seen) != list(sent):
+            drift = sum(x != y for x, y in zip(seen, sent, strict=False)) + abs(len(seen) - len(sent))
             self.trace.drift += drift
             raise TokenDriftError(
-                f"the engine saw another prompt than it was sent: {drift} of {len(sent)} tokens differ, so what it "
-                f"sampled cannot be learned from"
+                f"the engine saw another prompt than it was sent: {drift} of {len(sent)} tokens differ, so its answer "
+                f"cannot be learned from"
             )
 
     def _room(self) -> tuple[int, StopReason]:
-        """Tokens that the episode may still take, and which budget that is."""
+        """Tokens that the episode may still take, and the stop reason of the budget that limits them."""
         budgets = self._policy.budgets
         episode = budgets.max_completion_length - len(self.trace.completion_ids)
         context = budgets.max_model_len - len(self.trace)
         return (context, StopReason.CONTEXT_OVERFLOW) if context < episode else (episode, StopReason.MAX_TOKENS)
-
-
-def _difference(seen: Sequence[int], sent: Sequence[int]) -> int:
-    """The number of places at which two token sequences differ."""
-    if list(seen) == list(sent):
-        return 0
-    return sum(x != y for x, y in zip(seen, sent, strict=False)) + abs(len(seen) - len(sent))

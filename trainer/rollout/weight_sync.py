@@ -14,12 +14,8 @@ from ..generation.contract import GenerationError, Generator
 class WeightSync:
     """Loads the model's weights into a generator when they have changed since the last time.
 
-    Several processes must call it together, if one generator serves them all.
-
-    Args:
-        model: Whose weights.
-        generator: Who is to sample with them.
-        step: The number of optimiser steps that the weights have seen.
+    Several processes must call it together if one generator serves them all. `step` returns how many optimiser steps
+    the weights have seen.
     """
 
     def __init__(self, model: PreTrainedModel, generator: Generator, step: Callable[[], int]) -> None:
@@ -32,7 +28,7 @@ class WeightSync:
         """Load the weights, unless the generator has them already.
 
         Raises:
-            Exception: whatever `load_weights` raises, here or in the process that sends.
+            Exception: any exception of `load_weights`, here or in the process that sends.
         """
         if not self._in_any_process(self._state() != self._loaded):
             return
@@ -41,19 +37,16 @@ class WeightSync:
             self._generator.load_weights(self._model, version=self._step())
         except Exception as raised:
             error = raised
-        # One process sends for all: the others must not ask before, nor wait for what will never come.
+        # Rank 0 sends for all processes. The others wait for it, and must learn if it failed.
         if self._in_any_process(error is not None):
             raise error or GenerationError("another training process could not load the weights; see its error")
         self._loaded = self._state()
 
     def _in_any_process(self, here: bool) -> bool:
-        """Whether something is so in one of the processes that share the generator, which all must ask this."""
+        """Whether `here` is True in any process that shares the generator; all of them must call this."""
         shared = self._generator.is_shared and PartialState().num_processes > 1
         return any(gather_object([here])) if shared else here
 
     def _state(self) -> tuple[int, ...]:
-        """Changes with the weights: PyTorch counts what is written to a tensor, such as a checkpoint that is loaded.
-
-        The steps are counted too, as some optimisers write past PyTorch.
-        """
+        """Changes with the weights: PyTorch counts writes to a tensor, and some optimisers write past PyTorch."""
         return self._step(), sum(parameter._version for parameter in self._model.parameters())

@@ -1,41 +1,62 @@
-"""Checks of options by their names: those of `TrainingArguments` that mean nothing here, and those of TRL."""
+"""Checks of single options: their types, values and ranges, and names that are not, or mean nothing, here."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+import math
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import MISSING, fields
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
 
+from .generator_choice import GENERATORS
+from .learning.advantages import Scale
+from .learning.losses import LOSSES
+from .rollout.token_policy import OVERLONG_PROMPT_ERRORS
+
+CHOICES: dict[str, Collection[str]] = {
+    "generator": GENERATORS,
+    "loss_type": LOSSES,
+    "scale_rewards": get_args(Scale),
+    "overlong_prompts": OVERLONG_PROMPT_ERRORS,
+}
+"""Options that are names, and the names that they may be."""
+
+_SAPO = ("sapo_temperature_pos", "sapo_temperature_neg")
+
+RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
+    "at least 2 (an advantage compares an episode with others of its group)": (lambda n: n >= 2, ("num_generations",)),
+    "at least 1": (
+        lambda n: n >= 1,
+        (
+            *("num_iterations", "num_generations_eval", "steps_per_generation", "generation_batch_size"),
+            *("max_concurrency", "generation_rows", "max_tokens_per_batch"),
+        ),
+    ),
+    "at least 0": (lambda n: n >= 0, ("beta", "epsilon_high", "log_episodes_steps")),
+    "positive": (lambda n: 0 < n < math.inf, ("temperature", "vllm_server_timeout", *_SAPO)),
+    "positive, or -1 (num_train_epochs decides)": (lambda n: n != 0, ("max_steps",)),
+    "in [0, 1]": (lambda n: 0 <= n <= 1, ("max_failure_rate",)),
+    "in [0, 1)": (lambda n: 0 <= n < 1, ("epsilon",)),
+    "in (0, 1]": (lambda n: 0 < n <= 1, ("vllm_gpu_memory_utilization",)),
+    "a port, or 0 for any free one": (lambda n: 0 <= n < 1 << 16, ("vllm_group_port",)),
+}
+"""The ranges of numbers, with the test and the options of each. Sampling, budgets and limits check their own."""
+
 WITHOUT_EFFECT = frozenset(
     {
         # Episodes are played by the engine, not by a data loader, and not in batches of a fixed size.
-        "per_device_eval_batch_size",
-        "dataloader_drop_last",
-        "dataloader_num_workers",
-        "dataloader_prefetch_factor",
-        "dataloader_persistent_workers",
-        "dataloader_multiprocessing_context",
-        "dataloader_in_order",
-        "dataloader_pin_memory",
-        "train_sampling_strategy",
-        "length_column_name",
+        *("per_device_eval_batch_size", "train_sampling_strategy", "length_column_name", "dataloader_drop_last"),
+        *("dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_persistent_workers"),
+        *("dataloader_multiprocessing_context", "dataloader_in_order", "dataloader_pin_memory"),
         # There are no labels and no predictions.
-        "label_names",
-        "label_smoothing_factor",
-        "prediction_loss_only",
-        "include_for_metrics",
-        "eval_accumulation_steps",
-        "eval_do_concat_batches",
-        "eval_use_gather_object",
-        "batch_eval_metrics",
-        "do_predict",
+        *("label_names", "label_smoothing_factor", "prediction_loss_only", "include_for_metrics", "do_predict"),
+        *("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object", "batch_eval_metrics"),
         # Always so: generation needs the cache and training does not, and `dapo` counts the tokens of all processes.
-        "use_cache",
-        "average_tokens_across_devices",
+        *("use_cache", "average_tokens_across_devices"),
     }
 )
 """Options of `TrainingArguments` that mean nothing here; setting one warns."""
@@ -65,7 +86,7 @@ TRL_NAMES = {
     "tools": _ENVIRONMENT,
     "rollout_func": _ENVIRONMENT,
     "compute_metrics": "environments report metrics in self.metrics, and reward_funcs see whole episodes",
-    "reward_processing_classes": "a reward function tokenizes what it needs itself",
+    "reward_processing_classes": "a reward function has a tokenizer of its own",
     "reward_weights": "it is an option: args=GRPOConfig(reward_weights=[...])",
     "data_collator": "there is nothing to collate: episodes become batches here",
     "use_vllm": _GENERATOR,
@@ -83,11 +104,11 @@ TRL_NAMES = {
     "sync_ref_model": "the reference model stays as it was when training began",
     "scale_advantages": "it is called scale_rewards",
 }
-"""Names that TRL users know, and what to do here."""
+"""Names that TRL users know, with the advice for each."""
 
 
 def unknown_names(owner: str, given: Iterable[str], known: Collection[str]) -> TypeError:
-    """The error for arguments that do not exist, which says what to write instead."""
+    """The error for arguments that do not exist, with the names to write instead."""
     hints = []
     for name in given:
         near = difflib.get_close_matches(name, known, n=1)
@@ -114,22 +135,32 @@ def options_without_effect(args: TrainingArguments) -> list[str]:
     return changed
 
 
-_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+_TYPES: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,), str: (str,)}
 
 
-def check_types(args: TrainingArguments) -> None:
-    """Check the types of numbers and names among gymnast's own options; transformers checks the others.
+def check_values(args: TrainingArguments) -> None:
+    """Check the types, names and ranges of gymnast's own options; transformers checks the others.
 
     Raises:
         TypeError: a value has another type, such as 12.5 or "8" for a whole number.
+        ValueError: a name is unknown, or a number is out of its range.
     """
     inherited = {each.name for each in fields(TrainingArguments)}
-    for each in fields(args):
-        kind, value = str(each.type).removesuffix(" | None"), getattr(args, each.name)
-        if each.name in inherited or kind not in _TYPES or (value is None and each.default is None):
+    for name, hint in get_type_hints(type(args)).items():
+        parts, value = get_args(hint), getattr(args, name)
+        kind = parts[0] if parts[1:] == (NoneType,) else hint
+        if name in inherited or kind not in _TYPES or (value is None and kind is not hint):
             continue
-        if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "bool"):
-            raise TypeError(f"{each.name} must be of type {each.type}, got {type(value).__name__}: {value!r}")
+        if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind is not bool):
+            raise TypeError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r}")
+    for name, known in CHOICES.items():
+        if getattr(args, name) not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(args, name)!r}")
+    for text, (holds, names) in RANGES.items():
+        for name in names:
+            value = getattr(args, name)
+            if value is not None and not holds(value):
+                raise ValueError(f"{name} must be {text}, got {value}")
 
 
 def check_refused(args: TrainingArguments) -> None:
