@@ -61,7 +61,7 @@ async def _cat(engine: Engine) -> AsyncIterator[_Echo]:
     options = BoxOptions(image=image.id, limits=Limits())
     config = container_config(options, image.id, labels(lifetime=600), image.volumes)
     config["Entrypoint"] = ["cat"]
-    launched = await engine.session.launch(f"gymnast-echo-{uuid.uuid4().hex[:12]}", config, False)
+    launched = await engine.launch(f"gymnast-echo-{uuid.uuid4().hex[:12]}", config)
     try:
         _, echo = await asyncio.get_running_loop().create_connection(_Echo, sock=launched.socket)
         try:

@@ -232,6 +232,10 @@ class Engine:
         self._last_user += 1
         return users[self._last_user % len(users)]
 
+    async def launch(self, name: str, config: dict[str, Any], *, best_effort: bool = False) -> Launched:
+        """See `Session.launch`."""
+        return await self.session.launch(name, config, best_effort)
+
     # Threads.
 
     async def call(self, function: Callable[..., Result], *args: Any) -> Result:

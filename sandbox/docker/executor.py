@@ -147,7 +147,7 @@ class DockerExecutor(SupervisedExecutor):
         image = self._image
         config = container_config(self.options, image.id, own_labels, image.volumes, user=self._user)
         name = f"gymnast-{uuid.uuid4().hex[:12]}"
-        self._launched = await self.engine.session.launch(name, config, self.best_effort)
+        self._launched = await self.engine.launch(name, config, best_effort=self.best_effort)
         reap_once(self.engine)
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(

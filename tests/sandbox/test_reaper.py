@@ -64,7 +64,7 @@ async def test_a_running_box_may_be_that_of_another_machine_of_the_same_name(ima
     labels = owner_module.labels(3600) | {f"{owner_module.LABEL}.boot": "another"}
     config = container_config(BoxOptions(image=image, limits=LIMITS), image, labels, [])
     config["HostConfig"]["AutoRemove"] = False  # as if the machine had lost its power
-    launched = await engine.session.launch("gymnast-test-elsewhere", config, False)
+    launched = await engine.launch("gymnast-test-elsewhere", config)
     try:
         assert "gymnast-test-elsewhere" not in await reap(engine)
         launched.socket.close()  # which ends it
