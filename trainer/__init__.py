@@ -7,6 +7,7 @@ from .config import GRPOConfig, RLOOConfig
 from .generation.contract import Generation, GenerationRequest, Generator
 from .generation.sampling import Sampling
 from .generation.transformers_generator import TransformersGenerator
+from .learning.corrections import CORRECTIONS
 from .learning.losses import LOSSES
 from .records.progress import RichProgress
 from .records.run_folder import RunFolder
@@ -19,6 +20,7 @@ from .tool_calls.spans import tagged
 from .trainer import AgentTrainer, GRPOTrainer, RLOOTrainer
 
 __all__ = [
+    "CORRECTIONS",
     "FORMATS",
     "LOSSES",
     "AgentTrainer",

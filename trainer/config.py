@@ -18,6 +18,7 @@ from ..envs.rewards import Rewards
 from .generation.sampling import Sampling
 from .generator_choice import check_generator_options
 from .learning.advantages import ALGORITHMS, Scale
+from .learning.corrections import CORRECTIONS
 from .learning.losses import LOSSES, of_sequence
 from .learning.settings import LearningSettings
 from .option_checks import check_refused, check_values, options_without_effect, unknown_names
@@ -104,6 +105,11 @@ class AgentConfig(TrainingArguments):
     delta: float | None = option(None, "The ratio of losses that clip is at most this (dual clip); None = no limit.")
     sapo_temperature_pos: float = option(1.0, "How fast `sapo` fades with the ratio, for positive advantages.")
     sapo_temperature_neg: float = option(1.05, "How fast `sapo` fades with the ratio, for the other advantages.")
+    correction: str | None = option(
+        None, "Of the mismatch between sampler and trainer, one of trainer.CORRECTIONS; None: tis with vLLM, else none."
+    )
+    correction_min: float | None = option(None, "Least ratio of the correction; its own default by default.")
+    correction_max: float | None = option(None, "Largest ratio of the correction; its own default by default.")
     beta: float = option(0.0, "Weight of the divergence from the reference model; 0: there is no reference.")
     scale_rewards: Scale = option("group", "Divide advantages by the standard deviation of: group, batch, or none.")
     normalize_advantages: bool = option(False, "Whiten the advantages of a round.")
@@ -183,8 +189,26 @@ class AgentConfig(TrainingArguments):
             is_on_policy=self.num_iterations == 1 and self.gradient_accumulation_steps % self.steps_per_generation == 0,
             epsilon_low=self.epsilon,
             epsilon_high=self.epsilon if self.epsilon_high is None else self.epsilon_high,
+            correction=self._correction,
+            correction_bounds=self._correction_bounds,
             use_bias_correction_kl=self.use_bias_correction_kl,
             rows_at_once=self.per_device_train_batch_size,
+        )
+
+    @property
+    def _correction(self) -> str:
+        if self.correction is not None:
+            return self.correction
+        if not self.generator.startswith("vllm") or not self.sampling.is_full_distribution:
+            return "none"
+        return "sequence_tis" if LOSSES[self.loss_type].ratio is of_sequence else "tis"
+
+    @property
+    def _correction_bounds(self) -> tuple[float, float]:
+        least, largest = CORRECTIONS[self._correction].bounds
+        return (
+            least if self.correction_min is None else self.correction_min,
+            largest if self.correction_max is None else self.correction_max,
         )
 
     @property
@@ -230,6 +254,7 @@ class AgentConfig(TrainingArguments):
                 "loss_type='dr_grpo' is half of its paper: the other half is scale_rewards='none', got 'group'",
                 stacklevel=5,
             )
+        self._check_correction()
         if self.normalize_advantages and self.scale_rewards != "none":
             raise ValueError(
                 f"normalize_advantages=True and scale_rewards={self.scale_rewards!r} both scale advantages; give one"
@@ -249,6 +274,27 @@ class AgentConfig(TrainingArguments):
                 f"loss_type={self.loss_type!r} has no term for the divergence of each token: set beta=0, or use "
                 f"RLOOTrainer, which takes it off the reward"
             )
+
+    def _check_correction(self) -> None:
+        name = self._correction
+        if name not in CORRECTIONS:
+            raise ValueError(f"correction must be one of {', '.join(CORRECTIONS)}, got {name!r}")
+        if name != "none" and not self.sampling.is_full_distribution:
+            raise ValueError(
+                f"correction={name!r} compares log-probabilities of the sampler with those of the trainer, and top_p, "
+                f"top_k and min_p change the sampler's; got top_p={self.top_p}, top_k={self.top_k}, "
+                f"min_p={self.min_p}: switch them off, or set correction='none'"
+            )
+        if CORRECTIONS[name].of_tokens and LOSSES[self.loss_type].ratio is of_sequence:
+            raise ValueError(
+                f"correction={name!r} weighs tokens, and loss_type={self.loss_type!r} has one term for each sequence; "
+                f"use 'sequence_tis', 'geometric_mask' or 'none'"
+            )
+        least, largest = self._correction_bounds
+        if not 0 <= least < largest:
+            raise ValueError(f"correction_min must be at least 0 and below correction_max, got {least} and {largest}")
+        if name == "none" and (self.correction_min is not None or self.correction_max is not None):
+            raise ValueError("correction_min and correction_max need a correction, and there is none")
 
 
 @dataclass

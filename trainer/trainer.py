@@ -29,6 +29,7 @@ from .learning.losses import StepCounts
 from .learning.objective import objective
 from .learning.samples import Batch, MicroBatch
 from .option_checks import unknown_names
+from .records.alarms import MismatchAlarm
 from .records.metrics import Metrics, episode_metrics, weighted_metrics
 from .records.progress import rich_displays
 from .records.run_folder import EpisodeLog
@@ -109,6 +110,7 @@ class AgentTrainer(InterruptibleTrainer):
         self._metrics = Metrics()
         folder, every = args.output_dir or ".", args.log_episodes_steps
         self._episode_log = EpisodeLog(folder, every=every, suffix=self.processes.suffix)
+        self._mismatch_alarm = MismatchAlarm(args.generator)
         self._displays = rich_displays(self)
         self.pad_id = padding_id(tokenizer, self.player.policy.chat)
         self.scorer = make_scorer(model, args, self.processes, pad_id=self.pad_id)
@@ -308,6 +310,8 @@ class AgentTrainer(InterruptibleTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs or "train_loss" in logs:  # a training step's, or the summary after the last one
             logs |= self._metrics.flush(gather_object)
+            if "mismatch/ess" in logs:
+                self._mismatch_alarm.add(logs["mismatch/ess"])
         super().log(logs, start_time)
 
 

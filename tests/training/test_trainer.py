@@ -155,7 +155,7 @@ def test_it_learns(trainer_class: type[AgentTrainer], tmp_path: Path) -> None:
     assert after > 0.95
 
 
-@pytest.mark.parametrize("loss_type", LOSSES)
+@pytest.mark.parametrize("loss_type", [name for name in LOSSES if name != "reinforce"])
 def test_each_loss_runs(loss_type: str, tmp_path: Path) -> None:
     scale = "none" if loss_type == "dr_grpo" else "group"  # any other scale is half of its paper, and warned of
     trainer = make_trainer(tmp_path, loss_type=loss_type, scale_rewards=scale, num_iterations=2, max_steps=2)
@@ -168,6 +168,21 @@ def test_each_loss_runs(loss_type: str, tmp_path: Path) -> None:
     assert "reward" in first
     assert "reward" not in second
     assert second["sampling/sampling_logp_difference/max"] < 1e-4  # old against sampled
+
+
+def test_reinforce_runs_where_each_round_is_used_once(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, loss_type="reinforce", max_steps=1)
+    before = weights(trainer.model)  # type: ignore[arg-type]
+    trainer.train()
+    assert differ(before, weights(trainer.model))  # type: ignore[arg-type]
+
+
+def test_a_correction_acts_on_what_the_generator_reports(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, correction="icepop", correction_max=1.0 + 1e-9, max_steps=1)
+    trainer.train()
+    [logs] = step_logs(trainer)
+    assert 0 < logs["mismatch/cut"] < 1  # rounding alone puts about half of the ratios above 1
+    assert logs["mismatch/ess"] == pytest.approx(1, abs=1e-5)
 
 
 # The gradient.

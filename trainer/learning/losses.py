@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .corrections import CORRECTIONS, Mismatch
 from .settings import LearningSettings
 
 MAX_LOG_RATIO = 20.0
@@ -33,6 +34,8 @@ class LossInputs:
     """1 (or True) on loss tokens, which the model sampled; 0 on tool results and padding, whose values are ignored."""
     advantages_B: Tensor
     """One for each sequence."""
+    sampling_logprobs_BT: Tensor | None = None
+    """Under the distribution that was sampled from, for the correction. None: no correction."""
     ref_logprobs_BT: Tensor | None = None
     """Under the reference model, for the KL term. None: no KL term."""
 
@@ -226,9 +229,17 @@ def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCoun
     ratio_BR = log_ratio_BR.clamp(max=MAX_LOG_RATIO).exp()
     advantages_B1 = inputs.advantages_B[:, None]
     terms_BR = loss.surrogate(ratio_BR, logprobs_BT, advantages_B1, settings)
-    stats = {}
+    stats: dict[str, Tensor] = {}
     if loss.surrogate in (clipped, clipped_weight):
         stats = _clip_stats(ratio_BR.detach(), advantages_B1, mask_BR, settings, from_below=loss.surrogate is clipped)
+
+    weigh = CORRECTIONS[settings.correction].weigh
+    if weigh is not None and inputs.sampling_logprobs_BT is not None:
+        mismatch = Mismatch.of(logprobs_BT, old_logprobs_BT, inputs.sampling_logprobs_BT, mask_BT, advantages_B1)
+        weights, is_cut = weigh(mismatch, settings.correction_bounds)
+        terms_BR = terms_BR * weights
+        mask_BR = mask_BT if terms_BR.shape == mask_BT.shape else mask_BR
+        stats["mismatch/cut"] = _masked_mean(is_cut.expand(mask_BT.shape).float(), mask_BT)
 
     if inputs.ref_logprobs_BT is not None:
         kl_BT = k3(torch.where(mask_BT, inputs.ref_logprobs_BT - logprobs_BT, 0.0))

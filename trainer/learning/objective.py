@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from .corrections import mismatch_metrics
 from .logprobs import token_logprobs
 from .losses import LossInputs, StepCounts, policy_loss
 from .output_head import OutputHead
@@ -52,6 +53,7 @@ def objective(
         old_logprobs_BT=batch.get("old_logprobs"),  # absent: on-policy
         mask_BT=mask_BT,
         advantages_B=batch["advantages"],
+        sampling_logprobs_BT=batch["sampling_logprobs"],
         ref_logprobs_BT=batch.get("ref_logprobs"),
     )
     loss, stats = policy_loss(inputs, settings, counts)
@@ -73,7 +75,9 @@ def _token_metrics(
     metrics = {} if entropy_BT is None else {"entropy": entropy_BT.flatten()[places_N].mean()}
     if compare_sampling:
         difference_BT = batch.get("old_logprobs", logprobs_BT) - batch["sampling_logprobs"]
-        difference_N = difference_BT.flatten()[places_N].abs()
+        log_ratio_N = difference_BT.flatten()[places_N]
+        metrics |= mismatch_metrics(log_ratio_N)
+        difference_N = log_ratio_N.abs()
         metrics["sampling/sampling_logp_difference/mean"] = difference_N.mean()
         metrics["sampling/sampling_logp_difference/max"] = difference_N.max()
     return metrics

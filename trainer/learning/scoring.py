@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..generation.sampling import evaluating
 from .advantages import ALGORITHMS, Gather, scale_advantages, whiten
+from .corrections import CORRECTIONS
 from .groups import Group, rewards_of
 from .logprobs import token_logprobs
 from .losses import kl_in_reward
@@ -34,13 +35,16 @@ class Scorer:
     def __call__(self, groups: Sequence[Group]) -> tuple[list[Sample], dict[str, float]]:
         """The samples of these groups, in order, and metrics."""
         settings = self.settings
+        metrics: dict[str, float] = {}
         samples_by_group = [[Sample.of(episode) for episode in group] for group in groups]
+        rewards = [rewards_of(group) for group in groups]
+        if settings.scores_all:
+            self._add_old_logprobs([sample for group in samples_by_group for sample in group])
+        if CORRECTIONS[settings.correction].keep is not None:
+            samples_by_group, rewards, metrics["mismatch/rejected"] = self._without_rejected(samples_by_group, rewards)
         samples = [sample for group in samples_by_group for sample in group]
         if settings.charges_kl:
-            self._add_logprobs(samples, with_old=True)
-        rewards = [rewards_of(group) for group in groups]
-        metrics: dict[str, float] = {}
-        if settings.charges_kl:
+            self._add_ref_logprobs(samples)
             metrics["kl"] = self._charge_kl(samples_by_group, rewards)
         advantages = [ALGORITHMS[settings.algorithm].advantage(rewards_G) for rewards_G in rewards]
         advantages = scale_advantages(advantages, rewards, settings.scale_rewards, self.gather)
@@ -49,15 +53,36 @@ class Scorer:
         for group, advantages_G in zip(samples_by_group, advantages, strict=True):
             for sample, advantage in zip(group, advantages_G.tolist(), strict=True):
                 sample.advantage = advantage
+        taught = [each for each in samples if settings.always_has_gradient or each.advantage]
+        if not (settings.scores_all or settings.is_on_policy):
+            self._add_old_logprobs(taught)
         if not settings.charges_kl:
-            taught = [each for each in samples if settings.always_has_gradient or each.advantage]
-            self._add_logprobs(taught, with_old=not settings.is_on_policy)
+            self._add_ref_logprobs(taught)
         return samples, metrics
 
-    def _add_logprobs(self, samples: Sequence[Sample], *, with_old: bool) -> None:
-        if with_old:
-            for sample, logprobs_T in zip(samples, self._logprobs(self.model, samples), strict=True):
-                sample.old_logprobs = logprobs_T
+    def _without_rejected(
+        self, samples_by_group: Sequence[list[Sample]], rewards: Sequence[Tensor]
+    ) -> tuple[list[list[Sample]], list[Tensor], float]:
+        """The groups without the sequences that the correction rejects, their rewards, and the share rejected.
+
+        A group that is left with fewer than two sequences goes, too.
+        """
+        keep, bounds = CORRECTIONS[self.settings.correction].keep, self.settings.correction_bounds
+        assert keep is not None
+        kept: list[tuple[list[Sample], Tensor]] = []
+        count = rejected = 0
+        for group, rewards_G in zip(samples_by_group, rewards, strict=True):
+            places = [place for place, sample in enumerate(group) if keep(_log_ratio(sample), bounds)]
+            count, rejected = count + len(group), rejected + len(group) - len(places)
+            if len(places) >= 2:
+                kept.append(([group[place] for place in places], rewards_G[places]))
+        return [group for group, _ in kept], [rewards_G for _, rewards_G in kept], rejected / max(count, 1)
+
+    def _add_old_logprobs(self, samples: Sequence[Sample]) -> None:
+        for sample, logprobs_T in zip(samples, self._logprobs(self.model, samples), strict=True):
+            sample.old_logprobs = logprobs_T
+
+    def _add_ref_logprobs(self, samples: Sequence[Sample]) -> None:
         if self.reference is not None:
             with self.reference.weights() as model:
                 for sample, logprobs_T in zip(samples, self._logprobs(model, samples), strict=True):
@@ -102,3 +127,9 @@ class Scorer:
                 total, tokens = total + kl, tokens + sum(sample.mask)
                 sample.ref_logprobs = None  # the divergence is in the reward, so it must not be in the loss too
         return total / tokens if tokens else math.nan  # NaN is in no mean
+
+
+def _log_ratio(sample: Sample) -> Tensor:
+    """log(pi/mu) of a sample's loss tokens, (N,)."""
+    assert sample.old_logprobs is not None
+    return (sample.old_logprobs - torch.tensor(sample.sampling_logprobs))[torch.tensor(sample.mask) == 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .advantages import ALGORITHMS, Scale
+from .corrections import CORRECTIONS
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -38,6 +39,10 @@ class LearningSettings:
 
     TRL 1.16 does so by default. It changes the gradient on-policy too: the ratio is 1, but its gradient is not 0.
     """
+    correction: str
+    """A row of `CORRECTIONS`."""
+    correction_bounds: tuple[float, float]
+    """Least and largest ratio of the correction."""
     max_completion_length: int
     """Most tokens that a completion can have; `dr_grpo` divides by it."""
     scale_rewards: Scale
@@ -53,6 +58,11 @@ class LearningSettings:
     def charges_kl(self) -> bool:
         """Whether the divergence from the reference is taken off the reward."""
         return self.beta != 0 and ALGORITHMS[self.algorithm].kl == "reward"
+
+    @property
+    def scores_all(self) -> bool:
+        """Whether every sequence needs pi's log-probabilities, before advantages are known."""
+        return self.charges_kl or CORRECTIONS[self.correction].keep is not None
 
     @property
     def always_has_gradient(self) -> bool:

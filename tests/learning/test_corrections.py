@@ -1,0 +1,214 @@
+"""Corrections of the mismatch between sampler and trainer: against TRL's, by their formulas, and by who has a vote."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gymnast.envs.core import StopReason
+from gymnast.envs.engine.rollout_engine import episode_specs
+from gymnast.envs.episode import Episode, TokenTrace
+from gymnast.trainer import GRPOConfig, RLOOConfig
+from gymnast.trainer.learning.advantages import this_process_only
+from gymnast.trainer.learning.corrections import CORRECTIONS, mismatch_metrics
+from gymnast.trainer.learning.losses import LossInputs, StepCounts, policy_loss
+from gymnast.trainer.learning.samples import Sample
+from gymnast.trainer.learning.scoring import Scorer
+from gymnast.trainer.records.alarms import MismatchAlarm
+
+from .rows import PAD, SETTINGS, VOCABULARY, make_model
+
+MASK_BT = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 0, 0, 0], [0, 1, 0, 1, 0]])
+ADVANTAGES_B = torch.tensor([1.0, -2.0, 0.5])
+
+
+def inputs_with_mismatch(**changes: Any) -> LossInputs:
+    numbers = torch.Generator().manual_seed(0)
+    logprobs_BT = -torch.rand(3, 5, generator=numbers) - 0.1
+    inputs = LossInputs(
+        logprobs_BT=logprobs_BT.requires_grad_(),
+        old_logprobs_BT=logprobs_BT.detach() + 0.1 * torch.randn(3, 5, generator=numbers),
+        mask_BT=MASK_BT,
+        advantages_B=ADVANTAGES_B,
+        sampling_logprobs_BT=logprobs_BT.detach() - 3 * torch.randn(3, 5, generator=numbers),
+    )
+    return replace(inputs, **changes)
+
+
+def loss_of(inputs: LossInputs, correction: str, loss_type: str = "dapo") -> tuple[Tensor, dict[str, Tensor]]:
+    counts = StepCounts(loss_tokens=MASK_BT.sum(), sequences=3, batch_loss_tokens=MASK_BT.sum(), batches=1, processes=1)
+    bounds = CORRECTIONS[correction].bounds
+    settings = replace(SETTINGS, loss_type=loss_type, correction=correction, correction_bounds=bounds)
+    return policy_loss(inputs, settings, counts)
+
+
+def weighted_gradient(inputs: LossInputs, weights_BT: Tensor) -> Tensor:
+    """The gradient of the uncorrected loss, token by token, times weights: terms of `dapo` are independent."""
+    loss, _ = loss_of(inputs, "none")
+    (gradient_BT,) = torch.autograd.grad(loss, inputs.logprobs_BT)
+    return gradient_BT * weights_BT
+
+
+def ratios(inputs: LossInputs) -> Tensor:
+    assert inputs.old_logprobs_BT is not None
+    assert inputs.sampling_logprobs_BT is not None
+    return (inputs.old_logprobs_BT - inputs.sampling_logprobs_BT).exp()
+
+
+def sequence_ratios(inputs: LossInputs) -> Tensor:
+    return (ratios(inputs).log() * MASK_BT).sum(dim=1, keepdim=True).exp()
+
+
+FORMULAS = {
+    "tis": lambda inputs: ratios(inputs).clamp(max=2.0),
+    "sequence_tis": lambda inputs: sequence_ratios(inputs).clamp(max=5.0),
+    "icepop": lambda inputs: ratios(inputs) * ((ratios(inputs) >= 0.5) & (ratios(inputs) <= 5.0)),
+    "decoupled": ratios,
+    "behaviour_clip": lambda inputs: (
+        1.0
+        - (
+            (inputs.logprobs_BT.detach().exp() - inputs.sampling_logprobs_BT.exp()) * ADVANTAGES_B[:, None].sign() > 0.2
+        ).float()
+    ),
+}
+
+
+@pytest.mark.parametrize("correction", FORMULAS)
+def test_terms_are_weighed_by_the_formula(correction: str) -> None:
+    inputs = inputs_with_mismatch()
+    weights_BT = FORMULAS[correction](inputs)
+    loss, stats = loss_of(inputs, correction)
+    (gradient_BT,) = torch.autograd.grad(loss, inputs.logprobs_BT)
+    torch.testing.assert_close(gradient_BT, weighted_gradient(inputs, weights_BT))
+    on = MASK_BT.bool()
+    raw_BT = {"sequence_tis": sequence_ratios(inputs), "behaviour_clip": torch.ones(1)}.get(correction, ratios(inputs))
+    is_cut = ~torch.isclose(weights_BT, raw_BT).expand(on.shape)[on]
+    assert stats["mismatch/cut"] == pytest.approx(is_cut.float().mean().item())
+    assert is_cut.any() == (correction != "decoupled")
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_masked_tokens_and_no_mismatch_change_nothing(correction: str) -> None:
+    inputs = inputs_with_mismatch()
+    same = replace(inputs, old_logprobs_BT=None, sampling_logprobs_BT=inputs.logprobs_BT.detach())
+    loss, _ = loss_of(same, correction)
+    plain, _ = loss_of(replace(same, sampling_logprobs_BT=None), correction)
+    torch.testing.assert_close(loss, plain)
+    assert same.sampling_logprobs_BT is not None
+    junk = replace(same, sampling_logprobs_BT=same.sampling_logprobs_BT.masked_fill(MASK_BT == 0, math.nan))
+    assert torch.equal(loss_of(junk, correction)[0], loss)
+
+
+def test_a_huge_mismatch_stays_finite() -> None:
+    inputs = inputs_with_mismatch(sampling_logprobs_BT=torch.full((3, 5), -500.0))
+    for correction in CORRECTIONS:
+        loss, stats = loss_of(inputs, correction)
+        assert loss.isfinite(), correction
+        assert all(value.isfinite() for value in stats.values()), correction
+
+
+def test_mismatch_metrics() -> None:
+    equal = mismatch_metrics(torch.zeros(7))
+    assert equal["mismatch/kl"] == 0
+    assert equal["mismatch/ess"] == 1
+    log_ratio_N = torch.tensor([0.0, math.log(3.0)])
+    found = mismatch_metrics(log_ratio_N)
+    assert found["mismatch/ess"].item() == pytest.approx((1 + 3) ** 2 / (2 * (1 + 9)))
+    assert found["mismatch/kl"].item() == pytest.approx((0 + (3 - 1 - math.log(3.0))) / 2)
+
+
+# Sequences that leave.
+
+
+def episodes(members: int) -> list[Episode]:
+    numbers = torch.Generator().manual_seed(3)
+    made = []
+    for spec in episode_specs([{"n": 0}], group_size=members, seed=0):
+        trace = TokenTrace(prompt_ids=[3, 4])
+        ids = torch.randint(3, VOCABULARY, (4,), generator=numbers).tolist()
+        trace.append_sampled(ids, [0.0] * 4)
+        made.append(Episode(spec=spec, stop=StopReason.FINAL_ANSWER, reward=float(spec.member**2), trace=trace))
+    return made
+
+
+def scorer(correction: str) -> Scorer:
+    settings = replace(SETTINGS, correction=correction, correction_bounds=CORRECTIONS[correction].bounds)
+    return Scorer(model=make_model(), settings=settings, reference=None, gather=this_process_only, pad_id=PAD)
+
+
+def with_exact_logprobs(group: list[Episode]) -> list[Episode]:
+    """The episodes, as if the trainer's own model had sampled them."""
+    made = scorer("none")
+    for episode in group:
+        assert episode.trace is not None
+        [logprobs_T] = made._logprobs(made.model, [Sample.of(episode)])
+        episode.trace.logprobs[:] = logprobs_T.tolist()
+    return group
+
+
+def test_a_rejected_sequence_has_no_vote() -> None:
+    group = with_exact_logprobs(episodes(4))
+    assert group[3].trace is not None
+    group[3].trace.logprobs[:] = [value - 0.5 for value in group[3].trace.logprobs]
+    kept, metrics = scorer("geometric_mask")([group])
+    without, _ = scorer("geometric_mask")([group[:3]])
+    assert metrics["mismatch/rejected"] == 0.25
+    assert [each.completion_ids for each in kept] == [each.completion_ids for each in without]
+    assert [each.advantage for each in kept] == [each.advantage for each in without]
+
+
+def test_a_group_of_one_goes_with_those_that_were_rejected() -> None:
+    group = with_exact_logprobs(episodes(2))
+    assert group[0].trace is not None
+    group[0].trace.logprobs[:] = [value + 0.5 for value in group[0].trace.logprobs]
+    assert scorer("geometric_mask")([group])[0] == []
+
+
+# Options.
+
+
+def test_vllm_is_corrected_by_default_where_log_probabilities_are_comparable(tmp_path: Path) -> None:
+    def chosen(kind: Any = GRPOConfig, **options: Any) -> str:
+        return kind(output_dir=str(tmp_path), use_cpu=True, report_to=[], **options).learning_settings.correction
+
+    assert chosen() == "none"
+    assert chosen(generator="vllm-server") == "tis"
+    assert chosen(RLOOConfig, generator="vllm-server") == "sequence_tis"
+    assert chosen(generator="vllm-server", top_p=0.9) == "none"
+    assert chosen(generator="vllm-server", correction="icepop") == "icepop"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"correction": "tiss"}, "one of none, tis,.*'tiss'"),
+        ({"correction": "tis", "top_p": 0.9}, "top_p=0.9"),
+        ({"correction": "tis", "top_k": 5}, "top_k=5"),
+        ({"correction": "icepop", "loss_type": "rloo"}, "'icepop' weighs tokens.*'rloo'"),
+        ({"correction": "icepop", "correction_min": 6.0}, "correction_min.*6.0 and 5.0"),
+        ({"correction_max": 3.0}, "need a correction"),
+    ],
+)
+def test_options_that_do_not_go_together_are_errors(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        GRPOConfig(output_dir=str(tmp_path), use_cpu=True, report_to=[], **options)
+
+
+def test_an_alarm_when_the_sample_size_stays_low(caplog: pytest.LogCaptureFixture) -> None:
+    alarm = MismatchAlarm("vllm")
+    with caplog.at_level(logging.WARNING):
+        for size in (0.4, 0.3, 0.9, 0.4, 0.4):
+            alarm.add(size)
+        assert not caplog.records
+        alarm.add(0.2)
+        alarm.add(0.2)
+    [record] = caplog.records
+    assert "0.2" in record.getMessage()
+    assert "vllm" in record.getMessage()

@@ -1,0 +1,130 @@
+"""Corrections of the mismatch between the sampler and the trainer, as a table.
+
+A generator with kernels or a precision of its own (vLLM) samples from a distribution that is not quite the trainer's. A
+correction weighs the terms of the loss by a function of pi/mu, or removes sequences. Here pi is the trainer's policy
+when the round was played, and mu the distribution that was sampled from, whose exact log-probabilities the trace has.
+
+Axes: B sequences; T tokens; N loss tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MAX_LOG_RATIO = 20.0
+"""Larger log-ratios are clamped to this: `exp` overflows float32 at 88."""
+
+Bounds = tuple[float, float]
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Mismatch:
+    """The tensors that a correction reads; all are without gradient, and 0 where the mask is."""
+
+    log_ratio_BT: Tensor
+    """log(pi/mu) of each token."""
+    probability_gain_BT: Tensor
+    """The probability of each token under the weights in training, minus its probability under mu."""
+    advantages_B1: Tensor
+
+    @classmethod
+    def of(
+        cls, logprobs_BT: Tensor, old_logprobs_BT: Tensor, sampling_BT: Tensor, mask_BT: Tensor, advantages_B1: Tensor
+    ) -> Mismatch:
+        """From log-probabilities under the weights in training, pi, and mu; values where the mask is 0 are ignored."""
+        gain_BT = logprobs_BT.detach().exp() - sampling_BT.exp()
+        return cls(
+            log_ratio_BT=torch.where(mask_BT, old_logprobs_BT.detach() - sampling_BT, 0.0),
+            probability_gain_BT=torch.where(mask_BT, gain_BT, 0.0),
+            advantages_B1=advantages_B1,
+        )
+
+
+Weigh = Callable[[Mismatch, Bounds], tuple[Tensor, Tensor]]
+"""(mismatch, bounds) -> weights of the terms and whether each was cut, both (B, T), or (B, 1) for whole sequences."""
+
+Keep = Callable[[Tensor, Bounds], bool]
+"""(log(pi/mu) of a sequence's loss tokens (N,), bounds) -> whether the sequence stays in its group."""
+
+
+def truncated(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
+    """min(pi/mu, max) of each token."""
+    ratio_BT = _exp(mismatch.log_ratio_BT)
+    return ratio_BT.clamp(max=bounds[1]), ratio_BT > bounds[1]
+
+
+def truncated_sequence(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
+    """min(pi/mu, max) of each sequence."""
+    ratio_B1 = _exp(mismatch.log_ratio_BT.sum(dim=1, keepdim=True))
+    return ratio_B1.clamp(max=bounds[1]), ratio_B1 > bounds[1]
+
+
+def masked(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
+    """pi/mu of each token; 0 outside the bounds."""
+    ratio_BT = _exp(mismatch.log_ratio_BT)
+    is_cut_BT = (ratio_BT < bounds[0]) | (ratio_BT > bounds[1])
+    return ratio_BT.masked_fill(is_cut_BT, 0.0), is_cut_BT
+
+
+def behaviour_clip(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
+    """1; 0 for tokens whose probability training has moved further than max from mu, in their advantage's direction."""
+    is_cut_BT = mismatch.probability_gain_BT * mismatch.advantages_B1.sign() > bounds[1]
+    return (~is_cut_BT).to(mismatch.log_ratio_BT.dtype), is_cut_BT
+
+
+def geometric_mean_within(log_ratio_N: Tensor, bounds: Bounds) -> bool:
+    """Whether the geometric mean of pi/mu over a sequence is within the bounds."""
+    return bounds[0] <= _exp(log_ratio_N.mean()).item() <= bounds[1]
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Correction:
+    """A row of `CORRECTIONS`."""
+
+    bounds: Bounds
+    """The defaults of `correction_min` and `correction_max`."""
+    weigh: Weigh | None = None
+    keep: Keep | None = None
+    """Removes sequences before advantages are computed, so that a removed one has no vote in its group's baseline."""
+    of_tokens: bool = True
+    """Whether tokens of a sequence have different weights, which a loss with one ratio for each sequence cannot use."""
+
+
+ANY = float("inf")
+
+CORRECTIONS: dict[str, Correction] = {
+    "none": Correction(bounds=(0.0, ANY), of_tokens=False),
+    # Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
+    "tis": Correction(bounds=(0.0, 2.0), weigh=truncated),
+    "sequence_tis": Correction(bounds=(0.0, 5.0), weigh=truncated_sequence, of_tokens=False),
+    # Ling Team 2025, "Every Step Evolves", arXiv 2510.18855: IcePop.
+    "icepop": Correction(bounds=(0.5, 5.0), weigh=masked),
+    # Liu et al. 2025, "When Speed Kills Stability": the geometric mean over a sequence.
+    "geometric_mask": Correction(bounds=(0.99, 1.01), keep=geometric_mean_within, of_tokens=False),
+    # DPPO with the binary total variation of a token's probability, as prime-rl has it.
+    "behaviour_clip": Correction(bounds=(0.0, 0.2), weigh=behaviour_clip),
+    # Hilton et al. 2022, "Batch size-invariance for policy optimization", arXiv 2110.00641: the loss clips around pi.
+    "decoupled": Correction(bounds=(0.0, ANY), weigh=masked),
+}
+
+
+def mismatch_metrics(log_ratio_N: Tensor) -> dict[str, Tensor]:
+    """How far pi is from mu, from log(pi/mu) of loss tokens.
+
+    Returns:
+        `mismatch/kl`: KL(mu || pi) in nats a token, by the estimator k3. `mismatch/ess`: the effective sample size of
+        tokens that are weighed by pi/mu, as a share of their number; 1 without a mismatch.
+    """
+    ratio_N = _exp(log_ratio_N)
+    return {
+        "mismatch/kl": (ratio_N - 1 - log_ratio_N).mean(),
+        "mismatch/ess": ratio_N.sum().square() / (len(ratio_N) * ratio_N.square().sum()),
+    }
+
+
+def _exp(log_ratio: Tensor) -> Tensor:
+    return log_ratio.clamp(max=MAX_LOG_RATIO).exp()
