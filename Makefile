@@ -20,19 +20,19 @@ BENCHMARKS = $(filter-out benchmarks/_% benchmarks/sandbox.py benchmarks/rollout
 .PHONY: help train train-code test test-vllm soak lint format bench bench-rollout bench-sandbox bench-update clean distclean
 
 help:
-	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]  train the calculator agent from scratch"
-	@echo "make train-code [SEED=1] [ALGORITHM=grpo|rloo]        train an agent that writes programs; needs a Docker engine"
-	@echo "make soak  [SEED=1] [ARGS=...]                        five minutes of faults; stops this machine's engine, too"
-	@echo "make test  [ARGS=...]                                 run the tests (with ARGS, only pytest with these arguments)"
-	@echo "make test-vllm [ARGS=...]                             run the tests that need vLLM, in .venv-vllm"
-	@echo "make lint                                             ruff check, ruff format --check, pyright"
-	@echo "make format                                           let ruff rewrite the files"
-	@echo "make bench [ARGS=...]                                 run benchmarks/*.py, but for the three below"
-	@echo "make bench-rollout [ARGS=...]                         rollouts against their targets, and beside TRL"
-	@echo "make bench-sandbox [ARGS=...]                         the sandbox beside its peers, which go into .venv-peers"
-	@echo "make bench-update [ARGS=...]                          an optimiser step against its targets, beside TRL's"
-	@echo "make clean                                            remove caches and build folders"
-	@echo "make distclean                                        remove .venv as well"
+	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]       train the calculator agent from scratch"
+	@echo "make train-code [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]  train an agent that writes programs; needs Docker"
+	@echo "make soak  [SEED=1] [ARGS=...]                             five minutes of faults; stops this machine's engine, too"
+	@echo "make test  [ARGS=...]                                      run the tests (with ARGS, only pytest with these arguments)"
+	@echo "make test-vllm [ARGS=...]                                  run the tests that need vLLM, in .venv-vllm"
+	@echo "make lint                                                  ruff check, ruff format --check, pyright"
+	@echo "make format                                                let ruff rewrite the files"
+	@echo "make bench [ARGS=...]                                      run benchmarks/*.py, but for the three below"
+	@echo "make bench-rollout [ARGS=...]                              rollouts against their targets, and beside TRL"
+	@echo "make bench-sandbox [ARGS=...]                              the sandbox beside its peers, which go into .venv-peers"
+	@echo "make bench-update [ARGS=...]                               an optimiser step against its targets, beside TRL's"
+	@echo "make clean                                                 remove caches and build folders"
+	@echo "make distclean                                             remove .venv as well"
 	@echo "PYTHON=python3.12 (any of 3.11 to 3.13) chooses the interpreter that .venv is made from."
 
 train: $(VENV)/.examples

@@ -107,7 +107,7 @@ class Turn:
     reward: float = 0.0
     num_tokens: int = 0  # tokens that the model sampled
     num_prompt_tokens: int = 0  # tokens of the model's input
-    num_cached_tokens: int = 0  # of these, tokens that the inference engine had computed in an earlier turn
+    num_cached_tokens: int = 0  # how many of the input tokens the engine had cached
     weight_version: int | None = None  # optimiser steps that the model's weights had seen
     generation_seconds: float = 0.0
     environment_seconds: float = 0.0
@@ -121,7 +121,7 @@ def _encodable(value: Any) -> Any:
     if isinstance(value, list):
         return [_encodable(each) for each in value]
     if isinstance(value, dict):
-        return {key: _encodable(each) for key, each in value.items()}  # pydantic has replaced those in keys
+        return {key: _encodable(each) for key, each in value.items()}  # pydantic has replaced lone surrogates in keys
     return value
 
 

@@ -39,7 +39,7 @@ class EnvironmentSource:
 
     def __init__(self, factories: Mapping[str | None, Factory]) -> None:
         self._factories = dict(factories)
-        # Keyed by id(), since an environment may be unhashable: a dataclass is.
+        # Keyed by id(), since an environment may be unhashable, e.g. a dataclass.
         self._made: weakref.WeakValueDictionary[int, gymnasium.Env[Any, Any]] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()  # environments are made in worker threads
 
@@ -102,7 +102,7 @@ class EnvironmentSource:
 
 def _factory(environment: Any) -> Factory:
     if isinstance(environment, gymnasium.Env):
-        copy = _copy_of(environment)  # refuses a prototype that cannot be copied now, not in the first episode
+        copy = _copy_of(environment)  # fail now, not in the first episode, if the prototype cannot be copied
         copy.close()
         _refuse_lost_state(environment.unwrapped, copy.unwrapped)
         return lambda: _copy_of(environment)
@@ -136,7 +136,7 @@ def _copy_of(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 
 
 def _refuse_lost_state(prototype: gymnasium.Env[Any, Any], copy: gymnasium.Env[Any, Any]) -> None:
-    """Refuse attributes that were set from outside: copies, made from the constructor's arguments, do not have them.
+    """Refuse attributes set from outside: copies are made from the constructor's arguments and lack these attributes.
 
     Only before the first reset: attributes that `reset` or `step` set belong to an episode.
     """

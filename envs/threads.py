@@ -19,14 +19,14 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
-MAX_IDLE_THREADS = 64  # threads that wait for the next call; more of them end when their call is over
+MAX_IDLE_THREADS = 64  # threads that wait for the next call; surplus threads end after their call
 
 Result = TypeVar("Result")
 
 Job = Callable[[], Callable[[], None]]
 """Work for a thread; it returns the function that tells the caller the result."""
 
-_idle: list[queue.SimpleQueue[Job]] = []  # of the idle threads
+_idle: list[queue.SimpleQueue[Job]] = []  # job queues of the idle threads
 
 thread_calls: ContextVar[list[asyncio.Future[Any]] | None] = ContextVar("gymnast_thread_calls", default=None)
 """Where `run_in_thread` notes its calls; each future is done when the thread is, even if the call was abandoned."""
@@ -37,8 +37,8 @@ async def run_in_thread(function: Callable[..., Result], /, *args: Any, **kwargs
 
     On cancellation the function is abandoned: its thread runs on, and its result is thrown away.
 
-    The standard library's pool would not do: one hung tool holds up every other when the number of threads is bounded,
-    and the interpreter waits for its threads at exit.
+    `ThreadPoolExecutor` does not fit: a hung tool can block the others when threads are bounded, and the interpreter
+    waits for its threads at exit.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
@@ -47,7 +47,7 @@ async def run_in_thread(function: Callable[..., Result], /, *args: Any, **kwargs
     def settle(result: Any, error: BaseException | None) -> None:
         if error is None:
             future.set_result(result)
-        elif isinstance(error, StopIteration):  # a future refuses it
+        elif isinstance(error, StopIteration):  # a future cannot hold StopIteration
             future.set_exception(RuntimeError(f"{function!r} raised StopIteration"))
         else:
             future.set_exception(error)
@@ -93,7 +93,7 @@ def _run_jobs(jobs: queue.SimpleQueue[Job]) -> None:
         if stays:
             _idle.append(jobs)  # before the caller goes on, so that its next call finds this thread
         tell()
-        del tell  # it holds the result
+        del tell  # `tell` keeps the result alive
 
 
 def run_in_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -103,7 +103,7 @@ def run_in_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
     call leaves behind is usable in the next, in an environment's `reset` and in a round of episodes alike.
 
     Raises:
-        RuntimeError: the caller runs on that loop itself, and would wait for itself.
+        RuntimeError: the caller runs on that loop itself, and would deadlock.
     """
     global _loop
     with _lock:

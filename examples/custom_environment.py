@@ -95,9 +95,8 @@ def save_tiny_model(folder: str) -> None:
 def success(trainer: GRPOTrainer) -> float:
     """How often the model is right in 64 games."""
     games = trainer.rollout([{"secret": 1 + number % 7} for number in range(64)])
-    rewards = [
-        game.reward for game in games if game.reward is not None
-    ]  # None: the game failed, which does not count as zero
+    # A reward is None if the game failed; a failed game does not count as zero.
+    rewards = [game.reward for game in games if game.reward is not None]
     return sum(rewards) / len(rewards)
 
 

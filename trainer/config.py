@@ -52,7 +52,7 @@ class AgentConfig(TrainingArguments):
     num_generations: int = option(8, "Episodes in a group: the same task from the same environment seed.")
     num_generations_eval: int | None = option(None, "Episodes in a group in evaluation; num_generations by default.")
     steps_per_generation: int | None = option(
-        None, "Micro-batches of one round of episodes; gradient_accumulation_steps by default."
+        None, "Batches that one round of episodes is cut into; gradient_accumulation_steps by default."
     )
     generation_batch_size: int | None = option(
         None, "Episodes in a round, all processes; or give steps_per_generation."
@@ -90,7 +90,9 @@ class AgentConfig(TrainingArguments):
     step_timeout: float | None = option(600.0, "Seconds; an environment whose reset or step takes longer has failed.")
     reward_timeout: float | None = option(600.0, "Seconds; a call of a reward function that takes longer has failed.")
     overlong_prompts: OverlongPrompts = option(
-        "fail", "A prompt longer than the context: its episode fails, is dropped and no failure, or stops the run."
+        "fail",
+        "What a prompt longer than the context does: fail = its episode fails; drop = the episode is left out and is "
+        "not a failure; raise = the run stops.",
     )
 
     # Failures.

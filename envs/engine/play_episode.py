@@ -48,8 +48,9 @@ async def play_episode(
     """Play one episode to its end and return its record.
 
     If the environment or the policy raises an exception, the episode has failed. Any other episode is graded once. The
-    environment is closed exactly once, on cancellation too. If the prompt is too long to be answered, the episode ends
-    with CONTEXT_OVERFLOW and has no reward.
+    environment is closed exactly once, on cancellation too. If the prompt is too long to be answered, the policy
+    decides: the episode fails, or it ends with CONTEXT_OVERFLOW and has no reward (in training with
+    `overlong_prompts="drop"`), or a ConfigurationError is raised.
 
     Raises:
         ConfigurationError: a mistake that every other episode would meet again.

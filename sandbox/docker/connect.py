@@ -1,4 +1,4 @@
-"""The way to the engine: its address, and docker-py's client with a timeout for every request."""
+"""Connects to the Docker engine: its address, and docker-py's client with a timeout for every request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INSTALL = (
 
 
 class Line:
-    """A connection to the engine for one answer that comes in pieces; another thread may hang up.
+    """A connection to the engine for one streamed response; another thread may close it.
 
     Reading fails after `silence` seconds without a piece.
     """
@@ -44,7 +44,7 @@ class Line:
                 self._shut_down()
 
     def hang_up(self) -> None:
-        """End the answer now; the thread that reads it gets an error."""
+        """End the response now; the thread that reads it gets an error."""
         with self._lock:
             self._hung_up = True
             if self._response is not None:
@@ -67,7 +67,7 @@ class Line:
 
 
 def map_errors(function: Callable[..., Result], *args: Any) -> Result:
-    """Run a blocking call, and turn errors of docker-py and of its libraries into ours."""
+    """Run a blocking call, and convert docker-py's errors, and those of its libraries, to `EngineError`."""
     import requests
     import urllib3
     from docker.errors import APIError, DockerException
@@ -81,7 +81,7 @@ def map_errors(function: Callable[..., Result], *args: Any) -> Result:
 
 
 def make_api(*, timeout: float, on_response: Callable[[Any], None] | None = None, **settings: Any) -> APIClient:
-    """Return docker-py's client with a timeout for every request: its `pull` would have none."""
+    """Return docker-py's client with a timeout for every request: docker-py's `pull` sets no timeout."""
     from docker import APIClient  # imported late: it takes longer than the rest of the package
 
     class Api(APIClient):
@@ -93,7 +93,8 @@ def make_api(*, timeout: float, on_response: Callable[[Any], None] | None = None
                 on_response(response)
             return response
 
-    return Api(timeout=timeout, **settings)  # pyright: ignore[reportArgumentType]  # requests takes parts of seconds
+    # `requests` accepts fractions of a second, unlike docker-py's annotation.
+    return Api(timeout=timeout, **settings)  # pyright: ignore[reportArgumentType]
 
 
 def engine_settings() -> dict[str, Any]:
@@ -113,7 +114,7 @@ def engine_settings() -> dict[str, Any]:
 
 
 def _probe(address: str, *, tls: bool) -> None:
-    """Connect once: docker-py's own errors name no cause, and leave sockets open."""
+    """Connect once, because docker-py reports errors only as text and leaves sockets open."""
     parts = urllib.parse.urlsplit(address)
     if tls or parts.scheme not in ("unix", "tcp", "http"):
         raise EngineError(

@@ -18,7 +18,7 @@ from .chat_template import ChatTemplate
 from .turn_endings import TurnEndings
 from .vllm_parsers import VLLM_PREFIX, vllm_tool_format
 
-_TOLD = "the model is told of its tools in the prompt"
+_TOLD = "the model learns about its tools from the prompt"
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -29,8 +29,9 @@ class Recognition:
         format: Reads the model's calls; None if no format fits.
         reason: How it was found, or which formats were tried.
         problem: Why tools cannot be used with the template at all; empty when they can.
-        told_in_prompt: The model is told of its tools by gymnast, in the system message, not by the template.
-        looked_for: Formats that it is not, each with the reason.
+        told_in_prompt: The model learns about its tools from the prompt: gymnast describes them in the system message,
+            not the template.
+        looked_for: Rejected formats, each with the reason.
     """
 
     format: ToolFormat | None
@@ -61,9 +62,11 @@ def recognise(
     template: ChatTemplate,
     endings: TurnEndings,
 ) -> Recognition:
-    """The format that is given, else the tokenizer's `response_template`, else one that the template's markers tell.
+    """Find the tool-call format of a tokenizer.
 
-    On the way it finds what follows a call, and keeps it in `endings`.
+    It is the given one, else the tokenizer's `response_template`, else the one whose markers the template contains.
+
+    Also stores in `endings` the text that follows a call.
 
     Raises:
         ConfigurationError: the given format cannot be used.
@@ -96,15 +99,15 @@ def recognise(
 
 
 def tells_of_tools(given: Any) -> bool:
-    """Whether a format tells the model of its tools by itself; see `PromptedFormat`.
+    """Whether a format describes the tools to the model by itself; see `PromptedFormat`.
 
     Raises:
-        ConfigurationError: it says how to tell of tools, and not how to tell of results.
+        ConfigurationError: it describes tools but not results, or the reverse.
     """
     named = [name for name in ("instructions", "observation") if callable(getattr(given, name, None))]
     if len(named) == 1:
         raise ConfigurationError(
-            f"a tool_format that tells the model of its tools has instructions(tools) and observation(results), "
+            f"a tool_format that describes tools to the model has instructions(tools) and observation(results), "
             f"got {given!r}, which has {named[0]} only"
         )
     return bool(named)
@@ -125,7 +128,8 @@ def _check_reads(given: KnownFormat, endings: TurnEndings) -> None:
         return
     fitting = fitting_formats(probe)
     if not fitting and claims_probe(given, probe):
-        return  # the template writes a call that nothing can read (`f(city=Zürich)`), the model may do better
+        # No format can read the template's call (`f(city=Zürich)`); the model's own calls may still be readable.
+        return
     advice = f"formats that do: {', '.join(fitting)}" if fitting else "a TextFormat or a function of your own might"
     raise ConfigurationError(
         f"tool_format={given.name!r} does not read the call that the chat template renders, {probe[1]!r}; {advice}"
@@ -140,7 +144,7 @@ def fitting_formats(probe: tuple[str, str]) -> list[str]:
 def _without_tools(
     given: Any, problem: str, marked: Sequence[KnownFormat], looked_for: dict[str, str], endings: TurnEndings
 ) -> Recognition:
-    """A template that does not tell of tools may still render calls and results: DeepSeek V3."""
+    """A template that does not describe tools may still render calls and results: DeepSeek V3."""
     if isinstance(given, str):
         raise ConfigurationError(f"tool_format={given!r} has no effect: {problem}")
     for each in [given] if isinstance(given, KnownFormat) else marked:
@@ -148,7 +152,7 @@ def _without_tools(
             continue
         if given is None and reads_probe(each, endings.probe_call()):
             problem += (
-                f", but calls of {each.name}: tool_format={each.name!r} tells the model of its tools in the prompt"
+                f", but calls of {each.name}: tool_format={each.name!r} describes the tools to the model in the prompt"
             )
             break
         if given is not None:
@@ -209,7 +213,9 @@ def _unread(endings: TurnEndings) -> str:
 
 
 def _find_call_end(conventions: Sequence[Conventions], endings: TurnEndings, reader: ToolFormat | None = None) -> str:
-    """Let `endings` find what follows a call, with one of these conventions; returns why it is not well defined.
+    """Let `endings` find the text after a call, with one of these conventions.
+
+    Returns why the end of a call is ambiguous; empty if it is not.
 
     A style in which the reader reads the rendered call is preferred: a template may write an object as Python does,
     and only JSON text as it is.

@@ -19,7 +19,7 @@ from .transformers_batch import Batch, Row
 
 QUIET_SECONDS = 0.003  # a batch starts once no request has come for this long ...
 GATHER_SECONDS = 0.05  # ... or after this long at most
-JOIN_STEPS = 8  # least steps of the running batch between two prefills, each of which costs its rows about a step
+JOIN_STEPS = 8  # minimum steps between prefills; each prefill costs the running rows about one step
 IDLE_SECONDS = 10.0  # the decoding thread ends after this long without work, so a forgotten close() leaks nothing
 
 
@@ -110,7 +110,7 @@ class TransformersGenerator(Generator):
                     return batch
             _fail(self._waiting)
             self._waiting = []
-            self._thread = None  # after an idle time, the next request starts a new one
+            self._thread = None  # after an idle time, the next request starts a new thread
             atexit.unregister(self.close)
             return []
 
@@ -126,7 +126,7 @@ class TransformersGenerator(Generator):
         return not self._closed
 
     def _take(self, count: int, sampling: Sampling | None = None) -> list[Row]:
-        """Take the waiting requests that sample as the first one does; none of them if that is not `sampling`."""
+        """Take requests that sample as the first does; none if the first request's sampling differs from `sampling`."""
         self._waiting = [row for row in self._waiting if not row.answer.done()]  # the others were cancelled
         first = self._waiting[0].request.sampling if self._waiting else None
         if sampling is not None and sampling != first:

@@ -63,9 +63,9 @@ class Batch:
     micro_batches: list[MicroBatch]
     """At least one: every process must do a forward and a backward pass."""
     loss_tokens: int
-    """Of all samples, those without a gradient included."""
+    """Number of loss tokens of all samples, those without a gradient included."""
     sequences: int
-    """With a loss token; of all samples."""
+    """Number of samples with at least one loss token."""
 
     @classmethod
     def of(cls, samples: Sequence[Sample], settings: LearningSettings, *, pad_id: int) -> Batch:
@@ -75,10 +75,10 @@ class Batch:
         skip the forward and the backward pass. They still count in every divisor of the loss.
         """
         loss_tokens = sum(sum(each.mask) for each in samples)
-        taught = [each for each in samples if settings.always_has_gradient or each.advantage]
-        # Without any, a row of two tokens without loss tokens. It counts as no sequence.
+        with_gradient = [each for each in samples if settings.always_has_gradient or each.advantage]
+        # If there are none, use a dummy row of two tokens. It has no loss token and counts as no sequence.
         filler = Sample(prompt_ids=[pad_id], completion_ids=[pad_id], mask=[0], sampling_logprobs=[0.0])
-        parts = micro_batches(taught or [filler], max_tokens=settings.max_tokens_per_batch)
+        parts = micro_batches(with_gradient or [filler], max_tokens=settings.max_tokens_per_batch)
         return cls(
             micro_batches=[
                 make_micro_batch(part, pad_id=pad_id) | {"batch_loss_tokens": torch.tensor(float(loss_tokens))}
@@ -94,7 +94,7 @@ def micro_batches(
 ) -> list[list[Sample]]:
     """The samples, cut so that a micro-batch has at most `max_tokens` tokens, padding included, and `max_rows` rows.
 
-    With `max_tokens`, rows of like length go together. A row that is longer has a micro-batch of its own.
+    With `max_tokens`, rows of similar length are grouped. A row longer than `max_tokens` has a micro-batch of its own.
     """
     max_rows = max_rows or max(1, len(samples))
     if max_tokens is None:

@@ -21,7 +21,7 @@ class Schedule:
     """Which tasks are played in which round, and in which round a batch is; the same for the same seed.
 
     A *round* is played at once, with the same weights: `num_generations` episodes of some tasks. It is cut into
-    `steps_per_generation` micro-batches, which are used `num_iterations` times. Batches are numbered from the
+    `steps_per_generation` batches, which are used `num_iterations` times. Batches are numbered from the
     beginning of training.
 
     Tasks come in an endless sequence of permutations of the data set: every task is used equally often, and a round

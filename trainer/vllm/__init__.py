@@ -1,4 +1,20 @@
-"""Generation with vLLM, in this process or by servers; `check_vllm` checks that a supported version is installed."""
+"""Generation with vLLM, in this process or by servers; `check_vllm` checks that a supported version is installed.
+
+In this process:
+
+    in_process.py       VLLMGenerator: requests to the engine, new weights into it
+    engine_thread.py    the engine, in the only thread that touches it
+
+By servers:
+
+    serve.py            starts a server (`python -m gymnast.trainer.vllm.serve`)
+    servers.py          VLLMServerGenerator: requests to the fleet, new weights to all servers
+    fleet.py            chooses a server for each request, leaves out lost servers
+    server.py           the HTTP calls of one server
+    weight_transfer.py  sends weights to all servers, by over_tcp.py or over_nccl.py
+
+Both use options.py and private_api.py, the only place with vLLM's private parts.
+"""
 
 from __future__ import annotations
 

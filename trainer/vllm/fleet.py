@@ -19,8 +19,8 @@ from ..generation.contract import GenerationError
 from .server import START, Server, ServerGoneError
 
 PROBE_SECONDS = 1.0  # between two probes of a server that is away
-IDLE_SECONDS = 2.0  # that a connection is kept: servers close theirs after five, even if a request is on its way
-ATTEMPTS = 5  # a request that loses this many servers may be what kills them
+IDLE_SECONDS = 2.0  # to keep an idle connection; servers close it after five seconds, even if a request is on its way
+ATTEMPTS = 5  # give up after this many servers fail; the request itself may crash them
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +83,9 @@ class Fleet:
                 found = {span["version"] for span in answer["choices"][0]["weight_versions"] or []}
                 if found == {label}:
                     return answer
-                # The server was restarted in between.
-                trouble = f"{server.url} answered with the weights {found or 'of no name'} instead of {label!r}"
+                # The server was restarted since its last update.
+                weights = f"the weights {found}" if found else "unlabelled weights"
+                trouble = f"{server.url} answered with {weights} instead of {label!r}"
             except ServerGoneError as error:
                 trouble = str(error)
             finally:
@@ -157,7 +158,7 @@ class Fleet:
                     await server.check(self._max_model_len)  # it may have restarted with other options
                     if not await self._restore(server):
                         continue
-                await server.check_update()  # last: the label changes before an update has ended
+                await server.check_update()  # check this last, because the label changes before an update has ended
             except (ServerGoneError, GenerationError, ConfigurationError) as error:
                 server.trouble = str(error)
                 continue
@@ -186,7 +187,7 @@ class Fleet:
         try:
             await server.check(self._max_model_len)
         except (ServerGoneError, GenerationError) as error:
-            raise ConfigurationError(f"{server.url} is no server to train with: {error}; {START}") from error
+            raise ConfigurationError(f"{server.url} cannot be used for training: {error}; {START}") from error
 
 
 def _clean(url: str) -> str:

@@ -19,7 +19,7 @@ from .server import Server, ServerGoneError
 
 
 class WeightTransfer:
-    """Sends weights to servers. The servers are independent: a lost one delays no other.
+    """Sends weights to servers. The servers are independent: a lost server does not delay the others.
 
     Args:
         port: Port of this machine that servers connect to; 0 takes any free one.
@@ -35,7 +35,7 @@ class WeightTransfer:
         """Send the model's weights to these servers.
 
         Args:
-            model: Must not change meanwhile.
+            model: Must not change during the transfer.
             servers: Each with its backend, `gymnast` or `nccl`.
             label: The name that the servers give to these weights.
 
@@ -43,7 +43,7 @@ class WeightTransfer:
             By server, None for success or the error.
 
         Raises:
-            ConfigurationError: the weights cannot be sent that way from here.
+            ConfigurationError: NCCL cannot be used because vLLM or a GPU is missing.
         """
         for url in [each.url for each in servers if each.backend == "nccl"]:
             if model.device.type != "cuda":
@@ -58,7 +58,7 @@ class WeightTransfer:
             return dict(zip(servers, await asyncio.gather(*updates), strict=True))
 
     def close(self) -> None:
-        """Leave the groups that were formed for NCCL."""
+        """Destroy the NCCL process groups."""
         self._nccl.close()
 
     async def _update(
