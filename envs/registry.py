@@ -110,17 +110,29 @@ def _factory(environment: Any) -> Factory:
         if issubclass(environment, gymnasium.Env):
             return environment
     elif isinstance(environment, str):
-        module, _, name = environment.rpartition(":")
-        if module:
-            importlib.import_module(module)  # "module:id", as gymnasium.make takes it
-        gymnasium.spec(name)  # refuses an unknown id now, and names similar ones
-        return lambda: gymnasium.make(name, disable_env_checker=True)
+        return _registered(environment)
     elif callable(environment):
         return cast(Factory, environment)
     raise TypeError(
         f"environment must be an Environment, an Environment class, a function that returns one, a Gymnasium id, or a "
         f"dict of these, got {environment!r}"
     )
+
+
+def _registered(environment: str) -> Factory:
+    """The factory of an id, or of "module:id", as `gymnasium.make` takes it."""
+    module, _, name = environment.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        gymnasium.spec(name)  # refuses an unknown id now, and names similar ones
+    except (ModuleNotFoundError, gymnasium.error.NameNotFound) as error:
+        if not name.isidentifier():  # not the name of a class
+            raise
+        raise gymnasium.error.NameNotFound(
+            f"no Gymnasium id {environment!r} is registered; pass the class itself: environment={name}"
+        ) from error
+    return lambda: gymnasium.make(name, disable_env_checker=True)
 
 
 def _copy_of(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:

@@ -66,10 +66,7 @@ async def play_episode(
     except Broken as broken:
         if isinstance(broken.error, ConfigurationError):
             raise broken.error from None
-        message = None
-        if broken.stage == "reset" and isinstance(broken.error, KeyError):
-            message = f"no {broken.error}; the row has {sorted(map(str, spec.task.row))}"
-        episode.failure = Failure.of(broken.stage, broken.error, message)
+        episode.failure = Failure.of(broken.stage, broken.error)
     finally:
         if loop.environment is not None:
             episode.close_failure = await finish(close_environment(loop.environment))

@@ -54,6 +54,11 @@ class RolloutEngine:
             raise TypeError(f"limits must be EpisodeLimits(...), got {type(limits).__name__}: {limits!r}")
         if rewards is not None and not isinstance(rewards, Rewards):
             raise TypeError(f"rewards must be Rewards([function, ...]), got {type(rewards).__name__}: {rewards!r}")
+        if isinstance(policy, type) or not callable(getattr(policy, "begin", None)):
+            raise TypeError(
+                f"policy must be a Policy, an object with begin(spec, messages, tools), got {type(policy).__name__}: "
+                f"{policy!r}"
+            )
         self.source = EnvironmentSource.of(environment)
         self.policy = policy
         self.rewards = rewards or Rewards()
@@ -166,6 +171,19 @@ class _Run:
             self._on_episode(episode)
 
 
+class MissingColumnError(KeyError):
+    """A column was looked up in a row that does not have it."""
+
+    __str__ = Exception.__str__  # KeyError shows the message in quotes
+
+
+class _Row(dict[str, Any]):
+    """A copy of a row, so that an environment that changes it does not change the data set."""
+
+    def __missing__(self, column: str) -> Any:
+        raise MissingColumnError(f"no {column!r}; the row has {sorted(map(str, self))}")
+
+
 def episode_specs(
     rows: Sequence[Mapping[str, Any]], *, group_size: int, seed: int, prefix: str = "task", visit: int = 0
 ) -> list[EpisodeSpec]:
@@ -195,7 +213,7 @@ def group_specs(
     """
     if not isinstance(row, Mapping):
         raise TypeError(f"the row of {task_id} must be a mapping, got {type(row).__name__}: {row!r}")
-    task = Task(id=task_id, row=dict(row), seed=stable_seed(seed, "environment", task_id, visit))
+    task = Task(id=task_id, row=_Row(row), seed=stable_seed(seed, "environment", task_id, visit))
     return [
         EpisodeSpec(
             task=task,

@@ -99,6 +99,23 @@ def test_a_wrong_environment_is_refused_at_once(environment: Any, error: type[Ex
         RolloutEngine(environment, ScriptedPolicy([]))
 
 
+@pytest.mark.parametrize(
+    ("environment", "name", "cause"),
+    [
+        ("Cartpole", "Cartpole", "Did you mean: `CartPole`"),
+        ("gymnast.envs:Multiplication", "Multiplication", "`Multiplication` doesn't exist"),
+        ("multiplication:Multiplication", "Multiplication", "No module named 'multiplication'"),
+    ],
+)
+def test_the_name_of_a_class_is_no_id(environment: str, name: str, cause: str) -> None:
+    with pytest.raises(gymnasium.error.NameNotFound) as caught:
+        RolloutEngine(environment, ScriptedPolicy([]))
+    assert str(caught.value) == (
+        f"no Gymnasium id {environment!r} is registered; pass the class itself: environment={name}"
+    )
+    assert cause in str(caught.value.__cause__)
+
+
 async def test_a_factory_must_make_fresh_environments() -> None:
     log = Log()
     one = Probe(log)

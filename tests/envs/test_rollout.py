@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
+import re
 import subprocess
 import sys
 import threading
@@ -311,3 +312,10 @@ def test_a_script_that_is_a_single_answer_is_refused(script: Any) -> None:
         TypeError, match=r"a script is a list of answers or a function, got one answer.*write \[answer\]"
     ):
         ScriptedPolicy(script)
+
+
+@pytest.mark.parametrize("policy", ["policy", None, ScriptedPolicy])
+def test_a_policy_of_the_wrong_kind(policy: Any) -> None:
+    message = f"policy must be a Policy, an object with begin(spec, messages, tools), got {type(policy).__name__}: "
+    with pytest.raises(TypeError, match=re.escape(message + repr(policy))):
+        RolloutEngine(Calculator(), policy)

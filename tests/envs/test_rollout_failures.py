@@ -187,8 +187,17 @@ async def test_a_missing_column_is_named() -> None:
 
     episode = await play_one(Reads, ["x"])
     assert str(episode.failure) == (
-        "reset: KeyError: no 'titel'; the row has ['answer', 'index', 'prompt', 'question']"
+        "reset: MissingColumnError: no 'titel'; the row has ['answer', 'index', 'prompt', 'question']"
     )
+
+
+async def test_a_key_that_is_missing_elsewhere_does_not_blame_the_row() -> None:
+    class Reads(Environment):
+        async def areset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Message], dict]:
+            return {"go": ([], {})}["missing"]
+
+    episode = await play_one(Reads, ["x"])
+    assert str(episode.failure) == "reset: KeyError: 'missing'"
 
 
 async def test_a_traceback_begins_where_the_users_code_does() -> None:

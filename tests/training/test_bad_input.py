@@ -120,7 +120,10 @@ def test_two_tools_of_one_name(silent: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"bad": 1}], r"row 0 of train_dataset: KeyError: no 'good'; the row has \['bad'\] \(File .*reset_task\)$"),
+        (
+            [{"bad": 1}],
+            r"row 0 of train_dataset: MissingColumnError: no 'good'; the row has \['bad'\] \(File .*reset_task\)$",
+        ),
         ([], "train_dataset has no rows"),
         ([{"good": "left"}, 5], "row 1 of train_dataset must be a mapping, got int"),
         ({"good": ["left"]}, "train_dataset must be a sequence of rows.*got dict"),
