@@ -14,6 +14,24 @@ logger = logging.getLogger(__name__)
 PLAN = "schedule.json"
 
 
+def move_checkpoints_aside(folder: str | Path | None) -> None:
+    """Move the checkpoints of an earlier training into `checkpoints.1` (or the next free number).
+
+    The newest checkpoint of a folder is the one of most steps, so those of two trainings must not lie together.
+    """
+    folder = Path(folder or ".")
+    earlier = [path for path in folder.glob("checkpoint-*") if _NAME.fullmatch(path.name)]
+    if not earlier:
+        return
+    number = 1
+    while (aside := folder / f"checkpoints.{number}").exists():
+        number += 1
+    aside.mkdir()
+    for path in earlier:
+        path.rename(aside / path.name)
+    logger.warning("the checkpoints of an earlier training were moved to %s", aside)
+
+
 def newest_whole_checkpoint(folder: str | Path | None) -> str:
     """The newest checkpoint in a folder that was saved to its end.
 

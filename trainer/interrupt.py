@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from transformers.trainer_utils import TrainOutput
 
-from .checkpoints import newest_whole_checkpoint
+from .checkpoints import move_checkpoints_aside, newest_whole_checkpoint
 from .transformers_hooks import HookedTrainer
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,8 @@ class InterruptibleTrainer(HookedTrainer):
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = newest_whole_checkpoint(self.args.output_dir)
+        if not resume_from_checkpoint and self.is_world_process_zero():
+            move_checkpoints_aside(self.args.output_dir)
         self.was_interrupted = self._agreed = self._is_over = False
         self.saved_step = self._began_at = None
         try:
@@ -104,6 +106,12 @@ class InterruptibleTrainer(HookedTrainer):
         if self._began_at is None:
             self._began_at = self.state.global_step
         self._is_over = self.state.global_step >= self.state.max_steps
+        if self._is_over and self._began_at == self.state.global_step:
+            logger.warning(
+                "the checkpoint is of step %d and max_steps is %d: there is nothing left to train",
+                self.state.global_step,
+                self.state.max_steps,
+            )
         self._agree()
         if not (self._agreed or self._is_over):
             try:

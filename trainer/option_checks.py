@@ -94,7 +94,7 @@ TRL_NAMES = {
     "vllm_server_base_url": "give vllm_server_urls=['http://...']",
     "vllm_server_host": "give vllm_server_urls=['http://host:port']",
     "vllm_server_port": "give vllm_server_urls=['http://host:port']",
-    "vllm_tensor_parallel_size": "give vllm_engine_kwargs={'tensor_parallel_size': ...}",
+    "vllm_tensor_parallel_size": "give generator='vllm-server', and --tensor-parallel-size to the servers",
     "vllm_max_model_length": "it is called max_model_len",
     "log_completions": "give log_episodes_steps=n: whole episodes go to episodes.jsonl",
     "max_prompt_length": "prompts are never cut: give max_model_len, and overlong_prompts='drop'",
@@ -103,6 +103,12 @@ TRL_NAMES = {
     "repetition_penalty": "samples would come from another distribution than the one that is trained",
     "sync_ref_model": "the reference model stays as it was when training began",
     "scale_advantages": "it is called scale_rewards",
+    "batch_size": "it is called per_device_train_batch_size",
+    "per_device_batch_size": "it is called per_device_train_batch_size",
+    "max_tokens": "it is called max_completion_length",
+    "max_new_tokens": "it is called max_completion_length",
+    "lr": "it is called learning_rate",
+    "config": "it is called args",
 }
 """Names that TRL users know, with the advice for each."""
 
@@ -110,6 +116,7 @@ TRL_NAMES = {
 def unknown_names(owner: str, given: Iterable[str], known: Collection[str]) -> TypeError:
     """The error for arguments that do not exist, with the names to write instead."""
     hints = []
+    known = [name for name in known if name not in WITHOUT_EFFECT and name not in REFUSED]
     for name in given:
         near = difflib.get_close_matches(name, known, n=1)
         hint = TRL_NAMES.get(name) or (f"did you mean {near[0]!r}?" if near else "")

@@ -15,7 +15,7 @@ from ..envs.core import Message, ToolSchema
 from ..envs.engine.play_episode import EpisodeLimits, play_episode
 from ..envs.engine.rollout_engine import group_specs
 from ..envs.episode import EpisodeSpec, Failure
-from ..envs.registry import EnvironmentSource
+from ..envs.registry import EnvironmentLike, EnvironmentSource
 from ..envs.rewards import Rewards
 from ..envs.threads import run_in_loop
 from ..envs.tool_env import ToolEnv
@@ -122,20 +122,43 @@ def check_data_sets(
         TypeError: a data set is no sequence of mappings.
         ValueError: there are no rows, a reset fails, or a prompt is too long.
     """
-    sets = {"train_dataset": train}
-    if isinstance(evaluation, Mapping):
-        sets |= {f"eval_dataset[{name!r}]": rows for name, rows in evaluation.items()}
-    else:
-        sets["eval_dataset"] = evaluation
-    for name, rows in sets.items():
-        if rows is None:
-            continue
+    for name, rows in _data_sets(train, evaluation).items():
         check_is_rows(name, rows)
         for spec in _first_of_each_environment(name, rows, source):
             rewards.check_columns(list(spec.task.row))
             environment = source.create(spec)
             run_in_loop(_check_reset(spec, environment, begin, limits))
             _warn_of_no_reward(environment.unwrapped, rewards)
+
+
+def check_before_loading(
+    environment: EnvironmentLike, train: Rows | None, evaluation: Rows | Mapping[str, Rows] | None
+) -> None:
+    """Check what can be checked without the model, which takes long to load.
+
+    Raises:
+        TypeError: the environment is none, or a data set is no sequence of mappings.
+        ValueError: a data set has no rows.
+    """
+    EnvironmentSource.of(environment)
+    for name, rows in _data_sets(train, evaluation).items():
+        check_is_rows(name, rows)
+        _check_is_row(name, 0, rows[0])
+
+
+def _data_sets(train: Rows | None, evaluation: Rows | Mapping[str, Rows] | None) -> dict[str, Rows]:
+    """The data sets that there are, by the name of their argument."""
+    sets = {"train_dataset": train}
+    if isinstance(evaluation, Mapping):
+        sets |= {f"eval_dataset[{name!r}]": rows for name, rows in evaluation.items()}
+    else:
+        sets["eval_dataset"] = evaluation
+    return {name: rows for name, rows in sets.items() if rows is not None}
+
+
+def _check_is_row(name: str, index: int, row: Any) -> None:
+    if not isinstance(row, Mapping):
+        raise TypeError(f"row {index} of {name} must be a mapping, got {type(row).__name__}: {row!r}")
 
 
 def check_is_rows(name: str, rows: Any) -> None:
@@ -157,8 +180,7 @@ def _first_of_each_environment(name: str, rows: Rows, source: EnvironmentSource)
     seen: set[str | None] = set()
     for index in range(min(len(rows), ROWS_LOOKED_AT)):
         place, row = f"row {index} of {name}", rows[index]
-        if not isinstance(row, Mapping):
-            raise TypeError(f"{place} must be a mapping, got {type(row).__name__}: {row!r}")
+        _check_is_row(name, index, row)
         try:
             chosen = source.choose(row)
         except ValueError as error:

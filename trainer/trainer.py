@@ -36,7 +36,7 @@ from .records.run_folder import EpisodeLog
 from .rollout.failures import FailureWatch, RolloutError, check_evaluation
 from .rollout.round import Round
 from .rollout.schedule import Rows
-from .startup_checks import check_is_rows, load_model, load_tokenizer
+from .startup_checks import check_before_loading, check_is_rows, load_model, load_tokenizer
 from .tool_calls.custom import ToolParser
 from .tool_calls.formats import ToolFormat
 from .transformers_hooks import use_one_gpu
@@ -70,7 +70,7 @@ class AgentTrainer(InterruptibleTrainer):
     def __init__(
         self,
         model: str | PreTrainedModel,
-        environment: EnvironmentLike,
+        environment: EnvironmentLike | None = None,
         args: AgentConfig | None = None,
         train_dataset: Rows | None = None,
         eval_dataset: Rows | Mapping[str, Rows] | None = None,
@@ -86,6 +86,9 @@ class AgentTrainer(InterruptibleTrainer):
         if unknown:
             known = inspect.signature(AgentTrainer.__init__).parameters
             raise unknown_names(type(self).__name__, unknown, known)
+        if environment is None:
+            raise TypeError(f"{type(self).__name__} needs environment=..., a class with @tool methods")
+        check_before_loading(environment, train_dataset, eval_dataset)
         args = args if args is not None else self.config_class(output_dir="runs/agent")
         if not isinstance(args, self.config_class):
             raise TypeError(f"args must be a {self.config_class.__name__}, got {type(args).__name__}")

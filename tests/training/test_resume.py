@@ -136,8 +136,24 @@ def test_a_checkpoint_that_was_cut_off_is_not_used(tmp_path: Path) -> None:
         trainer_of(GRPOTrainer, tmp_path / "empty").train(resume_from_checkpoint=True)
 
 
+def test_the_newest_checkpoint_is_never_an_earlier_trainings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer_of(GRPOTrainer, tmp_path, max_steps=3).train()
+    trainer_of(GRPOTrainer, tmp_path, max_steps=1).train()
+    assert sorted(path.name for path in (tmp_path / "checkpoints.1").iterdir()) == [
+        "checkpoint-1",
+        "checkpoint-2",
+        "checkpoint-3",
+    ]
+    assert "checkpoints.1" in caplog.text
+    rest = trainer_of(GRPOTrainer, tmp_path, max_steps=2)
+    rest.train(resume_from_checkpoint=True)
+    assert [step for step, _ in rest.played] == [1]
+
+
 @pytest.mark.parametrize("strategy", ["steps", "epoch"])
-def test_resuming_a_finished_training_does_nothing(strategy: str, tmp_path: Path) -> None:
+def test_resuming_a_finished_training_does_nothing(
+    strategy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     options = {"max_steps": 1, "eval_strategy": strategy, "save_strategy": strategy, "save_steps": 1, "eval_steps": 1}
     whole = trainer_of(GRPOTrainer, tmp_path, eval_rows=ROWS[:1], **options)
     whole.train()
@@ -149,6 +165,7 @@ def test_resuming_a_finished_training_does_nothing(strategy: str, tmp_path: Path
         assert again.train(resume_from_checkpoint=True).global_step == 1
         assert not hasattr(again, "played")
         assert all(torch.equal(value, before[name]) for name, value in again.model.state_dict().items())
+    assert "the checkpoint is of step 1 and max_steps is 1: there is nothing left to train" in caplog.text
     assert (checkpoint / "trainer_state.json").stat().st_mtime_ns == saved
     assert len([logs for logs in again.state.log_history if "eval_reward" in logs]) == 1
 
