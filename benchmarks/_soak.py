@@ -41,7 +41,7 @@ from gymnast.sandbox import (
 )
 
 LIMITS = Limits(memory="96m", workspace="16m", tmp="8m", shm="4m", pids=48, grace=0.3, max_output="64k")
-SLACK = 12.0  # seconds that a call may take beyond its timeout: the grace, the host's patience, a stopped engine
+SLACK = 22.0  # seconds that a call may take beyond its timeout: grace, patience and help, a stopped engine
 HANGING = 180.0  # seconds after its end at which the whole run counts as hanging; it says where, and ends
 EXPECTED = {"hard kill", "lost", "oom", "protocol", "call in flight", "pool closed"}  # reasons to replace a box here
 UNEXPECTED = 0.1  # of the leases may end in a box that is replaced for another reason

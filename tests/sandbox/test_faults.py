@@ -34,7 +34,7 @@ IN_CONFORMANCE = {
     1: ["python_is_interrupted_at_its_timeout", "bash_is_interrupted_at_its_timeout"],
     2: ["python_is_killed_where_it_ignores_interruption", "bash_is_killed_where_it_ignores_interruption"],
     5: ["python_that_exits_is_begun_afresh"],
-    6: ["python_that_crashes_is_begun_afresh"],
+    6: ["python_that_exits_is_begun_afresh"],
     7: ["python_exit_ends_the_call_only"],
     10: ["python_out_of_memory"],
     13: ["only_the_parent_answers_after_a_fork"],

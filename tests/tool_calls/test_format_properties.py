@@ -77,7 +77,10 @@ MARKERS += ["<|im_end|>", "</s>", "<|eot_id|>", "\\u00e9", "\\ud83d\\ude00", "[I
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 # Of parameters and of what nests in them, where a format writes keys without quotes.
 KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,20}", fullmatch=True)
-TEXTS = st.text(max_size=12) | st.lists(st.sampled_from(MARKERS) | st.text(max_size=5), max_size=4).map("".join)
+# Without the noncharacter that `ChatTemplate` cuts at: it is replaced in what a conversation says.
+CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\ufdd0")
+TEXTS = st.text(CHARACTERS, max_size=12)
+TEXTS |= st.lists(st.sampled_from(MARKERS) | st.text(CHARACTERS, max_size=5), max_size=4).map("".join)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
 
 
