@@ -1,6 +1,6 @@
-"""Calling tools: one after the other, each within its time limit; their errors are told to the model.
+"""Runs tool calls one after the other, each within its time limit. The model sees a tool's errors.
 
-Only an error which says that the environment itself is broken ends the episode; see `breaking`.
+Only an error that marks the environment as broken ends the episode; see `breaking`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .tool_results import cut, encodable, render
 from .tools import ArgumentError, Tool
 from .user_calls import being_cancelled, call_function, within
 
-SLOW_CALLS = 5  # the calls of one turn may take as long as so many calls that time out
+SLOW_CALLS = 5  # the calls of one turn may take as long as this many calls that time out
 
 logger = logging.getLogger("gymnast.envs")
 _logged: weakref.WeakKeyDictionary[Any, set[type[BaseException]]] = weakref.WeakKeyDictionary()
@@ -36,8 +36,8 @@ async def call_tools(
     """Run the calls of one turn and return their result messages and records, both in call order.
 
     They run one after the other; only neighbouring calls of parallel tools run at the same time. Once a final call has
-    succeeded the episode is over, so the calls after it are not run. Nor are calls after `SLOW_CALLS` time-outs: a turn
-    of many slow calls would otherwise fail its own episode by the time limit of a step.
+    succeeded the episode is over, so the calls after it are not run. Calls after the time of
+    `SLOW_CALLS` time-outs are not run either: many slow calls would exceed `step_timeout`, and the episode would fail.
 
     Raises:
         BrokenEnvironmentError, ConfigurationError, SandboxError: a tool found the environment broken, see
@@ -80,7 +80,7 @@ def _groups(calls: Sequence[ToolCall], tools: Mapping[str, Tool]) -> list[list[T
 
 
 async def _of_its_own(call: Coroutine[Any, Any, Item]) -> Item:
-    """Await one call in a task of its own, to keep the episode's task safe from it.
+    """Await one call in a separate task, which protects the episode's task.
 
     A tool may swallow a cancellation, or leave its task marked as cancelled, as a TaskGroup does in Python 3.11.
     """
@@ -157,7 +157,7 @@ async def _call(
 
 
 def breaking(error: BaseException) -> BaseException | None:
-    """The error which says that the environment is broken, so that no reward would be true; None if there is none.
+    """The error that marks the environment as broken, so that any reward would be wrong; None if there is none.
 
     It is the error itself, or one in an exception group. A sandbox that is lost or cannot be leased breaks the
     environment; a file that cannot be read in a sandbox does not.
@@ -182,7 +182,8 @@ def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
 def _tell_the_author(tool: Tool, error: BaseException) -> str:
     """The traceback of an exception; logged once for each tool and type, since it may be a bug.
 
-    A `ValueError`, or a file that is missing in a sandbox, is the usual way to tell the model of its own mistake.
+    Not logged: a `ValueError`, or a file that is missing in a sandbox. They are the usual way to tell the model about
+    its mistake.
     """
     text = encodable(traceback_of(error))
     kind = type(error)

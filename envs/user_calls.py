@@ -42,7 +42,7 @@ def call_function(function: Callable[..., Any], /, *args: Any, **kwargs: Any) ->
 def watch_blocking(function: Callable[..., Awaitable[Result]], /, *args: Any, **kwargs: Any) -> Awaitable[Result]:
     """Call a coroutine function, and log once if it blocks the event loop, which all episodes share, for too long.
 
-    Functions of this package are not watched: they call the user's by `call_function`.
+    This package's functions are not watched: they call the user's functions by `call_function`.
     """
     call = function(*args, **kwargs)
     if not isinstance(call, types.CoroutineType) or call.cr_code.co_filename.startswith(OUR_FOLDER):
@@ -97,18 +97,18 @@ async def _call_blocking(function: Callable[..., Any], /, *args: Any, **kwargs: 
 class TimeLimit:
     """Limits the seconds of one await after another in a task; infinity = no limit.
 
-    All of them share a single timer of the event loop, which looks whether the present await is late. A timer for each
-    step would cost a tenth of a turn. Close it at the end.
+    All awaits share a single timer of the event loop, which checks whether the current await is late. A timer for each
+    step would cost a tenth of a turn. Call `close` at the end.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._end = math.inf  # of the present await, in the loop's time
+        self._end = math.inf  # of the current await, in the loop's time
         self._is_late = False
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, late: TimeoutError, call: Awaitable[Result]) -> Result:
-        """Await a call; when its time is over, cancel it and raise `late`."""
+        """Await a call; if it takes too long, cancel it and raise `late`."""
         if self.seconds == math.inf:
             return await call
         loop, task = asyncio.get_running_loop(), asyncio.current_task()

@@ -1,4 +1,4 @@
-"""How a training begins and ends: resumed, interrupted by Ctrl-C, stopped by an error, or finished already."""
+"""Begins and ends a training: resumes it, and saves a checkpoint when Ctrl-C or an error ends it."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 
 
 class InterruptibleTrainer(HookedTrainer):
-    """A trainer that Ctrl-C or an error ends with a checkpoint; a finished training that is resumed does nothing.
+    """A trainer that saves a checkpoint when Ctrl-C or an error ends it; resuming a finished training does nothing.
 
     The first Ctrl-C gives up a round or an evaluation in progress, or lets an update in progress finish. Several
-    processes stop together, before their next step: the others would wait for one that stopped alone.
+    processes stop together, before their next step: if one stopped alone, the others would wait for it.
     """
 
     was_interrupted = False  # whether Ctrl-C ended the last train()
-    _agreed = False  # whether all processes know
+    _agreed = False  # whether all processes have agreed to stop
     _began_at: int | None = None  # the step of the first batch of this train()
     _is_over = False  # whether a finished training was resumed
 
@@ -62,7 +62,7 @@ class InterruptibleTrainer(HookedTrainer):
         raise NotImplementedError
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train; `transformers.Trainer.train` says how.
+        """Train; arguments are those of `transformers.Trainer.train`.
 
         Ctrl-C gives up the round that is being played, or finishes the update in progress, then saves a checkpoint
         and returns. A second one interrupts at once. `resume_from_checkpoint=True` takes the newest whole checkpoint.
@@ -87,7 +87,7 @@ class InterruptibleTrainer(HookedTrainer):
 
     def _save_before(self, error: Exception) -> None:
         if not self.fails_everywhere(error):
-            return  # the other processes still train: to wait for them would hide the error behind a deadlock
+            return  # the others still train: saving would wait for them, and the deadlock would hide the error
         try:
             self.save_checkpoint()
         except Exception:  # the error that ends the training matters more
@@ -102,7 +102,7 @@ class InterruptibleTrainer(HookedTrainer):
             self.cancel()
 
     def unless_interrupted(self, play: Callable[[], Result]) -> Result | None:
-        """The result of `play`; None if training ends now: it was interrupted, before or during `play`, or is over."""
+        """The result of `play`; None if training is over, or was interrupted before or during `play`."""
         if self._began_at is None:
             self._began_at = self.state.global_step
         self._is_over = self.state.global_step >= self.state.max_steps

@@ -1,8 +1,8 @@
-"""Images: the default one, made of this machine's own Python without a registry, and those built from a Dockerfile.
+"""Makes images: the default image from this machine's Python, without a registry, and images from a Dockerfile.
 
 `python -m gymnast.sandbox build` makes the default image: the interpreter and its standard library, Bash and the usual
-command-line tools, and the C libraries that these need. That takes Linux with glibc. Elsewhere,
-build `dockerfiles/python`.
+command-line tools, and the C libraries that these need. This requires Linux with glibc; elsewhere, build
+`dockerfiles/python`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_IMAGE = "gymnast-sandbox:latest"
 
-RECIPE_LABEL = "gymnast.recipe"  # on the images that `build` makes; its value is that of `recipe`
+RECIPE_LABEL = "gymnast.recipe"  # on the images that `build` makes; the value is `recipe()`
 
 
 async def default_image(engine: Engine) -> Image:
@@ -61,7 +61,7 @@ async def build(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
 
 
 async def build_if_changed(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
-    """Make the image, unless the engine has one that was made of this Python by this recipe; raises as `build` does."""
+    """Make the image, unless the engine has one made from this Python by this recipe; raises what `build` raises."""
     try:
         found = await engine.image(name, "never")
     except ImageError:
@@ -124,7 +124,7 @@ def _check_name(name: str) -> None:
 
 
 def _import(client: Client, archive: Path, name: str) -> None:
-    from docker.utils import parse_repository_tag  # late, as `client.py` does
+    from docker.utils import parse_repository_tag  # imported late: it takes longer than the rest of the package
 
     repository, tag = parse_repository_tag(name)
     changes = [

@@ -1,7 +1,7 @@
 """Removes containers whose owner is dead.
 
-A box ends by itself when its owner dies. Some containers stay all the same: the machine lost power, the engine was
-stopped at that moment, or the container was created and never started.
+A box ends by itself when its owner dies. A container remains if the machine lost power, if the engine was stopped at
+that moment, or if the container was never started.
 """
 
 from __future__ import annotations

@@ -63,9 +63,9 @@ class Line:
 class Waiters:
     """All leases that have no box yet.
 
-    - `queue`: there is no box yet for the first waiter, nor for those behind it;
+    - `queue`: no box is planned yet for these waiters;
     - `slots`: a box is being closed, and the waiter's box will be made in its place;
-    - `Subpool.expecting`: for each of its waiters, a box of the subpool is on its way.
+    - `Subpool.expecting`: for each of these waiters a box of the subpool is on its way.
     """
 
     def __init__(self) -> None:

@@ -23,11 +23,11 @@ class TurnEnd:
 
     Attributes:
         end_id: The token with which the model ends its turn.
-        anchor: The text of the token with which the template ends the answer where a conversation goes on. It is the
-            end token's, but for harmony, where `<|return|>` becomes `<|end|>`.
-        closing: The text that template and model write between the answer and that token: `<|END_RESPONSE|>`.
-        opens_next: The end token is the first one of what follows (GLM: `<|observation|>`), so it has to be supplied
-            where an answer ended with another one.
+        anchor: The text of the token that ends the answer when the conversation goes on. It is the text of `end_id`,
+            except in harmony, where `<|return|>` becomes `<|end|>`.
+        closing: The text that template and model write between the answer and the anchor: `<|END_RESPONSE|>`.
+        opens_next: The end token is the first token of the next message (GLM: `<|observation|>`), so it must be added
+            if the model ended its answer with another token.
     """
 
     end_id: int
@@ -39,14 +39,14 @@ class TurnEnd:
 def find_turn_end(
     template: ChatTemplate, ends: Collection[int], before: Sequence[Message], follow: Sequence[Message], what: str
 ) -> TurnEnd:
-    """How the last message of `before`, which ends in the sentinel, is closed where `follow` comes after it.
+    """How the template ends the last message of `before`, which ends in the sentinel, if `follow` comes next.
 
     Args:
-        template: Renders.
+        template: Renders the messages.
         ends: Tokens that are known to end a turn.
         before: A question and an answer.
         follow: One message, or two tool results, with `CONTENTS`.
-        what: Names it in errors.
+        what: Names the messages in errors.
 
     Raises:
         ConfigurationError: the template does not render them as answer, end token, rest.

@@ -25,7 +25,7 @@ class TurnEndings:
     """What follows an answer, for answers in text, and for answers with calls once `find_call_end` has found it.
 
     Args:
-        template: Renders.
+        template: Renders the probes.
         ends: Tokens that are known to end a turn.
 
     Raises:
@@ -65,7 +65,7 @@ class TurnEndings:
         self._takes_replies = self._renders([*before, *results, _REPLY])
 
     def _with_least_content(self, style: CallStyle) -> CallStyle:
-        """The style, with content None where a template (DeepSeek R1's) writes a turn of its own for an empty text."""
+        """The style, with content None if the template writes a separate turn for an empty text (DeepSeek R1)."""
         silent = replace(style, content=None)
         try:
             tails = [
@@ -133,7 +133,7 @@ class TurnEndings:
     def follow_ids(
         self, messages: Sequence[Message], *, tools: Sequence[ToolSchema], more: bool
     ) -> tuple[TurnEnd, list[int]]:
-        """How the answer ends to which these messages reply, and the tokens from its end token on.
+        """The end of the answer that these messages follow, and the tokens from its end token on.
 
         Raises:
             ConfigurationError: the template does not render them after an answer.
@@ -158,10 +158,10 @@ class TurnEndings:
         return ends[0], ids
 
     def _parts(self, messages: Sequence[Message]) -> list[Sequence[Message]]:
-        """The messages in parts, each rendered in a conversation of its own; the tails are put one behind the other.
+        """The messages in parts, each rendered in a separate conversation; their tails are concatenated.
 
-        An answer with several calls that is rendered with one only gets each result for itself, and a user's message
-        that may not follow results (Mistral) is rendered behind an answer.
+        If the template renders only one call of an answer, each result is a part. If it allows no user message after
+        results (Mistral), that message is a part, rendered after an answer in text.
         """
         count = sum(each["role"] == "tool" for each in messages)
         if not count:
@@ -212,7 +212,8 @@ class TurnEndings:
         self._shown.add(roles)
 
     def _ids_of(self, end: TurnEnd, tail: str | None, what: str = "these messages") -> list[int]:
-        place = -1 if tail is None else tail.find(end.anchor)  # before it come brackets and ids, never a content
+        # Only brackets and ids precede the anchor, never a message's content.
+        place = -1 if tail is None else tail.find(end.anchor)
         if tail is None or place < 0:
             raise ConfigurationError(UNDEFINED.format(what=what))
         ids = self._template.encode(tail[place:])

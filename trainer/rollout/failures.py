@@ -24,7 +24,7 @@ FLAT_ROUNDS = 5
 
 
 class RolloutError(RuntimeError):
-    """Too many episodes were lost to go on; the message says why, with a traceback."""
+    """Training stopped because too many episodes were lost; the message gives the reasons and a traceback."""
 
 
 class FailureWatch:
@@ -39,8 +39,8 @@ class FailureWatch:
         self._rounds: deque[tuple[int, int, int]] = deque(maxlen=WINDOW)  # episodes, failed episodes, groups
         self._had_a_group = False
         self._warned: set[str] = set()
-        self._flat_rounds = 0  # in succession, in which no group's rewards differed
-        self.latest = ""  # the latest failure in one line, those before a retry included
+        self._flat_rounds = 0  # rounds in a row in which no group's rewards differed
+        self.latest = ""  # the latest failure in one line; it may have been retried
 
     def add_round(self, episodes: Sequence[Episode], *, played: int, failed: int, groups: int) -> None:
         """Judge one more round.
@@ -70,7 +70,7 @@ class FailureWatch:
             logger.warning("%s", _why_flat(episodes))
 
     def _warn(self, episodes: Sequence[Episode], *, skipped: bool) -> None:
-        """Warn of each kind of failure once, those before a retry included, and of every round that is skipped."""
+        """Warn once about each kind of failure, retried or not, and about every skipped round."""
         new = {_kind(each) for each in _failures(episodes)} - self._warned
         if skipped:
             logger.warning("no group of this round can be learned from, so it is skipped: %s", lost_episodes(episodes))

@@ -48,5 +48,5 @@ class WeightSync:
         return any(gather_object([here])) if shared else here
 
     def _state(self) -> tuple[int, ...]:
-        """Changes with the weights: PyTorch counts writes to a tensor, and some optimisers write past PyTorch."""
+        """Changes with the weights. PyTorch counts writes to a tensor, but misses those of some optimisers."""
         return self._step(), sum(parameter._version for parameter in self._model.parameters())

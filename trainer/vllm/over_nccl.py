@@ -42,10 +42,10 @@ class SyncClient:
 
 
 class NCCLSenders:
-    """Forms one NCCL group with the workers of each server, so a lost server breaks no other group.
+    """Forms one NCCL group with the workers of each server: a lost server does not break other groups.
 
     Args:
-        port: Port of this machine for the first server's group; each further group takes the next one. 0: any free.
+        port: Port of this machine for the first server's group; each further group takes the next port. 0: any free.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -55,7 +55,7 @@ class NCCLSenders:
         self._turn = threading.Lock()  # vLLM's engines share CUDA streams, so only one may send at a time
 
     def send(self, client: SyncClient, weights: Mapping[str, Tensor], *, host: str, num_workers: int) -> None:
-        """Update the weights of this server, which reaches this machine as `host`."""
+        """Update the weights of this server; `host` is the address at which it reaches this machine."""
         device = next(iter(weights.values())).device
         url, source = client.server.url, _source(weights)
         with self._turn, torch.cuda.device(device):
@@ -69,7 +69,7 @@ class NCCLSenders:
             self._engines[url] = engine
 
     def close(self) -> None:
-        """Leave the groups."""
+        """Destroy the NCCL process groups."""
         for engine in self._engines.values():
             engine.shutdown()
         self._engines.clear()
