@@ -10,7 +10,7 @@ from .generation.transformers_generator import TransformersGenerator
 from .learning.corrections import CORRECTIONS
 from .learning.losses import LOSSES
 from .records.progress import RichProgress
-from .records.run_folder import RunFolder
+from .records.run_folder import RunFolder, read_episodes
 from .rollout.budgets import TokenBudgets
 from .rollout.failures import RolloutError
 from .rollout.token_policy import TokenPolicy
@@ -45,6 +45,7 @@ __all__ = [
     "TokenPolicy",
     "ToolFormat",
     "TransformersGenerator",
+    "read_episodes",
     "recognise_tool_format",
     "tagged",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gymnast.envs import Episode
+from gymnast.trainer import read_episodes
 
 ROOT = Path(__file__).resolve().parents[2]
 SUMMARY = {
@@ -67,7 +67,7 @@ def check_folder(folder: Path, *, algorithm: str, seed: int, steps: int) -> dict
     assert all(line["tokens/drift"] == 0 for line in logged)
     assert (folder / "reward.png").read_bytes().startswith(b"\x89PNG\r\n")
 
-    episodes = [Episode.from_json(json.dumps(line["episode"])) for line in read_lines(folder / "episodes.jsonl")]
+    episodes = [episode for _, episode in read_episodes(folder / "episodes.jsonl")]
     assert len(episodes) % 128 == 0
     for episode in episodes[:128]:
         assert episode.trace is not None

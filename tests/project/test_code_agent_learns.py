@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gymnast.envs import Episode
+from gymnast.trainer import read_episodes
 
 from ..sandbox.boxes import containers_of
 from .example_runs import command, read_lines, read_summary
@@ -44,7 +43,7 @@ def check_code_folder(folder: Path) -> dict[str, Any]:
     logged = [line for line in read_lines(folder / "metrics.jsonl") if "reward" in line]
     assert [line["step"] for line in logged] == list(range(1, summary["steps"] + 1, 2))  # those with new episodes
     assert (folder / "reward.png").read_bytes().startswith(b"\x89PNG\r\n")
-    episodes = [Episode.from_json(json.dumps(line["episode"])) for line in read_lines(folder / "episodes.jsonl")]
+    episodes = [episode for _, episode in read_episodes(folder / "episodes.jsonl")]
     assert len(episodes) % 128 == 0
     calls = [call.name for episode in episodes for turn in episode.turns for call in turn.tool_calls]
     assert {"python", "final_answer"} <= set(calls)

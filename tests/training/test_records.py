@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, TrainerControl, TrainerState
 
 from gymnast.envs import Episode, EpisodeSpec, StopReason, Task
-from gymnast.trainer import GRPOTrainer, RichProgress, RolloutError, RunFolder
+from gymnast.trainer import GRPOTrainer, RichProgress, RolloutError, RunFolder, read_episodes
 from gymnast.trainer.records.metrics import Metrics, episode_metrics, weighted_metrics
 
 from .buttons import ROWS, Buttons, config, make_trainer, model, tokenizer
@@ -72,6 +73,26 @@ def test_a_new_run_moves_the_records_of_an_old_one_aside(tmp_path: Path) -> None
     for number in (1, 2):
         aside = (tmp_path / "run" / f"metrics.{number}.jsonl").read_text().splitlines()
         assert [json.loads(line)["step"] for line in aside] == [1, 2, 2]
+
+
+def test_episodes_are_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    make_trainer(tmp_path, max_steps=1, log_episodes_steps=1).train()
+    whole = list(read_episodes(path))
+    assert [(step, episode.spec.member) for step, episode in whole] == [(0, member) for member in (0, 1, 2, 3)] * 2
+    first = path.read_text().splitlines(keepends=True)[0]
+    path.write_text(first + first[:-20])  # as a killed process leaves it
+    assert list(read_episodes(path)) == whole[:1]
+    path.write_text(first + "{}\n" + first)
+    with pytest.raises(ValueError, match=r"line 2 of .*episodes\.jsonl holds no step and episode"):
+        list(read_episodes(path))
+
+
+def test_a_curve_that_cannot_be_drawn_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    with pytest.warns(UserWarning, match=r"reward\.png needs matplotlib: pip install 'gymnast\[examples\]'"):
+        make_trainer(tmp_path, callbacks=[RunFolder(tmp_path / "run")], max_steps=1).train()
+    assert not (tmp_path / "run" / "reward.png").exists()
 
 
 def test_nothing_to_plot(tmp_path: Path) -> None:

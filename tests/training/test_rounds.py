@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections import Counter
@@ -298,7 +299,7 @@ def test_failures_that_were_tried_again_are_told_once(caplog: pytest.LogCaptureF
 
 def test_rewards_that_never_differ_are_told_of_with_a_cause(caplog: pytest.LogCaptureFixture) -> None:
     failures = FailureWatch(0.5)
-    episodes = [episode(each, reward=0.0) for each in specs(1, 4)]
+    episodes = [episode(each) for each in specs(1, 4)]
     for each in episodes[:3]:
         each.stop = StopReason.MAX_TOKENS
     call = ToolCallRecord(name="look", call_id=None, outcome="exception", error="no such lamp")
@@ -308,8 +309,36 @@ def test_rewards_that_never_differ_are_told_of_with_a_cause(caplog: pytest.LogCa
     [message] = caplog.messages
     assert message == (
         "the rewards of no group have differed for 5 rounds, so nothing is learned: all rewards of the last round are "
-        "0; 3 of 4 episodes ended by max_tokens; 1 of 1 tool calls failed, the last (look): no such lamp"
+        "1; 3 of 4 episodes ended by max_tokens; 1 of 1 tool calls failed, the last (look): no such lamp"
     )
+
+
+def test_a_reward_that_is_never_set_is_told_of(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program that has not set up logging
+    failures = FailureWatch(0.5)
+    episodes = [episode(each, reward=0.0) for each in specs(1, 4)]
+    episodes[0].stop = StopReason.MAX_TOKENS  # a quarter of the episodes: not the cause
+    call = ToolCallRecord(name="look", call_id=None, outcome="exception", error="no such lamp")
+    episodes[3].turns = [Turn(message={"role": "assistant", "content": ""}, tool_calls=[call])]
+    for _ in range(5):
+        failures.add_round(episodes, played=4, failed=0, groups=1)
+    assert capsys.readouterr().err == (
+        "WARNING: the rewards of no group have differed for 5 rounds, so nothing is learned: no step, grade or reward "
+        "function gave a reward other than 0 (self.reward was never set or reached); 3 of 4 episodes ended by "
+        "final_answer; 1 of 1 tool calls failed, the last (look): no such lamp\n"
+    )
+
+
+def test_few_truncated_episodes_are_not_named_as_a_cause(caplog: pytest.LogCaptureFixture) -> None:
+    failures = FailureWatch(0.5)
+    episodes = [episode(each) for each in specs(1, 4)]
+    episodes[0].stop = StopReason.MAX_TOKENS
+    for _ in range(5):
+        failures.add_round(episodes, played=4, failed=0, groups=1)
+    [message] = caplog.messages
+    assert message.endswith("nothing is learned: all rewards of the last round are 1")
 
 
 # The schedule.

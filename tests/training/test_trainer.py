@@ -29,7 +29,7 @@ from gymnast.envs import (
     tool,
 )
 from gymnast.envs.calculator import random_tasks
-from gymnast.trainer import LOSSES, AgentTrainer, GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from gymnast.trainer import LOSSES, AgentTrainer, GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer, read_episodes
 from gymnast.trainer.records.metrics import episode_metrics
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 
@@ -584,9 +584,8 @@ def test_episodes_are_written_down(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, max_steps=3, log_episodes_steps=2)
     for _ in range(2):  # the second training moves the file of the first aside
         trainer.train()
-        lines = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
-        assert [line["step"] for line in lines] == [0] * 8 + [2] * 8
-        episodes = [Episode.from_json(json.dumps(line["episode"])) for line in lines]
+        steps, episodes = zip(*read_episodes(tmp_path / "episodes.jsonl"), strict=True)
+        assert steps == (0,) * 8 + (2,) * 8
         assert {episode.reward for episode in episodes} == {0.0, 1.0}
         assert StopReason.FINAL_ANSWER in [episode.stop for episode in episodes]
         assert all(episode.messages[0].get("content") == "Press a button." for episode in episodes)

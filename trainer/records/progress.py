@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -12,6 +14,18 @@ from rich.text import Text
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 PLAIN_SECONDS = 10.0  # without a terminal, one line in this time
+
+
+class _PlainWarnings(logging.Handler):
+    """Shows warnings as `WARNING: ...` where a program has not set up logging; Python would show the message alone."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers and logging.getLogger(PACKAGE).handlers == [self]:
+            sys.stderr.write(f"{record.levelname}: {self.format(record)}\n")  # a live display may have replaced it
+
+
+PACKAGE = __name__.partition(".")[0]
+logging.getLogger(PACKAGE).addHandler(_PlainWarnings(logging.WARNING))
 
 
 class _BarWithText(Progress):

@@ -1,10 +1,11 @@
-"""The files of a training run, readable without any service: `RunFolder` and `EpisodeLog`."""
+"""The files of a training run, readable without any service: `RunFolder`, `EpisodeLog` and `read_episodes`."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +18,7 @@ from .metrics import SUMS
 
 
 class EpisodeLog:
-    """`episodes.jsonl`: a line for each episode, `{"step": ..., "episode": ...}`; `Episode.from_json` reads `episode`.
+    """`episodes.jsonl`: a line for each episode, `{"step": ..., "episode": ...}`; `read_episodes` reads it.
 
     Args:
         folder: The folder of the file.
@@ -55,6 +56,24 @@ class EpisodeLog:
         with self.path.open("a") as file:
             for episode in episodes:
                 file.write(f'{{"step": {step}, "episode": {episode.to_json()}}}\n')
+
+
+def read_episodes(path: str | Path) -> Iterator[tuple[int, Episode]]:
+    """Yield the step and the episode of each line of an `episodes.jsonl`, but for a half-written last line.
+
+    Raises:
+        ValueError: another line is broken.
+    """
+    with Path(path).open() as file:
+        for number, line in enumerate(file, 1):
+            try:
+                record = json.loads(line)
+                step, episode = record["step"], Episode.from_json(json.dumps(record["episode"]))
+            except (ValueError, KeyError, TypeError) as error:
+                if not line.endswith("\n"):  # a killed process left it
+                    return
+                raise ValueError(f"line {number} of {path} holds no step and episode: {error}") from error
+            yield step, episode
 
 
 class RunFolder(TrainerCallback):
@@ -106,6 +125,8 @@ class RunFolder(TrainerCallback):
         self._lines_before = len(_lines(self.metrics_path))
         if find_spec("matplotlib") is not None:
             self.plot()
+        else:
+            warnings.warn("reward.png needs matplotlib: pip install 'gymnast[examples]'", stacklevel=2)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write `summary.json`."""

@@ -133,9 +133,13 @@ def _why_flat(episodes: Sequence[Episode]) -> str:
     """The warning that nothing is learned, with the likeliest cause in a round's episodes."""
     rewards = {each.reward for each in episodes if each.reward is not None}
     hints = [f"all rewards of the last round are {min(rewards):g}"] if len(rewards) == 1 else []
-    cut = Counter(each.stop.value for each in episodes if each.stop.is_truncation)
-    for reason, count in cut.most_common(1):
-        hints.append(f"{count} of {len(episodes)} episodes ended by {reason}")
+    nothing = _gave_nothing(episodes)
+    if nothing:
+        hints = ["no step, grade or reward function gave a reward other than 0 (self.reward was never set or reached)"]
+    truncated = sum(each.stop.is_truncation for each in episodes)
+    if nothing or 2 * truncated >= len(episodes):
+        stops = Counter(each.stop.value for each in episodes if nothing or each.stop.is_truncation)
+        hints += [f"{count} of {len(episodes)} episodes ended by {reason}" for reason, count in stops.most_common(1)]
     calls = [record for each in episodes for record in each.tool_calls]
     wrong = [record for record in calls if record.failed]
     if wrong:
@@ -146,6 +150,13 @@ def _why_flat(episodes: Sequence[Episode]) -> str:
         f"the rewards of no group have differed for {FLAT_ROUNDS} rounds, so nothing is learned: "
         f"{'; '.join(hints) or 'all members of a group have the same reward'}"
     )
+
+
+def _gave_nothing(episodes: Sequence[Episode]) -> bool:
+    """Whether every reward of a round is 0, and every part of it."""
+    parts = [part for each in episodes for part in (each.reward, *each.reward_parts.values())]
+    steps = [turn.reward for each in episodes for turn in each.turns]
+    return any(part is not None for part in parts) and not any(parts) and not any(steps)
 
 
 def _report(episodes: Sequence[Episode]) -> str:
