@@ -34,6 +34,7 @@ def _without_stack_traces() -> Iterator[None]:
 
 # Formats that are compared on one call only, and vLLM's parser for the same models, if it has one.
 ONE_CALL = {
+    "gigachat3": "gigachat3",
     "dsml": "deepseek_v32",
     "kimi_k3": "kimi_k3",
     "step3": "step3",
@@ -42,7 +43,7 @@ ONE_CALL = {
     "apertus": "apertus",
     "longcat": "longcat",
     "internlm2": "internlm",
-    **dict.fromkeys(["apriel", "nemotron_nano_v2", "functionary", "solar_open2"], ""),
+    **dict.fromkeys(["apriel", "nemotron_nano_v2", "functionary", "functionary_v3_2", "solar_open", "solar_open2"], ""),
 }
 
 
