@@ -219,7 +219,7 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, choices=HIDDEN, required=True)
     parser.add_argument("--without-spread", type=float, required=True)
     parser.add_argument("--max-tokens", type=int)
-    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=1)
     arguments = parser.parse_args()
     os.environ["CI"] = "1"  # TRL then sends no telemetry
     model = make_model(arguments.vocabulary)
