@@ -150,7 +150,7 @@ class AgentTrainer(InterruptibleTrainer):
         for display in self._displays:
             display.latest_failure = self._failures.latest
         samples, metrics = self.scorer(groups)
-        metrics |= {"groups/dropped": float(dropped), "rounds/skipped": float(not groups)}
+        metrics |= {"groups/dropped": float(dropped), "rounds/skipped": float(not samples)}
         self._metrics.add(metrics | {"time/rollout": time.perf_counter() - started})
         for weight, part in weighted_metrics(episodes, self.player.environment_of):
             self._metrics.add(part, weight=weight)
