@@ -7,36 +7,23 @@ from __future__ import annotations
 
 import datetime
 import warnings
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
-
-from transformers import TrainingArguments
 
 from ..envs.engine.failures import OnFailure
 from ..envs.engine.play_episode import EpisodeLimits
 from ..envs.rewards import Rewards
-from .generation.sampling import Sampling
 from .generator_choice import check_generator_options
-from .learning.advantages import ALGORITHMS, Scale
-from .learning.corrections import CORRECTIONS
-from .learning.losses import LOSSES, of_sequence
-from .learning.settings import LearningSettings
+from .learning.advantages import Scale
+from .learning_options import LearningOptions, option, options_of
 from .option_checks import check_refused, check_values, options_without_effect, unknown_names
 from .rollout.budgets import TokenBudgets
 from .rollout.token_policy import OverlongPrompts
 
 
-def option(default: Any, text: str) -> Any:
-    """A field with a help text, as `transformers.HfArgumentParser` shows it."""
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass
-class AgentConfig(TrainingArguments):
+class AgentConfig(LearningOptions):
     """The options of both trainers; use `GRPOConfig` or `RLOOConfig`."""
-
-    algorithm = "grpo"
-    use_bias_correction_kl = False  # an option of GRPO alone, since RLOO's divergence is not in the loss
 
     learning_rate: float = option(1e-6, "Initial learning rate.")
     remove_unused_columns: bool = option(False, "Must stay False: environments read the columns.")
@@ -45,32 +32,11 @@ class AgentConfig(TrainingArguments):
         None, "Passed to from_pretrained when the model is given by name; dtype is float32 by default."
     )
 
-    # Batches. As in TRL, per_device_train_batch_size counts completions.
-    max_tokens_per_batch: int | None = option(
-        None, "Tokens, padding included, of one forward pass of the update; larger batches are cut. None = no limit."
-    )
-    num_generations: int = option(8, "Episodes in a group: the same task from the same environment seed.")
-    num_generations_eval: int | None = option(None, "Episodes in a group in evaluation; num_generations by default.")
-    steps_per_generation: int | None = option(
-        None, "Batches that one round of episodes is cut into; gradient_accumulation_steps by default."
-    )
-    generation_batch_size: int | None = option(
-        None, "Episodes in a round, all processes; or give steps_per_generation."
-    )
-    num_iterations: int = option(1, "How often a round is learned from.")
-    shuffle_dataset: bool = option(True, "Play the tasks in a random order.")
-
-    # Sampling.
-    temperature: float = option(1.0, "Sampling temperature in training.")
-    top_p: float = option(1.0, "Nucleus sampling; 1 = off.")
-    top_k: int = option(0, "Sample among this many tokens; 0 = all.")
-    min_p: float = option(0.0, "Least probability, relative to the most probable token; 0 = off.")
-    eval_temperature: float | None = option(None, "Sampling temperature in evaluation; 0 is greedy; None: temperature.")
+    # Chat template.
     chat_template_kwargs: dict[str, Any] | None = option(None, "Passed to the chat template.")
     chat_template_date: str = option("2025-01-01", "The date of today for chat templates that ask for it.")
 
     # Generation.
-    generator: str = option("transformers", "The sampler: transformers, vllm (in this process), or vllm-server.")
     generation_rows: int = option(256, "Requests that the generator decodes together at most.")
     vllm_gpu_memory_utilization: float = option(0.3, "Share of the GPU's memory for vLLM; the rest is for training.")
     vllm_enable_sleep_mode: bool = option(False, "Let vLLM give its GPU memory back while the model is trained.")
@@ -80,7 +46,6 @@ class AgentConfig(TrainingArguments):
     vllm_group_port: int = option(0, "Port of this machine where servers fetch new weights; 0 = any free.")
 
     # Budgets. None = no limit of its own.
-    max_completion_length: int = option(256, "Tokens of an episode after its prompt, tool results included.")
     max_model_len: int | None = option(None, "Tokens of the context; by default those of the model's config.")
     max_turn_tokens: int | None = option(None, "Tokens of one answer.")
     max_observation_tokens: int | None = option(None, "Tokens of one observation, which is cut to it.")
@@ -100,22 +65,7 @@ class AgentConfig(TrainingArguments):
     on_failure: str = option("drop", "The treatment of a failed episode: drop, retry(n), zero or raise.")
     max_failure_rate: float = option(0.5, "Share of failed episodes in ten rounds above which training stops.")
 
-    # The objective.
-    loss_type: str = option("dapo", "One of trainer.LOSSES.")
-    epsilon: float = option(0.2, "The ratio is clipped below at 1 - epsilon.")
-    epsilon_high: float | None = option(None, "The ratio is clipped above at 1 + epsilon_high; epsilon by default.")
-    delta: float | None = option(None, "The ratio of losses that clip is at most this (dual clip); None = no limit.")
-    sapo_temperature_pos: float = option(1.0, "How fast `sapo` fades with the ratio, for positive advantages.")
-    sapo_temperature_neg: float = option(1.05, "How fast `sapo` fades with the ratio, for the other advantages.")
-    correction: str | None = option(
-        None, "Of the mismatch between sampler and trainer, one of trainer.CORRECTIONS; None: tis with vLLM, else none."
-    )
-    correction_min: float | None = option(None, "Least ratio of the correction; its own default by default.")
-    correction_max: float | None = option(None, "Largest ratio of the correction; its own default by default.")
-    beta: float = option(0.0, "Weight of the divergence from the reference model; 0: there is no reference.")
-    scale_rewards: Scale = option("group", "Divide advantages by the standard deviation of: group, batch, or none.")
-    normalize_advantages: bool = option(False, "Whiten the advantages of a round.")
-    mask_truncated_completions: bool = option(False, "Do not learn from truncated episodes.")
+    # Rewards.
     reward_weights: list[float] | None = option(None, "One for each of reward_funcs; 1 by default.")
 
     # Records.
@@ -145,8 +95,8 @@ class AgentConfig(TrainingArguments):
             self.lr_scheduler_kwargs = {"mode": mode, **(self.lr_scheduler_kwargs or {})}  # type: ignore[dict-item]
         if ignored:
             warnings.warn(f"these options have no effect in {type(self).__name__}: {', '.join(ignored)}", stacklevel=3)
-        self._check_batches()
-        self._check_objective()
+        self.check_batches()
+        self.check_objective()
         check_generator_options(self)
         # Their constructors check the ranges of sampling, budgets, limits and on_failure.
         _ = self.template_date, self.sampling, self.limits, self.budgets(max_model_len=self.max_model_len or 1)
@@ -169,134 +119,14 @@ class AgentConfig(TrainingArguments):
             given = self.chat_template_date
             raise ValueError(f"chat_template_date must be a date such as 2025-01-01, got {given!r}") from None
 
-    def _options_of(self, kind: Any, **others: Any) -> Any:
-        """A dataclass of options: each field is one of `others`, or the option of the same name."""
-        return kind(
-            **others, **{each.name: getattr(self, each.name) for each in fields(kind) if each.name not in others}
-        )
-
-    @property
-    def sampling(self) -> Sampling:
-        """The distribution that training samples from."""
-        return self._options_of(Sampling)
-
-    @property
-    def learning_settings(self) -> LearningSettings:
-        """The options that scoring and the loss read."""
-        assert self.steps_per_generation is not None
-        return self._options_of(
-            LearningSettings,
-            algorithm=self.algorithm,
-            samples_all_tokens=self.sampling.is_full_distribution,
-            is_on_policy=self.num_iterations == 1 and self.gradient_accumulation_steps % self.steps_per_generation == 0,
-            epsilon_low=self.epsilon,
-            epsilon_high=self.epsilon if self.epsilon_high is None else self.epsilon_high,
-            correction=self._correction,
-            correction_bounds=self._correction_bounds,
-            use_bias_correction_kl=self.use_bias_correction_kl,
-            rows_at_once=self.per_device_train_batch_size,
-        )
-
-    @property
-    def _correction(self) -> str:
-        if self.correction is not None:
-            return self.correction
-        if not self.generator.startswith("vllm") or not self.sampling.is_full_distribution:
-            return "none"
-        return "sequence_tis" if LOSSES[self.loss_type].ratio is of_sequence else "tis"
-
-    @property
-    def _correction_bounds(self) -> tuple[float, float]:
-        least, largest = CORRECTIONS[self._correction].bounds
-        return (
-            least if self.correction_min is None else self.correction_min,
-            largest if self.correction_max is None else self.correction_max,
-        )
-
     @property
     def limits(self) -> EpisodeLimits:
         """The limits of an episode besides tokens."""
-        return self._options_of(EpisodeLimits)
+        return options_of(self, EpisodeLimits)
 
     def budgets(self, *, max_model_len: int) -> TokenBudgets:
         """Token budgets with a known context length."""
-        return self._options_of(TokenBudgets, max_model_len=max_model_len)
-
-    @property
-    def groups_per_process(self) -> int:
-        """Groups that each process plays in a round."""
-        assert self.steps_per_generation is not None
-        return self.per_device_train_batch_size * self.steps_per_generation // self.num_generations
-
-    def _check_batches(self) -> None:
-        per_step = self.per_device_train_batch_size * self.world_size
-        if self.generation_batch_size is None:
-            self.steps_per_generation = self.steps_per_generation or self.gradient_accumulation_steps
-        elif self.steps_per_generation is not None:
-            raise ValueError("steps_per_generation and generation_batch_size say the same thing: give one of them")
-        elif self.generation_batch_size % per_step:
-            raise ValueError(
-                f"generation_batch_size={self.generation_batch_size} must be a multiple of "
-                f"per_device_train_batch_size x processes = {per_step}"
-            )
-        else:
-            self.steps_per_generation = self.generation_batch_size // per_step
-        self.generation_batch_size = per_step * self.steps_per_generation
-        per_process = self.per_device_train_batch_size * self.steps_per_generation
-        if per_process % self.num_generations:
-            raise ValueError(
-                f"a process plays per_device_train_batch_size x steps_per_generation = "
-                f"{self.per_device_train_batch_size} x {self.steps_per_generation} = {per_process} episodes in a "
-                f"round, which is no multiple of num_generations={self.num_generations}; change one of the three"
-            )
-
-    def _check_objective(self) -> None:
-        if self.loss_type == "dr_grpo" and self.scale_rewards == "group":
-            warnings.warn(
-                "loss_type='dr_grpo' is half of its paper: the other half is scale_rewards='none', got 'group'",
-                stacklevel=5,
-            )
-        self._check_correction()
-        if self.normalize_advantages and self.scale_rewards != "none":
-            raise ValueError(
-                f"normalize_advantages=True and scale_rewards={self.scale_rewards!r} both scale advantages; give one"
-            )
-        if self.loss_type == "reinforce" and not self.learning_settings.is_on_policy:
-            raise ValueError(
-                f"loss_type='reinforce' has no ratio that corrects old samples: use each round in one step, with "
-                f"num_iterations=1 and steps_per_generation=gradient_accumulation_steps; got {self.num_iterations} and "
-                f"{self.steps_per_generation} with {self.gradient_accumulation_steps}"
-            )
-        if self.delta is not None and self.delta <= 1 + self.learning_settings.epsilon_high:
-            raise ValueError(
-                f"delta must be above 1 + epsilon_high, where the ratio is clipped anyway, got {self.delta}"
-            )
-        if self.beta and ALGORITHMS[self.algorithm].kl == "loss" and LOSSES[self.loss_type].ratio is of_sequence:
-            raise ValueError(
-                f"loss_type={self.loss_type!r} has no term for the divergence of each token: set beta=0, or use "
-                f"RLOOTrainer, which takes it off the reward"
-            )
-
-    def _check_correction(self) -> None:
-        name = self._correction
-        if name not in CORRECTIONS:
-            raise ValueError(f"correction must be one of {', '.join(CORRECTIONS)}, got {name!r}")
-        if name != "none" and not self.sampling.is_full_distribution:
-            raise ValueError(
-                f"correction={name!r} compares log-probabilities of the sampler with those of the trainer, and top_p, "
-                f"top_k and min_p change the sampler's; got top_p={self.top_p}, top_k={self.top_k}, "
-                f"min_p={self.min_p}: switch them off, or set correction='none'"
-            )
-        if CORRECTIONS[name].of_tokens and LOSSES[self.loss_type].ratio is of_sequence:
-            raise ValueError(
-                f"correction={name!r} weighs tokens, and loss_type={self.loss_type!r} has one term for each sequence; "
-                f"use 'sequence_tis', 'geometric_mask' or 'none'"
-            )
-        least, largest = self._correction_bounds
-        if not 0 <= least < largest:
-            raise ValueError(f"correction_min must be at least 0 and below correction_max, got {least} and {largest}")
-        if name == "none" and (self.correction_min is not None or self.correction_max is not None):
-            raise ValueError("correction_min and correction_max need a correction, and there is none")
+        return options_of(self, TokenBudgets, max_model_len=max_model_len)
 
 
 @dataclass

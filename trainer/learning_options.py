@@ -1,0 +1,199 @@
+"""LearningOptions: the options of sampling, batches and the objective, and the checks of their combinations."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from transformers import TrainingArguments
+
+from .generation.sampling import Sampling
+from .learning.advantages import ALGORITHMS, Scale
+from .learning.corrections import CORRECTIONS
+from .learning.losses import LOSSES, of_sequence
+from .learning.settings import LearningSettings
+
+
+def option(default: Any, text: str) -> Any:
+    """A field with a help text, as `transformers.HfArgumentParser` shows it."""
+    return field(default=default, metadata={"help": text})
+
+
+def options_of(config: Any, kind: Any, **others: Any) -> Any:
+    """A dataclass of options: each field is one of `others`, or the option of the same name."""
+    return kind(**others, **{each.name: getattr(config, each.name) for each in fields(kind) if each.name not in others})
+
+
+@dataclass
+class LearningOptions(TrainingArguments):
+    """The part of `AgentConfig` that decides what is sampled, and how samples become a loss."""
+
+    algorithm = "grpo"
+    use_bias_correction_kl = False  # an option of GRPO alone, since RLOO's divergence is not in the loss
+
+    # Sampling.
+    temperature: float = option(1.0, "Sampling temperature in training.")
+    top_p: float = option(1.0, "Nucleus sampling; 1 = off.")
+    top_k: int = option(0, "Sample among this many tokens; 0 = all.")
+    min_p: float = option(0.0, "Least probability, relative to the most probable token; 0 = off.")
+    eval_temperature: float | None = option(None, "Sampling temperature in evaluation; 0 is greedy; None: temperature.")
+    generator: str = option("transformers", "The sampler: transformers, vllm (in this process), or vllm-server.")
+    max_completion_length: int = option(256, "Tokens of an episode after its prompt, tool results included.")
+
+    # Batches. As in TRL, per_device_train_batch_size counts completions.
+    max_tokens_per_batch: int | None = option(
+        None, "Tokens, padding included, of one forward pass of the update; larger batches are cut. None = no limit."
+    )
+    num_generations: int = option(8, "Episodes in a group: the same task from the same environment seed.")
+    num_generations_eval: int | None = option(None, "Episodes in a group in evaluation; num_generations by default.")
+    steps_per_generation: int | None = option(
+        None, "Batches that one round of episodes is cut into; gradient_accumulation_steps by default."
+    )
+    generation_batch_size: int | None = option(
+        None, "Episodes in a round, all processes; or give steps_per_generation."
+    )
+    num_iterations: int = option(1, "How often a round is learned from.")
+    shuffle_dataset: bool = option(True, "Play the tasks in a random order.")
+
+    # The objective.
+    loss_type: str = option("dapo", "One of trainer.LOSSES.")
+    epsilon: float = option(0.2, "The ratio is clipped below at 1 - epsilon.")
+    epsilon_high: float | None = option(None, "The ratio is clipped above at 1 + epsilon_high; epsilon by default.")
+    delta: float | None = option(None, "The ratio of losses that clip is at most this (dual clip); None = no limit.")
+    sapo_temperature_pos: float = option(1.0, "How fast `sapo` fades with the ratio, for positive advantages.")
+    sapo_temperature_neg: float = option(1.05, "How fast `sapo` fades with the ratio, for the other advantages.")
+    correction: str | None = option(
+        None, "Of the mismatch between sampler and trainer, one of trainer.CORRECTIONS; None: tis with vLLM, else none."
+    )
+    correction_min: float | None = option(None, "Least ratio of the correction; its own default by default.")
+    correction_max: float | None = option(None, "Largest ratio of the correction; its own default by default.")
+    beta: float = option(0.0, "Weight of the divergence from the reference model; 0: there is no reference.")
+    scale_rewards: Scale = option("group", "Divide advantages by the standard deviation of: group, batch, or none.")
+    normalize_advantages: bool = option(False, "Whiten the advantages of a round.")
+    mask_truncated_completions: bool = option(False, "Do not learn from truncated episodes.")
+
+    @property
+    def sampling(self) -> Sampling:
+        """The distribution that training samples from."""
+        return options_of(self, Sampling)
+
+    @property
+    def learning_settings(self) -> LearningSettings:
+        """The options that scoring and the loss read."""
+        assert self.steps_per_generation is not None
+        return options_of(
+            self,
+            LearningSettings,
+            algorithm=self.algorithm,
+            samples_all_tokens=self.sampling.is_full_distribution,
+            is_on_policy=self.num_iterations == 1 and self.gradient_accumulation_steps % self.steps_per_generation == 0,
+            epsilon_low=self.epsilon,
+            epsilon_high=self.epsilon if self.epsilon_high is None else self.epsilon_high,
+            correction=self._correction,
+            correction_bounds=self._correction_bounds,
+            use_bias_correction_kl=self.use_bias_correction_kl,
+            rows_at_once=self.per_device_train_batch_size,
+        )
+
+    @property
+    def _correction(self) -> str:
+        if self.correction is not None:
+            return self.correction
+        if not self.generator.startswith("vllm") or not self.sampling.is_full_distribution:
+            return "none"
+        return "sequence_tis" if LOSSES[self.loss_type].ratio is of_sequence else "tis"
+
+    @property
+    def _correction_bounds(self) -> tuple[float, float]:
+        least, largest = CORRECTIONS[self._correction].bounds
+        return (
+            least if self.correction_min is None else self.correction_min,
+            largest if self.correction_max is None else self.correction_max,
+        )
+
+    @property
+    def groups_per_process(self) -> int:
+        """Groups that each process plays in a round."""
+        assert self.steps_per_generation is not None
+        return self.per_device_train_batch_size * self.steps_per_generation // self.num_generations
+
+    def check_batches(self) -> None:
+        """Check that a round can be cut into batches and groups, and fill in the sizes that were not given.
+
+        Raises:
+            ValueError: one number is no multiple of another; the message names both.
+        """
+        per_step = self.per_device_train_batch_size * self.world_size
+        if self.generation_batch_size is None:
+            self.steps_per_generation = self.steps_per_generation or self.gradient_accumulation_steps
+        elif self.steps_per_generation is not None:
+            raise ValueError("steps_per_generation and generation_batch_size say the same thing: give one of them")
+        elif self.generation_batch_size % per_step:
+            raise ValueError(
+                f"generation_batch_size={self.generation_batch_size} must be a multiple of "
+                f"per_device_train_batch_size x processes = {per_step}"
+            )
+        else:
+            self.steps_per_generation = self.generation_batch_size // per_step
+        self.generation_batch_size = per_step * self.steps_per_generation
+        per_process = self.per_device_train_batch_size * self.steps_per_generation
+        if per_process % self.num_generations:
+            raise ValueError(
+                f"a process plays per_device_train_batch_size x steps_per_generation = "
+                f"{self.per_device_train_batch_size} x {self.steps_per_generation} = {per_process} episodes in a "
+                f"round, which is no multiple of num_generations={self.num_generations}; change one of the three"
+            )
+
+    def check_objective(self) -> None:
+        """Check the options of the loss against each other.
+
+        Raises:
+            ValueError: two of them contradict each other; the message names both.
+        """
+        if self.loss_type == "dr_grpo" and self.scale_rewards == "group":
+            warnings.warn(
+                "loss_type='dr_grpo' is half of its paper: the other half is scale_rewards='none', got 'group'",
+                stacklevel=5,
+            )
+        self._check_correction()
+        if self.normalize_advantages and self.scale_rewards != "none":
+            raise ValueError(
+                f"normalize_advantages=True and scale_rewards={self.scale_rewards!r} both scale advantages; give one"
+            )
+        if self.loss_type == "reinforce" and not self.learning_settings.is_on_policy:
+            raise ValueError(
+                f"loss_type='reinforce' has no ratio that corrects old samples: use each round in one step, with "
+                f"num_iterations=1 and steps_per_generation=gradient_accumulation_steps; got {self.num_iterations} and "
+                f"{self.steps_per_generation} with {self.gradient_accumulation_steps}"
+            )
+        if self.delta is not None and self.delta <= 1 + self.learning_settings.epsilon_high:
+            raise ValueError(
+                f"delta must be above 1 + epsilon_high, where the ratio is clipped anyway, got {self.delta}"
+            )
+        if self.beta and ALGORITHMS[self.algorithm].kl == "loss" and LOSSES[self.loss_type].ratio is of_sequence:
+            raise ValueError(
+                f"loss_type={self.loss_type!r} has no term for the divergence of each token: set beta=0, or use "
+                f"RLOOTrainer, which takes it off the reward"
+            )
+
+    def _check_correction(self) -> None:
+        name = self._correction
+        if name not in CORRECTIONS:
+            raise ValueError(f"correction must be one of {', '.join(CORRECTIONS)}, got {name!r}")
+        if name != "none" and not self.sampling.is_full_distribution:
+            raise ValueError(
+                f"correction={name!r} compares log-probabilities of the sampler with those of the trainer, and top_p, "
+                f"top_k and min_p change the sampler's; got top_p={self.top_p}, top_k={self.top_k}, "
+                f"min_p={self.min_p}: switch them off, or set correction='none'"
+            )
+        if CORRECTIONS[name].of_tokens and LOSSES[self.loss_type].ratio is of_sequence:
+            raise ValueError(
+                f"correction={name!r} weighs tokens, and loss_type={self.loss_type!r} has one term for each sequence; "
+                f"use 'sequence_tis', 'geometric_mask' or 'none'"
+            )
+        least, largest = self._correction_bounds
+        if not 0 <= least < largest:
+            raise ValueError(f"correction_min must be at least 0 and below correction_max, got {least} and {largest}")
+        if name == "none" and (self.correction_min is not None or self.correction_max is not None):
+            raise ValueError("correction_min and correction_max need a correction, and there is none")
