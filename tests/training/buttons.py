@@ -12,13 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM, TrainerCallback
 
 from gymnast.envs import Message, ToolEnv, tool, tool_call
-from gymnast.trainer import (
-    AgentTrainer,
-    Generation,
-    GenerationRequest,
-    Generator,
-    GRPOTrainer,
-)
+from gymnast.trainer import AgentTrainer, Generation, GenerationRequest, Generator, GRPOTrainer
 from gymnast.trainer.generation.contract import GenerationError
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer, warm_up
 

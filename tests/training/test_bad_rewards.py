@@ -1,0 +1,71 @@
+"""Reward functions with a wrong signature or wrong results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymnast.envs import ToolEnv
+from gymnast.trainer import RolloutError
+
+from .buttons import make_trainer
+
+
+def takes_nothing() -> list[float]:
+    return []
+
+
+def takes_unknown(completions: Any, solution: Any) -> list[float]:
+    return []
+
+
+def fine(completions: Any) -> list[float]:
+    return [0.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("functions", "options", "message"),
+    [
+        ([takes_nothing], {}, "'takes_nothing' takes none of"),
+        ([takes_unknown], {}, r"'takes_unknown' requires \['solution'\]"),
+        ([fine, fine], {}, "distinct names"),
+        ([fine], {"reward_weights": [1.0, 2.0]}, "1 reward functions and 2 reward_weights"),
+        ([], {"reward_weights": [1.0]}, "0 reward functions and 1 reward_weights"),
+        (["fine"], {}, "callable"),
+    ],
+)
+def test_reward_functions_of_the_wrong_shape(
+    functions: Any, options: Any, message: str, silent: Any, tmp_path: Path
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        make_trainer(tmp_path, reward_funcs=functions, generator=silent, **options)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [([1.0], "returned 1 rewards for 4 episodes"), ([float("nan")] * 4, "returned nan for episode 0 of 4")],
+)
+def test_reward_functions_that_return_nonsense(returned: list[float], message: str, tmp_path: Path) -> None:
+    def nonsense(completions: Any) -> list[float]:
+        return returned
+
+    with pytest.raises(RolloutError, match=f"reward function 'nonsense': {message}"):
+        make_trainer(tmp_path, reward_funcs=nonsense, max_steps=5).train()
+
+
+def test_an_environment_in_which_nothing_can_reward_warns(tmp_path: Path) -> None:
+    class Forgotten(ToolEnv):
+        def lookup(self, word: str) -> str:  # no @tool
+            return word
+
+    with pytest.warns(UserWarning, match=r"Forgotten has no tools and no reply\(\).*mark its methods with @tool"):
+        make_trainer(tmp_path, environment=Forgotten(), rows=[{"prompt": "Hi."}])
+    # With a reward function, plain answers can be rewarded.
+    make_trainer(
+        tmp_path,
+        environment=Forgotten(),
+        rows=[{"prompt": "Hi."}],
+        reward_funcs=lambda completions: [1.0] * len(completions),
+    )

@@ -1,0 +1,81 @@
+"""Evaluation during and outside training, and the best model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gymnast.trainer import AgentTrainer
+
+from .buttons import ROWS, config, make_trainer
+from .inspecting import BOTH
+
+
+@BOTH
+def test_evaluation_may_be_larger_than_a_training_batch(trainer_class: type[AgentTrainer], tmp_path: Path) -> None:
+    trainer = make_trainer(
+        tmp_path, trainer_class, eval_rows=ROWS * 10, num_generations_eval=1, eval_strategy="steps", eval_steps=1
+    )
+    trainer.train()
+    [logs] = [logs for logs in trainer.state.log_history if "eval_reward" in logs]
+    assert logs["eval_episodes/played"] == 40
+    assert logs["eval_stop/final_answer"] > 0.7
+    assert "eval_runtime" in logs
+    assert logs["step"] == 1
+    greedy = [trainer.evaluate(temperature=0)["eval_reward"] for _ in range(2)]
+    assert greedy[0] in (0.0, 1.0)  # one answer for all, since the prompts are equal
+    assert greedy[0] == greedy[1]
+    trainer.config.eval_temperature = 0
+    assert trainer.evaluate()["eval_reward"] == greedy[0]
+
+
+def test_evaluation_does_not_depend_on_what_else_is_played(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, eval_rows=ROWS, num_generations_eval=3)
+    first, again = trainer.evaluate(), trainer.evaluate()
+    names = [name for name in first if not name.startswith(("eval_time", "eval_runtime", "eval_tools"))]
+    assert {name: first[name] for name in names} == {name: again[name] for name in names}
+    with pytest.raises(TypeError, match="rows must be a sequence of rows, such as a list of dicts, got dict"):
+        trainer.rollout(ROWS[0])  # type: ignore[arg-type]
+    alone = trainer.rollout(ROWS[:1], num_generations=3)
+    together = trainer.rollout(ROWS, num_generations=3)
+    tokens = [episode.trace.completion_ids for episode in together if episode.trace is not None]
+    assert [each.trace.completion_ids for each in alone if each.trace is not None] == tokens[:3]
+
+
+def test_several_evaluation_sets(tmp_path: Path) -> None:
+    sets = {"left": [{"good": "left"}], "none": [{"good": "neither"}] * 3}
+    trainer = make_trainer(tmp_path, eval_rows=sets)
+    metrics = trainer.evaluate()
+    assert metrics["eval_none_reward"] == 0
+    assert metrics["eval_none_episodes/played"] == 12
+    assert metrics["eval_left_episodes/played"] == 4
+    assert trainer.evaluate("left")["eval_episodes/played"] == 4
+
+
+def test_the_best_model_comes_back(tmp_path: Path) -> None:
+    """The learning rate is so large that the policy breaks after the first evaluation or so."""
+    trainer = make_trainer(
+        tmp_path,
+        eval_rows=ROWS,
+        max_steps=3,
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="steps",
+        save_steps=1,
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_reward",
+    )
+    trainer.train()
+    rewards = [logs["eval_reward"] for logs in trainer.state.log_history if "eval_reward" in logs]
+    best = rewards.index(max(rewards)) + 1
+    assert trainer.state.best_metric == max(rewards)
+    assert trainer.state.best_model_checkpoint == str(tmp_path / f"checkpoint-{best}")
+    assert trainer.evaluate()["eval_reward"] == max(rewards)
+
+
+def test_the_best_model_is_that_of_the_reward_by_default(tmp_path: Path) -> None:
+    args = config(
+        tmp_path, load_best_model_at_end=True, eval_strategy="steps", save_strategy="steps", eval_steps=1, save_steps=1
+    )
+    assert (args.metric_for_best_model, args.greater_is_better) == ("reward", True)

@@ -1,0 +1,128 @@
+"""The batches that a step learns from: which tokens have loss, which episodes count, and their advantages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gymnast.envs import Episode
+from gymnast.trainer import RLOOTrainer
+
+from .buttons import Buttons, Gradients, ScriptedGenerator, call_ids, config, make_trainer, model, tokenizer
+from .inspecting import KeepsBatches, step_logs
+
+
+def test_only_sampled_tokens_have_loss(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, KeepsBatches, agent=model(), loss_type="dapo")
+    trainer.train()
+    [batch] = trainer.batches  # type: ignore[attr-defined]
+    fresh = model()
+    keep = batch["mask"].shape[1]
+    logits = fresh(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, -keep - 1 : -1]
+    labels = batch["input_ids"][:, -keep:]
+    logprobs = logits.log_softmax(-1).gather(2, labels[..., None])[..., 0]
+    # On-policy, the gradient of the objective is that of -advantage * log-probability, over sampled tokens alone.
+    loss = -(batch["advantages"][:, None] * logprobs * batch["mask"]).sum() / step_logs(trainer)[0]["tokens/sampled"]
+    loss.backward()
+    expected = torch.cat([each.grad.flatten() for each in fresh.parameters() if each.grad is not None]).norm()
+    assert step_logs(trainer)[0]["grad_norm"] == pytest.approx(expected.item(), rel=1e-4)
+    # The rows hold tool results too, inside the completion, and these have mask 0.
+    text = "".join(str(tokenizer().decode(row)) for row in batch["input_ids"])
+    assert "<tool_response>" in text
+    for row, mask in zip(batch["input_ids"][:, -keep:], batch["mask"].bool(), strict=True):
+        sampled = tokenizer().decode(row[mask])
+        assert "lit" not in sampled
+        assert sampled.count("<|im_end|>") == sampled.count("</tool_call>") > 0
+
+
+def test_steps_per_generation_cuts_a_round(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, per_device_train_batch_size=4, steps_per_generation=2, max_steps=2)
+    trainer.train()
+    first, second = step_logs(trainer)
+    assert first["episodes/played"] == 8
+    assert "episodes/played" not in second
+
+
+def test_truncated_episodes_can_be_masked(tmp_path: Path) -> None:
+    """Those that look in their only turn are cut; their reward differs, so their advantage is not 0."""
+    generator = ScriptedGenerator(lambda request: call_ids("look" if request.seed % 2 else "left"))
+
+    def looked(episodes: list[Episode], **columns: Any) -> list[float]:
+        return [3.0 * (each.tool_calls[0].name == "look") for each in episodes]
+
+    runs = {}
+    for masked in (False, True):
+        options: dict[str, Any] = {"mask_truncated_completions": masked, "max_turns": 1}
+        trainer = make_trainer(tmp_path, KeepsBatches, generator=generator, reward_funcs=looked, **options)
+        trainer.train()
+        [runs[masked]] = trainer.batches  # type: ignore[attr-defined]
+        assert 0 < step_logs(trainer)[0]["completions/clipped_ratio"] < 1
+        assert 0 < step_logs(trainer)[0]["stop/max_turns"] < 1
+    assert runs[False]["advantages"].any()
+    assert 0 < len(runs[True]["mask"]) < 8
+    assert not runs[True]["advantages"].any()  # the episodes that are left have equal rewards
+
+
+def test_a_round_of_truncated_episodes_teaches_nothing(tmp_path: Path) -> None:
+    kept = Gradients()
+    trainer = make_trainer(
+        tmp_path,
+        generator=ScriptedGenerator(lambda request: call_ids("look")),
+        reward_funcs=lambda episodes, **columns: [float(index) for index in range(len(episodes))],
+        mask_truncated_completions=True,
+        callbacks=[kept],
+    )
+    trainer.train()
+    assert step_logs(trainer)[0]["rounds/skipped"] == 1
+    assert all(not gradient.any() for gradient in kept.steps[0].values())
+
+
+ADVANTAGES = {
+    "group": lambda r: (r - r.mean(1, keepdim=True)) / (r.std(1, keepdim=True) + 1e-4),
+    "batch": lambda r: (r - r.mean(1, keepdim=True)) / (r.std() + 1e-4),
+    "none": lambda r: r - r.mean(1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("scale", [*ADVANTAGES, "whiten"])
+def test_advantages_are_scaled(scale: str, tmp_path: Path) -> None:
+    rewards: dict[str, list[float]] = {}
+
+    def numbered(episodes: list[Episode], **columns: Any) -> list[float]:
+        rewards[episodes[0].spec.group] = [float(each.spec.seed % 13) for each in episodes]
+        return rewards[episodes[0].spec.group]
+
+    options: dict[str, Any] = {"scale_rewards": scale}
+    if scale == "whiten":
+        options = {"scale_rewards": "none", "normalize_advantages": True}
+    nobody = [{"good": "neither"}]  # the environment's own reward is 0
+    trainer = make_trainer(tmp_path, KeepsBatches, rows=nobody, reward_funcs=numbered, **options)
+    trainer.train()
+    [batch] = trainer.batches  # type: ignore[attr-defined]
+    expected = ADVANTAGES["none" if scale == "whiten" else scale](torch.tensor([*rewards.values()]))
+    if scale == "whiten":
+        expected = (expected - expected.mean()) / (expected.std() + 1e-4)
+    assert expected.std() > 0
+    torch.testing.assert_close(batch["advantages"].sort().values, expected.flatten().sort().values)
+
+
+def test_rloo_compares_with_the_others(tmp_path: Path) -> None:
+    class Keeps(RLOOTrainer):
+        def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+            self.advantages = inputs["advantages"]
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    trainer = Keeps(
+        model=model(),
+        environment=Buttons(),
+        args=config(tmp_path, RLOOTrainer, per_device_train_batch_size=4),
+        train_dataset=[{"good": "neither"}],
+        processing_class=tokenizer(),
+        reward_funcs=lambda completions, **columns: [1.0, 0.5, 0.0, 3.0],
+    )
+    trainer.train()
+    assert trainer.advantages.sort().values.tolist() == pytest.approx([-3 / 2, -5 / 6, -1 / 6, 5 / 2], abs=1e-6)
