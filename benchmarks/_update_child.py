@@ -80,7 +80,7 @@ def make_samples(vocabulary: int, without_spread: float) -> list[Sample]:
                     completion_ids=integers(2, vocabulary, len(mask)),
                     mask=mask,
                     sampling_logprobs=[-1.0 if each else 0.0 for each in mask],
-                    advantage=spread,
+                    advantages=spread * torch.tensor(mask, dtype=torch.float32),
                 )
             )
     order = torch.randperm(len(samples), generator=numbers).tolist()
@@ -158,7 +158,7 @@ def trl(model: Qwen3ForCausalLM, samples: Sequence[Sample], max_tokens: int | No
         "completion_ids": padded(completions),
         "completion_mask": padded([[1] * len(each) for each in completions]),
         "tool_mask": padded([each.mask for each in samples]),
-        "advantages": torch.tensor([each.advantage for each in samples]),
+        "advantages": torch.stack([each.advantages[0] for each in samples if each.advantages is not None]),
     }
     items = torch.tensor(float(sum(sum(each.mask) for each in samples)))
     starts = range(0, EPISODES, ROWS)

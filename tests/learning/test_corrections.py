@@ -26,7 +26,7 @@ from gymnast.trainer.records.alarms import MismatchAlarm
 from .rows import PAD, SETTINGS, VOCABULARY, make_model
 
 MASK_BT = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 0, 0, 0], [0, 1, 0, 1, 0]])
-ADVANTAGES_B = torch.tensor([1.0, -2.0, 0.5])
+ADVANTAGES_BT = torch.tensor([[1.0], [-2.0], [0.5]]).expand(3, 5)
 
 
 def inputs_with_mismatch(**changes: Any) -> LossInputs:
@@ -36,7 +36,7 @@ def inputs_with_mismatch(**changes: Any) -> LossInputs:
         logprobs_BT=logprobs_BT.requires_grad_(),
         old_logprobs_BT=logprobs_BT.detach() + 0.1 * torch.randn(3, 5, generator=numbers),
         mask_BT=MASK_BT,
-        advantages_B=ADVANTAGES_B,
+        advantages_BT=ADVANTAGES_BT,
         sampling_logprobs_BT=logprobs_BT.detach() - 3 * torch.randn(3, 5, generator=numbers),
     )
     return replace(inputs, **changes)
@@ -73,9 +73,7 @@ FORMULAS = {
     "decoupled": ratios,
     "behaviour_clip": lambda inputs: (
         1.0
-        - (
-            (inputs.logprobs_BT.detach().exp() - inputs.sampling_logprobs_BT.exp()) * ADVANTAGES_B[:, None].sign() > 0.2
-        ).float()
+        - ((inputs.logprobs_BT.detach().exp() - inputs.sampling_logprobs_BT.exp()) * ADVANTAGES_BT.sign() > 0.2).float()
     ),
 }
 
@@ -161,7 +159,10 @@ def test_a_rejected_sequence_has_no_vote() -> None:
     without, _ = scorer("geometric_mask")([group[:3]])
     assert metrics["mismatch/rejected"] == 0.25
     assert [each.completion_ids for each in kept] == [each.completion_ids for each in without]
-    assert [each.advantage for each in kept] == [each.advantage for each in without]
+    for each, other in zip(kept, without, strict=True):
+        assert each.advantages is not None
+        assert other.advantages is not None
+        assert torch.equal(each.advantages, other.advantages)
 
 
 def test_a_group_of_one_goes_with_those_that_were_rejected() -> None:

@@ -190,7 +190,7 @@ def test_grpo_family_equals_trl(
             logprobs_BT=our_logprobs(model, batch),
             old_logprobs_BT=None if on_policy else batch.to_ours(batch.trl["old_per_token_logps"]),
             mask_BT=mask_BT,
-            advantages_B=batch.trl["advantages"],
+            advantages_BT=batch.trl["advantages"][:, None].expand(mask_BT.shape),
             ref_logprobs_BT=batch.to_ours(batch.trl["ref_per_token_logps"]) if beta else None,
         ),
         loss_type,
@@ -233,7 +233,7 @@ def test_rloo_equals_trl(trl_rloo: RLOOTrainer, shift: float, steps: int) -> Non
             logprobs_BT=our_logprobs(model, batch),
             old_logprobs_BT=batch.to_ours(old_BT),
             mask_BT=our_mask_BT,
-            advantages_B=batch.trl["advantages"],
+            advantages_BT=batch.trl["advantages"][:, None].expand(our_mask_BT.shape),
         ),
         "rloo",
         counts=counts_of(our_mask_BT, steps=steps),
@@ -254,7 +254,7 @@ def test_gspo_token_is_its_papers_formula() -> None:
         sequence_ratio = (logprobs_N - old_N).mean().exp().detach()
         ratio_N = sequence_ratio * (logprobs_N - logprobs_N.detach()).exp()
         clipped_N = ratio_N.clamp(1 - EPSILON_LOW, 1 + EPSILON_HIGH)
-        advantage = inputs.advantages_B[row]
+        advantage = inputs.advantages_BT[row, 0]
         total = total - torch.minimum(ratio_N * advantage, clipped_N * advantage).mean() / 3
     loss, _ = loss_of(inputs, "gspo_token")
     gradient_BT = gradient_of_logprobs(loss, inputs)
@@ -269,8 +269,8 @@ def test_reinforce_is_the_score_of_the_sequence_times_its_advantage() -> None:
     inputs = random_inputs()
     mask_BT = inputs.mask_BT.float()
     loss, stats = loss_of(inputs, "reinforce")
-    torch.testing.assert_close(loss, -(inputs.logprobs_BT * mask_BT).sum(dim=1) @ inputs.advantages_B / 3)
-    torch.testing.assert_close(gradient_of_logprobs(loss, inputs), -inputs.advantages_B[:, None] * mask_BT / 3)
+    torch.testing.assert_close(loss, -(inputs.logprobs_BT * mask_BT).sum(dim=1) @ inputs.advantages_BT[:, 0] / 3)
+    torch.testing.assert_close(gradient_of_logprobs(loss, inputs), -inputs.advantages_BT * mask_BT / 3)
     assert stats == {}
 
 
@@ -290,7 +290,7 @@ def random_inputs(seed: int = 0, **changes: Any) -> LossInputs:
         logprobs_BT=logprobs_BT.requires_grad_(),
         old_logprobs_BT=logprobs_BT.detach() + 0.4 * torch.randn(3, 5),
         mask_BT=mask_BT,
-        advantages_B=torch.tensor([1.0, -2.0, 0.5]),
+        advantages_BT=torch.tensor([[1.0], [-2.0], [0.5]]).expand(3, 5),
     )
     return replace(inputs, **changes)
 
@@ -346,7 +346,7 @@ def test_nothing_to_learn_is_zero_not_nan(loss_type: str, tokens: float) -> None
 
 @pytest.mark.parametrize("loss_type", [name for name, loss in LOSSES.items() if loss.surrogate is clipped])
 def test_sequences_without_loss_tokens_do_not_count_as_clipped_or_not(loss_type: str) -> None:
-    inputs = random_inputs(advantages_B=torch.tensor([-1.0, -1.0, -1.0]))
+    inputs = random_inputs(advantages_BT=torch.full((3, 5), -1.0))
     inputs = replace(
         inputs,
         old_logprobs_BT=inputs.logprobs_BT.detach() + 1.0,  # all ratios are below 1 - epsilon_low
@@ -360,7 +360,7 @@ def test_sequences_without_loss_tokens_do_not_count_as_clipped_or_not(loss_type:
 @pytest.mark.parametrize("loss_type", LOSSES)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_huge_ratios_stay_finite(loss_type: str, sign: int) -> None:
-    inputs = random_inputs(advantages_B=torch.full((3,), float(sign)))
+    inputs = random_inputs(advantages_BT=torch.full((3, 5), float(sign)))
     inputs = replace(inputs, old_logprobs_BT=inputs.logprobs_BT.detach() - 200.0)  # exp(200) is inf in float32
     loss, _ = loss_of(inputs, loss_type)
     assert torch.isfinite(loss)
@@ -385,7 +385,7 @@ def test_the_gradient_does_not_depend_on_how_rows_are_cut(loss_type: str, rows: 
             logprobs_BT=whole.logprobs_BT[own],
             old_logprobs_BT=whole.old_logprobs_BT[own],
             mask_BT=whole.mask_BT[own] * bool(size),
-            advantages_B=whole.advantages_B[own],
+            advantages_BT=whole.advantages_BT[own],
         )
         total = total + loss_of(part, loss_type, counts=counts)[0] / counts.processes
     torch.testing.assert_close(gradient_of_logprobs(total, whole), expected_BT)
@@ -393,7 +393,10 @@ def test_the_gradient_does_not_depend_on_how_rows_are_cut(loss_type: str, rows: 
 
 @pytest.mark.parametrize("loss_type", LOSSES)
 def test_on_policy_gradient_is_that_of_log_probability_times_advantage(loss_type: str) -> None:
+    """Each token has an advantage of its own, unless the loss has one ratio for a whole sequence."""
     inputs = random_inputs(old_logprobs_BT=None)
+    if LOSSES[loss_type].is_of_tokens:
+        inputs = replace(inputs, advantages_BT=torch.randn(3, 5).masked_fill(inputs.mask_BT == 0, math.nan))
     loss, _ = loss_of(inputs, loss_type)
     mask_BT = inputs.mask_BT.float()
     weights_BT = {
@@ -408,7 +411,8 @@ def test_on_policy_gradient_is_that_of_log_probability_times_advantage(loss_type
         "rloo": mask_BT / 3,
         "reinforce": mask_BT / 3,
     }[loss_type]
-    torch.testing.assert_close(gradient_of_logprobs(loss, inputs), -inputs.advantages_B[:, None] * weights_BT)
+    expected_BT = torch.where(inputs.mask_BT == 1, -inputs.advantages_BT * weights_BT, 0.0)
+    torch.testing.assert_close(gradient_of_logprobs(loss, inputs), expected_BT)
 
 
 def test_a_reference_without_beta_is_measured_and_not_trained_on() -> None:

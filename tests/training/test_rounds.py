@@ -114,7 +114,7 @@ def test_logprobs_of_the_training_model_stand_where_their_tokens_do() -> None:
 
 def numbered(count: int) -> list[Sample]:
     return [
-        Sample(prompt_ids=[1], completion_ids=[n + 2], mask=[1], sampling_logprobs=[-1.0], advantage=1.0)
+        Sample(prompt_ids=[1], completion_ids=[n + 2], mask=[1], sampling_logprobs=[-1.0], advantages=torch.ones(1))
         for n in range(count)
     ]
 
@@ -167,7 +167,7 @@ def test_micro_batches_have_at_most_so_many_rows() -> None:
 def test_samples_without_a_gradient_are_counted_and_not_computed() -> None:
     samples = of_lengths(4, 6, 8)
     for sample, advantage in zip(samples, (0.0, 0.5, 0.0), strict=True):
-        sample.advantage = advantage
+        sample.advantages = advantage * torch.tensor(sample.mask)
     batch = Batch.of(samples, SETTINGS, pad_id=PAD)
     assert [tuple(each["input_ids"].shape) for each in batch.micro_batches] == [(1, 6)]
     assert (batch.loss_tokens, batch.sequences) == (3 + 5 + 7, 3)
@@ -436,7 +436,7 @@ def test_an_environment_that_changes_its_row_does_not_change_the_data() -> None:
 
 def sample_of(spec: EpisodeSpec) -> Sample:
     token = 10 + 10 * spec.task.row["n"] + spec.member
-    return Sample(prompt_ids=[1], completion_ids=[token], mask=[1], sampling_logprobs=[-1.0], advantage=1.0)
+    return Sample(prompt_ids=[1], completion_ids=[token], mask=[1], sampling_logprobs=[-1.0], advantages=torch.ones(1))
 
 
 def test_a_round_is_saved_and_cut_into_batches(tmp_path: Path) -> None:

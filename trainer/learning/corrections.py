@@ -29,18 +29,18 @@ class Mismatch:
     """log(pi/mu) of each token."""
     probability_gain_BT: Tensor
     """The probability of each token under the weights in training, minus its probability under mu."""
-    advantages_B1: Tensor
+    advantages_BT: Tensor
 
     @classmethod
     def of(
-        cls, logprobs_BT: Tensor, old_logprobs_BT: Tensor, sampling_BT: Tensor, mask_BT: Tensor, advantages_B1: Tensor
+        cls, logprobs_BT: Tensor, old_logprobs_BT: Tensor, sampling_BT: Tensor, mask_BT: Tensor, advantages_BT: Tensor
     ) -> Mismatch:
         """From log-probabilities under the weights in training, pi, and mu; values where the mask is 0 are ignored."""
         gain_BT = logprobs_BT.detach().exp() - sampling_BT.exp()
         return cls(
             log_ratio_BT=torch.where(mask_BT, old_logprobs_BT.detach() - sampling_BT, 0.0),
             probability_gain_BT=torch.where(mask_BT, gain_BT, 0.0),
-            advantages_B1=advantages_B1,
+            advantages_BT=advantages_BT,
         )
 
 
@@ -72,7 +72,7 @@ def masked(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
 
 def behaviour_clip(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
     """1; 0 for tokens whose probability training has moved further than max from mu, in their advantage's direction."""
-    is_cut_BT = mismatch.probability_gain_BT * mismatch.advantages_B1.sign() > bounds[1]
+    is_cut_BT = mismatch.probability_gain_BT * mismatch.advantages_BT.sign() > bounds[1]
     return (~is_cut_BT).to(mismatch.log_ratio_BT.dtype), is_cut_BT
 
 

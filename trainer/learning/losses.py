@@ -32,8 +32,9 @@ class LossInputs:
     """Under the policy that sampled. None: on-policy, so the ratio is 1 and only its gradient matters."""
     mask_BT: Tensor
     """1 (or True) on loss tokens, which the model sampled; 0 on tool results and padding, whose values are ignored."""
-    advantages_B: Tensor
-    """One for each sequence."""
+    advantages_BT: Tensor
+    """One for each loss token. A loss with one ratio for each sequence reads only that of the first loss token, so all
+    tokens of a sequence must have the same."""
     sampling_logprobs_BT: Tensor | None = None
     """Under the distribution that was sampled from, for the correction. None: no correction."""
     ref_logprobs_BT: Tensor | None = None
@@ -60,7 +61,7 @@ Ratio = Callable[[Tensor, Tensor], Tensor]
 """(log pi/pi_old (B, T), which is 0 where the mask is; mask) -> the log-ratios of a row, (B, R)."""
 
 Surrogate = Callable[[Tensor, Tensor, Tensor, LearningSettings], Tensor]
-"""(ratios (B, R), log pi (B, R), advantages (B, 1), settings) -> terms (B, R) to minimise."""
+"""(ratios (B, R), log pi (B, R), advantages (B, R), settings) -> terms (B, R) to minimise."""
 
 Reduction = Callable[[Tensor, Tensor, StepCounts, LearningSettings], Tensor]
 """(terms (B, R), mask (B, R), counts, settings) -> the scalar loss. The terms are 0 where the mask is 0."""
@@ -80,6 +81,11 @@ class Loss:
     Gradients are added over micro-batches and averaged over processes. So the divisor is a count of the whole step,
     divided by the number of processes; then the gradient does not depend on how rows are cut into micro-batches.
     """
+
+    @property
+    def is_of_tokens(self) -> bool:
+        """Whether each token has a ratio, and so an advantage, of its own."""
+        return self.ratio not in (of_sequence, of_mean_token)
 
     @property
     def takes_kl(self) -> bool:
@@ -113,7 +119,7 @@ def of_mean_token_at_token(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
 # Surrogates.
 
 
-def clipped(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_B1: Tensor, settings: LearningSettings) -> Tensor:
+def clipped(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> Tensor:
     """-min(ratio * A, clip(ratio) * A) of PPO (Schulman et al. 2017, arXiv 1707.06347, equation 7).
 
     With `delta`, the ratio is at most that, so that a negative advantage has a bounded term: the dual clip of Ye et al.
@@ -122,23 +128,23 @@ def clipped(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_B1: Tensor, settin
     clipped_BR = ratio_BR.clamp(1 - settings.epsilon_low, 1 + settings.epsilon_high)
     if settings.delta is not None:
         ratio_BR = ratio_BR.clamp(max=settings.delta)
-    return -torch.min(ratio_BR * advantages_B1, clipped_BR * advantages_B1)
+    return -torch.min(ratio_BR * advantages_BR, clipped_BR * advantages_BR)
 
 
-def clipped_weight(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_B1: Tensor, settings: LearningSettings) -> Tensor:
+def clipped_weight(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> Tensor:
     """-min(ratio, 1 + epsilon_high) * A * log pi, with a constant ratio: every token keeps a gradient."""
-    return -ratio_BR.detach().clamp(max=1 + settings.epsilon_high) * advantages_B1 * logprobs_BR
+    return -ratio_BR.detach().clamp(max=1 + settings.epsilon_high) * advantages_BR * logprobs_BR
 
 
-def soft_gate(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_B1: Tensor, settings: LearningSettings) -> Tensor:
+def soft_gate(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> Tensor:
     """-4/t * sigmoid(t * (ratio - 1)) * A: the gradient fades where the ratio is far from 1."""
-    temperature_B1 = torch.where(advantages_B1 > 0, settings.sapo_temperature_pos, settings.sapo_temperature_neg)
-    return -(temperature_B1 * (ratio_BR - 1)).sigmoid() * 4 / temperature_B1 * advantages_B1
+    temperature_BR = torch.where(advantages_BR > 0, settings.sapo_temperature_pos, settings.sapo_temperature_neg)
+    return -(temperature_BR * (ratio_BR - 1)).sigmoid() * 4 / temperature_BR * advantages_BR
 
 
-def score(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_B1: Tensor, settings: LearningSettings) -> Tensor:
+def score(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> Tensor:
     """-A * log pi, whatever the ratio (Williams 1992, "REINFORCE")."""
-    return -advantages_B1 * logprobs_BR
+    return -advantages_BR * logprobs_BR
 
 
 # Reductions.
@@ -227,15 +233,16 @@ def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCoun
     mask_BR = mask_BT if log_ratio_BR.shape == mask_BT.shape else mask_BT.any(dim=1, keepdim=True)
 
     ratio_BR = log_ratio_BR.clamp(max=MAX_LOG_RATIO).exp()
-    advantages_B1 = inputs.advantages_B[:, None]
-    terms_BR = loss.surrogate(ratio_BR, logprobs_BT, advantages_B1, settings)
+    advantages_BT = torch.where(mask_BT, inputs.advantages_BT, 0.0)
+    advantages_BR = advantages_BT if loss.is_of_tokens else _of_first_loss_token(advantages_BT, mask_BT)
+    terms_BR = loss.surrogate(ratio_BR, logprobs_BT, advantages_BR, settings)
     stats: dict[str, Tensor] = {}
     if loss.surrogate in (clipped, clipped_weight):
-        stats = _clip_stats(ratio_BR.detach(), advantages_B1, mask_BR, settings, from_below=loss.surrogate is clipped)
+        stats = _clip_stats(ratio_BR.detach(), advantages_BR, mask_BR, settings, from_below=loss.surrogate is clipped)
 
     weigh = CORRECTIONS[settings.correction].weigh
     if weigh is not None and inputs.sampling_logprobs_BT is not None:
-        mismatch = Mismatch.of(logprobs_BT, old_logprobs_BT, inputs.sampling_logprobs_BT, mask_BT, advantages_B1)
+        mismatch = Mismatch.of(logprobs_BT, old_logprobs_BT, inputs.sampling_logprobs_BT, mask_BT, advantages_BT)
         weights, is_cut = weigh(mismatch, settings.correction_bounds)
         terms_BR = terms_BR * weights
         mask_BR = mask_BT if terms_BR.shape == mask_BT.shape else mask_BR
@@ -269,16 +276,20 @@ def kl_in_reward(old_logprobs_BT: Tensor, ref_logprobs_BT: Tensor, mask_BT: Tens
     return torch.where(mask_BT.bool(), old_logprobs_BT - ref_logprobs_BT, 0.0).sum(dim=1)
 
 
+def _of_first_loss_token(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    return values_BT.gather(1, mask_BT.int().argmax(dim=1, keepdim=True))
+
+
 def _masked_mean(values_BR: Tensor, mask_BR: Tensor) -> Tensor:
     return torch.where(mask_BR, values_BR, 0.0).sum() / mask_BR.sum().clamp(min=1)
 
 
 def _clip_stats(
-    ratio_BR: Tensor, advantages_B1: Tensor, mask_BR: Tensor, settings: LearningSettings, *, from_below: bool
+    ratio_BR: Tensor, advantages_BR: Tensor, mask_BR: Tensor, settings: LearningSettings, *, from_below: bool
 ) -> dict[str, Tensor]:
     """Rates of clipping: from below, from above, and both. Sequences without loss tokens do not count."""
-    low_BR = mask_BR & (ratio_BR < 1 - settings.epsilon_low) & (advantages_B1 < 0) & from_below
-    high_BR = mask_BR & (ratio_BR > 1 + settings.epsilon_high) & (advantages_B1 > 0)
+    low_BR = mask_BR & (ratio_BR < 1 - settings.epsilon_low) & (advantages_BR < 0) & from_below
+    high_BR = mask_BR & (ratio_BR > 1 + settings.epsilon_high) & (advantages_BR > 0)
     counts_B = mask_BR.sum(dim=1)
     low_B = low_BR.sum(dim=1) / counts_B.clamp(min=1)
     high_B = high_BR.sum(dim=1) / counts_B.clamp(min=1)

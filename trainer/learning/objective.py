@@ -52,7 +52,7 @@ def objective(
         logprobs_BT=logprobs_BT,
         old_logprobs_BT=batch.get("old_logprobs"),  # absent: on-policy
         mask_BT=mask_BT,
-        advantages_B=batch["advantages"],
+        advantages_BT=batch["advantages"],
         sampling_logprobs_BT=batch["sampling_logprobs"],
         ref_logprobs_BT=batch.get("ref_logprobs"),
     )

@@ -31,7 +31,7 @@ class Sample:
     completion_ids: list[int]  # (T,)
     mask: list[int]  # (T,) 1 on loss tokens
     sampling_logprobs: list[float]  # (T,) as the generator reported them
-    advantage: float = 0.0
+    advantages: Tensor | None = None  # (T,) 0 where the mask is 0; None before the round is scored
     old_logprobs: Tensor | None = None  # (T,) under the weights that sampled, from the training forward pass
     ref_logprobs: Tensor | None = None  # (T,) under the reference model
 
@@ -39,6 +39,10 @@ class Sample:
     def length(self) -> int:
         """Tokens with the prompt."""
         return len(self.prompt_ids) + len(self.completion_ids)
+
+    def has_gradient(self, settings: LearningSettings) -> bool:
+        """Whether the sample can change the weights: some token's advantage is not 0, or the loss has another term."""
+        return settings.always_has_gradient or (self.advantages is not None and bool(self.advantages.any()))
 
     @classmethod
     def of(cls, episode: Episode) -> Sample:
@@ -71,13 +75,15 @@ class Batch:
     def of(cls, samples: Sequence[Sample], settings: LearningSettings, *, pad_id: int) -> Batch:
         """The batch of these samples.
 
-        A sample whose advantage is 0 has a gradient of exactly 0, unless its loss has a term for the KL. Such samples
-        skip the forward and the backward pass. They still count in every divisor of the loss.
+        A sample whose advantages are all 0 has a gradient of exactly 0, unless its loss has a term for the KL. Such
+        samples skip the forward and the backward pass. They still count in every divisor of the loss.
         """
         loss_tokens = sum(sum(each.mask) for each in samples)
-        with_gradient = [each for each in samples if settings.always_has_gradient or each.advantage]
+        with_gradient = [each for each in samples if each.has_gradient(settings)]
         # If there are none, use a dummy row of two tokens. It has no loss token and counts as no sequence.
-        filler = Sample(prompt_ids=[pad_id], completion_ids=[pad_id], mask=[0], sampling_logprobs=[0.0])
+        filler = Sample(
+            prompt_ids=[pad_id], completion_ids=[pad_id], mask=[0], sampling_logprobs=[0.0], advantages=torch.zeros(1)
+        )
         parts = micro_batches(with_gradient or [filler], max_tokens=settings.max_tokens_per_batch)
         return cls(
             micro_batches=[
@@ -115,8 +121,8 @@ def make_micro_batch(samples: Sequence[Sample], *, pad_id: int) -> MicroBatch:
 
     Returns:
         `input_ids`, `attention_mask` (B, L); `mask`, `sampling_logprobs`, and where the samples have them
-        `old_logprobs` and `ref_logprobs` (B, T); `places` (N,), the indices of the loss tokens in the flattened mask;
-        `advantages` (B,).
+        `advantages`, `old_logprobs` and `ref_logprobs` (B, T); `places` (N,), the indices of the loss tokens in the
+        flattened mask.
     """
     length = max(each.length for each in samples)
     keep = length - min(len(each.prompt_ids) for each in samples)
@@ -125,9 +131,8 @@ def make_micro_batch(samples: Sequence[Sample], *, pad_id: int) -> MicroBatch:
         "attention_mask": torch.zeros(len(samples), length, dtype=torch.long),
         "mask": torch.zeros(len(samples), keep),
         "sampling_logprobs": torch.zeros(len(samples), keep),
-        "advantages": torch.tensor([each.advantage for each in samples]),
     }
-    for name in ("old_logprobs", "ref_logprobs"):
+    for name in ("advantages", "old_logprobs", "ref_logprobs"):
         if getattr(samples[0], name) is not None:
             batch[name] = torch.zeros(len(samples), keep)
     for row, sample in enumerate(samples):
@@ -137,7 +142,7 @@ def make_micro_batch(samples: Sequence[Sample], *, pad_id: int) -> MicroBatch:
         place = completion_slice(sample, length, keep)
         batch["mask"][row, place] = torch.tensor(sample.mask, dtype=torch.float32)
         batch["sampling_logprobs"][row, place] = torch.tensor(sample.sampling_logprobs)
-        for name in ("old_logprobs", "ref_logprobs"):
+        for name in ("advantages", "old_logprobs", "ref_logprobs"):
             if name in batch:
                 batch[name][row, place] = getattr(sample, name)
     # Found here, on the CPU: on a GPU the search would wait for all work before it.

@@ -52,8 +52,8 @@ class Scorer:
             advantages = whiten(advantages, self.gather)
         for group, advantages_G in zip(samples_by_group, advantages, strict=True):
             for sample, advantage in zip(group, advantages_G.tolist(), strict=True):
-                sample.advantage = advantage
-        taught = [each for each in samples if settings.always_has_gradient or each.advantage]
+                sample.advantages = advantage * torch.tensor(sample.mask, dtype=torch.float32)
+        taught = [each for each in samples if each.has_gradient(settings)]
         if not (settings.scores_all or settings.is_on_policy):
             self._add_old_logprobs(taught)
         if not settings.charges_kl:
