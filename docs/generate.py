@@ -22,7 +22,7 @@ FAMILIES_PAGE = Path(__file__).with_name("families.md")
 
 def own_options(config: type[AgentConfig]) -> dict[str, Field[object]]:
     """The options that gymnast adds to `transformers.TrainingArguments`, or whose default it changes, by name."""
-    ours = {name for each in config.__mro__ if each.__module__ == AgentConfig.__module__ for name in vars(each)}
+    ours = {name for each in config.__mro__ if each.__module__.startswith("gymnast.") for name in vars(each)}
     return {each.name: each for each in fields(config) if each.name in ours and "help" in each.metadata}
 
 

@@ -23,7 +23,10 @@ from .learning.output_head import OutputHead
 from .learning.reference import Reference
 from .learning.scoring import Scorer
 from .option_checks import unknown_names
+from .option_fields import options_of
 from .rollout.episode_player import EpisodePlayer
+from .rollout.overlong import OverlongPenalty
+from .rollout.round_player import RoundPlayer
 from .rollout.schedule import Rows, Schedule
 from .rollout.token_policy import TokenPolicy, begin_trace
 from .startup_checks import check_data_sets
@@ -100,6 +103,18 @@ def make_schedule(num_tasks: int, args: AgentConfig, processes: Processes) -> Sc
         gradient_accumulation_steps=args.gradient_accumulation_steps,
         seed=args.data_seed if args.data_seed is not None else args.seed,
         shuffle=args.shuffle_dataset,
+    )
+
+
+def make_round_player(
+    player: EpisodePlayer, schedule: Schedule, args: AgentConfig, processes: Processes
+) -> RoundPlayer:
+    """The player of the rounds of this schedule."""
+    return RoundPlayer(
+        play=lambda specs: processes.all_or_none(lambda: player.play(specs)),
+        schedule=schedule,
+        treatments=args.treatments,
+        penalty=options_of(args, OverlongPenalty),
     )
 
 

@@ -15,8 +15,9 @@ from ..envs.engine.play_episode import EpisodeLimits
 from ..envs.rewards import Rewards
 from .generator_choice import check_generator_options
 from .learning.advantages import Scale
-from .learning_options import LearningOptions, option, options_of
+from .learning_options import LearningOptions
 from .option_checks import check_refused, check_values, options_without_effect, unknown_names
+from .option_fields import option, options_of
 from .rollout.budgets import TokenBudgets
 from .rollout.token_policy import OverlongPrompts
 
@@ -51,7 +52,7 @@ class AgentConfig(LearningOptions):
     max_observation_tokens: int | None = option(None, "Tokens of one observation, which is cut to it.")
     max_turns: int | None = option(None, "Answers in an episode.")
     max_tool_calls: int | None = option(None, "Tool calls in an episode; a final answer is never refused.")
-    episode_timeout: float | None = option(None, "Seconds; an episode that takes longer is not learned from.")
+    episode_timeout: float | None = option(None, "Seconds; a longer episode is not learned from, by default.")
     step_timeout: float | None = option(600.0, "Seconds; an environment whose reset or step takes longer has failed.")
     reward_timeout: float | None = option(600.0, "Seconds; a call of a reward function that takes longer has failed.")
     overlong_prompts: OverlongPrompts = option(
@@ -97,6 +98,7 @@ class AgentConfig(LearningOptions):
             warnings.warn(f"these options have no effect in {type(self).__name__}: {', '.join(ignored)}", stacklevel=3)
         self.check_batches()
         self.check_objective()
+        self.check_teaching(self.max_completion_length)
         check_generator_options(self)
         # Their constructors check the ranges of sampling, budgets, limits and on_failure.
         _ = self.template_date, self.sampling, self.limits, self.budgets(max_model_len=self.max_model_len or 1)

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field, fields
-from typing import Any
-
-from transformers import TrainingArguments
+from dataclasses import dataclass
 
 from .generation.sampling import Sampling
 from .learning.advantages import ALGORITHMS, Scale
 from .learning.corrections import CORRECTIONS
 from .learning.losses import LOSSES, of_sequence
 from .learning.settings import LearningSettings
-
-
-def option(default: Any, text: str) -> Any:
-    """A field with a help text, as `transformers.HfArgumentParser` shows it."""
-    return field(default=default, metadata={"help": text})
-
-
-def options_of(config: Any, kind: Any, **others: Any) -> Any:
-    """A dataclass of options: each field is one of `others`, or the option of the same name."""
-    return kind(**others, **{each.name: getattr(config, each.name) for each in fields(kind) if each.name not in others})
+from .option_fields import option, options_of
+from .teaching_options import TeachingOptions
 
 
 @dataclass
-class LearningOptions(TrainingArguments):
+class LearningOptions(TeachingOptions):
     """The part of `AgentConfig` that decides what is sampled, and how samples become a loss."""
 
     algorithm = "grpo"
@@ -71,7 +60,6 @@ class LearningOptions(TrainingArguments):
     beta: float = option(0.0, "Weight of the divergence from the reference model; 0: there is no reference.")
     scale_rewards: Scale = option("group", "Divide advantages by the standard deviation of: group, batch, or none.")
     normalize_advantages: bool = option(False, "Whiten the advantages of a round.")
-    mask_truncated_completions: bool = option(False, "Do not learn from truncated episodes.")
 
     @property
     def sampling(self) -> Sampling:
@@ -93,6 +81,7 @@ class LearningOptions(TrainingArguments):
             correction=self._correction,
             correction_bounds=self._correction_bounds,
             use_bias_correction_kl=self.use_bias_correction_kl,
+            truncated=self.treatments,
             rows_at_once=self.per_device_train_batch_size,
         )
 

@@ -18,23 +18,24 @@ from transformers.trainer_utils import IntervalStrategy, TrainOutput
 from ..envs.episode import Episode
 from ..envs.registry import EnvironmentLike
 from ..envs.rewards import RewardFunction
-from .assembly import make_player, make_schedule, make_scorer, padding_id
+from .assembly import make_player, make_round_player, make_schedule, make_scorer, padding_id
 from .checkpoints import check_plan, write_plan
 from .config import AgentConfig, GRPOConfig, RLOOConfig
 from .distributed import Processes
 from .generation.contract import Generator
 from .interrupt import InterruptibleTrainer
-from .learning.groups import form_groups
+from .learning.groups import has_spread
 from .learning.losses import StepCounts
 from .learning.objective import objective
-from .learning.samples import Batch, MicroBatch
+from .learning.samples import Batch, MicroBatch, Sample
 from .option_checks import unknown_names
-from .records.alarms import MismatchAlarm
+from .records.alarms import MismatchAlarm, NoSpreadAlarm
 from .records.metrics import Metrics, episode_metrics, weighted_metrics
 from .records.progress import rich_displays
 from .records.run_folder import EpisodeLog
 from .rollout.failures import FailureWatch, RolloutError, check_evaluation
 from .rollout.round import Round
+from .rollout.round_player import PlayedRound
 from .rollout.schedule import Rows
 from .startup_checks import check_before_loading, check_is_rows, load_model, load_tokenizer
 from .tool_calls.custom import ToolParser
@@ -113,7 +114,7 @@ class AgentTrainer(InterruptibleTrainer):
         self._metrics = Metrics()
         folder, every = args.output_dir or ".", args.log_episodes_steps
         self._episode_log = EpisodeLog(folder, every=every, suffix=self.processes.suffix)
-        self._mismatch_alarm = MismatchAlarm(args.generator)
+        self._mismatch_alarm = MismatchAlarm(args.generator if generator is None else type(generator).__name__)
         self._displays = rich_displays(self)
         self.pad_id = padding_id(tokenizer, self.player.policy.chat)
         self.scorer = make_scorer(model, args, self.processes, pad_id=self.pad_id)
@@ -141,22 +142,27 @@ class AgentTrainer(InterruptibleTrainer):
         rows: Any = self.train_dataset
         if self.was_interrupted and self.processes.count == 1:  # between two rounds of a step
             raise asyncio.CancelledError
-        episodes = self.processes.all_or_none(lambda: self.player.play(self.schedule.specs(rows, index)))
-        self.on_episodes(episodes)
-        groups, dropped = form_groups(episodes, without_truncated=self.config.mask_truncated_completions)
-        failed = sum(each.failure is not None for each in episodes)
-        played, failed, kept = self.processes.sum_counts(len(episodes), failed, len(groups))
-        self._failures.add_round(episodes, played=played, failed=failed, groups=kept)
-        for display in self._displays:
-            display.latest_failure = self._failures.latest
-        samples, metrics = self.scorer(groups)
-        metrics |= {"groups/dropped": float(dropped), "rounds/skipped": float(not samples)}
+        played = self._round_player(rows, index)
+        self.on_episodes(played.episodes)
+        samples, metrics = self.scorer(played.groups)
+        self._watch(played, samples, rejected=metrics.get("mismatch/rejected", 0.0))
+        metrics |= played.metrics | {"rounds/skipped": float(not samples)}
         self._metrics.add(metrics | {"time/rollout": time.perf_counter() - started})
-        for weight, part in weighted_metrics(episodes, self.player.environment_of):
+        for weight, part in weighted_metrics(played.episodes, self.player.environment_of):
             self._metrics.add(part, weight=weight)
         order = self.schedule.batch_order(index, len(samples))
         samples = [samples[place] for place in order]
         return Round(index, samples, **self._cutting)
+
+    def _watch(self, played: PlayedRound, samples: Sequence[Sample], *, rejected: float) -> None:
+        """Warn of lost episodes, and of rounds that teach nothing."""
+        episodes = played.episodes
+        failed, spread = sum(each.failure is not None for each in episodes), sum(map(has_spread, played.groups))
+        counts = self.processes.sum_counts(len(episodes), failed, len(samples), spread)
+        self._failures.add_round(episodes, played=counts[0], failed=counts[1], samples=counts[2], rejected=rejected)
+        self._no_spread.add(episodes, with_spread=counts[3])
+        for display in self._displays:
+            display.latest_failure = self._failures.latest
 
     def on_episodes(self, episodes: Sequence[Episode]) -> None:
         """Called with the episodes of each round; by default they are written down as `log_episodes_steps` says."""
@@ -166,8 +172,10 @@ class AgentTrainer(InterruptibleTrainer):
         if self.train_dataset is None:
             raise ValueError("train() needs a train_dataset")
         self.schedule = make_schedule(len(self.train_dataset), self.config, self.processes)  # type: ignore[arg-type]
+        self._round_player = make_round_player(self.player, self.schedule, self.config, self.processes)
         self._metrics, self._round, self.processes.all_failed = Metrics(), None, False
-        self._failures = FailureWatch(self.config.max_failure_rate)
+        self._failures = FailureWatch(self.config.max_failure_rate, self.config.treatments)
+        self._no_spread = NoSpreadAlarm()
         self._episode_log.begin()
         try:
             return super().train(*args, **kwargs)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from gymnast.trainer.learning.groups import TREATMENTS
 from gymnast.trainer.learning.logprobs import token_logprobs
 from gymnast.trainer.learning.output_head import OutputHead
 from gymnast.trainer.learning.settings import LearningSettings
@@ -34,6 +35,7 @@ SETTINGS = LearningSettings(
     beta=0.0,
     use_bias_correction_kl=False,
     max_completion_length=MAX_COMPLETION,
+    truncated=TREATMENTS,
     scale_rewards="none",
     normalize_advantages=False,
     rows_at_once=8,

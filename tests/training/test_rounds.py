@@ -20,6 +20,7 @@ from gymnast.envs.episode import Episode, EpisodeSpec, Failure, TokenTrace, Tool
 from gymnast.trainer import RolloutError
 from gymnast.trainer.learning.groups import form_groups
 from gymnast.trainer.learning.samples import Batch, MicroBatch, Sample, make_micro_batch, micro_batches, split_evenly
+from gymnast.trainer.records.alarms import NoSpreadAlarm
 from gymnast.trainer.rollout.failures import FailureWatch
 from gymnast.trainer.rollout.round import Round
 from gymnast.trainer.rollout.schedule import Schedule
@@ -233,7 +234,7 @@ def watch(max_failure_rate: float = 0.5) -> Callable[..., None]:
     def add(lost: int, groups: int, error: type[Exception] = ValueError) -> None:
         a = specs(1, 4)
         episodes = [*(failed(each, error("the tool broke")) for each in a[:lost]), *map(episode, a[lost:])]
-        failures.add_round(episodes, played=4, failed=lost, groups=groups)
+        failures.add_round(episodes, played=4, failed=lost, samples=4 * groups)
 
     return add
 
@@ -292,24 +293,25 @@ def test_failures_that_were_tried_again_are_told_once(caplog: pytest.LogCaptureF
         assert lost is not None
         each.retried = [lost, lost]
     for _ in range(2):
-        failures.add_round(episodes, played=4, failed=0, groups=1)
+        failures.add_round(episodes, played=4, failed=0, samples=4)
     assert caplog.messages == ["4 failures were tried again: 4 x step: OSError (the database is down)"]
     assert failures.latest == "step: OSError: the database is down"
 
 
 def test_rewards_that_never_differ_are_told_of_with_a_cause(caplog: pytest.LogCaptureFixture) -> None:
-    failures = FailureWatch(0.5)
+    alarm = NoSpreadAlarm()
     episodes = [episode(each) for each in specs(1, 4)]
     for each in episodes[:3]:
         each.stop = StopReason.MAX_TOKENS
     call = ToolCallRecord(name="look", call_id=None, outcome="exception", error="no such lamp")
     episodes[3].turns = [Turn(message={"role": "assistant", "content": ""}, tool_calls=[call])]
     for _ in range(8):
-        failures.add_round(episodes, played=4, failed=0, groups=1)
+        alarm.add(episodes, with_spread=0)
     [message] = caplog.messages
     assert message == (
-        "the rewards of no group have differed for 5 rounds, so nothing is learned: all rewards of the last round are "
-        "1; 3 of 4 episodes ended by max_tokens; 1 of 1 tool calls failed, the last (look): no such lamp"
+        "no group has had spread for 5 rounds, so nothing is learned: all rewards of the last round were 1; 75% of "
+        "the episodes ended by max_tokens (the option max_completion_length); 1 of 1 tool calls failed, the last "
+        "(look): no such lamp"
     )
 
 
@@ -317,28 +319,28 @@ def test_a_reward_that_is_never_set_is_told_of(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program that has not set up logging
-    failures = FailureWatch(0.5)
+    alarm = NoSpreadAlarm()
     episodes = [episode(each, reward=0.0) for each in specs(1, 4)]
     episodes[0].stop = StopReason.MAX_TOKENS  # a quarter of the episodes: not the cause
     call = ToolCallRecord(name="look", call_id=None, outcome="exception", error="no such lamp")
     episodes[3].turns = [Turn(message={"role": "assistant", "content": ""}, tool_calls=[call])]
     for _ in range(5):
-        failures.add_round(episodes, played=4, failed=0, groups=1)
+        alarm.add(episodes, with_spread=0)
     assert capsys.readouterr().err == (
-        "WARNING: the rewards of no group have differed for 5 rounds, so nothing is learned: no step, grade or reward "
-        "function gave a reward other than 0 (self.reward was never set or reached); 3 of 4 episodes ended by "
-        "final_answer; 1 of 1 tool calls failed, the last (look): no such lamp\n"
+        "WARNING: no group has had spread for 5 rounds, so nothing is learned: all rewards of the last round were "
+        "0, and no step, grade or reward function gave another (self.reward was never set or reached); 75% of the "
+        "episodes ended by final_answer; 1 of 1 tool calls failed, the last (look): no such lamp\n"
     )
 
 
 def test_few_truncated_episodes_are_not_named_as_a_cause(caplog: pytest.LogCaptureFixture) -> None:
-    failures = FailureWatch(0.5)
+    alarm = NoSpreadAlarm()
     episodes = [episode(each) for each in specs(1, 4)]
     episodes[0].stop = StopReason.MAX_TOKENS
     for _ in range(5):
-        failures.add_round(episodes, played=4, failed=0, groups=1)
+        alarm.add(episodes, with_spread=0)
     [message] = caplog.messages
-    assert message.endswith("nothing is learned: all rewards of the last round are 1")
+    assert message.endswith("nothing is learned: all rewards of the last round were 1")
 
 
 # The schedule.

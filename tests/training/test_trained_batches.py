@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gymnast.envs import Episode
 from gymnast.trainer import RLOOTrainer
 
-from .buttons import Buttons, Gradients, ScriptedGenerator, call_ids, config, make_trainer, model, tokenizer
+from .buttons import Buttons, config, make_trainer, model, tokenizer
 from .inspecting import KeepsBatches, step_logs
 
 
@@ -45,40 +45,6 @@ def test_steps_per_generation_cuts_a_round(tmp_path: Path) -> None:
     first, second = step_logs(trainer)
     assert first["episodes/played"] == 8
     assert "episodes/played" not in second
-
-
-def test_truncated_episodes_can_be_masked(tmp_path: Path) -> None:
-    """Those that look in their only turn are cut; their reward differs, so their advantage is not 0."""
-    generator = ScriptedGenerator(lambda request: call_ids("look" if request.seed % 2 else "left"))
-
-    def looked(episodes: list[Episode], **columns: Any) -> list[float]:
-        return [3.0 * (each.tool_calls[0].name == "look") for each in episodes]
-
-    runs = {}
-    for masked in (False, True):
-        options: dict[str, Any] = {"mask_truncated_completions": masked, "max_turns": 1}
-        trainer = make_trainer(tmp_path, KeepsBatches, generator=generator, reward_funcs=looked, **options)
-        trainer.train()
-        [runs[masked]] = trainer.batches  # type: ignore[attr-defined]
-        assert 0 < step_logs(trainer)[0]["completions/clipped_ratio"] < 1
-        assert 0 < step_logs(trainer)[0]["stop/max_turns"] < 1
-    assert runs[False]["advantages"].any()
-    assert 0 < len(runs[True]["mask"]) < 8
-    assert not runs[True]["advantages"].any()  # the episodes that are left have equal rewards
-
-
-def test_a_round_of_truncated_episodes_teaches_nothing(tmp_path: Path) -> None:
-    kept = Gradients()
-    trainer = make_trainer(
-        tmp_path,
-        generator=ScriptedGenerator(lambda request: call_ids("look")),
-        reward_funcs=lambda episodes, **columns: [float(index) for index in range(len(episodes))],
-        mask_truncated_completions=True,
-        callbacks=[kept],
-    )
-    trainer.train()
-    assert step_logs(trainer)[0]["rounds/skipped"] == 1
-    assert all(not gradient.any() for gradient in kept.steps[0].values())
 
 
 ADVANTAGES = {

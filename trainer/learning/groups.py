@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,19 +14,33 @@ from ...envs.episode import Episode
 Group = list[Episode]
 
 
-def form_groups(episodes: Sequence[Episode], *, without_truncated: bool = False) -> tuple[list[Group], int]:
+Treatment = Literal["teach", "mask", "leave"]
+"""The treatment of an episode that a limit cut: teach = it is learned from; mask = it has a vote in the baseline of its
+group, and no loss tokens; leave = it leaves its group."""
+
+Treatments = Mapping[StopReason, Treatment]
+
+TREATMENTS: Treatments = {
+    # The clock judges the machine and not the model.
+    reason: "leave" if reason is StopReason.TIMEOUT else "teach"
+    for reason in StopReason
+    if reason.is_truncation
+}
+"""The treatment of each kind of truncation, by default."""
+
+
+def form_groups(episodes: Sequence[Episode], treatments: Treatments = TREATMENTS) -> tuple[list[Group], int]:
     """The groups that can be compared within themselves, and the number of groups that cannot.
 
     Members are found by their group's id, never by position. An episode without a reward (it failed) or without a
-    sampled token leaves its group. So does one that `episode_timeout` cut, since the clock judges the machine and not
-    the model; and one that any limit cut, if `without_truncated`. A group of fewer than two is dropped.
+    sampled token leaves its group, as does one that was cut and whose treatment is "leave". A group of fewer than two
+    is dropped.
     """
     groups: dict[str, Group] = {}
     for episode in episodes:
         members = groups.setdefault(episode.spec.group, [])
         has_tokens = episode.trace is not None and episode.trace.num_sampled > 0
-        is_cut = episode.stop is StopReason.TIMEOUT or (without_truncated and episode.stop.is_truncation)
-        if episode.reward is not None and has_tokens and not is_cut:
+        if episode.reward is not None and has_tokens and treatments.get(episode.stop) != "leave":
             members.append(episode)
     kept = [members for members in groups.values() if len(members) >= 2]
     return kept, len(groups) - len(kept)
@@ -34,3 +49,9 @@ def form_groups(episodes: Sequence[Episode], *, without_truncated: bool = False)
 def rewards_of(group: Group) -> Tensor:
     """Rewards (G,) of a group, in float64."""
     return torch.tensor([episode.reward for episode in group], dtype=torch.float64)
+
+
+def has_spread(group: Group) -> bool:
+    """Whether the rewards of a group differ; else its advantages are 0."""
+    rewards = [episode.reward for episode in group if episode.reward is not None]
+    return max(rewards) - min(rewards) > 1e-8  # as in the metric `frac_reward_zero_std`

@@ -31,6 +31,7 @@ class Sample:
     completion_ids: list[int]  # (T,)
     mask: list[int]  # (T,) 1 on loss tokens
     sampling_logprobs: list[float]  # (T,) as the generator reported them
+    is_masked: bool = False  # it has a vote in the baseline of its group, and no loss tokens
     advantages: Tensor | None = None  # (T,) 0 where the mask is 0; None before the round is scored
     old_logprobs: Tensor | None = None  # (T,) under the weights that sampled, from the training forward pass
     ref_logprobs: Tensor | None = None  # (T,) under the reference model
@@ -45,7 +46,7 @@ class Sample:
         return settings.always_has_gradient or (self.advantages is not None and bool(self.advantages.any()))
 
     @classmethod
-    def of(cls, episode: Episode) -> Sample:
+    def of(cls, episode: Episode, *, is_masked: bool = False) -> Sample:
         """The sample of an episode that was played."""
         trace = episode.trace
         assert trace is not None
@@ -57,6 +58,7 @@ class Sample:
             completion_ids=trace.completion_ids[:length],
             mask=trace.mask[:length],
             sampling_logprobs=trace.logprobs[:length],
+            is_masked=is_masked,
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ...envs.episode import Episode
 from ..generation.sampling import evaluating
 from .advantages import ALGORITHMS, Gather, scale_advantages, whiten
 from .corrections import CORRECTIONS
@@ -33,10 +34,10 @@ class Scorer:
     head: OutputHead | None = None  # of the model; see `token_logprobs`
 
     def __call__(self, groups: Sequence[Group]) -> tuple[list[Sample], dict[str, float]]:
-        """The samples of these groups, in order, and metrics."""
+        """The samples of these groups that have loss tokens, in order, and metrics."""
         settings = self.settings
         metrics: dict[str, float] = {}
-        samples_by_group = [[Sample.of(episode) for episode in group] for group in groups]
+        samples_by_group = [[self._sample(episode) for episode in group] for group in groups]
         rewards = [rewards_of(group) for group in groups]
         if settings.scores_all:
             self._add_old_logprobs([sample for group in samples_by_group for sample in group])
@@ -53,12 +54,16 @@ class Scorer:
         for group, advantages_G in zip(samples_by_group, advantages, strict=True):
             for sample, advantage in zip(group, advantages_G.tolist(), strict=True):
                 sample.advantages = advantage * torch.tensor(sample.mask, dtype=torch.float32)
+        samples = [each for each in samples if not each.is_masked]
         taught = [each for each in samples if each.has_gradient(settings)]
         if not (settings.scores_all or settings.is_on_policy):
             self._add_old_logprobs(taught)
         if not settings.charges_kl:
             self._add_ref_logprobs(taught)
         return samples, metrics
+
+    def _sample(self, episode: Episode) -> Sample:
+        return Sample.of(episode, is_masked=self.settings.truncated.get(episode.stop) == "mask")
 
     def _without_rejected(
         self, samples_by_group: Sequence[list[Sample]], rewards: Sequence[Tensor]

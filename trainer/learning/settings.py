@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .advantages import ALGORITHMS, Scale
 from .corrections import CORRECTIONS
+from .groups import Treatments
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -45,6 +46,8 @@ class LearningSettings:
     """Least and largest ratio of the correction."""
     max_completion_length: int
     """Most tokens that a completion can have; `dr_grpo` divides by it."""
+    truncated: Treatments
+    """The treatment of each kind of truncated episode."""
     scale_rewards: Scale
     """Which standard deviation advantages are divided by."""
     normalize_advantages: bool

@@ -1,20 +1,38 @@
-"""Alarms that several logs in a row raise."""
+"""Alarms that several logs or rounds in a row raise."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from ...envs.core import StopReason
+from ...envs.episode import Episode
 
 logger = logging.getLogger(__name__)
 
 LEAST_SAMPLE_SIZE = 0.5
 LOGS_IN_A_ROW = 3
 
+ROUNDS_IN_A_ROW = 5
+"""After this many rounds without spread of reward a warning names the likeliest cause."""
+
+LIMITS = {
+    StopReason.MAX_TURNS: "max_turns",
+    StopReason.MAX_TOOL_CALLS: "max_tool_calls",
+    StopReason.MAX_TOKENS: "max_completion_length",
+    StopReason.TURN_TRUNCATED: "max_turn_tokens",
+    StopReason.CONTEXT_OVERFLOW: "max_model_len",
+    StopReason.TIMEOUT: "episode_timeout",
+}
+"""The option that sets the limit behind a stop reason."""
+
 
 class MismatchAlarm:
     """Warns once when the effective sample size stays low.
 
     Args:
-        generator: The name of the generator, for the message.
+        generator: Names the generator in the message.
     """
 
     def __init__(self, generator: str) -> None:
@@ -27,11 +45,63 @@ class MismatchAlarm:
         if self._low_logs == LOGS_IN_A_ROW:
             logger.warning(
                 "the effective sample size is %.2f, and was below %.1f in %d logs in a row: the log-probabilities of "
-                "generator=%r are far from the trainer's. Compare the precision of both (dtype, bf16, quantisation). "
-                "Check that the generator has the weights in training: mismatch/kl of the first step is then near 0. "
-                "Use a correction that masks, such as correction='icepop'.",
+                "the generator (%s) are far from the trainer's. Compare the precision of both (dtype, bf16, "
+                "quantisation). Check that the generator has the weights in training: mismatch/kl of the first step is "
+                "then near 0. Use a correction that masks, such as correction='icepop'.",
                 sample_size,
                 LEAST_SAMPLE_SIZE,
                 LOGS_IN_A_ROW,
                 self._generator,
             )
+
+
+class NoSpreadAlarm:
+    """Warns when the rewards of no group have differed for some rounds, so that nothing is learned."""
+
+    def __init__(self) -> None:
+        self._rounds = 0  # in a row
+
+    def add(self, episodes: Sequence[Episode], *, with_spread: int) -> None:
+        """Judge one more round.
+
+        Args:
+            episodes: The episodes that this process played, for the message.
+            with_spread: Groups whose rewards differ, in all processes.
+        """
+        self._rounds = 0 if with_spread else self._rounds + 1
+        if self._rounds == ROUNDS_IN_A_ROW:
+            logger.warning(
+                "no group has had spread for %d rounds, so nothing is learned: %s",
+                self._rounds,
+                "; ".join(_likely_causes(episodes)) or "all members of a group have the same reward",
+            )
+
+
+def _likely_causes(episodes: Sequence[Episode]) -> list[str]:
+    """What the episodes of a round tell about why their rewards do not differ."""
+    rewards = {each.reward for each in episodes if each.reward is not None}
+    causes = [f"all rewards of the last round were {min(rewards):g}"] if len(rewards) == 1 else []
+    nothing = _gave_nothing(episodes)
+    if nothing and causes:
+        causes[0] += ", and no step, grade or reward function gave another (self.reward was never set or reached)"
+    truncated = sum(each.stop.is_truncation for each in episodes)
+    if nothing or 2 * truncated >= len(episodes) > 0:
+        stops = Counter(each.stop for each in episodes if nothing or each.stop.is_truncation)
+        [(stop, count)] = stops.most_common(1)
+        limit = f" (the option {LIMITS[stop]})" if stop in LIMITS else ""
+        causes.append(f"{count / len(episodes):.0%} of the episodes ended by {stop.value}{limit}")
+    calls = [record for each in episodes for record in each.tool_calls]
+    wrong = [record for record in calls if record.failed]
+    if wrong:
+        last = wrong[-1]
+        causes.append(f"{len(wrong)} of {len(calls)} tool calls failed, the last ({last.name}): {last.error}")
+    if not calls and any(each.tools for each in episodes):
+        causes.append("no episode called a tool")
+    return causes
+
+
+def _gave_nothing(episodes: Sequence[Episode]) -> bool:
+    """Whether every reward of a round is 0, and every part of it."""
+    parts = [part for each in episodes for part in (each.reward, *each.reward_parts.values())]
+    steps = [turn.reward for each in episodes for turn in each.turns]
+    return any(part is not None for part in parts) and not any(parts) and not any(steps)

@@ -1,0 +1,99 @@
+"""Which episodes of a round teach, which only vote, and what a long one costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trl.rewards import get_soft_overlong_punishment
+
+from gymnast.envs import Episode
+from gymnast.trainer import GRPOTrainer
+
+from .buttons import Gradients, ScriptedGenerator, call_ids, make_trainer
+from .inspecting import KeepsBatches, step_logs
+
+
+@pytest.mark.parametrize("treatment", ["teach", "mask", "leave"])
+def test_each_stop_reason_has_its_treatment(treatment: str, tmp_path: Path) -> None:
+    """Episodes that look in their only turn are cut, and rewarded with 3 instead of 1."""
+    generator = ScriptedGenerator(lambda request: call_ids("look" if request.seed % 2 else "left"))
+    episodes: list[Episode] = []
+
+    def looked(episodes: list[Episode], **columns: Any) -> list[float]:
+        return [3.0 * (each.tool_calls[0].name == "look") for each in episodes]
+
+    class Keeps(KeepsBatches):
+        def on_episodes(self, played: Any) -> None:
+            episodes.extend(played)
+
+    truncated = {"max_turns": treatment, "max_tokens": "leave"}  # no episode ends by max_tokens
+    options: dict[str, Any] = {"truncated": truncated, "max_turns": 1, "scale_rewards": "none"}
+    trainer = make_trainer(tmp_path, Keeps, generator=generator, reward_funcs=looked, **options)
+    trainer.train()
+    [batch] = trainer.batches  # type: ignore[attr-defined]
+    rewards: dict[str, list[float]] = {}
+    for each in episodes:
+        if treatment != "leave" or not each.stop.is_truncation:
+            assert each.reward is not None
+            rewards.setdefault(each.spec.group, []).append(each.reward)
+    expected = [
+        each.reward - sum(rewards[each.spec.group]) / len(rewards[each.spec.group])
+        for each in episodes
+        if each.reward is not None and (treatment == "teach" or not each.stop.is_truncation)
+    ]
+    assert 0 < step_logs(trainer)[0]["stop/max_turns"] < 1
+    if treatment == "leave":  # the episodes that are left have equal rewards
+        assert not batch["mask"].any()
+    else:
+        advantages = batch["advantages"].flatten().unique().tolist()
+        assert sorted({*advantages} - {0.0}) == pytest.approx(sorted({*expected} - {0.0}))
+        assert len(batch["mask"]) == len([each for each in expected if each])
+
+
+@pytest.mark.parametrize("treatment", ["mask", "leave"])
+def test_a_round_of_truncated_episodes_teaches_nothing(
+    treatment: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = Gradients()
+    trainer = make_trainer(
+        tmp_path,
+        generator=ScriptedGenerator(lambda request: call_ids("look")),
+        reward_funcs=lambda episodes, **columns: [float(index) for index in range(len(episodes))],
+        truncated=treatment,
+        callbacks=[kept],
+    )
+    trainer.train()
+    assert step_logs(trainer)[0]["rounds/skipped"] == 1
+    assert all(not gradient.any() for gradient in kept.steps[0].values())
+    assert f"8 of 8 episodes ended by max_turns, and the option `truncated` says '{treatment}'" in caplog.text
+
+
+def test_a_round_that_the_correction_rejects_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The scripted log-probabilities are far from the model's."""
+    generator = ScriptedGenerator(lambda request: call_ids("look" if request.seed % 2 else "left"))
+    trainer = make_trainer(tmp_path, generator=generator, correction="geometric_mask")
+    trainer.train()
+    assert "so it is skipped: the correction rejected 100% of the sequences" in caplog.text
+
+
+def test_the_reward_falls_in_the_last_tokens_of_the_limit(tmp_path: Path) -> None:
+    """As TRL's reward function of the same formula says."""
+    episodes: list[Episode] = []
+
+    class Keeps(GRPOTrainer):
+        def on_episodes(self, played: Any) -> None:
+            episodes.extend(played)
+
+    options: dict[str, Any] = {"overlong_buffer": 30, "overlong_penalty": 0.5, "max_completion_length": 40}
+    trainer = make_trainer(tmp_path, Keeps, **options)
+    trainer.train()
+    lengths = [each.trace.completion_ids for each in episodes if each.trace is not None]
+    expected = get_soft_overlong_punishment(40, 30)(completion_ids=lengths)
+    assert len({*expected}) > 1
+    assert [each.reward_parts["overlong_penalty"] for each in episodes] == pytest.approx([0.5 * x for x in expected])
+    rewards = [sum(part or 0.0 for part in each.reward_parts.values()) for each in episodes]
+    assert [each.reward for each in episodes] == pytest.approx(rewards)
+    mean = step_logs(trainer)[0]["rewards/overlong_penalty/mean"]
+    assert mean == pytest.approx(0.5 * sum(expected) / len(expected))

@@ -1,0 +1,40 @@
+"""The soft penalty for episodes that come close to their token limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...envs.episode import Episode
+
+PART = "overlong_penalty"
+"""The name of the penalty among an episode's `reward_parts`."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class OverlongPenalty:
+    """Makes the reward fall linearly in the last tokens before the limit.
+
+    The soft overlong punishment of DAPO (Yu et al. 2025, arXiv 2503.14476, equation 13), times `overlong_penalty`.
+    """
+
+    max_completion_length: int
+    overlong_buffer: int
+    """Tokens before the limit in which the reward falls; 0: there is no penalty."""
+    overlong_penalty: float
+    """What an episode loses that reaches the limit."""
+
+    def of(self, length: int) -> float:
+        """The reward of an episode that has so many tokens after its prompt, tool results included; at most 0."""
+        over = length - (self.max_completion_length - self.overlong_buffer)
+        return -self.overlong_penalty * min(1.0, max(0.0, over / self.overlong_buffer))
+
+    def charge(self, episodes: Iterable[Episode]) -> None:
+        """Add the penalty to the reward of each episode that has a reward and did not fail."""
+        if not self.overlong_buffer:
+            return
+        for episode in episodes:
+            if episode.reward is not None and episode.trace is not None and not episode.stop.is_failure:
+                penalty = self.of(len(episode.trace.completion_ids))
+                episode.reward += penalty
+                episode.reward_parts[PART] = penalty
