@@ -13,11 +13,11 @@ ARGS ?=
 
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGES = sandbox envs trainer
-BENCHMARKS = $(filter-out benchmarks/_% benchmarks/sandbox.py benchmarks/rollout.py benchmarks/update.py,$(wildcard benchmarks/*.py))
+BENCHMARKS = $(filter-out benchmarks/_% benchmarks/sandbox.py benchmarks/rollout.py benchmarks/update.py benchmarks/gpu.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train train-code test test-vllm soak lint format bench bench-rollout bench-sandbox bench-update clean distclean
+.PHONY: help train train-code test test-vllm soak lint format bench bench-rollout bench-sandbox bench-update gpu-kit clean distclean
 
 help:
 	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]       train the calculator agent from scratch"
@@ -27,10 +27,11 @@ help:
 	@echo "make test-vllm [ARGS=...]                                  run the tests that need vLLM, in .venv-vllm"
 	@echo "make lint                                                  ruff check, ruff format --check, pyright"
 	@echo "make format                                                let ruff rewrite the files"
-	@echo "make bench [ARGS=...]                                      run benchmarks/*.py, but for the three below"
+	@echo "make bench [ARGS=...]                                      run benchmarks/*.py, but for the longer ones"
 	@echo "make bench-rollout [ARGS=...]                              rollouts against their targets, and beside TRL"
 	@echo "make bench-sandbox [ARGS=...]                              the sandbox beside its peers, which go into .venv-peers"
 	@echo "make bench-update [ARGS=...]                               an optimiser step against its targets, beside TRL's"
+	@echo "make gpu-kit [ARGS=...]                                    pack the measurements of a GPU for a machine without a network"
 	@echo "make clean                                                 remove caches and build folders"
 	@echo "make distclean                                             remove .venv as well"
 	@echo "PYTHON=python3.12 (any of 3.11 to 3.13) chooses the interpreter that .venv is made from."
@@ -86,8 +87,12 @@ bench-sandbox: $(VENV)/.examples
 bench-update: $(VENV)/.dev
 	@$(BIN)/python benchmarks/update.py $(ARGS)
 
+# The other machine takes the measurements with `gpu-kit/run all`; on this one it is `python benchmarks/gpu.py all`.
+gpu-kit: $(VENV)/.examples
+	@$(BIN)/python benchmarks/gpu_parts/make_kit.py $(ARGS)
+
 clean:
-	@rm -rf .links build dist ./*.egg-info .pytest_cache .ruff_cache .hypothesis
+	@rm -rf gpu-kit .links build dist ./*.egg-info .pytest_cache .ruff_cache .hypothesis
 	@for folder in $(PACKAGES) tests examples benchmarks; do \
 	  test ! -d $$folder || find $$folder -name __pycache__ -prune -exec rm -rf {} +; done
 

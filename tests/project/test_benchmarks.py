@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,3 +22,16 @@ def test_the_rollout_benchmark_prints_its_table_and_draws_its_picture(tmp_path: 
     assert "targets met" in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
     assert list(tmp_path.iterdir()) == [picture]
+
+
+def test_measurements_of_a_gpu_run_small_on_a_cpu_and_finished_ones_are_kept(tmp_path: Path) -> None:
+    results = tmp_path / "gpu.json"
+    program = ROOT / "benchmarks" / "gpu.py"
+    command = [sys.executable, str(program), "update/0.1B", "--small", "--output", str(results)]
+    first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    assert first.returncode == 0, first.stdout + first.stderr
+    values = json.loads(results.read_text())
+    assert values["update/0.1B/here"]["loss"] == pytest.approx(values["update/0.1B/plain"]["loss"], rel=1e-2)
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    assert again.stdout.count("done before") == 2
+    assert json.loads(results.read_text()) == values

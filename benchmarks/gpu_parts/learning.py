@@ -1,0 +1,69 @@
+"""A learning curve: the calculator's tiny model, trained on this machine's device.
+
+    python benchmarks/gpu_parts/learning.py --algorithm grpo|rloo [--small]
+
+prints one line of JSON: success on held-out tasks before and after, seconds, and the reward of each step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from models import DEVICE, described
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+import calculator
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algorithm", choices=["grpo", "rloo"], required=True)
+    parser.add_argument("--small", action="store_true")
+    arguments = parser.parse_args()
+    trainer_class, config_class = calculator.ALGORITHMS[arguments.algorithm]
+    model, tokenizer = calculator.tiny_model(1, Console(stderr=True))
+    tasks = calculator.held_out_tasks(1)[: 16 if arguments.small else None]
+    with tempfile.TemporaryDirectory() as folder:
+        config = config_class(
+            output_dir=folder,
+            seed=1,
+            max_steps=2 if arguments.small else 160,
+            learning_rate=2e-4,
+            lr_scheduler_type="linear",
+            per_device_train_batch_size=16 if arguments.small else 128,
+            max_completion_length=128,
+            epsilon_high=0.28,
+            beta=0.0,
+            max_turns=4,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=DEVICE == "cpu",
+        )
+        trainer = trainer_class(
+            model=model,
+            environment=calculator.Calculator(),
+            args=config,
+            train_dataset=calculator.training_tasks(1),
+            processing_class=tokenizer,
+        )
+        before = calculator.success(trainer.rollout(tasks))
+        started = time.perf_counter()
+        trainer.train()
+        seconds = time.perf_counter() - started
+        after = calculator.success(trainer.rollout(tasks))
+    rewards = [round(each["reward"], 4) for each in trainer.state.log_history if "reward" in each]
+    values = {"success_before": before, "success_after": after, "seconds": seconds, "rewards": rewards}
+    print(json.dumps(described(values)))
+
+
+if __name__ == "__main__":
+    main()
