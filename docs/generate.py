@@ -2,7 +2,8 @@
 
     python docs/generate.py
 
-docs/training.md has the options, from the configuration's own help texts. docs/families.md has what works with each
+docs/training.md has the options, from the configuration's own help texts. docs/from_trl.md has the names of TRL that
+gymnast lacks, from the table behind its error messages. docs/families.md has what works with each
 chat template, from `tests/chat/family_matrix.py`, which tries it. A test fails when a page and the code differ.
 """
 
@@ -15,8 +16,10 @@ from pathlib import Path
 
 from gymnast.trainer import GRPOConfig, RLOOConfig
 from gymnast.trainer.config import AgentConfig
+from gymnast.trainer.trl_names import TRL_NAMES
 
 PAGE = Path(__file__).with_name("training.md")
+TRL_PAGE = Path(__file__).with_name("from_trl.md")
 FAMILIES_PAGE = Path(__file__).with_name("families.md")
 
 
@@ -49,6 +52,12 @@ def with_table(page: str) -> str:
     return _filled(page, "options", options_table())
 
 
+def with_trl_names(page: str) -> str:
+    """The page for people from TRL with the table between its two markers."""
+    rows = [("In TRL", "Here"), ("---", "---"), *((f"`{name}`", advice) for name, advice in TRL_NAMES.items())]
+    return _filled(page, "names", "".join(f"| {' | '.join(row)} |\n" for row in rows))
+
+
 def with_families(page: str, matrix: str, original: str) -> str:
     """The page of model families with its two tables between their markers."""
     return _filled(_filled(page, "matrix", matrix), "original families", original)
@@ -68,6 +77,7 @@ def main() -> None:
     from tests.chat.family_matrix import matrix, original_table
 
     PAGE.write_text(with_table(PAGE.read_text()))
+    TRL_PAGE.write_text(with_trl_names(TRL_PAGE.read_text()))
     FAMILIES_PAGE.write_text(with_families(FAMILIES_PAGE.read_text(), matrix(), original_table()))
 
 

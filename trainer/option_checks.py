@@ -13,9 +13,11 @@ from transformers import TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
 
 from .generator_choice import GENERATORS
+from .inherited_options import LOADER_OPTIONS, REFUSED, WITHOUT_EFFECT
 from .learning.advantages import Scale
 from .learning.losses import LOSSES
 from .rollout.token_policy import OVERLONG_PROMPT_ERRORS
+from .trl_names import TRL_NAMES
 
 CHOICES: dict[str, Collection[str]] = {
     "generator": GENERATORS,
@@ -34,114 +36,71 @@ RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
         (
             *("num_iterations", "num_generations_eval", "steps_per_generation", "generation_batch_size"),
             *("max_concurrency", "generation_rows", "max_tokens_per_batch"),
+            *("per_device_train_batch_size", "gradient_accumulation_steps", "save_total_limit"),
         ),
     ),
     "at least 0": (
         lambda n: n >= 0,
-        ("beta", "epsilon_high", "log_episodes_steps", "overlong_buffer", "overlong_penalty"),
+        (
+            *("beta", "epsilon_high", "eval_temperature", "log_episodes_steps", "overlong_buffer", "overlong_penalty"),
+            *("learning_rate", "weight_decay", "max_grad_norm", "eval_delay", "seed", "data_seed"),
+        ),
     ),
-    "positive": (lambda n: 0 < n < math.inf, ("temperature", "vllm_server_timeout", *_SAPO)),
-    "positive, or -1 (num_train_epochs decides)": (lambda n: n != 0, ("max_steps",)),
+    "positive": (
+        lambda n: 0 < n < math.inf,
+        (
+            *("temperature", "delta", "vllm_server_timeout", *_SAPO),
+            *("num_train_epochs", "logging_steps", "eval_steps", "save_steps"),
+        ),
+    ),
+    "positive, or -1 (num_train_epochs decides)": (lambda n: n == -1 or n > 0, ("max_steps",)),
     "in [0, 1]": (lambda n: 0 <= n <= 1, ("max_failure_rate",)),
     "in [0, 1)": (lambda n: 0 <= n < 1, ("epsilon",)),
     "in (0, 1]": (lambda n: 0 < n <= 1, ("vllm_gpu_memory_utilization",)),
     "a port, or 0 for any free one": (lambda n: 0 <= n < 1 << 16, ("vllm_group_port",)),
 }
-"""The ranges of numbers, with the test and the options of each. Sampling, budgets and limits check their own."""
+"""The ranges of numbers, with the test and the options of each. Sampling, budgets and limits check their own.
 
-WITHOUT_EFFECT = frozenset(
-    {
-        # Episodes are played by the engine, not by a data loader, and not in batches of a fixed size.
-        *("per_device_eval_batch_size", "train_sampling_strategy", "length_column_name", "dataloader_drop_last"),
-        *("dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_persistent_workers"),
-        *("dataloader_multiprocessing_context", "dataloader_in_order", "dataloader_pin_memory"),
-        # There are no labels and no predictions.
-        *("label_names", "label_smoothing_factor", "prediction_loss_only", "include_for_metrics", "do_predict"),
-        *("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object", "batch_eval_metrics"),
-        # Always so: generation needs the cache and training does not, and `dapo` counts the tokens of all processes.
-        *("use_cache", "average_tokens_across_devices"),
-    }
-)
-"""Options of `TrainingArguments` that mean nothing here; setting one warns."""
-
-_SHARDED = "sharded weights are not supported yet: a checkpoint, a weight transfer and a sampler all read whole weights"
-
-REFUSED = {
-    "auto_find_batch_size": "a smaller batch would tear groups apart",
-    "bf16_full_eval": "evaluation plays episodes with the weights in training; use bf16=True",
-    "fp16_full_eval": "evaluation plays episodes with the weights in training; use fp16=True",
-    "neftune_noise_alpha": "with noise in its embeddings the model is another one than the one that sampled",
-    "ignore_data_skip": "resuming skips no batch: it goes on at the next round at once",
-    "fsdp": _SHARDED,
-    "deepspeed": _SHARDED,
-    "parallelism_config": _SHARDED,
-}
-"""Options of `TrainingArguments` that would break training, and why; setting one is an error."""
-
-_GENERATOR = "choose with generator='vllm' (in this process) or generator='vllm-server'"
-_WRAP = "wrap the model before you pass it: model=peft.get_peft_model(model, config)"
-_ENVIRONMENT = "pass environment=..., a class with @tool methods"
-
-TRL_NAMES = {
-    "peft_config": _WRAP,
-    "tokenizer": "it is called processing_class",
-    "environment_factory": _ENVIRONMENT,
-    "tools": _ENVIRONMENT,
-    "rollout_func": _ENVIRONMENT,
-    "compute_metrics": "environments report metrics in self.metrics, and reward_funcs see whole episodes",
-    "reward_processing_classes": "a reward function has a tokenizer of its own",
-    "reward_weights": "it is an option: args=GRPOConfig(reward_weights=[...])",
-    "data_collator": "there is nothing to collate: episodes become batches here",
-    "use_vllm": _GENERATOR,
-    "vllm_mode": _GENERATOR,
-    "vllm_server_base_url": "give vllm_server_urls=['http://...']",
-    "vllm_server_host": "give vllm_server_urls=['http://host:port']",
-    "vllm_server_port": "give vllm_server_urls=['http://host:port']",
-    "vllm_tensor_parallel_size": "give generator='vllm-server', and --tensor-parallel-size to the servers",
-    "vllm_max_model_length": "it is called max_model_len",
-    "log_completions": "give log_episodes_steps=n: whole episodes go to episodes.jsonl",
-    "max_prompt_length": "prompts are never cut: give max_model_len, and overlong_prompts='drop'",
-    "max_tool_calling_iterations": "give max_turns, or max_tool_calls",
-    "importance_sampling_level": "it follows from loss_type: 'gspo' and 'rloo' have one ratio for each sequence",
-    "repetition_penalty": "samples would come from another distribution than the one that is trained",
-    "mask_truncated_completions": "give truncated='mask', or a treatment for each stop reason",
-    "sync_ref_model": "the reference model stays as it was when training began",
-    "scale_advantages": "it is called scale_rewards",
-    "batch_size": "it is called per_device_train_batch_size",
-    "per_device_batch_size": "it is called per_device_train_batch_size",
-    "max_tokens": "it is called max_completion_length",
-    "max_new_tokens": "it is called max_completion_length",
-    "lr": "it is called learning_rate",
-    "config": "it is called args",
-}
-"""Names that TRL users know, with the advice for each."""
+Those of transformers are here where a value that makes no sense would be silent, or fail later with another message.
+"""
 
 
-def unknown_names(owner: str, given: Iterable[str], known: Collection[str]) -> TypeError:
-    """The error for arguments that do not exist, with the names to write instead."""
+def unknown_names(
+    owner: str, given: Iterable[str], known: Collection[str], *, config: type[TrainingArguments] | None = None
+) -> TypeError:
+    """The error for arguments that do not exist, with the names to write instead.
+
+    `config` is a class of options that were perhaps meant: one of them is passed on its own where `args` belongs.
+    """
     hints = []
     known = [name for name in known if name not in WITHOUT_EFFECT and name not in REFUSED]
+    options = {each.name for each in fields(config)} if config is not None else set()
     for name in given:
         near = difflib.get_close_matches(name, known, n=1)
         hint = TRL_NAMES.get(name) or (f"did you mean {near[0]!r}?" if near else "")
+        if config is not None and name in options:
+            hint = f"it is an option: args={config.__name__}({name}=...)"
         hints.append(f"{name!r}" + (f" ({hint})" if hint else ""))
     return TypeError(f"{owner} has no {', '.join(hints)}")
 
 
 def options_without_effect(args: TrainingArguments) -> list[str]:
-    """The options in `WITHOUT_EFFECT` that differ from their default."""
+    """The options in `WITHOUT_EFFECT` that differ from their default, each with the reason."""
     defaults = {
         each.name: each.default if each.default_factory is MISSING else each.default_factory()
         for each in fields(TrainingArguments)
     }
-    changed = [name for name in sorted(WITHOUT_EFFECT) if name in defaults and getattr(args, name) != defaults[name]]
+    changed = [
+        f"{name} ({reason})"
+        for name, reason in WITHOUT_EFFECT.items()
+        if name in defaults and getattr(args, name) != defaults[name]
+    ]
     given: Any = args.accelerator_config or {}
     given = vars(given) if isinstance(given, AcceleratorConfig) else given
     usual = vars(AcceleratorConfig())
-    loader_options = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler")
     if isinstance(given, dict):  # else the path of a JSON file
         changed += [
-            f"accelerator_config.{name}" for name in loader_options if given.get(name, usual[name]) != usual[name]
+            f"accelerator_config.{name}" for name in LOADER_OPTIONS if given.get(name, usual[name]) != usual[name]
         ]
     return changed
 
@@ -150,17 +109,18 @@ _TYPES: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), bool: 
 
 
 def check_values(args: TrainingArguments) -> None:
-    """Check the types, names and ranges of gymnast's own options; transformers checks the others.
+    """Check the types, names and ranges of gymnast's own options, and of those of transformers in `RANGES`.
 
     Raises:
         TypeError: a value has another type, such as 12.5 or "8" for a whole number.
         ValueError: a name is unknown, or a number is out of its range.
     """
-    inherited = {each.name for each in fields(TrainingArguments)}
+    ranged = {name for _, names in RANGES.values() for name in names}
+    others = {each.name for each in fields(TrainingArguments)} - ranged  # transformers checks them
     for name, hint in get_type_hints(type(args)).items():
         parts, value = get_args(hint), getattr(args, name)
         kind = parts[0] if parts[1:] == (NoneType,) else hint
-        if name in inherited or kind not in _TYPES or (value is None and kind is not hint):
+        if name in others or kind not in _TYPES or (value is None and kind is not hint):
             continue
         if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind is not bool):
             raise TypeError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r}")

@@ -86,7 +86,7 @@ class AgentTrainer(InterruptibleTrainer):
     ) -> None:
         if unknown:
             known = inspect.signature(AgentTrainer.__init__).parameters
-            raise unknown_names(type(self).__name__, unknown, known)
+            raise unknown_names(type(self).__name__, unknown, known, config=self.config_class)
         if environment is None:
             raise TypeError(f"{type(self).__name__} needs environment=..., a class with @tool methods")
         check_before_loading(environment, train_dataset, eval_dataset)

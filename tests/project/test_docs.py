@@ -142,11 +142,13 @@ def test_the_example_of_tool_env_runs() -> None:
 # --- the tables ---------------------------------------------------------------------------------------------------
 
 
-def test_the_table_of_options_is_the_dataclasses() -> None:
+def test_the_tables_of_options_are_the_codes() -> None:
     page = (ROOT / "docs" / "training.md").read_text()
     generate = load(ROOT / "docs" / "generate.py")
     assert page == generate.with_table(page), "run: python docs/generate.py"
     assert {"num_generations", "beta", "max_turns", "learning_rate"} <= generate.own_options(GRPOConfig).keys()
+    from_trl = (ROOT / "docs" / "from_trl.md").read_text()
+    assert from_trl == generate.with_trl_names(from_trl), "run: python docs/generate.py"
 
 
 def test_the_table_of_stop_reasons_is_the_enum() -> None:
@@ -172,7 +174,7 @@ def defaults(config: Any) -> dict[str, Any]:
 
 def test_the_table_of_other_defaults_is_complete() -> None:
     ours = {name: (defaults(config), defaults(trl)) for name, config, trl in CONFIGS}
-    table = table_under(ROOT / "docs" / "training.md", "These defaults differ")
+    table = table_under(ROOT / "docs" / "from_trl.md", "These defaults differ")
     said: dict[str, dict[str, str]] = {name: {} for name in ours}
     for line in table.splitlines()[2:]:
         option, *cells = [cell.strip() for cell in line.split("|")[1:4]]

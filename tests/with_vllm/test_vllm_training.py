@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from peft import LoraConfig, get_peft_model
 
-from gymnast.envs import Episode
+from gymnast.envs import ConfigurationError, Episode
 from gymnast.trainer import AgentTrainer, GRPOTrainer, RLOOTrainer
 from gymnast.trainer.vllm.in_process import VLLMGenerator
 
@@ -70,6 +70,11 @@ def test_training_with_vllm_in_process(
     assert max(logs["sampling/sampling_logp_difference/max"] for logs in logged) < TOLERANCE
     assert metrics["eval_episodes/played"] == 16
     assert all(logs["tokens/cached"] > 0 for logs in logged)
+
+
+def test_options_of_the_engine_reach_vllm(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no_such_option"):
+        make_trainer(tmp_path, generator="vllm", vllm_engine_kwargs={"no_such_option": 1})
 
 
 def test_vllm_and_transformers_give_the_same_log_probabilities(tmp_path: Path, trainers: list[AgentTrainer]) -> None:

@@ -1,0 +1,87 @@
+"""Every option of `transformers.TrainingArguments`, in one of three lists: read, without effect, or refused.
+
+A test fails when transformers has an option that is in none of them.
+"""
+
+from __future__ import annotations
+
+READ = frozenset(
+    {
+        # Batches, steps and the optimiser.
+        *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps"),
+        *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "max_grad_norm"),
+        *("optim", "optim_args", "optim_target_modules", "weight_decay"),
+        *("adam_beta1", "adam_beta2", "adam_epsilon"),
+        # Precision, memory and speed.
+        *("bf16", "fp16", "tf32", "gradient_checkpointing", "gradient_checkpointing_kwargs"),
+        *("torch_compile", "torch_compile_backend", "torch_compile_mode", "torch_empty_cache_steps"),
+        *("use_liger_kernel", "liger_kernel_config", "use_cpu", "accelerator_config", "full_determinism"),
+        # Logs.
+        *("logging_strategy", "logging_steps", "logging_first_step", "logging_nan_inf_filter", "log_on_each_node"),
+        *("log_level", "log_level_replica", "disable_tqdm", "include_num_input_tokens_seen", "skip_memory_metrics"),
+        *("report_to", "run_name", "project", "debug"),
+        *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+        # Evaluation and checkpoints.
+        *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "output_dir"),
+        *("save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_on_each_node"),
+        *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "enable_jit_checkpoint"),
+        "restore_callback_states_from_checkpoint",
+        *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),
+        "hub_revision",
+        # Several processes.
+        *("ddp_backend", "ddp_timeout", "ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers"),
+        "ddp_static_graph",
+        # Read by gymnast itself: the seeds of tasks and episodes; and True is an error (`option_checks.check_refused`).
+        *("seed", "data_seed", "remove_unused_columns"),
+    }
+)
+"""Options that do here what transformers documents; most are read by `transformers.Trainer`."""
+
+_NO_LOADER = "episodes are played by the engine, not by a data loader"
+_NO_LABELS = "there are no labels and no predictions"
+_SCRIPT = "transformers leaves it to your own script, and so does gymnast"
+
+WITHOUT_EFFECT = {
+    **dict.fromkeys(
+        (
+            *("dataloader_drop_last", "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_in_order"),
+            *("dataloader_persistent_workers", "dataloader_multiprocessing_context", "dataloader_pin_memory"),
+            *("train_sampling_strategy", "length_column_name"),
+        ),
+        _NO_LOADER,
+    ),
+    **dict.fromkeys(
+        (
+            *("label_names", "label_smoothing_factor", "prediction_loss_only", "include_for_metrics"),
+            *("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object", "batch_eval_metrics"),
+        ),
+        _NO_LABELS,
+    ),
+    "per_device_eval_batch_size": "evaluation plays all its episodes at once, max_concurrency of them at a time",
+    "use_cache": "generation always has the cache, and training never",
+    "average_tokens_across_devices": "a loss always counts the tokens of all processes",
+    "do_train": f"{_SCRIPT}: call trainer.train()",
+    "do_eval": f"{_SCRIPT}: eval_strategy decides when training evaluates",
+    "do_predict": _NO_LABELS,
+    "resume_from_checkpoint": f"{_SCRIPT}: call trainer.train(resume_from_checkpoint=...)",
+    "local_rank": "the launcher's environment variables decide",
+}
+"""Options that mean nothing here, and why; setting one warns."""
+
+LOADER_OPTIONS = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler", "non_blocking")
+"""Options inside `accelerator_config` that concern data loaders; setting one warns, too."""
+
+_SHARDED = "sharded weights are not supported yet: a checkpoint, a weight transfer and a sampler all read whole weights"
+
+REFUSED = {
+    "auto_find_batch_size": "a smaller batch would tear groups apart",
+    "bf16_full_eval": "evaluation plays episodes with the weights in training; use bf16=True",
+    "fp16_full_eval": "evaluation plays episodes with the weights in training; use fp16=True",
+    "neftune_noise_alpha": "with noise in its embeddings the model is another one than the one that sampled",
+    "ignore_data_skip": "resuming skips no batch: it goes on at the next round at once",
+    "fsdp": _SHARDED,
+    "fsdp_config": _SHARDED,
+    "deepspeed": _SHARDED,
+    "parallelism_config": _SHARDED,
+}
+"""Options that would break training, and why; setting one is an error."""

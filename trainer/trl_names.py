@@ -1,0 +1,95 @@
+"""TRL_NAMES: options and arguments that TRL has and gymnast lacks, each with the advice for people who come from TRL.
+
+A test compares the table with TRL's signatures, and docs/from_trl.md shows it.
+"""
+
+from __future__ import annotations
+
+_GENERATOR = "choose with generator='vllm' (in this process) or generator='vllm-server'"
+_SERVERS = "give vllm_server_urls=['http://host:port']"
+_ENVIRONMENT = "pass environment=..., a class with @tool methods"
+_CORRECTION = "give correction=..., one of trainer.CORRECTIONS"
+_EPISODES = "give log_episodes_steps=n: whole episodes go to episodes.jsonl"
+_OTHER_DISTRIBUTION = "samples would come from another distribution than the one that is trained"
+_ENTROPY = "the loss has no entropy term; keep exploration up with epsilon_high or temperature"
+_REFERENCE = "the reference model stays as it was when training began"
+_VESPO = "VESPO is not here; loss_type is one of trainer.LOSSES"
+_BATCHING = "the generator batches requests itself; generation_rows limits a batch"
+
+TRL_NAMES = {
+    # The model.
+    "trust_remote_code": "give model_init_kwargs={'trust_remote_code': True}",
+    "peft_config": "wrap the model before you pass it: model=peft.get_peft_model(model, config)",
+    "quantization_config": "give model_init_kwargs={'quantization_config': ...}",
+    "disable_dropout": "set the rates to 0 in the model's config; a warning names those that are not",
+    "cast_lm_head_to_fp32": "log-probabilities are computed in float32 anyway, and the head in the model's precision",
+    "router_aux_loss_coef": "the load-balancing loss of a mixture of experts is not added",
+    "ds3_gather_for_generation": "DeepSpeed is not supported yet",
+    # Environments, rewards and data.
+    "environment_factory": _ENVIRONMENT,
+    "tools": _ENVIRONMENT,
+    "rollout_func": _ENVIRONMENT,
+    "max_tool_calling_iterations": "give max_turns, or max_tool_calls",
+    "max_prompt_length": "prompts are never cut: give max_model_len, and overlong_prompts='drop'",
+    "reward_processing_classes": "a reward function has a tokenizer of its own",
+    "reward_clip_range": "clip in the environment or in the reward function",
+    "multi_objective_aggregation": "rewards are added up with reward_weights, then normalised by scale_rewards",
+    "compute_metrics": "environments report metrics in self.metrics, and reward_funcs see whole episodes",
+    "data_collator": "there is nothing to collate: episodes become batches here",
+    "pad_to_multiple_of": "rows of similar length share a batch, and are padded to its longest",
+    # Sampling and generation.
+    "use_vllm": _GENERATOR,
+    "vllm_mode": _GENERATOR,
+    "vllm_server_base_url": _SERVERS,
+    "vllm_server_host": _SERVERS,
+    "vllm_server_port": _SERVERS,
+    "vllm_tensor_parallel_size": "give generator='vllm-server', and --tensor-parallel-size to the servers",
+    "vllm_max_model_length": "it is called max_model_len",
+    "vllm_model_impl": "give vllm_engine_kwargs={'model_impl': ...}, or --model-impl to the servers",
+    "vllm_structured_outputs_regex": _OTHER_DISTRIBUTION,
+    "generation_kwargs": "give temperature, top_p, top_k and min_p",
+    "repetition_penalty": _OTHER_DISTRIBUTION,
+    "cache_implementation": "the generator has its own cache",
+    "use_transformers_continuous_batching": _BATCHING,
+    "use_transformers_paged": _BATCHING,
+    "transformers_continuous_batching_config": _BATCHING,
+    # The objective.
+    "importance_sampling_level": "it follows from loss_type: 'gspo' and 'rloo' have one ratio for each sequence",
+    "vllm_importance_sampling_correction": f"{_CORRECTION}; 'none' switches it off",
+    "vllm_importance_sampling_mode": _CORRECTION,
+    "vllm_importance_sampling_clip_max": "it is called correction_max",
+    "vllm_importance_sampling_cap": "it is called correction_max",
+    "vllm_importance_sampling_clip_min": "it is called correction_min",
+    "off_policy_mask_threshold": "correction='geometric_mask' leaves out sequences that are too far from the policy",
+    "mask_truncated_completions": "give truncated='mask', or a treatment for each stop reason",
+    "scale_advantages": "it is called scale_rewards",
+    "sync_ref_model": _REFERENCE,
+    "ref_model_mixup_alpha": _REFERENCE,
+    "ref_model_sync_steps": _REFERENCE,
+    "top_entropy_quantile": _ENTROPY,
+    "entropy_coef": _ENTROPY,
+    "use_adaptive_entropy": _ENTROPY,
+    "entropy_coef_min": _ENTROPY,
+    "entropy_coef_max": _ENTROPY,
+    "entropy_coef_delta": _ENTROPY,
+    "entropy_target": _ENTROPY,
+    "vespo_k_pos": _VESPO,
+    "vespo_k_neg": _VESPO,
+    "vespo_lambda_pos": _VESPO,
+    "vespo_lambda_neg": _VESPO,
+    # Records.
+    "log_completions": _EPISODES,
+    "log_completions_hub_repo": _EPISODES,
+    "log_unique_prompts": _EPISODES,
+    "log_multimodal": _EPISODES,
+    "num_completions_to_print": _EPISODES,
+    # Names that people try, though TRL has them no more or never had.
+    "tokenizer": "it is called processing_class",
+    "config": "it is called args",
+    "batch_size": "it is called per_device_train_batch_size",
+    "per_device_batch_size": "it is called per_device_train_batch_size",
+    "max_tokens": "it is called max_completion_length",
+    "max_new_tokens": "it is called max_completion_length",
+    "lr": "it is called learning_rate",
+}
+"""The advice that the error for an unknown name gives."""
