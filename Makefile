@@ -13,7 +13,7 @@ ARGS ?=
 
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGES = sandbox envs trainer
-BENCHMARKS = $(filter-out benchmarks/_% benchmarks/sandbox.py benchmarks/rollout.py benchmarks/update.py benchmarks/gpu.py,$(wildcard benchmarks/*.py))
+BENCHMARKS = benchmarks.formats benchmarks.rollout.engine benchmarks.sandbox.pool
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -27,7 +27,7 @@ help:
 	@echo "make test-vllm [ARGS=...]                                  run the tests that need vLLM, in .venv-vllm"
 	@echo "make lint                                                  ruff check, ruff format --check, pyright"
 	@echo "make format                                                let ruff rewrite the files"
-	@echo "make bench [ARGS=...]                                      run benchmarks/*.py, but for the longer ones"
+	@echo "make bench [ARGS=...]                                      the formats, the engine and the pool"
 	@echo "make bench-rollout [ARGS=...]                              rollouts against their targets, and beside TRL"
 	@echo "make bench-sandbox [ARGS=...]                              the sandbox beside its peers, which go into .venv-peers"
 	@echo "make bench-update [ARGS=...]                               an optimiser step against its targets, beside TRL's"
@@ -53,9 +53,9 @@ test-vllm: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp)
 	@$(VLLM)/bin/python -m pytest tests/with_vllm $(ARGS)
 
 # Five minutes, or ARGS="--seconds 60". Needs a Docker engine on this machine, and root, as it stops the engine for
-# moments, for all its users; `python benchmarks/_soak.py` does not.
+# moments, for all its users; `python -m benchmarks.soak` does not.
 soak: $(VENV)/.examples
-	@$(BIN)/python benchmarks/_soak.py --stop-engine --seed $(SEED) $(ARGS)
+	@$(BIN)/python -m benchmarks.soak --stop-engine --seed $(SEED) $(ARGS)
 
 # Type checkers do not follow the editable install, so they see the packages through links. All three checks report.
 lint: $(VENV)/.dev
@@ -71,21 +71,20 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-# A benchmark compares with peers, hence the development tools. The sandbox's has a target of its own.
+# Benchmarks compare with peers, hence the development tools. Those below have targets of their own.
 bench: $(VENV)/.dev
-	@test -n "$(BENCHMARKS)" || echo "make bench: there is no benchmarks/*.py yet"
-	@set -e; for program in $(BENCHMARKS); do echo "== $$program"; $(BIN)/python "$$program" $(ARGS); done
+	@set -e; for module in $(BENCHMARKS); do echo "== $$module"; $(BIN)/python -m $$module $(ARGS); done
 
 bench-rollout: $(VENV)/.dev $(filter .venv-vllm/.stamp,$(VLLM)/.stamp)
-	@$(BIN)/python benchmarks/rollout.py --vllm $(VLLM)/bin/python $(ARGS)
+	@$(BIN)/python -m benchmarks.rollout --vllm $(VLLM)/bin/python $(ARGS)
 
 # Needs a Docker engine; about six minutes, or ARGS="--peers none".
 bench-sandbox: $(VENV)/.examples
-	@$(BIN)/python benchmarks/sandbox.py $(ARGS)
+	@$(BIN)/python -m benchmarks.sandbox $(ARGS)
 
 # About ten minutes, or ARGS=--quick.
 bench-update: $(VENV)/.dev
-	@$(BIN)/python benchmarks/update.py $(ARGS)
+	@$(BIN)/python -m benchmarks.update $(ARGS)
 
 # The other machine takes the measurements with `gpu-kit/run all`; on this one it is `python benchmarks/gpu.py all`.
 gpu-kit: $(VENV)/.examples

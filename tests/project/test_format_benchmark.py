@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 from gymnast.trainer import FORMATS
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_benchmark_prints_its_table(tmp_path: Path) -> None:
-    command = [sys.executable, str(BENCHMARKS / "formats.py"), "--quick", "--vllm", "none"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    command = [sys.executable, "-m", "benchmarks.formats", "--quick", "--vllm", "none"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in FORMATS:
         assert f"reading an answer: {name}, us" in done.stdout
@@ -23,7 +25,7 @@ def test_the_benchmark_prints_its_table(tmp_path: Path) -> None:
 
 
 def test_every_format_met_its_target_when_it_was_measured() -> None:
-    recorded = json.loads((BENCHMARKS / "results" / "formats.json").read_text())["figures"]
+    recorded = json.loads((ROOT / "benchmarks" / "results" / "formats.json").read_text())["figures"]
     reading = {each["name"].removeprefix("reading an answer: "): each for each in recorded if each["target"]}
     assert reading.keys() <= FORMATS.keys()
     assert len(reading) > 20

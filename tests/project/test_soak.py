@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_short_soak_finds_nothing_wrong(image: str) -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "_soak.py"), "--seconds", "20", "--seed", "7"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    command = [sys.executable, "-m", "benchmarks.soak", "--seconds", "20", "--seed", "7"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the engine is left alone" in done.stdout
     assert "no call was late, and nothing is left" in done.stdout

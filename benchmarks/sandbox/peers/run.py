@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from _figures import Values
-from _sandbox_processes import ChildError, left_after_kill, output_of
-
+from ...figures import Values
+from ..processes import ChildError, left_after_kill, output_of
 from .drivers import POOLS
 from .install import IMAGE, PeerError, environment, image, version
 

@@ -1,6 +1,6 @@
 """One optimiser step of one trainer, in a process of its own, so that its peak of memory is its own.
 
-    python benchmarks/_update_child.py ours|trl --vocabulary N --without-spread SHARE [--max-tokens N]
+    python benchmarks/update/one_step.py ours|trl --vocabulary N --without-spread SHARE [--max-tokens N]
 
 prints one line of JSON: seconds and processor seconds of each step, megabytes at the peak beyond those before the first
 step, and the loss and the gradient norm of the first step.

@@ -1,6 +1,6 @@
 """Times one thing about one peer; runs in the peer's virtual environment, started by `run.py`.
 
-    python benchmarks/_peers/measure.py PEER PART IMAGE [--quick]
+    python benchmarks/sandbox/peers/measure.py PEER PART IMAGE [--quick]
 
 prints one line of JSON when it is done; PART "owner" prints a line when its box is up, and waits to be killed.
 """

@@ -1,7 +1,7 @@
 """Measures rollouts against their targets and beside TRL's GRPOTrainer with the same model, tasks, tools and budgets.
 
-    python benchmarks/rollout.py
-    python benchmarks/rollout.py --quick               small samples, to see that all works; writes no results
+    python -m benchmarks.rollout
+    python -m benchmarks.rollout --quick               small samples, to see that all works; writes no results
 
 prints a table, writes benchmarks/results/rollout.json and draws docs/timeline.png. It takes about four minutes on two
 cores. Only TRL's generation is timed, from the prompts to the last token, tools included.
@@ -25,17 +25,19 @@ from typing import Any
 
 import torch
 import transformers
-from _figures import Figure, Values, entry, print_table, rounded
-from _rollout_work import LookUp, blocking_look_up, latencies, rows, warmed_up_model
-from _timeline import Timeline, WatchedGenerator, draw
-from engine import token_bookkeeping
 
 from gymnast.envs import Episode, Message, RolloutEngine, ScriptedPolicy, ToolEnv, tool, tool_call
 from gymnast.trainer import GRPOConfig, GRPOTrainer
 
-RESULTS = Path(__file__).parent / "results" / "rollout.json"
-VLLM = Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"
-PICTURE = Path(__file__).parents[1] / "docs" / "timeline.png"
+from ..figures import Figure, Values, entry, print_table, rounded
+from .engine import token_bookkeeping
+from .timeline import Timeline, WatchedGenerator, draw
+from .work import LookUp, blocking_look_up, latencies, rows, warmed_up_model
+
+RESULTS = Path(__file__).parents[1] / "results" / "rollout.json"
+ROOT = Path(__file__).resolve().parents[2]
+VLLM = ROOT / ".venv-vllm" / "bin" / "python"
+PICTURE = ROOT / "docs" / "timeline.png"
 EPISODES, GROUP, MAX_TOKENS = 64, 8, 128
 TURN_SECONDS = 0.02  # of the scripted policy
 HUNG_SECONDS = 3.0  # after which the hung tool is given up
@@ -124,8 +126,8 @@ def with_vllm(ours: Values, folder: str, python: str, *, quick: bool) -> None:
         ours |= dict.fromkeys(keys, f"not measured: there is no Python at {python!r}")
         return
     episodes = 16 if quick else EPISODES
-    program = Path(__file__).with_name("_rollout_vllm.py")
-    done = subprocess.run([python, program, folder, str(episodes)], capture_output=True, text=True, timeout=600)
+    command = [python, "-m", "benchmarks.rollout.with_vllm", folder, str(episodes)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     if done.returncode:
         ours |= dict.fromkeys(keys, f"failed: {done.stderr.strip().splitlines()[-1:]}")
         return
@@ -143,7 +145,7 @@ def with_vllm(ours: Values, folder: str, python: str, *, quick: bool) -> None:
 
 def beside_trl(ours: Values, theirs: Values, model: Any, tokenizer: Any, *, quick: bool) -> dict[str, Timeline]:
     """The same episodes here and there; what each of them was doing when."""
-    import _rollout_trl
+    from . import with_trl
 
     episodes = 16 if quick else EPISODES
     timeline = Timeline()
@@ -157,7 +159,7 @@ def beside_trl(ours: Values, theirs: Values, model: Any, tokenizer: Any, *, quic
             args=GRPOConfig(
                 output_dir=folder,
                 max_completion_length=MAX_TOKENS,
-                max_turns=_rollout_trl.TURNS,
+                max_turns=with_trl.TURNS,
                 seed=1,
                 use_cpu=True,
                 report_to="none",
@@ -172,7 +174,7 @@ def beside_trl(ours: Values, theirs: Values, model: Any, tokenizer: Any, *, quic
         generator.close()
     assert not any(episode.failure for episode in played), next(e.failure for e in played if e.failure)
     assert timeline.count("generation") == sum(len(episode.turns) for episode in played)
-    other = _rollout_trl.play(model, tokenizer, episodes=episodes, group=GROUP, max_tokens=MAX_TOKENS, seed=1)
+    other = with_trl.play(model, tokenizer, episodes=episodes, group=GROUP, max_tokens=MAX_TOKENS, seed=1)
     assert other.count("tool") > 0, "TRL called no tool: there is nothing to compare"
     ours |= {
         "episodes": episodes / timeline.seconds,

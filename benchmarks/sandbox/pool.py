@@ -1,6 +1,6 @@
 """What a pool's scheduler costs the event loop that it shares with a trainer, with boxes that cost nothing.
 
-    python benchmarks/pool.py [--quick]
+    python -m benchmarks.sandbox.pool [--quick]
 
 plays four times as many episodes as there are boxes, all at once; an episode holds its box for 0 to 8 seconds. It
 prints a table and writes benchmarks/results/pool.json. It fails if the scheduler takes more than 1 % of the wall time.
@@ -24,7 +24,7 @@ from gymnast.sandbox import ExecutorPool, ScriptedExecutor
 from gymnast.sandbox.pool.boxes import Boxes
 from gymnast.sandbox.pool.scheduler import Scheduler
 
-RESULTS = Path(__file__).parent / "results" / "pool.json"
+RESULTS = Path(__file__).parents[1] / "results" / "pool.json"
 SIZES = (64, 128, 256)
 EPISODE_SECONDS = 8.0  # at most
 TARGET = 1.0  # percent of the wall time

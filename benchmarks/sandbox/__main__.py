@@ -1,8 +1,8 @@
 """The sandbox against its targets, and beside its peers on the same machine.
 
-    python benchmarks/sandbox.py
-    python benchmarks/sandbox.py --peers none          ourselves only
-    python benchmarks/sandbox.py --peers smolagents --quick
+    python -m benchmarks.sandbox
+    python -m benchmarks.sandbox --peers none          ourselves only
+    python -m benchmarks.sandbox --peers smolagents --quick
 
 prints a table and writes benchmarks/results/sandbox.json. It needs a Docker engine and takes about six minutes on two
 cores. The peers are installed from the package registry into .venv-peers, once; what could not be installed or run is
@@ -27,15 +27,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from _figures import Figure, Values, entry, print_table, rounded
-from _peers.install import REQUIREMENTS
-from _peers.run import measure_peers
-from _sandbox_ours import MEASUREMENTS
-
 from gymnast.sandbox import Engine, EngineError, ImageError
 from gymnast.sandbox.docker.images import build_if_changed
 
-RESULTS = Path(__file__).parent / "results" / "sandbox.json"
+from ..figures import Figure, Values, entry, print_table, rounded
+from .measurements import MEASUREMENTS
+from .peers.install import REQUIREMENTS
+from .peers.run import measure_peers
+
+RESULTS = Path(__file__).parents[1] / "results" / "sandbox.json"
 
 
 FIGURES = (

@@ -1,6 +1,6 @@
 """Measures the cost of the engine, the token bookkeeping and the generator, without the model itself.
 
-    python benchmarks/engine.py
+    python -m benchmarks.rollout.engine
 
 prints a table and writes benchmarks/results/engine.json. It takes about a minute on two cores.
 """
@@ -38,7 +38,7 @@ from gymnast.trainer import (
 from gymnast.trainer.assembly import make_schedule
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 
-RESULTS = Path(__file__).parent / "results" / "engine.json"
+RESULTS = Path(__file__).parents[1] / "results" / "engine.json"
 TURNS = 8
 ROW = {"question": "What is 1 plus 2?", "answer": 3}
 

@@ -1,6 +1,6 @@
 """The formats benchmark's work with vLLM, as a program of its own: vLLM has a virtual environment of its own.
 
-    python benchmarks/_formats_vllm.py
+    python benchmarks/formats/vllm_parsers.py
 
 reads what to measure from the standard input and prints one JSON object, the last line of its output: for each format
 the microseconds for one text, or why there is no number. A parser is made for each text, as vLLM does for a request.

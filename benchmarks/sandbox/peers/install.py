@@ -12,7 +12,7 @@ from typing import Any
 
 from gymnast.sandbox import DEFAULT_IMAGE
 
-FOLDER = Path(__file__).resolve().parents[2] / ".venv-peers"
+FOLDER = Path(__file__).resolve().parents[3] / ".venv-peers"
 
 REQUIREMENTS = {
     "smolagents": ["smolagents[docker]~=1.26"],

@@ -1,6 +1,6 @@
 """One optimiser step beside TRL's: the same model of 30 M parameters, the same 32 episodes, the same losses.
 
-    python benchmarks/update.py [--quick]
+    python -m benchmarks.update [--quick]
 
 70 % of the completions' tokens are tool results. Each step is taken in a process of its own, ours and TRL's in turn. It
 prints a table and writes benchmarks/results/update.json. It fails if losses or gradients differ, or a target is missed.
@@ -19,10 +19,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from _update_child import EPISODES, HIDDEN
+from .one_step import EPISODES, HIDDEN
 
-RESULTS = Path(__file__).parent / "results" / "update.json"
-CHILD = Path(__file__).with_name("_update_child.py")
+RESULTS = Path(__file__).parents[1] / "results" / "update.json"
+CHILD = Path(__file__).with_name("one_step.py")
 TIME_TARGETS = {0.0: 0.5, 0.6: 0.25}  # of TRL's, for each share of groups without spread
 MEMORY_TARGET = 0.5  # of TRL's
 MAX_TOKENS = 1200

@@ -9,17 +9,16 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-
-from _figures import Values
-from _left_behind import LeftBehind, containers_of, own_containers
-from _sandbox_child import BOXES
-from _sandbox_echo import echo_rate, echo_seconds, start_seconds
-from _sandbox_processes import left_after_kill, output_of
 
 from gymnast.sandbox import DockerExecutor, Engine, Executor, ExecutorPool
 
-CHILD = [sys.executable, str(Path(__file__).with_name("_sandbox_child.py"))]
+from ..figures import Values
+from .child import BOXES
+from .echo import echo_rate, echo_seconds, start_seconds
+from .left_behind import LeftBehind, containers_of, own_containers
+from .processes import left_after_kill, output_of
+
+CHILD = [sys.executable, "-m", "benchmarks.sandbox.child"]
 CHILD_SECONDS = 90.0
 COUNT = "counter += 1\ncounter"
 

@@ -1,7 +1,7 @@
 """Two measurements of the sandbox benchmark that need a process of their own: its memory, and what it leaves behind.
 
-python benchmarks/_sandbox_child.py flood    500 MB of output; prints what this process needed, as JSON
-python benchmarks/_sandbox_child.py owner    prints a line when its boxes are up, and waits to be killed
+python -m benchmarks.sandbox.child flood    500 MB of output; prints what this process needed, as JSON
+python -m benchmarks.sandbox.child owner    prints a line when its boxes are up, and waits to be killed
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import contextlib
 import json
 import sys
 
-from _peers.memory import growth_in_mb
-
 from gymnast.sandbox import DockerExecutor, Engine
+
+from .peers.memory import growth_in_mb
 
 FLOOD_MB = 500
 FLOOD = f'import sys\nfor _ in range({FLOOD_MB}):\n    sys.stdout.write(("x" * 99 + "\\n") * 10_000)\n'

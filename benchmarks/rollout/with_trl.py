@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any
 
 import datasets
-from _rollout_work import blocking_look_up, latencies, rows
-from _timeline import EPISODE, Timeline
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_template
+
+from .timeline import EPISODE, Timeline
+from .work import blocking_look_up, latencies, rows
 
 TURNS = 4
 

@@ -10,8 +10,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO
 
+ROOT = Path(__file__).resolve().parents[2]
 GRACE = 2.0  # seconds that boxes have to go after their owner was killed
 
 
@@ -61,7 +63,13 @@ def left_after_kill(command: list[str], seconds: float, boxes: int, count: Calla
 def _started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, stdin=subprocess.DEVNULL
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+            cwd=ROOT,  # `python -m benchmarks...` finds its module there
         )
         try:
             yield process, errors

@@ -1,9 +1,9 @@
 """Trains the calculator agent for three seeds with both trainers, one after the other.
 
-    python benchmarks/_learning.py
+    python -m benchmarks.learning.calculator
 
 prints a table and writes benchmarks/results/learning.json. It takes about 20 minutes on two cores, so `make bench`
-leaves it out (the Makefile skips names that begin with an underscore).
+leaves it out.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = Path(__file__).parent / "results" / "learning.json"
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = Path(__file__).parents[1] / "results" / "learning.json"
 COLUMNS = {
     "success_before": "start",
     "success_after": "end",

@@ -1,6 +1,6 @@
 """The rollout benchmark's work with vLLM, as a program of its own: vLLM has a virtual environment of its own.
 
-    python benchmarks/_rollout_vllm.py MODEL_FOLDER EPISODES
+    python -m benchmarks.rollout.with_vllm MODEL_FOLDER EPISODES
 
 prints one JSON object; the last line of its output.
 """
@@ -13,11 +13,12 @@ import tempfile
 import time
 from typing import Any
 
-from _rollout_work import THINGS, blocking_look_up, latencies, rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gymnast.envs import Environment, Episode, Message, ToolEnv
 from gymnast.trainer import GRPOConfig, GRPOTrainer
+
+from .work import THINGS, blocking_look_up, latencies, rows
 
 GROUP, MAX_TOKENS, TURNS = 8, 128, 4
 QUESTION = " ".join(f"Go on: tell me more of the {thing}, and of what you found there." for thing in THINGS[:3])

@@ -1,7 +1,7 @@
 """Random faults against a pool of sandboxes, for minutes: nothing may hang, and nothing may be left.
 
-    python benchmarks/_soak.py --seconds 300 --seed 1
-    python benchmarks/_soak.py --seconds 300 --seed 1 --stop-engine
+    python -m benchmarks.soak --seconds 300 --seed 1
+    python -m benchmarks.soak --seconds 300 --seed 1 --stop-engine
 
 Episodes lease boxes from one pool and run code that loops, crashes, floods, forks, fills memory and disks, tampers with
 its channel, and is cancelled; meanwhile containers are killed, removed and paused. With --stop-engine this machine's
@@ -24,10 +24,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from _left_behind import LeftBehind, own_containers
-from _soak_engine import StoppableEngine
-from _soak_faults import BASH, PYTHON, TRACES
-
 from gymnast.sandbox import (
     DockerExecutor,
     Engine,
@@ -39,6 +35,10 @@ from gymnast.sandbox import (
     SandboxError,
     build_image,
 )
+
+from ..sandbox.left_behind import LeftBehind, own_containers
+from .engine import StoppableEngine
+from .faults import BASH, PYTHON, TRACES
 
 LIMITS = Limits(memory="96m", workspace="16m", tmp="8m", shm="4m", pids=48, grace=0.3, max_output="64k")
 SLACK = 22.0  # seconds that a call may take beyond its timeout: grace, patience and help, a stopped engine

@@ -1,8 +1,8 @@
 """Measures tool-call formats: reading an answer (beside other parsers), recognition, and the tokens of a tool's result.
 
-    python benchmarks/formats.py
-    python benchmarks/formats.py --quick          small samples, to see that all works; writes no results
-    python benchmarks/formats.py --vllm none      without vLLM's parsers
+    python -m benchmarks.formats
+    python -m benchmarks.formats --quick          small samples, to see that all works; writes no results
+    python -m benchmarks.formats --vllm none      without vLLM's parsers
 
 prints a table and writes benchmarks/results/formats.json. It takes less than a minute on two cores. An answer is about
 200 tokens of text and one call. No text is read twice in a row, so no cache helps.
@@ -11,41 +11,36 @@ prints a table and writes benchmarks/results/formats.json. It takes less than a 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import transformers
-from _figures import Figure, Values, entry, print_table, rounded
 
 from gymnast.envs import Message
 from gymnast.trainer import FORMATS, recognise_tool_format
 from gymnast.trainer.tiny import make_tiny_tokenizer
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # the texts and templates of the families are the tests'
-families, outcomes, cases, texts_of, writers = (
-    import_module(f"tests.{each}")
-    for each in (
-        "chat.families",
-        "tool_calls.parser_outcomes",
-        "tool_calls.parser_cases",
-        "tool_calls.parser_families",
-        "tool_calls.writers",
-    )
-)
+# The texts and templates of the families are the tests'.
+from tests.chat import families
+from tests.tool_calls import parser_cases as cases
+from tests.tool_calls import parser_families as texts_of
+from tests.tool_calls import parser_outcomes as outcomes
+from tests.tool_calls import writers
 
-RESULTS = Path(__file__).parent / "results" / "formats.json"
+from ..figures import Figure, Values, entry, print_table, rounded
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = Path(__file__).parents[1] / "results" / "formats.json"
 VLLM = ROOT / ".venv-vllm" / "bin" / "python"
 WORDS = "I look at what is known of the place first, and then I ask for the weather of the days that are left. "
 CHARACTERS = 700  # about 180 tokens of English, and 20 for the call
@@ -162,7 +157,7 @@ def with_transformers(answers: dict[str, list[str]], rounds: int) -> Values:
             values[name] = ABSENT
             continue
         family = texts_of.FAMILIES[name]
-        tokenizer.response_template = getattr(import_module("trl.chat_template_utils"), templates[name])
+        tokenizer.response_template = getattr(importlib.import_module("trl.chat_template_utils"), templates[name])
         read = partial(tokenizer.parse_response, prefix=family.prefix, tools=cases.TOOLS)
         whole = [f"{text}{family.end}" for text in texts]
         assert len(read(whole[0])["tool_calls"]) == 1, name
@@ -185,7 +180,7 @@ def with_vllm(answers: dict[str, list[str]], rounds: int, python: str) -> Values
             if name in parsers
         },
     }
-    program = Path(__file__).with_name("_formats_vllm.py")
+    program = Path(__file__).with_name("vllm_parsers.py")
     done = subprocess.run([python, program], input=json.dumps(work), capture_output=True, text=True, timeout=300)
     if done.returncode:
         return dict.fromkeys(answers, f"failed: {done.stderr.strip().splitlines()[-1:]}")
