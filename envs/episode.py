@@ -1,7 +1,7 @@
 """The record of an episode: its messages, its reward, the reason of its end, and its exact tokens.
 
 - `EpisodeSpec`: which episode to play.
-- `TokenTrace`: the tokens of an episode, append-only.
+- `TokenTrace`: tokens of an episode, append-only. An episode has several if its history was rewritten.
 - `ToolCallRecord`, `Turn`, `Failure`, `Episode`: the record of what happened.
 """
 
@@ -33,9 +33,10 @@ class EpisodeSpec:
 
 @dataclass(kw_only=True, slots=True)
 class TokenTrace:
-    """The exact tokens of an episode. The three lists of the completion have the same length T by construction.
+    """Exact tokens of an episode. The three lists of the completion have the same length T by construction.
 
-    A completion only ever grows, by tokens that the model sampled or by tokens of an observation.
+    A completion only ever grows, by tokens that the model sampled or by tokens of an observation. If the history is
+    rewritten, a new trace begins, whose prompt is the new history.
     """
 
     prompt_ids: list[int]
@@ -125,7 +126,7 @@ def _encodable(value: Any) -> Any:
     return value
 
 
-Stage = Literal["create", "reset", "policy", "step", "grade", "reward", "close"]
+Stage = Literal["create", "reset", "policy", "compact", "step", "grade", "reward", "close"]
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -182,7 +183,7 @@ class Episode:
     reward_parts: dict[str, float | None] = field(default_factory=dict)  # "environment", and each reward function
     metrics: dict[str, float] = field(default_factory=dict)  # numbers that the environment reports
     report: dict[str, Any] = field(default_factory=dict)  # `Environment.report`, such as the checks of a `CodeEnv`
-    trace: TokenTrace | None = None  # None for a policy without tokens
+    traces: list[TokenTrace] = field(default_factory=list)  # more than one if the history was rewritten; see there
     attempts: int = 1  # how often the episode was played; this is the record of the last time
     retried: list[Failure] = field(default_factory=list)  # failures of earlier attempts and calls of reward functions
     seconds: float = 0.0
@@ -211,6 +212,11 @@ class Episode:
     def environment_reward(self) -> float:
         """The sum of the environment's rewards."""
         return sum(turn.reward for turn in self.turns)
+
+    @property
+    def num_sampled(self) -> int:
+        """The number of tokens that the model sampled, over all traces; 0 for a policy without tokens."""
+        return sum(trace.num_sampled for trace in self.traces)
 
     @property
     def tool_calls(self) -> list[ToolCallRecord]:

@@ -32,15 +32,15 @@ class Conversation(Protocol):
     """One episode's dialogue: `act` and `observe` alternate, beginning with `act`."""
 
     @property
-    def trace(self) -> TokenTrace | None:
-        """The exact tokens so far; None for a policy that does not know them."""
+    def traces(self) -> list[TokenTrace]:
+        """The exact tokens so far; the list grows if the history is rewritten. Empty if the policy knows no tokens."""
         ...
 
     async def act(self) -> Act:
         """The next answer."""
         ...
 
-    def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
+    async def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
         """Add the environment's new messages; return a reason if no budget is left to answer them.
 
         `last`: the episode is over, so the messages are cut to fit and no answer follows.
@@ -105,13 +105,12 @@ class ScriptedPolicy:
 
 
 class _ScriptedConversation:
-    trace = None
-
     def __init__(self, script: Script, delay: float, messages: list[Message]) -> None:
         self._script = script
         self._delay = delay
         self._messages = messages
         self._turns = itertools.count()
+        self.traces: list[TokenTrace] = []
 
     async def act(self) -> Act:
         if self._delay:
@@ -133,6 +132,6 @@ class _ScriptedConversation:
             )
         return self._script[turn]
 
-    def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
+    async def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
         self._messages.extend(messages)
         return None

@@ -175,7 +175,10 @@ def _arguments(function: RewardFunction, episodes: Sequence[Episode]) -> dict[st
     arguments: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in columns}
     arguments["prompts"] = [episode.prompt for episode in episodes]
     arguments["completions"] = [episode.completion for episode in episodes]
-    arguments["completion_ids"] = [episode.trace.completion_ids if episode.trace else None for episode in episodes]
+    arguments["completion_ids"] = [
+        [token for trace in episode.traces for token in trace.completion_ids] if episode.traces else None
+        for episode in episodes
+    ]
     arguments["episodes"] = list(episodes)
     parameters = inspect.signature(function).parameters
     return {name: values for name, values in arguments.items() if name in parameters or _takes_all(parameters)}

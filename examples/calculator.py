@@ -116,7 +116,7 @@ def held_out_tasks(seed: int) -> list[dict[str, Any]]:
 def evaluate(trainer: AgentTrainer, tasks: list[dict[str, Any]]) -> tuple[float, float, int]:
     """Success on these tasks at temperature 1 and 0, and the number of tokens that drifted."""
     sampled, greedy = (trainer.rollout(tasks, temperature=temperature) for temperature in (1.0, 0.0))
-    drift = sum(episode.trace.drift for episode in sampled + greedy if episode.trace is not None)
+    drift = sum(trace.drift for episode in sampled + greedy for trace in episode.traces)
     return success(sampled), success(greedy), drift
 
 

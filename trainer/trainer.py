@@ -27,7 +27,7 @@ from .interrupt import InterruptibleTrainer
 from .learning.groups import has_spread
 from .learning.losses import StepCounts
 from .learning.objective import objective
-from .learning.samples import Batch, MicroBatch, Sample
+from .learning.samples import Batch, EpisodeSamples, MicroBatch
 from .option_checks import unknown_names
 from .records.alarms import MismatchAlarm, NoSpreadAlarm
 from .records.metrics import Metrics, episode_metrics, weighted_metrics
@@ -144,17 +144,16 @@ class AgentTrainer(InterruptibleTrainer):
             raise asyncio.CancelledError
         played = self._round_player(rows, index)
         self.on_episodes(played.episodes)
-        samples, metrics = self.scorer(played.groups)
-        self._watch(played, samples, rejected=metrics.get("mismatch/rejected", 0.0))
-        metrics |= played.metrics | {"rounds/skipped": float(not samples)}
+        scored, metrics = self.scorer(played.groups)
+        self._watch(played, scored, rejected=metrics.get("mismatch/rejected", 0.0))
+        metrics |= played.metrics | {"rounds/skipped": float(not scored)}
         self._metrics.add(metrics | {"time/rollout": time.perf_counter() - started})
         for weight, part in weighted_metrics(played.episodes, self.player.environment_of):
             self._metrics.add(part, weight=weight)
-        order = self.schedule.batch_order(index, len(samples))
-        samples = [samples[place] for place in order]
-        return Round(index, samples, **self._cutting)
+        order = self.schedule.batch_order(index, len(scored))
+        return Round(index, [scored[place] for place in order], **self._cutting)
 
-    def _watch(self, played: PlayedRound, samples: Sequence[Sample], *, rejected: float) -> None:
+    def _watch(self, played: PlayedRound, samples: Sequence[EpisodeSamples], *, rejected: float) -> None:
         """Warn of lost episodes, and of rounds that teach nothing."""
         episodes = played.episodes
         failed, spread = sum(each.failure is not None for each in episodes), sum(map(has_spread, played.groups))

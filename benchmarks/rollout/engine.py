@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import transformers
 
-from gymnast.envs import Calculator, RolloutEngine, ScriptedPolicy, ToolEnv, group_specs, tool, tool_call
+from gymnast.envs import Calculator, Message, RolloutEngine, ScriptedPolicy, ToolEnv, group_specs, tool, tool_call
 from gymnast.trainer import (
     FORMATS,
     ChatFormat,
@@ -198,7 +198,8 @@ def token_bookkeeping() -> list[Result]:
             started = time.perf_counter()
             act = await talk.act()
             [call] = act.message["tool_calls"]  # type: ignore[typeddict-item]
-            talk.observe([{"role": "tool", "name": "add", "tool_call_id": call["id"], "content": "3"}], last=False)  # type: ignore[typeddict-item]
+            result: Message = {"role": "tool", "name": "add", "tool_call_id": call["id"], "content": "3"}  # type: ignore[typeddict-item]
+            await talk.observe([result], last=False)
             seconds.append(time.perf_counter() - started)
         return seconds
 

@@ -99,7 +99,9 @@ def ours(model: Qwen3ForCausalLM, samples: Sequence[Sample], max_tokens: int | N
         max_tokens_per_batch=max_tokens,
     )
     settings, head = config.learning_settings, OutputHead.of(model)
-    batches = [Batch.of(part, settings, pad_id=PAD) for part in split_evenly(samples, EPISODES // ROWS)]
+    batches = [
+        Batch.of(part, settings, pad_id=PAD) for part in split_evenly([[each] for each in samples], EPISODES // ROWS)
+    ]
     counts = StepCounts(
         loss_tokens=sum(each.loss_tokens for each in batches),
         sequences=sum(each.sequences for each in batches),

@@ -30,8 +30,8 @@ class Broken(Exception):
 class at_stage:  # read as `with at_stage("step"):`
     """Turns every exception in the block into `Broken`, `SystemExit` included: user code must not end training.
 
-    Only a cancellation of this task passes unchanged. It is a class because each turn enters it three times, and a
-    generator-based context manager is slower.
+    Only a cancellation of this task passes unchanged, and a `Broken`, whose stage is known. It is a class because each
+    turn enters it three times, and a generator-based context manager is slower.
     """
 
     __slots__ = ("_stage",)
@@ -42,7 +42,7 @@ class at_stage:  # read as `with at_stage("step"):`
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None or isinstance(error, GeneratorExit):
+        if error is None or isinstance(error, GeneratorExit | Broken):
             return
         if isinstance(error, asyncio.CancelledError) and being_cancelled():
             return

@@ -158,7 +158,7 @@ class _EpisodeLoop:
             episode.tools = self.core.tool_schemas() if isinstance(self.core, Environment) else []
         with at_stage("policy"):
             conversation = self.policy.begin(spec, episode.prompt, episode.tools)
-            episode.trace = conversation.trace
+            episode.traces = conversation.traces
         return conversation
 
     async def turn(self, conversation: Conversation) -> StopReason | None:
@@ -181,7 +181,8 @@ class _EpisodeLoop:
                 return act.stop
             stop = await self._step(turn) or self._limit() or act.stop
         with at_stage("policy"):
-            budget = conversation.observe(turn.observation, last=stop is not None)
+            observing = conversation.observe(turn.observation, last=stop is not None)
+            budget = await self._timed("observe() of the policy, or compact(), did not finish", observing)
         return stop or budget
 
     async def _step(self, turn: Turn) -> StopReason | None:

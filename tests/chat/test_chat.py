@@ -264,14 +264,15 @@ def test_the_beginning_of_sequence_token_comes_once() -> None:
 def test_fit_observation_cuts_with_a_marker() -> None:
     chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE))
     long: Message = {**RESULT, "content": "abc" * 1000}
-    ids = chat.fit_observation([long, RESULT], ended_by=chat.end_id, last=False, max_tokens=150)
+    ids, shown = chat.fit_observation([long, RESULT], ended_by=chat.end_id, last=False, max_tokens=150)
     text = text_of(chat, ids)
     assert 120 < len(ids) <= 150
     assert "characters cut ...]" in text
+    assert str(shown[0].get("content")) in text
     assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
     whole = chat.observation_ids([long], ended_by=chat.end_id, last=False)
-    assert chat.fit_observation([long], ended_by=chat.end_id, last=False, max_tokens=len(whole)) == whole
-    least = chat.fit_observation([long], ended_by=chat.end_id, last=False, max_tokens=1)
+    assert chat.fit_observation([long], ended_by=chat.end_id, last=False, max_tokens=len(whole))[0] == whole
+    least, _ = chat.fit_observation([long], ended_by=chat.end_id, last=False, max_tokens=1)
     assert "abc" not in text_of(chat, least)
     assert text_of(chat, least).endswith("<|im_end|>\n<|im_start|>assistant\n")
 

@@ -78,9 +78,8 @@ def test_episodes_are_played_and_learned_from(stem: str, tmp_path: Path) -> None
         generator=scripted(ChatFormat(tokenizer, tool_format=TEMPLATES[stem], end_token_ids=ends)),
     )
     for episode in trainer.player.play_rows(rows, count=4):
-        trace = episode.trace
+        [trace] = episode.traces
         assert episode.stop is StopReason.FINAL_ANSWER, episode.failure
-        assert trace is not None
         assert trace.drift == 0
         assert [turn.num_tokens for turn in episode.turns] == [sum(run) for run in runs(trace.mask)]
         calls = [call for turn in episode.turns for call in turn.message.get("tool_calls", [])]

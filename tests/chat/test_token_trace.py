@@ -97,8 +97,7 @@ async def play(
 ) -> tuple[Episode, TokenTrace]:
     engine = RolloutEngine(environment, policy(generator, budgets), limits=EpisodeLimits(**limits), on_failure="raise")
     [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))
-    trace = episode.trace
-    assert trace is not None
+    [trace] = episode.traces
     check(trace, generator, budgets)
     return episode, trace
 
@@ -152,8 +151,8 @@ async def test_an_engine_that_saw_another_prompt_fails_the_episode_and_is_counte
     assert episode.failure is not None
     assert episode.failure.type == "TokenDriftError"
     assert "saw another prompt than it was sent" in episode.failure.message
-    assert episode.trace is not None
-    assert episode_metrics([episode])["tokens/drift"] == episode.trace.drift > 0
+    [trace] = episode.traces
+    assert episode_metrics([episode])["tokens/drift"] == trace.drift > 0
 
 
 async def test_the_engine_saw_what_was_sent() -> None:
@@ -198,8 +197,7 @@ async def test_final_answer_ends_one_episode_and_the_others_go_on() -> None:
     assert (first.stop, second.stop) == (StopReason.FINAL_ANSWER, StopReason.FINAL_ANSWER)
     assert (len(first.turns), len(second.turns)) == (1, 3)
     assert counts == {0: 1, 1: 3}
-    assert first.trace is not None
-    assert masked_text(first.trace).endswith("right\n</tool_response><|im_end|>\n")
+    assert masked_text(first.traces[0]).endswith("right\n</tool_response><|im_end|>\n")
 
 
 @pytest.mark.parametrize("room", [0, 1, 3, 8, 20, 60])
@@ -334,8 +332,8 @@ async def test_every_end_of_turn_token_counts() -> None:
     engine = RolloutEngine(Calculator, TokenPolicy(ended, Other(), sampling=Sampling(), budgets=LARGE))
     [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))
     assert episode.stop is StopReason.FINAL_ANSWER
-    assert episode.trace is not None
-    assert tokenizer().eos_token_id not in episode.trace.completion_ids[: len(spelled(ADD)) + 3]  # none is supplied
+    [trace] = episode.traces
+    assert tokenizer().eos_token_id not in trace.completion_ids[: len(spelled(ADD)) + 3]  # none is supplied
     assert "<|endoftext|>" not in str(episode.turns[0].message)
 
 
@@ -398,9 +396,9 @@ async def test_whole_episodes_with_a_real_model_do_not_drift() -> None:
     finally:
         generator.close()
     for episode in episodes:
-        assert episode.trace is not None
-        assert episode.trace.drift == 0
-        assert len(episode.trace.completion_ids) == len(episode.trace.mask) == len(episode.trace.logprobs) <= 80
-        assert episode.trace.num_sampled == sum(turn.num_tokens for turn in episode.turns)
-    assert len({tuple(episode.trace.completion_ids) for episode in episodes if episode.trace}) > 8
+        [trace] = episode.traces
+        assert trace.drift == 0
+        assert len(trace.completion_ids) == len(trace.mask) == len(trace.logprobs) <= 80
+        assert trace.num_sampled == sum(turn.num_tokens for turn in episode.turns)
+    assert len({tuple(episode.traces[0].completion_ids) for episode in episodes}) > 8
     assert all(1 <= request.max_tokens <= 30 for request in requests)

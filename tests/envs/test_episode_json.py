@@ -32,9 +32,10 @@ from .episodes import ANSWER, Log, Probe, play_one, specs
 
 async def test_an_episode_survives_json() -> None:
     episode = await play_one(Calculator(), [tool_calls(("add", {"a": 1, "b": 2}), ("no", {})), ANSWER])
-    episode.trace = TokenTrace(prompt_ids=[1, 2])
-    episode.trace.append_sampled([3, 4], [-0.5, float("-inf")])
-    episode.trace.append_observation([5])
+    episode.traces = [TokenTrace(prompt_ids=[1, 2]), TokenTrace(prompt_ids=[6])]
+    episode.traces[0].append_sampled([3, 4], [-0.5, float("-inf")])
+    episode.traces[0].append_observation([5])
+    episode.traces[1].append_sampled([7], [-0.25])
     episode.metrics["odd"] = float("inf")
     episode.close_failure = Failure.of("close", ValueError("a lone \ud800 surrogate"))
     text = episode.to_json()

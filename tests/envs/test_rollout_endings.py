@@ -77,7 +77,7 @@ async def test_the_record_of_a_whole_episode() -> None:
     assert [schema["function"]["name"] for schema in episode.tools] == ["add", "subtract", "multiply", "final_answer"]
     assert [turn.reward for turn in episode.turns] == [0.0, 1.0]
     assert episode.metrics == {"success": 1.0}
-    assert (episode.attempts, episode.trace, episode.close_failure) == (1, None, None)
+    assert (episode.attempts, episode.traces, episode.close_failure) == (1, [], None)
     assert 0 < sum(turn.environment_seconds for turn in episode.turns) < episode.seconds
 
 

@@ -65,10 +65,9 @@ async def test_an_environment_that_does_not_close_keeps_its_episode(error: BaseE
 class BrokenPolicy:
     """Breaks where it is told to."""
 
-    trace = None
-
     def __init__(self, breaks: str) -> None:
         self.breaks = breaks
+        self.traces: list[Any] = []
 
     def begin(self, spec: EpisodeSpec, messages: Any, tools: Any) -> BrokenPolicy:
         self.maybe_break("begin")
@@ -78,7 +77,7 @@ class BrokenPolicy:
         self.maybe_break("act")
         return Act(message={"role": "robot"} if self.breaks == "message" else say("x"))
 
-    def observe(self, messages: Any, *, last: bool) -> None:
+    async def observe(self, messages: Any, *, last: bool) -> None:
         self.maybe_break("observe")
 
     def maybe_break(self, place: str) -> None:

@@ -19,7 +19,7 @@ from gymnast.trainer import GRPOConfig, RLOOConfig
 from gymnast.trainer.learning.advantages import this_process_only
 from gymnast.trainer.learning.corrections import CORRECTIONS, mismatch_metrics
 from gymnast.trainer.learning.losses import LossInputs, StepCounts, policy_loss
-from gymnast.trainer.learning.samples import Sample
+from gymnast.trainer.learning.samples import samples_of
 from gymnast.trainer.learning.scoring import Scorer
 from gymnast.trainer.records.alarms import MismatchAlarm
 
@@ -132,7 +132,7 @@ def episodes(members: int) -> list[Episode]:
         trace = TokenTrace(prompt_ids=[3, 4])
         ids = torch.randint(3, VOCABULARY, (4,), generator=numbers).tolist()
         trace.append_sampled(ids, [0.0] * 4)
-        made.append(Episode(spec=spec, stop=StopReason.FINAL_ANSWER, reward=float(spec.member**2), trace=trace))
+        made.append(Episode(spec=spec, stop=StopReason.FINAL_ANSWER, reward=float(spec.member**2), traces=[trace]))
     return made
 
 
@@ -145,21 +145,19 @@ def with_exact_logprobs(group: list[Episode]) -> list[Episode]:
     """The episodes, as if the trainer's own model had sampled them."""
     made = scorer("none")
     for episode in group:
-        assert episode.trace is not None
-        [logprobs_T] = made._logprobs(made.model, [Sample.of(episode)])
-        episode.trace.logprobs[:] = logprobs_T.tolist()
+        [logprobs_T] = made._logprobs(made.model, samples_of(episode))
+        episode.traces[0].logprobs[:] = logprobs_T.tolist()
     return group
 
 
 def test_a_rejected_sequence_has_no_vote() -> None:
     group = with_exact_logprobs(episodes(4))
-    assert group[3].trace is not None
-    group[3].trace.logprobs[:] = [value - 0.5 for value in group[3].trace.logprobs]
+    group[3].traces[0].logprobs[:] = [value - 0.5 for value in group[3].traces[0].logprobs]
     kept, metrics = scorer("geometric_mask")([group])
     without, _ = scorer("geometric_mask")([group[:3]])
     assert metrics["mismatch/rejected"] == 0.25
-    assert [each.completion_ids for each in kept] == [each.completion_ids for each in without]
-    for each, other in zip(kept, without, strict=True):
+    assert [each.completion_ids for [each] in kept] == [each.completion_ids for [each] in without]
+    for [each], [other] in zip(kept, without, strict=True):
         assert each.advantages is not None
         assert other.advantages is not None
         assert torch.equal(each.advantages, other.advantages)
@@ -167,8 +165,7 @@ def test_a_rejected_sequence_has_no_vote() -> None:
 
 def test_a_group_of_one_goes_with_those_that_were_rejected() -> None:
     group = with_exact_logprobs(episodes(2))
-    assert group[0].trace is not None
-    group[0].trace.logprobs[:] = [value + 0.5 for value in group[0].trace.logprobs]
+    group[0].traces[0].logprobs[:] = [value + 0.5 for value in group[0].traces[0].logprobs]
     assert scorer("geometric_mask")([group])[0] == []
 
 

@@ -70,9 +70,9 @@ def check_folder(folder: Path, *, algorithm: str, seed: int, steps: int) -> dict
     episodes = [episode for _, episode in read_episodes(folder / "episodes.jsonl")]
     assert len(episodes) % 128 == 0
     for episode in episodes[:128]:
-        assert episode.trace is not None
-        assert len(episode.trace.completion_ids) == len(episode.trace.mask) == len(episode.trace.logprobs)
-        assert 0 < episode.trace.num_sampled < len(episode.trace.mask)
+        [trace] = episode.traces
+        assert len(trace.completion_ids) == len(trace.mask) == len(trace.logprobs)
+        assert 0 < trace.num_sampled < len(trace.mask)
         assert episode.messages[0]["role"] == "user"
         assert episode.reward in (0.0, 1.0)
 

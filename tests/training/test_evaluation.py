@@ -39,8 +39,8 @@ def test_evaluation_does_not_depend_on_what_else_is_played(tmp_path: Path) -> No
         trainer.rollout(ROWS[0])  # type: ignore[arg-type]
     alone = trainer.rollout(ROWS[:1], num_generations=3)
     together = trainer.rollout(ROWS, num_generations=3)
-    tokens = [episode.trace.completion_ids for episode in together if episode.trace is not None]
-    assert [each.trace.completion_ids for each in alone if each.trace is not None] == tokens[:3]
+    tokens = [episode.traces[0].completion_ids for episode in together]
+    assert [each.traces[0].completion_ids for each in alone] == tokens[:3]
 
 
 def test_several_evaluation_sets(tmp_path: Path) -> None:

@@ -218,15 +218,10 @@ def test_a_checkpoint_loads_with_transformers(tmp_path: Path) -> None:
     again = GRPOTrainer(
         model=str(tmp_path / "model"), environment=Buttons(), args=config(tmp_path / "again"), train_dataset=ROWS
     )
-    tokens = [
-        [each.trace.completion_ids for each in player.rollout(ROWS, seed=1) if each.trace is not None]
-        for player in (trainer, again)
-    ]
+    tokens = [[each.traces[0].completion_ids for each in player.rollout(ROWS, seed=1)] for player in (trainer, again)]
     assert tokens[0] == tokens[1]
     assert tokens[0] != [
-        each.trace.completion_ids
-        for each in make_trainer(tmp_path, agent=model()).rollout(ROWS, seed=1)
-        if each.trace is not None
+        each.traces[0].completion_ids for each in make_trainer(tmp_path, agent=model()).rollout(ROWS, seed=1)
     ]
 
 

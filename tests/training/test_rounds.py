@@ -19,7 +19,15 @@ from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.envs.episode import Episode, EpisodeSpec, Failure, TokenTrace, ToolCallRecord, Turn
 from gymnast.trainer import RolloutError
 from gymnast.trainer.learning.groups import form_groups
-from gymnast.trainer.learning.samples import Batch, MicroBatch, Sample, make_micro_batch, micro_batches, split_evenly
+from gymnast.trainer.learning.samples import (
+    Batch,
+    EpisodeSamples,
+    MicroBatch,
+    Sample,
+    make_micro_batch,
+    micro_batches,
+    split_evenly,
+)
 from gymnast.trainer.records.alarms import NoSpreadAlarm
 from gymnast.trainer.rollout.failures import FailureWatch
 from gymnast.trainer.rollout.round import Round
@@ -42,14 +50,14 @@ def trace_of(rng: random.Random, *, sampled: int | None = None) -> TokenTrace:
 
 def episode(spec: EpisodeSpec, *, reward: float | None = 1.0, sampled: int = 3) -> Episode:
     trace = trace_of(random.Random(spec.member), sampled=sampled)
-    return Episode(spec=spec, stop=StopReason.FINAL_ANSWER, reward=reward, trace=trace)
+    return Episode(spec=spec, stop=StopReason.FINAL_ANSWER, reward=reward, traces=[trace])
 
 
 def failed(spec: EpisodeSpec, error: BaseException | None = None) -> Episode:
     try:
         raise error or ValueError("the tool broke")
     except BaseException as caught:
-        return Episode(spec=spec, failure=Failure.of("step", caught), trace=trace_of(random.Random(0)))
+        return Episode(spec=spec, failure=Failure.of("step", caught), traces=[trace_of(random.Random(0))])
 
 
 def specs(groups: int = 2, members: int = 3) -> list[EpisodeSpec]:
@@ -61,13 +69,11 @@ def specs(groups: int = 2, members: int = 3) -> list[EpisodeSpec]:
 
 def test_the_mask_selects_exactly_the_sampled_tokens() -> None:
     rng = random.Random(0)
-    episodes = [Episode(spec=spec, reward=1.0, trace=trace_of(rng)) for spec in specs(5, 4)]
-    batch = make_micro_batch([Sample.of(each) for each in episodes], pad_id=PAD)
+    traces = [trace_of(rng) for _ in range(20)]
+    batch = make_micro_batch([Sample.of(each) for each in traces], pad_id=PAD)
     ids_BL, mask_BT = batch["input_ids"], batch["mask"]
     keep = mask_BT.shape[1]
-    for row, each in enumerate(episodes):
-        trace = each.trace
-        assert trace is not None
+    for row, trace in enumerate(traces):
         sampled = [token for token, mask in zip(trace.completion_ids, trace.mask, strict=True) if mask]
         logprobs = [value for value, mask in zip(trace.logprobs, trace.mask, strict=True) if mask]
         on = mask_BT[row] == 1
@@ -78,7 +84,7 @@ def test_the_mask_selects_exactly_the_sampled_tokens() -> None:
 
 
 def test_rows_are_padded_on_the_right_and_end_with_their_last_sampled_token() -> None:
-    samples = [Sample.of(Episode(spec=spec, trace=trace_of(random.Random(n)))) for n, spec in enumerate(specs(3, 3))]
+    samples = [Sample.of(trace_of(random.Random(n))) for n in range(9)]
     batch = make_micro_batch(samples, pad_id=PAD)
     for row, each in enumerate(samples):
         ids = each.prompt_ids + each.completion_ids
@@ -96,14 +102,14 @@ def test_the_observation_after_the_last_answer_is_trimmed() -> None:
     trace.append_observation([500])
     trace.append_sampled([1002], [-1.0])
     trace.append_observation([501, 502, 503])
-    sample = Sample.of(Episode(spec=specs()[0], trace=trace))
+    sample = Sample.of(trace)
     assert sample.completion_ids == [1000, 1001, 500, 1002]
     assert sample.mask == [1, 1, 0, 1]
     assert sample.sampling_logprobs == [-0.5, -0.25, 0.0, -1.0]
 
 
 def test_logprobs_of_the_training_model_stand_where_their_tokens_do() -> None:
-    samples = [Sample.of(Episode(spec=spec, trace=trace_of(random.Random(n)))) for n, spec in enumerate(specs(2, 3))]
+    samples = [Sample.of(trace_of(random.Random(n))) for n in range(6)]
     for each in samples:
         each.old_logprobs = torch.tensor([float(token) for token in each.completion_ids])
     batch = make_micro_batch(samples, pad_id=PAD)
@@ -169,11 +175,11 @@ def test_samples_without_a_gradient_are_counted_and_not_computed() -> None:
     samples = of_lengths(4, 6, 8)
     for sample, advantage in zip(samples, (0.0, 0.5, 0.0), strict=True):
         sample.advantages = advantage * torch.tensor(sample.mask)
-    batch = Batch.of(samples, SETTINGS, pad_id=PAD)
+    batch = Batch.of([[each] for each in samples], SETTINGS, pad_id=PAD)
     assert [tuple(each["input_ids"].shape) for each in batch.micro_batches] == [(1, 6)]
     assert (batch.loss_tokens, batch.sequences) == (3 + 5 + 7, 3)
     assert batch.micro_batches[0]["batch_loss_tokens"] == 15
-    with_kl = Batch.of(samples, replace(SETTINGS, beta=0.1), pad_id=PAD)
+    with_kl = Batch.of([[each] for each in samples], replace(SETTINGS, beta=0.1), pad_id=PAD)
     assert [tuple(each["input_ids"].shape) for each in with_kl.micro_batches] == [(3, 8)]
 
 
@@ -202,7 +208,7 @@ def test_a_failed_member_leaves_and_a_group_of_one_is_dropped() -> None:
 def test_rows_without_loss_tokens_never_enter_a_baseline() -> None:
     a = specs(1, 4)
     episodes = [episode(a[0], reward=0.0), episode(a[1], sampled=0, reward=5.0), episode(a[2]), episode(a[3])]
-    episodes[3].trace = None
+    episodes[3].traces = []
     groups, dropped = form_groups(episodes)
     assert [[each.spec for each in group] for group in groups] == [[a[0], a[2]]]
     assert dropped == 0
@@ -436,21 +442,22 @@ def test_an_environment_that_changes_its_row_does_not_change_the_data() -> None:
 # Rounds.
 
 
-def sample_of(spec: EpisodeSpec) -> Sample:
+def episode_of(spec: EpisodeSpec) -> EpisodeSamples:
     token = 10 + 10 * spec.task.row["n"] + spec.member
-    return Sample(prompt_ids=[1], completion_ids=[token], mask=[1], sampling_logprobs=[-1.0], advantages=torch.ones(1))
+    ones = torch.ones(1)
+    return [Sample(prompt_ids=[1], completion_ids=[token], mask=[1], sampling_logprobs=[-1.0], advantages=ones)]
 
 
 def test_a_round_is_saved_and_cut_into_batches(tmp_path: Path) -> None:
-    samples = [sample_of(spec) for spec in schedule().specs(rows(6), 0)]
-    made = Round(7, samples, parts=3, settings=SETTINGS, pad_id=PAD)
+    episodes = [episode_of(spec) for spec in schedule().specs(rows(6), 0)]
+    made = Round(7, episodes, parts=3, settings=SETTINGS, pad_id=PAD)
     made.save(tmp_path / "round.pt")
     again = Round.load(tmp_path / "round.pt", parts=3, settings=SETTINGS, pad_id=PAD)
     assert again.index == 7
     for one, other in zip(micro_batches_of(made), micro_batches_of(again), strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
     found = [token for batch in micro_batches_of(made) for token in batch["input_ids"][:, -1].tolist()]
-    assert found == [sample.completion_ids[0] for sample in samples]
+    assert found == [sample.completion_ids[0] for [sample] in episodes]
 
 
 def test_a_round_without_samples_has_batches_that_teach_nothing() -> None:

@@ -89,7 +89,7 @@ def test_the_reward_falls_in_the_last_tokens_of_the_limit(tmp_path: Path) -> Non
     options: dict[str, Any] = {"overlong_buffer": 30, "overlong_penalty": 0.5, "max_completion_length": 40}
     trainer = make_trainer(tmp_path, Keeps, **options)
     trainer.train()
-    lengths = [each.trace.completion_ids for each in episodes if each.trace is not None]
+    lengths = [each.traces[0].completion_ids for each in episodes]
     expected = get_soft_overlong_punishment(40, 30)(completion_ids=lengths)
     assert len({*expected}) > 1
     assert [each.reward_parts["overlong_penalty"] for each in episodes] == pytest.approx([0.5 * x for x in expected])

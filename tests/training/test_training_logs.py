@@ -79,7 +79,7 @@ def test_episodes_are_written_down(tmp_path: Path) -> None:
         assert {episode.reward for episode in episodes} == {0.0, 1.0}
         assert StopReason.FINAL_ANSWER in [episode.stop for episode in episodes]
         assert all(episode.messages[0].get("content") == "Press a button." for episode in episodes)
-        masks = [episode.trace.mask for episode in episodes if episode.trace is not None]
+        masks = [trace.mask for episode in episodes for trace in episode.traces]
         assert len(masks) == 16
         assert all(sum(mask) > 0 for mask in masks)
         assert any(0 in mask for mask in masks)

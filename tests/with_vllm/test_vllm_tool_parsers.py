@@ -432,9 +432,9 @@ async def test_an_episode() -> None:
     assert [[call.name for call in turn.tool_calls] for turn in episode.turns] == [["look"], [], ["left"]]
     [result] = episode.turns[1].observation
     assert "could not be read: vLLM's tool parser 'qwen3_xml'" in str(result.get("content"))
-    assert episode.trace is not None
-    assert episode.trace.drift == 0
-    sampled = [each for each, mask in zip(episode.trace.completion_ids, episode.trace.mask, strict=True) if mask]
+    [trace] = episode.traces
+    assert trace.drift == 0
+    sampled = [each for each, mask in zip(trace.completion_ids, trace.mask, strict=True) if mask]
     assert tokenizer.decode(sampled).count("<function=") == 2
 
 

@@ -82,10 +82,9 @@ def test_vllm_and_transformers_give_the_same_log_probabilities(tmp_path: Path, t
     trainers += [make_trainer(tmp_path, generator=name) for name in ("vllm", "transformers")]
     ours, theirs = (trainer.rollout(ROWS, temperature=0.0) for trainer in trainers)
     for mine, other in zip(ours, theirs, strict=True):
-        assert mine.trace is not None
-        assert other.trace is not None
-        assert mine.trace.completion_ids == other.trace.completion_ids
-        assert mine.trace.logprobs == pytest.approx(other.trace.logprobs, abs=TOLERANCE)
+        [mine_trace], [other_trace] = mine.traces, other.traces
+        assert mine_trace.completion_ids == other_trace.completion_ids
+        assert mine_trace.logprobs == pytest.approx(other_trace.logprobs, abs=TOLERANCE)
 
 
 def test_vllm_samples_with_an_adapter_and_the_model_is_not_changed(

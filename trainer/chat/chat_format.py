@@ -141,29 +141,30 @@ class ChatFormat:
         ended_by: int | None,
         last: bool,
         max_tokens: int,
-    ) -> list[int]:
+    ) -> tuple[list[int], Sequence[Message]]:
         """`observation_ids`, with each text cut until all take at most `max_tokens`, markers of the cuts included.
 
-        The template's own text and the markers are never cut: if these alone take more, so does the result.
+        The template's own text and the markers are never cut: if these alone take more, so does the result. Also
+        returns the messages with their texts cut.
         """
         longest = max((_text_length(message) for message in messages), default=0)
         most = max_tokens * CHARACTERS_A_TOKEN
         if longest <= most:
             ids = self.observation_ids(messages, tools=tools, ended_by=ended_by, last=last)
             if len(ids) <= max_tokens:
-                return ids
-        best: list[int] | None = None
-        ids: list[int] = []
+                return ids, messages
+        best: tuple[list[int], list[Message]] | None = None
+        tried: tuple[list[int], list[Message]] = [], []
         low, high = 0, min(longest, most)
         while low <= high:  # the largest number of characters that fits; if no number does, the last one tried is 0
             middle = (low + high) // 2
             shorter: list[Message] = [{**each, "content": cut(each.get("content") or "", middle)} for each in messages]
-            ids = self.observation_ids(shorter, tools=tools, ended_by=ended_by, last=last)
-            if len(ids) <= max_tokens:
-                best, low = ids, middle + 1
+            tried = self.observation_ids(shorter, tools=tools, ended_by=ended_by, last=last), shorter
+            if len(tried[0]) <= max_tokens:
+                best, low = tried, middle + 1
             else:
                 high = middle - 1
-        return ids if best is None else best
+        return tried if best is None else best
 
     # The answer.
 
@@ -181,14 +182,29 @@ class ChatFormat:
         makes it the only one of its kind.
         """
         ended = bool(sampled_ids) and sampled_ids[-1] in self.end_ids
-        ids = sampled_ids[:-1] if ended else sampled_ids
-        text, prefix = self.template.decode(ids), self.template.decode(prompt_ids[-PREFIX_TOKENS:])
-        text = text.removesuffix(self._closing)
+        text, prefix = self._text_of(sampled_ids), self.template.decode(prompt_ids[-PREFIX_TOKENS:])
         found = self.tool_format or PlainFormat()
         parse = partial(parse_ended, found) if ended and tools else found.parse
         message = parse(text, prefix=prefix, tools=tools)
         calls = message.get("tool_calls")
         return {**message, "tool_calls": self.endings.style.with_ids(calls, calls_before)} if calls else message
+
+    def as_history(self, message: Message, sampled_ids: Sequence[int]) -> Message:
+        """What `parse` returned, as a message that the template renders.
+
+        Calls that could not be read, or that the template does not render, become the text that the model wrote.
+        """
+        calls, style = message.get("tool_calls") or [], self.endings.style
+        refuses_calls = self.endings.call_end is None or style.written or (style.single and len(calls) > 1)
+        if not message.get("malformed") and not (calls and refuses_calls):
+            return message
+        return {"role": "assistant", "content": self._text_of(sampled_ids)}
+
+    def _text_of(self, sampled_ids: Sequence[int]) -> str:
+        """The text of an answer, without its end."""
+        ended = bool(sampled_ids) and sampled_ids[-1] in self.end_ids
+        text = self.template.decode(sampled_ids[:-1] if ended else sampled_ids)
+        return text.removesuffix(self._closing)
 
     def check_tools(self, tools: Sequence[ToolSchema]) -> None:
         """Check that the model can be told of these tools and that its calls can be read.

@@ -14,14 +14,16 @@ One optimiser step, from rows of the data set to new weights, with the function 
                     message = read tool calls from the ids          chat.chat_format.ChatFormat.parse
                     observation, reward = environment.step(message) envs.tool_env.ToolEnv.astep
                     append ids (mask 1), observation ids (mask 0)   rollout.token_policy.TokenConversation.observe
+                    or rewrite the history, and begin a new trace   rollout.compaction.compacted
                 reward += environment.grade, reward functions       envs.Environment.grade, envs.rewards.Rewards
             groups = episodes of one task with reward and tokens    learning.groups.form_groups
+            samples = the traces of each episode                    learning.samples.samples_of
             old_logprobs, ref_logprobs = forward passes, if needed  learning.scoring.Scorer
             rewards -= beta * KL, for RLOO                          learning.losses.kl_in_reward
             advantages = reward - baseline of its group             learning.advantages.grpo, rloo
             advantages /= a standard deviation of rewards           learning.advantages.scale_advantages
             batches = samples with a gradient, padded, cut          learning.samples.split_evenly, Batch
-    counts = loss tokens and sequences, over all processes          learning.losses.StepCounts
+    counts = loss tokens and episodes, over all processes           learning.losses.StepCounts
     for each micro-batch of each batch:                             trainer.AgentTrainer.compute_loss
         hidden = model(ids) at the tokens before loss tokens        learning.output_head.OutputHead
         logprobs = log softmax(head(hidden) / temperature)          learning.logprobs.token_logprobs

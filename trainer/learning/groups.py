@@ -39,7 +39,7 @@ def form_groups(episodes: Sequence[Episode], treatments: Treatments = TREATMENTS
     groups: dict[str, Group] = {}
     for episode in episodes:
         members = groups.setdefault(episode.spec.group, [])
-        has_tokens = episode.trace is not None and episode.trace.num_sampled > 0
+        has_tokens = episode.num_sampled > 0
         if episode.reward is not None and has_tokens and treatments.get(episode.stop) != "leave":
             members.append(episode)
     kept = [members for members in groups.values() if len(members) >= 2]

@@ -35,6 +35,8 @@ class LossInputs:
     advantages_BT: Tensor
     """One for each loss token. A loss with one ratio for each sequence reads only that of the first loss token, so all
     tokens of a sequence must have the same."""
+    shares_B: Tensor | None = None
+    """Share of each row in the loss tokens of its episode. None: each row is a whole episode."""
     sampling_logprobs_BT: Tensor | None = None
     """Under the distribution that was sampled from, for the correction. None: no correction."""
     ref_logprobs_BT: Tensor | None = None
@@ -48,7 +50,7 @@ class StepCounts:
     loss_tokens: float | Tensor
     """Loss tokens of all batches and processes."""
     sequences: float | Tensor
-    """Sequences with a loss token, of all batches and processes."""
+    """Episodes with a loss token, of all batches and processes."""
     batch_loss_tokens: float | Tensor
     """Loss tokens of the batch that this micro-batch is a part of; only `bnpo` reads it."""
     batches: int
@@ -64,7 +66,7 @@ Surrogate = Callable[[Tensor, Tensor, Tensor, LearningSettings], Tensor]
 """(ratios (B, R), log pi (B, R), advantages (B, R), settings) -> terms (B, R) to minimise."""
 
 Reduction = Callable[[Tensor, Tensor, StepCounts, LearningSettings], Tensor]
-"""(terms (B, R), mask (B, R), counts, settings) -> the scalar loss. The terms are 0 where the mask is 0."""
+"""(terms (B, R), 0 where they do not count; terms that count in each row's episode (B,); counts, settings) -> loss."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -150,28 +152,28 @@ def score(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settings
 # Reductions.
 
 
-def mean_of_sequence_means(terms_BR: Tensor, mask_BR: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
-    """Each sequence of the step weighs the same, whatever its length."""
-    means_B = terms_BR.sum(dim=1) / mask_BR.sum(dim=1).clamp(min=1)
+def mean_of_sequence_means(terms_BR: Tensor, sizes_B: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
+    """Each episode of the step weighs the same, whatever its length."""
+    means_B = terms_BR.sum(dim=1) / sizes_B
     return means_B.sum() / _per_process(counts.sequences, counts, means_B)
 
 
-def mean_of_all_tokens(terms_BR: Tensor, mask_BR: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
+def mean_of_all_tokens(terms_BR: Tensor, sizes_B: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
     """Each token of the step weighs the same."""
     return terms_BR.sum() / _per_process(counts.loss_tokens, counts, terms_BR)
 
 
-def sum_over_longest(terms_BR: Tensor, mask_BR: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
-    """Divides by sequences times `max_completion_length`, a constant, so that long answers are not favoured."""
+def sum_over_longest(terms_BR: Tensor, sizes_B: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
+    """Divides by episodes times `max_completion_length`, a constant, so that long answers are not favoured."""
     return terms_BR.sum() / (_per_process(counts.sequences, counts, terms_BR) * settings.max_completion_length)
 
 
-def mean_of_sequence_sums(terms_BR: Tensor, mask_BR: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
-    """The terms of a sequence are added up; each sequence of the step weighs the same."""
+def mean_of_sequence_sums(terms_BR: Tensor, sizes_B: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
+    """The terms of an episode are added up; each episode of the step weighs the same."""
     return terms_BR.sum() / _per_process(counts.sequences, counts, terms_BR)
 
 
-def mean_of_local_tokens(terms_BR: Tensor, mask_BR: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
+def mean_of_local_tokens(terms_BR: Tensor, sizes_B: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
     """Each token of this batch weighs the same: the one reduction that depends on how a step is cut into batches."""
     return terms_BR.sum() / torch.as_tensor(counts.batch_loss_tokens).clamp(min=1) / counts.batches
 
@@ -256,7 +258,10 @@ def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCoun
             terms_BR, mask_BR = terms_BR + settings.beta * kl_BT, mask_BT
         stats["kl"] = _masked_mean(kl_BT.detach(), mask_BT)
 
-    return loss.reduce(torch.where(mask_BR, terms_BR, 0.0), mask_BR, counts, settings), stats
+    sizes_B = mask_BR.sum(dim=1).clamp(min=1)
+    if inputs.shares_B is not None and loss.ratio is not of_sequence:  # its terms are sums, which add up over samples
+        sizes_B = sizes_B / inputs.shares_B
+    return loss.reduce(torch.where(mask_BR, terms_BR, 0.0), sizes_B, counts, settings), stats
 
 
 def k3(log_ratio: Tensor) -> Tensor:

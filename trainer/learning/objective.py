@@ -53,6 +53,7 @@ def objective(
         old_logprobs_BT=batch.get("old_logprobs"),  # absent: on-policy
         mask_BT=mask_BT,
         advantages_BT=batch["advantages"],
+        shares_B=batch["shares"],
         sampling_logprobs_BT=batch["sampling_logprobs"],
         ref_logprobs_BT=batch.get("ref_logprobs"),
     )

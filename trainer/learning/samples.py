@@ -12,26 +12,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from ...envs.episode import Episode
+from ...envs.episode import Episode, TokenTrace
 from .settings import LearningSettings
 
 MicroBatch = dict[str, Tensor]
+Item = TypeVar("Item")
 
 
 @dataclass(kw_only=True, slots=True)
 class Sample:
-    """One episode as the loss needs it; the lists of the completion end with its last sampled token."""
+    """One trace of an episode as the loss needs it; the lists of the completion end with its last sampled token."""
 
     prompt_ids: list[int]
     completion_ids: list[int]  # (T,)
     mask: list[int]  # (T,) 1 on loss tokens
     sampling_logprobs: list[float]  # (T,) as the generator reported them
-    is_masked: bool = False  # it has a vote in the baseline of its group, and no loss tokens
+    share: float = 1.0  # of its episode's loss tokens
+    is_masked: bool = False  # its episode has a vote in the baseline of its group, and no loss tokens
     advantages: Tensor | None = None  # (T,) 0 where the mask is 0; None before the round is scored
     old_logprobs: Tensor | None = None  # (T,) under the weights that sampled, from the training forward pass
     ref_logprobs: Tensor | None = None  # (T,) under the reference model
@@ -46,10 +48,8 @@ class Sample:
         return settings.always_has_gradient or (self.advantages is not None and bool(self.advantages.any()))
 
     @classmethod
-    def of(cls, episode: Episode, *, is_masked: bool = False) -> Sample:
-        """The sample of an episode that was played."""
-        trace = episode.trace
-        assert trace is not None
+    def of(cls, trace: TokenTrace, *, share: float = 1.0, is_masked: bool = False) -> Sample:
+        """The sample of a trace."""
         assert len(trace.completion_ids) == len(trace.mask) == len(trace.logprobs)
         # Drop everything after the last sampled token: no loss token depends on it.
         length = max((index + 1 for index, each in enumerate(trace.mask) if each), default=0)
@@ -58,28 +58,40 @@ class Sample:
             completion_ids=trace.completion_ids[:length],
             mask=trace.mask[:length],
             sampling_logprobs=trace.logprobs[:length],
+            share=share,
             is_masked=is_masked,
         )
 
 
+EpisodeSamples = list[Sample]
+"""The samples of one episode. They have one advantage and stay in one batch, so that the episode counts once."""
+
+
+def samples_of(episode: Episode, *, is_masked: bool = False) -> EpisodeSamples:
+    """The samples of an episode that was played: its traces with a sampled token."""
+    total, traces = episode.num_sampled, [each for each in episode.traces if each.num_sampled]
+    return [Sample.of(each, share=each.num_sampled / total, is_masked=is_masked) for each in traces]
+
+
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Batch:
-    """The samples of one batch, as the micro-batches that have a gradient."""
+    """The episodes of one batch, as the micro-batches that have a gradient."""
 
     micro_batches: list[MicroBatch]
     """At least one: every process must do a forward and a backward pass."""
     loss_tokens: int
     """Number of loss tokens of all samples, those without a gradient included."""
     sequences: int
-    """Number of samples with at least one loss token."""
+    """Number of episodes with at least one loss token."""
 
     @classmethod
-    def of(cls, samples: Sequence[Sample], settings: LearningSettings, *, pad_id: int) -> Batch:
-        """The batch of these samples.
+    def of(cls, episodes: Sequence[EpisodeSamples], settings: LearningSettings, *, pad_id: int) -> Batch:
+        """The batch of these episodes.
 
         A sample whose advantages are all 0 has a gradient of exactly 0, unless its loss has a term for the KL. Such
         samples skip the forward and the backward pass. They still count in every divisor of the loss.
         """
+        samples = [each for samples in episodes for each in samples]
         loss_tokens = sum(sum(each.mask) for each in samples)
         with_gradient = [each for each in samples if each.has_gradient(settings)]
         # If there are none, use a dummy row of two tokens. It has no loss token and counts as no sequence.
@@ -93,7 +105,7 @@ class Batch:
                 for part in parts
             ],
             loss_tokens=loss_tokens,
-            sequences=sum(any(each.mask) for each in samples),
+            sequences=sum(any(any(each.mask) for each in samples) for samples in episodes),
         )
 
 
@@ -124,7 +136,7 @@ def make_micro_batch(samples: Sequence[Sample], *, pad_id: int) -> MicroBatch:
     Returns:
         `input_ids`, `attention_mask` (B, L); `mask`, `sampling_logprobs`, and where the samples have them
         `advantages`, `old_logprobs` and `ref_logprobs` (B, T); `places` (N,), the indices of the loss tokens in the
-        flattened mask.
+        flattened mask; `shares` (B,).
     """
     length = max(each.length for each in samples)
     keep = length - min(len(each.prompt_ids) for each in samples)
@@ -133,6 +145,7 @@ def make_micro_batch(samples: Sequence[Sample], *, pad_id: int) -> MicroBatch:
         "attention_mask": torch.zeros(len(samples), length, dtype=torch.long),
         "mask": torch.zeros(len(samples), keep),
         "sampling_logprobs": torch.zeros(len(samples), keep),
+        "shares": torch.tensor([each.share for each in samples]),
     }
     for name in ("advantages", "old_logprobs", "ref_logprobs"):
         if getattr(samples[0], name) is not None:
@@ -158,7 +171,7 @@ def completion_slice(sample: Sample, length: int, keep: int) -> slice:
     return slice(start, start + len(sample.completion_ids))
 
 
-def split_evenly(samples: Sequence[Sample], parts: int) -> list[list[Sample]]:
-    """The samples in `parts` lists whose lengths differ by at most one."""
-    bounds = [len(samples) * part // parts for part in range(parts + 1)]
-    return [list(samples[start:end]) for start, end in pairwise(bounds)]
+def split_evenly(items: Sequence[Item], parts: int) -> list[list[Item]]:
+    """The items in `parts` lists whose lengths differ by at most one."""
+    bounds = [len(items) * part // parts for part in range(parts + 1)]
+    return [list(items[start:end]) for start, end in pairwise(bounds)]

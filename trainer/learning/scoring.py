@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +19,15 @@ from .logprobs import token_logprobs
 from .losses import kl_in_reward
 from .output_head import OutputHead
 from .reference import Reference
-from .samples import Sample, completion_slice, make_micro_batch, micro_batches
+from .samples import EpisodeSamples, Sample, completion_slice, make_micro_batch, micro_batches, samples_of
 from .settings import LearningSettings
+
+Item = TypeVar("Item")
 
 
 @dataclass(kw_only=True)
 class Scorer:
-    """Turns groups of episodes into samples."""
+    """Turns groups of episodes into samples with advantages."""
 
     model: nn.Module  # the policy in training
     settings: LearningSettings
@@ -33,17 +36,18 @@ class Scorer:
     pad_id: int
     head: OutputHead | None = None  # of the model; see `token_logprobs`
 
-    def __call__(self, groups: Sequence[Group]) -> tuple[list[Sample], dict[str, float]]:
-        """The samples of these groups that have loss tokens, in order, and metrics."""
+    def __call__(self, groups: Sequence[Group]) -> tuple[list[EpisodeSamples], dict[str, float]]:
+        """The samples of each episode of these groups that has loss tokens, in order, and metrics."""
         settings = self.settings
         metrics: dict[str, float] = {}
-        samples_by_group = [[self._sample(episode) for episode in group] for group in groups]
+        samples_by_group = [[self._samples(episode) for episode in group] for group in groups]
         rewards = [rewards_of(group) for group in groups]
         if settings.scores_all:
-            self._add_old_logprobs([sample for group in samples_by_group for sample in group])
+            self._add_old_logprobs(_flat(_flat(samples_by_group)))
         if CORRECTIONS[settings.correction].keep is not None:
             samples_by_group, rewards, metrics["mismatch/rejected"] = self._without_rejected(samples_by_group, rewards)
-        samples = [sample for group in samples_by_group for sample in group]
+        episodes = _flat(samples_by_group)
+        samples = _flat(episodes)
         if settings.charges_kl:
             self._add_ref_logprobs(samples)
             metrics["kl"] = self._charge_kl(samples_by_group, rewards)
@@ -52,32 +56,34 @@ class Scorer:
         if settings.normalize_advantages:
             advantages = whiten(advantages, self.gather)
         for group, advantages_G in zip(samples_by_group, advantages, strict=True):
-            for sample, advantage in zip(group, advantages_G.tolist(), strict=True):
-                sample.advantages = advantage * torch.tensor(sample.mask, dtype=torch.float32)
-        samples = [each for each in samples if not each.is_masked]
+            for episode, advantage in zip(group, advantages_G.tolist(), strict=True):
+                for sample in episode:
+                    sample.advantages = advantage * torch.tensor(sample.mask, dtype=torch.float32)
+        episodes = [each for each in episodes if not each[0].is_masked]
+        samples = _flat(episodes)
         taught = [each for each in samples if each.has_gradient(settings)]
         if not (settings.scores_all or settings.is_on_policy):
             self._add_old_logprobs(taught)
         if not settings.charges_kl:
             self._add_ref_logprobs(taught)
-        return samples, metrics
+        return episodes, metrics
 
-    def _sample(self, episode: Episode) -> Sample:
-        return Sample.of(episode, is_masked=self.settings.truncated.get(episode.stop) == "mask")
+    def _samples(self, episode: Episode) -> EpisodeSamples:
+        return samples_of(episode, is_masked=self.settings.truncated.get(episode.stop) == "mask")
 
     def _without_rejected(
-        self, samples_by_group: Sequence[list[Sample]], rewards: Sequence[Tensor]
-    ) -> tuple[list[list[Sample]], list[Tensor], float]:
-        """The groups without the sequences that the correction rejects, their rewards, and the share rejected.
+        self, samples_by_group: Sequence[list[EpisodeSamples]], rewards: Sequence[Tensor]
+    ) -> tuple[list[list[EpisodeSamples]], list[Tensor], float]:
+        """The groups without the episodes that the correction rejects, their rewards, and the share rejected.
 
-        A group that is left with fewer than two sequences goes, too.
+        A group that is left with fewer than two episodes goes, too.
         """
         keep, bounds = CORRECTIONS[self.settings.correction].keep, self.settings.correction_bounds
         assert keep is not None
-        kept: list[tuple[list[Sample], Tensor]] = []
+        kept: list[tuple[list[EpisodeSamples], Tensor]] = []
         count = rejected = 0
         for group, rewards_G in zip(samples_by_group, rewards, strict=True):
-            places = [place for place, sample in enumerate(group) if keep(_log_ratio(sample), bounds)]
+            places = [place for place, episode in enumerate(group) if keep(_log_ratio(episode), bounds)]
             count, rejected = count + len(group), rejected + len(group) - len(places)
             if len(places) >= 2:
                 kept.append(([group[place] for place in places], rewards_G[places]))
@@ -119,11 +125,11 @@ class Scorer:
                     found[id(sample)] = logprobs_T[completion_slice(sample, length, keep)].clone()
         return [found[id(sample)] for sample in samples]
 
-    def _charge_kl(self, samples_by_group: Sequence[Sequence[Sample]], rewards: Sequence[Tensor]) -> float:
-        """Subtract beta times each sequence's divergence from its reward; return the mean per loss token."""
+    def _charge_kl(self, samples_by_group: Sequence[Sequence[EpisodeSamples]], rewards: Sequence[Tensor]) -> float:
+        """Subtract beta times each episode's divergence from its reward; return the mean per loss token."""
         total, tokens = 0.0, 0
         for group, rewards_G in zip(samples_by_group, rewards, strict=True):
-            for index, sample in enumerate(group):
+            for index, sample in [(index, each) for index, episode in enumerate(group) for each in episode]:
                 assert sample.old_logprobs is not None
                 assert sample.ref_logprobs is not None
                 mask_1T = torch.tensor([sample.mask])
@@ -134,7 +140,15 @@ class Scorer:
         return total / tokens if tokens else math.nan  # NaN is in no mean
 
 
-def _log_ratio(sample: Sample) -> Tensor:
-    """log(pi/mu) of a sample's loss tokens, (N,)."""
-    assert sample.old_logprobs is not None
-    return (sample.old_logprobs - torch.tensor(sample.sampling_logprobs))[torch.tensor(sample.mask) == 1]
+def _log_ratio(episode: EpisodeSamples) -> Tensor:
+    """log(pi/mu) of an episode's loss tokens, (N,)."""
+    ratios: list[Tensor] = []
+    for sample in episode:
+        assert sample.old_logprobs is not None
+        difference_T = sample.old_logprobs - torch.tensor(sample.sampling_logprobs)
+        ratios.append(difference_T[torch.tensor(sample.mask) == 1])
+    return torch.cat(ratios)
+
+
+def _flat(lists: Iterable[Iterable[Item]]) -> list[Item]:
+    return [item for each in lists for item in each]

@@ -121,8 +121,8 @@ def weighted_metrics(
         "episodes/close_failed": float(sum(episode.close_failure is not None for episode in episodes)),
         "episodes/retried": float(sum(len(episode.retried) for episode in episodes)),
         "prompts/overlong": float(sum(episode.is_overlong for episode in episodes)),
-        "tokens/drift": float(sum(episode.trace.drift for episode in episodes if episode.trace is not None)),
-        "tokens/sampled": float(sum(episode.trace.num_sampled for episode in episodes if episode.trace is not None)),
+        "tokens/drift": float(sum(trace.drift for episode in episodes for trace in episode.traces)),
+        "tokens/sampled": float(sum(episode.num_sampled for episode in episodes)),
         "tokens/prompt": float(sum(turn.num_prompt_tokens for episode in episodes for turn in episode.turns)),
         "tokens/cached": float(sum(turn.num_cached_tokens for episode in episodes for turn in episode.turns)),
         "tools/calls": float(sum(len(_calls_run(episode)) for episode in episodes)),
@@ -168,12 +168,15 @@ def _rewards(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def _lengths(episodes: Sequence[Episode]) -> dict[str, float]:
-    traces = [(episode, episode.trace) for episode in episodes if episode.trace is not None]
-    if not traces:
+    episodes = [episode for episode in episodes if episode.traces]
+    if not episodes:
         return {}
-    all_lengths = [trace.num_sampled for _, trace in traces]
-    terminated = [trace.num_sampled for episode, trace in traces if not episode.stop.is_truncation]
-    metrics = {"completions/clipped_ratio": 1 - len(terminated) / len(traces)}
+    all_lengths = [episode.num_sampled for episode in episodes]
+    terminated = [episode.num_sampled for episode in episodes if not episode.stop.is_truncation]
+    metrics = {
+        "completions/clipped_ratio": 1 - len(terminated) / len(episodes),
+        "samples/mean": _mean(len(episode.traces) for episode in episodes),
+    }
     for name, lengths in (("length", all_lengths), ("terminated_length", terminated or [0])):
         metrics[f"completions/mean_{name}"] = _mean(lengths)
         metrics[f"completions/min_{name}"] = float(min(lengths))

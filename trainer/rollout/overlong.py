@@ -34,7 +34,7 @@ class OverlongPenalty:
         if not self.overlong_buffer:
             return
         for episode in episodes:
-            if episode.reward is not None and episode.trace is not None and not episode.stop.is_failure:
-                penalty = self.of(len(episode.trace.completion_ids))
+            if episode.reward is not None and episode.traces and not episode.stop.is_failure:
+                penalty = self.of(sum(len(trace.completion_ids) for trace in episode.traces))
                 episode.reward += penalty
                 episode.reward_parts[PART] = penalty

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..learning.samples import Batch, Sample, split_evenly
+from ..learning.samples import Batch, EpisodeSamples, Sample, split_evenly
 from ..learning.settings import LearningSettings
 
 
@@ -22,7 +22,7 @@ class Round:
     """
 
     index: int  # the number of the round since the beginning of training
-    samples: list[Sample]  # in the order in which they are cut into batches; empty if no group can be learned from
+    episodes: list[EpisodeSamples]  # in the order in which they are cut into batches; empty: no group teaches
     _: KW_ONLY
     parts: int  # the number of batches
     settings: LearningSettings  # say how a batch is cut into micro-batches
@@ -30,15 +30,16 @@ class Round:
 
     @cached_property
     def batches(self) -> list[Batch]:
-        parts = split_evenly(self.samples, self.parts)
+        parts = split_evenly(self.episodes, self.parts)
         return [Batch.of(part, self.settings, pad_id=self.pad_id) for part in parts]
 
     def save(self, path: Path) -> None:
-        torch.save({"index": self.index, "samples": [asdict(each) for each in self.samples]}, path)
+        episodes = [[asdict(each) for each in samples] for samples in self.episodes]
+        torch.save({"index": self.index, "episodes": episodes}, path)
 
     @classmethod
     def load(cls, path: Path, *, parts: int, settings: LearningSettings, pad_id: int) -> Round:
         """The round that `save` wrote."""
         saved: dict[str, Any] = torch.load(path, weights_only=True)
-        samples = [Sample(**each) for each in saved["samples"]]
-        return cls(saved["index"], samples, parts=parts, settings=settings, pad_id=pad_id)
+        episodes = [[Sample(**each) for each in samples] for samples in saved["episodes"]]
+        return cls(saved["index"], episodes, parts=parts, settings=settings, pad_id=pad_id)

@@ -69,7 +69,7 @@ class Schedule:
         return specs
 
     def batch_order(self, round_index: int, count: int) -> list[int]:
-        """The order in which a round's samples are cut into batches."""
+        """The order in which a round's episodes are cut into batches."""
         rng = np.random.default_rng([self.seed, round_index, self.process_index])
         return rng.permutation(count).tolist()
 

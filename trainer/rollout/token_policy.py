@@ -13,6 +13,7 @@ from ..chat.chat_format import ChatFormat
 from ..generation.contract import GenerationRequest, Generator
 from ..generation.sampling import Sampling
 from .budgets import TokenBudgets
+from .compaction import Compact, check_compact, compacted
 
 OverlongPrompts = Literal["fail", "drop", "raise"]
 """The consequence of a prompt longer than the context: its episode fails or is dropped, or the run stops."""
@@ -42,6 +43,10 @@ class TokenPolicy:
         sampling: The distribution that answers are sampled from.
         budgets: Token limits.
         overlong_prompts: The consequence of a prompt longer than the context.
+        compact: Rewrites the history of an episode when the context has less room than `max_turn_tokens`.
+
+    Raises:
+        ConfigurationError: there is `compact`, but `max_turn_tokens` is not set, or is not less than the context.
     """
 
     def __init__(
@@ -52,12 +57,15 @@ class TokenPolicy:
         sampling: Sampling,
         budgets: TokenBudgets,
         overlong_prompts: OverlongPrompts = "fail",
+        compact: Compact | None = None,
     ) -> None:
+        check_compact(compact, budgets)
         self.chat = chat
         self.generator = generator
         self.sampling = sampling
         self.budgets = budgets
         self.overlong_prompts: OverlongPrompts = overlong_prompts
+        self.compact = compact
 
     def at(self, sampling: Sampling) -> TokenPolicy:
         """The same policy with another distribution."""
@@ -68,7 +76,7 @@ class TokenPolicy:
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> TokenConversation:
         """A conversation that starts from these messages; raises what `begin_trace` raises."""
         trace = begin_trace(self.chat, self.budgets, self.overlong_prompts, spec, messages, tools)
-        return TokenConversation(self, spec, list(tools), trace)
+        return TokenConversation(self, spec, list(messages), list(tools), trace)
 
 
 def begin_trace(
@@ -97,19 +105,27 @@ def begin_trace(
 
 
 class TokenConversation:
-    """One episode's tokens."""
+    """One episode's tokens; a new trace begins when the history is rewritten."""
 
-    def __init__(self, policy: TokenPolicy, spec: EpisodeSpec, tools: list[ToolSchema], trace: TokenTrace) -> None:
-        self.trace = trace
+    def __init__(
+        self,
+        policy: TokenPolicy,
+        spec: EpisodeSpec,
+        messages: list[Message],
+        tools: list[ToolSchema],
+        trace: TokenTrace,
+    ) -> None:
+        self.traces = [trace]
         self._policy = policy
         self._spec = spec
+        self._messages = messages  # the history that the model sees
         self._tools = tools
         self._turn = 0
         self._calls = 0
 
     async def act(self) -> Act:
-        policy, trace, budgets = self._policy, self.trace, self._policy.budgets
-        room, reason = self._room()
+        policy, trace, budgets = self._policy, self.traces[-1], self._policy.budgets
+        room, reason = self._room(trace)
         if budgets.max_turn_tokens is not None and budgets.max_turn_tokens < room:
             room, reason = budgets.max_turn_tokens, StopReason.TURN_TRUNCATED
         prompt_ids = trace.ids
@@ -126,6 +142,7 @@ class TokenConversation:
         trace.append_sampled(generation.token_ids, generation.logprobs)
         message = policy.chat.parse(prompt_ids, generation.token_ids, self._tools, calls_before=self._calls)
         self._calls += len(message.get("tool_calls", []))
+        self._messages.append(policy.chat.as_history(message, generation.token_ids))
         return Act(
             message=message,
             num_tokens=len(generation.token_ids),
@@ -135,40 +152,54 @@ class TokenConversation:
             stop=reason if generation.finish == "length" else None,
         )
 
-    def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
-        budgets, chat, trace = self._policy.budgets, self._policy.chat, self.trace
+    async def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
+        budgets, chat, trace = self._policy.budgets, self._policy.chat, self.traces[-1]
         final = trace.completion_ids[-1] if trace.completion_ids else None
         ended_by = final if final in chat.end_ids else None
-        room, reason = self._room()
+        room, reason = self._room(trace)
         if last and (not messages or not room):
             return None
         allowed = [] if budgets.max_observation_tokens is None else [budgets.max_observation_tokens]
         allowed += [room] if last else []  # only the last observation is cut to the room that is left
         options: dict[str, Any] = {"tools": self._tools, "ended_by": ended_by, "last": last}
         if allowed:
-            ids = chat.fit_observation(messages, max_tokens=min(allowed), **options)
+            ids, messages = chat.fit_observation(messages, max_tokens=min(allowed), **options)
         else:
             ids = chat.observation_ids(messages, **options)
         if last:
             trace.append_observation(ids[:room])
             return None
+        self._messages += messages
+        length = len(trace) + len(ids)
+        if self._policy.compact is not None and length + (budgets.max_turn_tokens or 0) > budgets.max_model_len:
+            return await self._begin_again(self._policy.compact, length)
         if len(ids) >= room:
             return reason
         trace.append_observation(ids)
         return None
 
+    async def _begin_again(self, compact: Compact, length: int) -> StopReason | None:
+        """Rewrite the history, which has `length` tokens, and begin a new trace, unless no budget is left for one."""
+        messages, trace = await compacted(compact, self._policy.chat, self._messages, self._tools, length=length)
+        room, reason = self._room(trace)
+        if room <= 0:
+            return reason
+        self.traces.append(trace)
+        self._messages = messages
+        return None
+
     def _check_prompt(self, seen: Sequence[int], sent: Sequence[int]) -> None:
         if list(seen) != list(sent):
             drift = sum(x != y for x, y in zip(seen, sent, strict=False)) + abs(len(seen) - len(sent))
-            self.trace.drift += drift
+            self.traces[-1].drift += drift
             raise TokenDriftError(
                 f"the engine saw another prompt than it was sent: {drift} of {len(sent)} tokens differ, so its answer "
                 f"cannot be learned from"
             )
 
-    def _room(self) -> tuple[int, StopReason]:
-        """Tokens that the episode may still take, and the stop reason of the budget that limits them."""
+    def _room(self, trace: TokenTrace) -> tuple[int, StopReason]:
+        """Tokens that may still follow this trace, and the stop reason of the budget that limits them."""
         budgets = self._policy.budgets
-        episode = budgets.max_completion_length - len(self.trace.completion_ids)
-        context = budgets.max_model_len - len(self.trace)
+        episode = budgets.max_completion_length - sum(len(each.completion_ids) for each in self.traces)
+        context = budgets.max_model_len - len(trace)
         return (context, StopReason.CONTEXT_OVERFLOW) if context < episode else (episode, StopReason.MAX_TOKENS)
