@@ -20,10 +20,11 @@ from .distributed import Processes
 from .generation.contract import Generator
 from .generator_choice import check_generator, make_generator
 from .learning.output_head import OutputHead
-from .learning.reference import Reference
+from .learning.reference import ADAPTER, Reference
 from .learning.scoring import Scorer
 from .option_checks import unknown_names
 from .option_fields import options_of
+from .reference_sync import ReferenceSync
 from .rollout.episode_player import EpisodePlayer
 from .rollout.overlong import OverlongPenalty
 from .rollout.round_player import RoundPlayer
@@ -116,6 +117,23 @@ def make_round_player(
         treatments=args.treatments,
         penalty=options_of(args, OverlongPenalty),
     )
+
+
+def make_reference_sync(reference: Reference | None, args: AgentConfig) -> ReferenceSync | None:
+    """What keeps the reference up to date, if the configuration asks for it.
+
+    Raises:
+        ValueError: the reference is an adapter, which has no copied weights.
+    """
+    if not args.sync_ref_model:
+        return None
+    assert reference is not None
+    if reference.is_adapter:
+        raise ValueError(
+            f"sync_ref_model=True would move the adapter {ADAPTER!r}, which may have another shape than the one in "
+            f"training; without an adapter of this name the reference is a copy of the one in training"
+        )
+    return ReferenceSync(reference, alpha=args.ref_model_mixup_alpha, every=args.ref_model_sync_steps)
 
 
 def make_scorer(model: PreTrainedModel, args: AgentConfig, processes: Processes, *, pad_id: int) -> Scorer:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import get_args
 
 from .generation.sampling import Sampling
-from .learning.advantages import ALGORITHMS, Scale
+from .learning.advantages import ALGORITHMS, KLIn, Scale
 from .learning.corrections import CORRECTIONS
 from .learning.losses import LOSSES, of_sequence
 from .learning.settings import LearningSettings
@@ -58,6 +59,12 @@ class LearningOptions(TeachingOptions):
     correction_min: float | None = option(None, "Least ratio of the correction; its own default by default.")
     correction_max: float | None = option(None, "Largest ratio of the correction; its own default by default.")
     beta: float = option(0.0, "Weight of the divergence from the reference model; 0: there is no reference.")
+    kl_in: str | None = option(
+        None, "Where the divergence goes: loss or reward; None: loss in GRPOTrainer, reward in RLOOTrainer."
+    )
+    sync_ref_model: bool = option(False, "Move the reference model towards the model in training, now and then.")
+    ref_model_mixup_alpha: float = option(0.6, "How far it moves: ref = alpha * model + (1 - alpha) * ref.")
+    ref_model_sync_steps: int = option(512, "It moves after every so many optimiser steps.")
     scale_rewards: Scale = option("group", "Divide advantages by the standard deviation of: group, batch, or none.")
     normalize_advantages: bool = option(False, "Whiten the advantages of a round.")
 
@@ -81,6 +88,7 @@ class LearningOptions(TeachingOptions):
             correction=self._correction,
             correction_bounds=self._correction_bounds,
             use_bias_correction_kl=self.use_bias_correction_kl,
+            kl_in=ALGORITHMS[self.algorithm].kl if self.kl_in is None else self.kl_in,
             truncated=self.treatments,
             rows_at_once=self.per_device_train_batch_size,
         )
@@ -160,11 +168,20 @@ class LearningOptions(TeachingOptions):
             raise ValueError(
                 f"delta must be above 1 + epsilon_high, where the ratio is clipped anyway, got {self.delta}"
             )
-        if self.beta and ALGORITHMS[self.algorithm].kl == "loss" and LOSSES[self.loss_type].ratio is of_sequence:
+        self._check_reference()
+
+    def _check_reference(self) -> None:
+        if self.kl_in is not None and self.kl_in not in get_args(KLIn):
+            raise ValueError(f"kl_in must be one of {', '.join(get_args(KLIn))}, got {self.kl_in!r}")
+        if self.beta and self.learning_settings.kl_in == "loss" and not LOSSES[self.loss_type].takes_kl:
             raise ValueError(
-                f"loss_type={self.loss_type!r} has no term for the divergence of each token: set beta=0, or use "
-                f"RLOOTrainer, which takes it off the reward"
+                f"loss_type={self.loss_type!r} has no term for the divergence of each token: set beta=0, or "
+                f"kl_in='reward', which takes it off the reward"
             )
+        if not self.beta and (self.kl_in is not None or self.sync_ref_model):
+            raise ValueError("kl_in and sync_ref_model need a reference, and with beta=0 there is none: set beta")
+        if not self.sync_ref_model and (self.ref_model_mixup_alpha, self.ref_model_sync_steps) != (0.6, 512):
+            raise ValueError("ref_model_mixup_alpha and ref_model_sync_steps need sync_ref_model=True")
 
     def _check_correction(self) -> None:
         name = self._correction

@@ -35,7 +35,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
         lambda n: n >= 1,
         (
             *("num_iterations", "num_generations_eval", "steps_per_generation", "generation_batch_size"),
-            *("max_concurrency", "generation_rows", "max_tokens_per_batch"),
+            *("max_concurrency", "generation_rows", "max_tokens_per_batch", "ref_model_sync_steps"),
             *("per_device_train_batch_size", "gradient_accumulation_steps", "save_total_limit"),
         ),
     ),
@@ -56,7 +56,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     "positive, or -1 (num_train_epochs decides)": (lambda n: n == -1 or n > 0, ("max_steps",)),
     "in [0, 1]": (lambda n: 0 <= n <= 1, ("max_failure_rate",)),
     "in [0, 1)": (lambda n: 0 <= n < 1, ("epsilon",)),
-    "in (0, 1]": (lambda n: 0 < n <= 1, ("vllm_gpu_memory_utilization",)),
+    "in (0, 1]": (lambda n: 0 < n <= 1, ("vllm_gpu_memory_utilization", "ref_model_mixup_alpha")),
     "a port, or 0 for any free one": (lambda n: 0 <= n < 1 << 16, ("vllm_group_port",)),
 }
 """The ranges of numbers, with the test and the options of each. Sampling, budgets and limits check their own.

@@ -18,7 +18,7 @@ from transformers.trainer_utils import IntervalStrategy, TrainOutput
 from ..envs.episode import Episode
 from ..envs.registry import EnvironmentLike
 from ..envs.rewards import RewardFunction
-from .assembly import make_player, make_round_player, make_schedule, make_scorer, padding_id
+from .assembly import make_player, make_reference_sync, make_round_player, make_schedule, make_scorer, padding_id
 from .checkpoints import check_plan, write_plan
 from .config import AgentConfig, GRPOConfig, RLOOConfig
 from .distributed import Processes
@@ -118,6 +118,7 @@ class AgentTrainer(InterruptibleTrainer):
         self._displays = rich_displays(self)
         self.pad_id = padding_id(tokenizer, self.player.policy.chat)
         self.scorer = make_scorer(model, args, self.processes, pad_id=self.pad_id)
+        self._reference_sync = make_reference_sync(self.scorer.reference, args)
 
     def rollout(
         self, rows: Rows, *, num_generations: int = 1, temperature: float | None = None, seed: int | None = None
@@ -197,6 +198,8 @@ class AgentTrainer(InterruptibleTrainer):
 
     def after_update(self) -> None:
         self._metrics.add({"time/update": time.perf_counter() - self._batches_ready_at})
+        if self._reference_sync is not None:
+            self._reference_sync.after_step(self.state.global_step)
 
     def batches_per_epoch(self) -> int:
         return self.schedule.batches_per_epoch
@@ -227,12 +230,16 @@ class AgentTrainer(InterruptibleTrainer):
     def save_more(self, folder: Path) -> None:
         if self.is_world_process_zero():
             write_plan(folder, self.schedule.describe(self.train_dataset))  # type: ignore[arg-type]
+            if self._reference_sync is not None:
+                self._reference_sync.save(folder)
         index, place = divmod(self.schedule.batches_before(self.state.global_step), self.schedule.batches_per_round)
         if self._round is not None and self._round.index == index and place:
             self._round.save(folder / f"round{self.processes.suffix}.pt")
 
     def load_more(self, folder: Path) -> None:
         check_plan(folder, self.schedule.describe(self.train_dataset))  # type: ignore[arg-type]
+        if self._reference_sync is not None:
+            self._reference_sync.load(folder)
         path = folder / f"round{self.processes.suffix}.pt"
         if path.is_file():
             self._round = Round.load(path, **self._cutting)

@@ -33,6 +33,7 @@ SETTINGS = LearningSettings(
     correction="none",
     correction_bounds=(0.0, float("inf")),
     beta=0.0,
+    kl_in="loss",
     use_bias_correction_kl=False,
     max_completion_length=MAX_COMPLETION,
     truncated=TREATMENTS,

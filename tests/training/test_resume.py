@@ -111,6 +111,22 @@ def test_the_reference_of_a_resumed_training_is_the_first_model(tmp_path: Path) 
     assert kl[-1] > 0
 
 
+def test_a_reference_that_follows_is_resumed(tmp_path: Path) -> None:
+    """It is no longer the first model; the round of step 4 is scored with what steps 2 and 3 made of it."""
+    options = {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1, "ref_model_mixup_alpha": 0.5}
+    whole = trainer_of(GRPOTrainer, tmp_path, **options)
+    whole.train()
+    rest = trainer_of(GRPOTrainer, tmp_path / "resumed", **options)
+    rest.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    expected = state_of(whole)
+    assert not [name for name, value in state_of(rest).items() if not torch.equal(value, expected[name])]
+    pairs = zip(rest.scorer.reference.copies, whole.scorer.reference.copies, strict=True)
+    assert all(torch.equal(got, wanted) for got, wanted in pairs)
+    trainer_of(GRPOTrainer, tmp_path / "still", max_steps=1, beta=0.1).train()
+    with pytest.raises(ValueError, match=r"checkpoint-1 has no reference\.pt, since sync_ref_model was False there"):
+        rest.train(resume_from_checkpoint=str(tmp_path / "still" / "checkpoint-1"))
+
+
 def test_resuming_with_other_tasks_is_refused(tmp_path: Path) -> None:
     trainer_of(GRPOTrainer, tmp_path, max_steps=1).train()
     checkpoint = str(tmp_path / "checkpoint-1")

@@ -19,7 +19,7 @@ One optimiser step, from rows of the data set to new weights, with the function 
             groups = episodes of one task with reward and tokens    learning.groups.form_groups
             samples = the traces of each episode                    learning.samples.samples_of
             old_logprobs, ref_logprobs = forward passes, if needed  learning.scoring.Scorer
-            rewards -= beta * KL, for RLOO                          learning.losses.kl_in_reward
+            rewards -= beta * KL, if kl_in is "reward"              learning.losses.kl_in_reward
             advantages = reward - baseline of its group             learning.advantages.grpo, rloo
             advantages /= a standard deviation of rewards           learning.advantages.scale_advantages
             batches = samples with a gradient, padded, cut          learning.samples.split_evenly, Batch

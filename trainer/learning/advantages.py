@@ -20,6 +20,9 @@ from torch import Tensor
 Scale = Literal["group", "batch", "none"]
 """Which standard deviation of rewards advantages are divided by: the group's, the whole batch's, or none."""
 
+KLIn = Literal["loss", "reward"]
+"""Whether the divergence from the reference is added to the loss, or taken off the reward."""
+
 Gather = Callable[[Tensor], Tensor]
 """Concatenates the (1, n) tensors of all P processes to (P, n), as `accelerate.Accelerator.gather` does."""
 
@@ -106,7 +109,7 @@ class Algorithm:
     """A row of `ALGORITHMS`: everything in which one algorithm differs from another."""
 
     advantage: Callable[[Tensor], Tensor]  # rewards (G,) of one group to advantages (G,)
-    kl: Literal["loss", "reward"]  # the divergence from the reference is added to the loss, or taken off the reward
+    kl: KLIn  # the default of `kl_in`
 
 
 ALGORITHMS: dict[str, Algorithm] = {

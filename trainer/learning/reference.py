@@ -4,36 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+ADAPTER = "ref"
+"""A model with an adapter of this name is compared with itself under that adapter, as in TRL."""
 
 
 class Reference:
-    """The weights that a model has now, so that it can be run with them later.
+    """The weights that a model has now, so that it can be run with them later; or its adapter `ref`, if it has one.
 
     Only weights that can be trained are copied: the adapter, if the model has one. An adapter that was trained before
     is part of the reference.
 
     Args:
         model: The policy, on its device and before its first update.
+
+    Raises:
+        ValueError: the adapter `ref` is the one in training.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._weights = [(each, each.detach().clone()) for each in model.parameters() if each.requires_grad]
+        self._model: Any = model
+        self.is_adapter = ADAPTER in getattr(model, "peft_config", {})
+        if self.is_adapter and ADAPTER in self._active_adapters():
+            raise ValueError(f"the adapter {ADAPTER!r} is the reference: call set_adapter() with the one to be trained")
+        copied = [] if self.is_adapter else [each for each in model.parameters() if each.requires_grad]
+        self._weights = [(each, each.detach().clone()) for each in copied]
+
+    @property
+    def copies(self) -> list[Tensor]:
+        """The copied weights, in the order of the model's parameters."""
+        return [frozen for _, frozen in self._weights]
+
+    @torch.no_grad()
+    def mix(self, alpha: float) -> None:
+        """Set the copies to alpha * model + (1 - alpha) * copies (Gorbatovski et al. 2024, arXiv 2404.09656)."""
+        for parameter, frozen in self._weights:
+            frozen.mul_(1 - alpha).add_(parameter, alpha=alpha)
 
     @contextmanager
     def weights(self) -> Iterator[nn.Module]:
         """The model with these weights, which are exchanged for its own without copying."""
-        self._exchange()
+        active = self._active_adapters() if self.is_adapter else []
+        trainable = [(each, each.requires_grad) for each in self._model.parameters()]
+        self._exchange([ADAPTER])
         try:
             yield self._model
         finally:
-            self._exchange()
+            self._exchange(active)
+            for parameter, requires_grad in trainable:  # `set_adapter` changes them
+                parameter.requires_grad_(requires_grad)
 
-    def _exchange(self) -> None:
+    def _exchange(self, adapters: list[str]) -> None:
+        if self.is_adapter:
+            [adapter] = adapters
+            self._model.set_adapter(adapter)
         exchanged = []
         for parameter, frozen in self._weights:
             exchanged.append((parameter, parameter.data))
             parameter.data = frozen
         self._weights = exchanged
+
+    def _active_adapters(self) -> list[str]:
+        active: Any = self._model.active_adapters  # a method of transformers' models, a property of PEFT's
+        return active() if callable(active) else active

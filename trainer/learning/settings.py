@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .advantages import ALGORITHMS, Scale
+from .advantages import KLIn, Scale
 from .corrections import CORRECTIONS
 from .groups import Treatments
 
@@ -35,6 +35,8 @@ class LearningSettings:
     """The same where it is not."""
     beta: float
     """Weight of the KL term. At 0 the KL is measured if there is a reference, but not trained on."""
+    kl_in: KLIn
+    """Whether the divergence from the reference is added to the loss, or taken off the reward."""
     use_bias_correction_kl: bool
     """Multiply the KL term by the ratio, so that its gradient is the reverse KL's (DeepSeek-V3.2, arXiv 2512.02556).
 
@@ -60,7 +62,7 @@ class LearningSettings:
     @property
     def charges_kl(self) -> bool:
         """Whether the divergence from the reference is taken off the reward."""
-        return self.beta != 0 and ALGORITHMS[self.algorithm].kl == "reward"
+        return self.beta != 0 and self.kl_in == "reward"
 
     @property
     def scores_all(self) -> bool:
