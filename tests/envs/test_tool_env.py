@@ -1,4 +1,4 @@
-"""`ToolEnv`: what its hooks, its options and its state do to an episode."""
+"""`ToolEnv`: its hooks, its options, the tools of an episode, and how an episode ends."""
 
 from __future__ import annotations
 
@@ -9,38 +9,13 @@ from typing import Any
 
 import pytest
 
-from gymnast.envs import (
-    Calculator,
-    ConfigurationError,
-    MalformedCall,
-    Message,
-    StepResult,
-    StopReason,
-    ToolEnv,
-    final_answer,
-    tool,
-    tool_call,
-    tool_calls,
-)
+from gymnast.envs import Calculator, Message, StopReason, ToolEnv, final_answer, tool, tool_call, tool_calls
 
-QUESTION = {"question": "What is 2 times 3?", "answer": 6}
+from .tool_env_steps import QUESTION, Collector, begin, contents, malformed
 
 
 def say(text: str) -> Message:
     return {"role": "assistant", "content": text}
-
-
-def malformed(*calls: tuple[str, dict[str, Any]]) -> Message:
-    wrong: MalformedCall = {"text": "<tool_call>{", "error": "the JSON ends early"}
-    return {**tool_calls(*calls), "malformed": [wrong]}
-
-
-def begin(environment: ToolEnv, **row: Any) -> list[Message]:
-    return environment.reset(seed=0, options={"task": {"prompt": "go", **row}})[0]
-
-
-def contents(result: StepResult) -> list[Any]:
-    return [message.get("content") for message in result.messages]
 
 
 # --- the beginning ----------------------------------------------------------------------------------------------
@@ -214,29 +189,6 @@ def test_a_step_takes_a_message() -> None:
 # --- rewards, endings, metrics ----------------------------------------------------------------------------------
 
 
-class Collector(ToolEnv):
-    """Pays for each stone, and ends when told so."""
-
-    @tool
-    def collect(self, stones: int) -> str:
-        """Collect stones.
-
-        Args:
-            stones: How many.
-        """
-        self.reward += stones
-        self.metrics["stones"] = self.metrics.get("stones", 0.0) + stones
-        self.terminated = stones > 5
-        return "collected"
-
-    def reply(self, message: Message) -> list[Message] | None:
-        if message.get("content") == "bye":
-            return None
-        if message.get("content") == "stop":
-            self.terminated, self.reward = True, -1.0
-        return [{"role": "user", "content": f"You said: {message.get('content')}"}]
-
-
 def test_the_reward_is_that_of_the_step() -> None:
     environment = Collector()
     begin(environment)
@@ -298,186 +250,6 @@ def test_the_built_in_final_answer_ends_the_episode() -> None:
     assert not environment.is_final({"function": {"name": "other", "arguments": {}}})
 
 
-# --- malformed calls --------------------------------------------------------------------------------------------
-
-
-def test_malformed_calls_are_fed_back_up_to_a_cap() -> None:
-    environment = Collector(max_malformed=3)
-    begin(environment)
-    feedback = "Error: the tool call could not be read: the JSON ends early"
-    for _ in range(2):
-        result = environment.step(malformed())
-        assert (contents(result), result.terminated) == ([feedback], False)
-    result = environment.step(tool_call("collect", stones=1))  # a good turn sets the count back
-    assert not result.terminated
-    for _ in range(2):
-        assert not environment.step(malformed()).terminated
-    result = environment.step(malformed())
-    assert (result.messages, result.terminated, result.truncated) == ([], True, False)
-    assert result.info["stop_reason"] is StopReason.MALFORMED
-
-
-def test_good_calls_beside_a_malformed_one_are_run() -> None:
-    environment = Collector()
-    begin(environment)
-    result = environment.step(malformed(("collect", {"stones": 2})))
-    assert contents(result) == ["collected", "Error: the tool call could not be read: the JSON ends early"]
-    assert result.reward == 2.0
-
-
-def test_a_final_answer_goes_before_the_cap() -> None:
-    environment = Calculator(max_malformed=1)
-    environment.reset(seed=0, options={"task": QUESTION})
-    result = environment.step(malformed(("final_answer", {"answer": 6})))
-    assert (result.reward, result.info["stop_reason"]) == (1.0, StopReason.FINAL_ANSWER)
-    environment.reset(seed=0, options={"task": QUESTION})
-    result = environment.step(malformed(("final_answer", {"answer": "six"})))
-    assert "valid integer" in contents(result)[0]
-    assert (result.reward, result.info["stop_reason"]) == (0.0, StopReason.MALFORMED)
-    assert [record.outcome for record in result.info["tool_calls"]] == ["bad_arguments"]
-
-
-def test_on_malformed_end_ends_at_once() -> None:
-    environment = Calculator(on_malformed="end")
-    environment.reset(seed=0, options={"task": QUESTION})
-    result = environment.step(malformed(("add", {"a": 1, "b": 2})))
-    assert (result.messages, result.reward, result.terminated) == ([], 0.0, True)
-    assert result.info["stop_reason"] is StopReason.MALFORMED
-
-
-def test_a_final_answer_goes_before_on_malformed_end() -> None:
-    environment = Calculator(on_malformed="end")
-    environment.reset(seed=0, options={"task": QUESTION})
-    result = environment.step(malformed(("final_answer", {"answer": 6})))
-    assert (result.reward, result.info["stop_reason"]) == (1.0, StopReason.FINAL_ANSWER)
-    environment.reset(seed=0, options={"task": QUESTION})
-    result = environment.step(malformed(("final_answer", {"answer": "six"})))
-    assert (result.reward, result.info["stop_reason"]) == (0.0, StopReason.MALFORMED)
-
-
-def test_on_malformed_text_is_an_answer_like_any_other() -> None:
-    environment = Collector(on_malformed="text", max_malformed=1)
-    begin(environment)
-    for _ in range(3):
-        result = environment.step({**malformed(), "content": "hello"})
-        assert (contents(result), result.terminated) == (["You said: hello\n<tool_call>{"], False)
-
-
-@pytest.mark.parametrize(
-    ("content", "whole"),
-    [
-        (None, "<tool_call>{"),
-        ("It is there: <tool_call>{", "It is there: <tool_call>{"),
-        ([{"type": "text", "text": "a"}], [{"type": "text", "text": "a"}, {"type": "text", "text": "<tool_call>{"}]),
-    ],
-)
-def test_on_malformed_text_loses_nothing_of_the_text(content: Any, whole: Any) -> None:
-    seen: list[Message] = []
-
-    class Listens(ToolEnv):
-        def reply(self, message: Message) -> None:
-            seen.append(message)
-
-    environment = Listens(on_malformed="text")
-    begin(environment)
-    action: Message = {**malformed(), "content": content}
-    environment.step(action)
-    assert seen[0].get("content") == whole
-    assert action.get("content") == content
-
-
-# --- the score of a step ----------------------------------------------------------------------------------------
-
-
-class Late(ToolEnv):
-    """Has a tool that goes on after its time is over."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_go_on, self.has_gone_on = threading.Event(), threading.Event()
-
-    @tool(timeout=0.01)
-    def slow(self) -> None:
-        """Take too long."""
-        assert self.may_go_on.wait(30)
-        self.reward, self.terminated = 5.0, True
-        self.has_gone_on.set()
-
-    @tool
-    def quick(self) -> None:
-        """Let the slow tool go on."""
-        self.reward = 1.0
-        self.let_go_on()
-
-    def let_go_on(self) -> None:
-        self.may_go_on.set()
-        assert self.has_gone_on.wait(30)
-
-
-@pytest.mark.parametrize("between", [False, True], ids=["in the next step", "between two steps"])
-def test_a_tool_that_ran_out_of_time_rewards_no_later_step(between: bool) -> None:
-    environment = Late()
-    begin(environment)
-    assert "did not finish" in contents(environment.step(tool_call("slow")))[0]
-    if between:
-        environment.let_go_on()
-    result = environment.step(tool_call("quick"))
-    assert (result.reward, result.terminated) == (1.0, False)
-    assert (environment.reward, environment.terminated) == (1.0, False)
-
-
-def test_a_reward_is_a_number_and_belongs_to_a_step() -> None:
-    class Wrong(ToolEnv):
-        @tool
-        def text(self) -> None:
-            """Give a text as reward."""
-            self.reward = "1.0"  # type: ignore[assignment]
-
-    environment = Wrong()
-    begin(environment)
-    with pytest.raises(ConfigurationError, match=r"Wrong: self\.reward must be a number, got str: '1\.0'"):
-        environment.step(tool_call("text"))
-    with pytest.raises(ConfigurationError, match=r"set it in a tool or in reply\(\); grade\(\) returns the reward"):
-        environment.reward = 1.0
-
-
-def test_an_end_and_metrics_may_be_set_outside_a_step() -> None:
-    class Hopeless(ToolEnv):
-        def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
-            self.terminated = task.get("hopeless", False)
-            self.metrics["hopeless"] = float(self.terminated)
-            return [{"role": "user", "content": "go"}]
-
-        @tool
-        def look(self) -> None:
-            """Look."""
-
-    environment = Hopeless()
-    _, info = environment.reset(options={"task": {"hopeless": True}})
-    assert info == {"metrics": {"hopeless": 1.0}}
-    assert environment.step(tool_call("look")).info["stop_reason"] is StopReason.ENV_TERMINATED
-    begin(environment)
-    assert not environment.step(tool_call("look")).terminated
-    environment.terminated = True
-    assert environment.step(tool_call("look")).terminated
-
-
-def test_an_environment_within_a_tool_has_its_own_score() -> None:
-    class Outer(ToolEnv):
-        @tool
-        async def ask(self) -> None:
-            """Ask a calculator."""
-            inner = Calculator()
-            await inner.areset(options={"task": QUESTION})
-            assert (await inner.astep(tool_call("final_answer", answer=6))).reward == 1.0
-            self.metrics["asked"] = 1.0
-
-    environment = Outer()
-    begin(environment)
-    result = environment.step(tool_call("ask"))
-    assert (result.reward, result.terminated, result.info["metrics"]) == (0.0, False, {"asked": 1.0})
-
-
 # --- options ----------------------------------------------------------------------------------------------------
 
 
@@ -494,31 +266,3 @@ def test_an_environment_within_a_tool_has_its_own_score() -> None:
 def test_an_option_out_of_its_range_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Calculator(**options)
-
-
-@pytest.mark.parametrize(
-    "action",
-    [
-        tool_call("x" * 5000),
-        tool_call("add", a="x" * 5000, b=1, **{"y" * 5000: 1}),
-        {"role": "assistant", "malformed": [{"text": "?", "error": "e" * 5000}]},
-    ],
-    ids=["unknown tool", "bad arguments", "malformed call"],
-)
-async def test_errors_that_repeat_what_the_model_wrote_are_capped_too(action: Message) -> None:
-    def add(a: int, b: int) -> int:
-        """Add.
-
-        Args:
-            a: One.
-            b: Other.
-        """
-        return a + b
-
-    env = ToolEnv([add], max_result_chars=60)
-    await env.areset(options={"task": {"prompt": "Hi."}})
-    result = await env.astep(action)
-    content = result.messages[0].get("content")
-    assert isinstance(content, str)
-    assert len(content) < 120
-    assert "characters cut" in content

@@ -1,4 +1,4 @@
-"""Engine: who opens and closes it, in which event loop, how often an image is fetched, and what comes too late."""
+"""Opening and closing an engine, in one event loop or several; fetching images."""
 
 from __future__ import annotations
 
@@ -9,24 +9,15 @@ import json
 import os
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
-from gymnast.sandbox import (
-    DockerExecutor,
-    Engine,
-    EngineError,
-    ExecutorPool,
-    SandboxClosedError,
-    SandboxTimeoutError,
-)
+from gymnast.sandbox import DockerExecutor, Engine, EngineError, SandboxClosedError
 from gymnast.sandbox.errors import EngineLoopError
 
-from .boxes import LIMITS, eventually, own_containers, usable
+from .boxes import LIMITS, usable
 from .counterfeit import CounterfeitEngine, EngineAnswers
 
 
@@ -269,147 +260,7 @@ asyncio.run(main())
             await process.wait()
 
 
-# --- containers that are removed --------------------------------------------------------------------------------
-
-
-class Removals(EngineAnswers):
-    """An engine with one container, which goes as `ends` says: "itself", "asked", "late" or "never"."""
-
-    ends = "itself"
-    requests: ClassVar[list[str]] = []
-    there = True
-
-    def do_GET(self) -> None:
-        if self.path.endswith("/version"):
-            self.answer(200, {"ApiVersion": "1.41"})
-        elif Removals.there:
-            limits = {"CpuPeriod": 100_000, "CpuQuota": 20_000}
-            self.answer(200, {"State": {"Status": "running"}, "HostConfig": limits})
-        else:
-            self.answer(404, {"message": "No such container"})
-
-    def do_POST(self) -> None:
-        if self.path.endswith("/update"):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            Removals.requests.append(f"update {body['CpuQuota']}")
-            self.answer(200, {"Warnings": None})
-            return
-        Removals.requests.append("wait")
-        gone = Removals.ends == "itself" or (Removals.ends == "late" and "delete" in Removals.requests)
-        if gone:
-            Removals.there = False
-            self.answer(200, {"StatusCode": 0})
-        else:
-            time.sleep(0.3)  # longer than anybody waits
-            self.answer(200, {"StatusCode": 0})
-
-    def do_DELETE(self) -> None:
-        Removals.requests.append("delete")
-        if Removals.ends == "asked":
-            Removals.there = False
-            self.answer(204)
-        else:
-            self.answer(409, {"message": "removal is already in progress"})
-
-
-@pytest.fixture
-def removals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Removals]]:
-    Removals.requests.clear()
-    Removals.there = True
-    monkeypatch.setattr("gymnast.sandbox.docker.client._ENDING_SECONDS", 0.1)
-    with CounterfeitEngine(f"{tmp_path}/removals.sock", Removals) as server:
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/removals.sock")
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield Removals
-        server.shutdown()
-        thread.join()
-
-
-@pytest.mark.parametrize(
-    ("ends", "requests"),
-    [
-        ("itself", ["wait"]),
-        ("asked", ["wait", "update 20000", "delete"]),
-        ("late", ["wait", "update 20000", "delete", "wait"]),
-    ],
-)
-async def test_a_container_that_ends_is_left_to_the_engine_and_one_that_does_not_is_removed(
-    removals: type[Removals], ends: str, requests: list[str]
-) -> None:
-    removals.ends = ends
-    async with Engine() as engine:
-        for _ in range(2):  # nothing is there any more the second time
-            await asyncio.wrap_future(engine.session.remove("one"))
-    assert removals.requests == requests
-
-
-async def test_one_that_is_never_removed_is_named_and_tried_again_at_the_end(
-    removals: type[Removals], caplog: pytest.LogCaptureFixture
-) -> None:
-    removals.ends = "never"
-    async with Engine() as engine:
-        await asyncio.wrap_future(engine.session.remove("stuck"))
-        assert "the container stuck is still there after 3 requests to remove it" in caplog.text
-        removals.ends = "asked"
-    assert not removals.there
-    assert "the engine is closed" not in caplog.text
-    removals.ends, removals.there = "never", True
-    async with Engine() as engine:
-        engine.session.remove("stuck")
-    assert "the engine is closed" in caplog.text
-    assert caplog.text.rstrip().endswith("until they end: stuck")
-
-
-# --- engines that are not what they should be -------------------------------------------------------------------
-
-
-class Grudging(EngineAnswers):
-    """An engine that does not hold one limit."""
-
-    version: ClassVar[dict[str, object]] = {"ApiVersion": "1.41"}
-    removed: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        if self.path.endswith("/version"):
-            self.answer(200, Grudging.version)
-        elif "/images/" in self.path:
-            self.answer(200, {"Id": "sha256:1", "Size": 1})
-        elif self.path.endswith("/info") or "/containers/json" in self.path:
-            self.answer(200, {"SystemTime": "2026-01-01T00:00:00Z"} if self.path.endswith("/info") else [])
-        else:
-            self.answer(404 if Grudging.removed else 200, {"State": {"Status": "created"}, "message": "none"})
-
-    def do_POST(self) -> None:
-        self.answer(201, {"Id": "one", "Warnings": ["Your kernel does not support PIDs limit. PIDs limit discarded."]})
-
-    def do_DELETE(self) -> None:
-        Grudging.removed.append(self.path)
-        self.answer(204)
-
-
-@pytest.fixture
-def grudging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Grudging]]:
-    Grudging.removed.clear()
-    with CounterfeitEngine(f"{tmp_path}/grudging.sock", Grudging) as server:
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/grudging.sock")
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield Grudging
-        server.shutdown()
-        thread.join()
-
-
-async def test_a_limit_that_the_engine_discards_is_an_error(grudging: type[Grudging]) -> None:
-    with pytest.raises(EngineError, match=r"does not hold a limit: .* PIDs limit discarded.*best_effort=True"):
-        await DockerExecutor(image="any").start()
-    assert len(grudging.removed) == 1
-
-
-async def test_podman_is_refused_by_name(grudging: type[Grudging], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grudging, "version", {"ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]})
-    with pytest.raises(EngineError, match="this engine is Podman"):
-        await Engine().open()
+# --- the Docker context -----------------------------------------------------------------------------------------
 
 
 async def test_the_current_docker_context_is_followed(
@@ -429,113 +280,3 @@ async def test_the_current_docker_context_is_followed(
     monkeypatch.setenv("DOCKER_CONTEXT", "missing")
     with pytest.raises(EngineError, match="the Docker context missing is not there"):
         await Engine().open()
-
-
-# --- containers that come too late ------------------------------------------------------------------------------
-
-ENGINE = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-
-
-class Delay:
-    """The engine behind a socket of ours, which holds back what asks it for a container until `may_make` is set.
-
-    While `answers` is not set, it holds back everything.
-    """
-
-    def __init__(self) -> None:
-        self.asked, self.may_make, self.made = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self.answers = asyncio.Event()
-        self.answers.set()
-        self.tasks: set[asyncio.Task[None]] = set()
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        way, _, address = ENGINE.partition("://")
-        host, _, port = address.rpartition(":")
-        there = await (asyncio.open_connection(host, port) if way == "tcp" else asyncio.open_unix_connection(address))
-        creates = asyncio.Event()
-        task = asyncio.current_task()
-        assert task is not None
-        self.tasks.add(task)
-        back = asyncio.create_task(self.pass_back(there[0], writer, creates))
-        try:
-            await self.pass_on(reader, there[1], creates)
-        finally:
-            back.cancel()
-            for end in (writer, there[1]):
-                end.close()
-                with contextlib.suppress(OSError):
-                    await end.wait_closed()
-
-    async def pass_on(self, reader: asyncio.StreamReader, engine: asyncio.StreamWriter, creates: asyncio.Event) -> None:
-        while data := await reader.read(1 << 20):
-            if b"/containers/create" in data.partition(b"\r\n")[0]:
-                creates.set()
-                self.asked.set()
-                await self.may_make.wait()
-            await self.answers.wait()
-            engine.write(data)
-        if creates.is_set():
-            await self.made.wait()  # the engine may not find out that its client has gone
-
-    async def pass_back(
-        self, engine: asyncio.StreamReader, writer: asyncio.StreamWriter, creates: asyncio.Event
-    ) -> None:
-        while data := await engine.read(1 << 20):
-            if creates.is_set():
-                self.made.set()
-            writer.write(data)
-
-    async def end(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-
-
-@pytest.fixture
-async def delay(
-    image: str, nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Delay]:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/delay.sock")
-    monkeypatch.setattr("gymnast.sandbox.docker.client.CALL_SECONDS", 1.0)
-    delay = Delay()
-    async with await asyncio.start_unix_server(delay.serve, tmp_path / "delay.sock"):
-        yield delay
-        await delay.end()
-
-
-@pytest.mark.parametrize("start_timeout", [30.0, 0.5], ids=["unanswered", "cancelled"])
-async def test_a_container_that_comes_after_its_start_has_failed_is_removed(
-    delay: Delay, start_timeout: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with Engine() as engine:
-        monkeypatch.setenv("DOCKER_HOST", ENGINE)  # for whoever looks for containers
-        with pytest.raises((EngineError, SandboxTimeoutError), match=r"does not answer|was not ready within"):
-            await DockerExecutor(limits=LIMITS, engine=engine, start_timeout=start_timeout).start()
-        delay.may_make.set()
-        await asyncio.wait_for(delay.made.wait(), 30)
-    assert await eventually(lambda: not own_containers(), 10)
-
-
-async def test_one_that_does_not_come_holds_no_close(delay: Delay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymnast.sandbox.docker.engine.CLOSE_SECONDS", 0.5)
-    started = time.monotonic()
-    with pytest.raises(EngineError, match="does not answer"):
-        await DockerExecutor(limits=LIMITS).start()
-    assert delay.asked.is_set()
-    assert time.monotonic() - started < 5
-
-
-async def test_an_engine_that_stalls_holds_the_close_of_a_pool_for_one_time_limit(
-    delay: Delay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not for one in the removal of the boxes and for another in the close of the engine."""
-    monkeypatch.setattr("gymnast.sandbox.docker.client.CALL_SECONDS", 30.0)
-    monkeypatch.setattr("gymnast.sandbox.docker.engine.CLOSE_SECONDS", 3.0)
-    monkeypatch.setattr("gymnast.sandbox.host.executor.CLOSE_SECONDS", 3.0)
-    delay.may_make.set()
-    pool = await ExecutorPool(DockerExecutor(limits=LIMITS), max_boxes=2, warm=2).open()
-    delay.answers.clear()
-    started = time.monotonic()
-    await pool.close()
-    assert time.monotonic() - started < 5
-    delay.answers.set()
