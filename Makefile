@@ -86,9 +86,9 @@ bench-sandbox: $(VENV)/.examples
 bench-update: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.update $(ARGS)
 
-# The other machine takes the measurements with `gpu-kit/run all`; on this one it is `python benchmarks/gpu.py all`.
+# The other machine takes the measurements with `gpu-kit/run all`; on this one it is `python -m benchmarks.gpu all`.
 gpu-kit: $(VENV)/.examples
-	@$(BIN)/python benchmarks/gpu_parts/make_kit.py $(ARGS)
+	@$(BIN)/python -m benchmarks.gpu.make_kit $(ARGS)
 
 clean:
 	@rm -rf gpu-kit .links build dist ./*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -27,12 +27,12 @@ def test_the_rollout_benchmark_prints_its_table_and_draws_its_picture(tmp_path: 
 
 def test_measurements_of_a_gpu_run_small_on_a_cpu_and_finished_ones_are_kept(tmp_path: Path) -> None:
     results = tmp_path / "gpu.json"
-    program = ROOT / "benchmarks" / "gpu.py"
-    command = [sys.executable, str(program), "update/0.1B", "--small", "--output", str(results)]
-    first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    command = [sys.executable, "-m", "benchmarks.gpu", "update/0.1B", "--small", "--output", str(results)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    first = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280)
     assert first.returncode == 0, first.stdout + first.stderr
     values = json.loads(results.read_text())
     assert values["update/0.1B/here"]["loss"] == pytest.approx(values["update/0.1B/plain"]["loss"], rel=1e-2)
-    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280)
     assert again.stdout.count("done before") == 2
     assert json.loads(results.read_text()) == values

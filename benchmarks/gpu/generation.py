@@ -1,6 +1,6 @@
 """Sampling in bfloat16: gymnast's generator, or vLLM in this process, beside `generate` of transformers.
 
-    python benchmarks/gpu_parts/generation.py --size 0.6B [--generator transformers|vllm] [--small]
+    python -m benchmarks.gpu.generation --size 0.6B [--generator transformers|vllm] [--small]
 
 prints one line of JSON: tokens a second of 128 requests at once, and the seconds that new weights take.
 """
@@ -14,12 +14,13 @@ import time
 from typing import Any
 
 import torch
-from models import DEVICE, described, make_model, synchronize
 from transformers import Qwen3ForCausalLM
 
 from gymnast.trainer.generation.contract import GenerationRequest, Generator
 from gymnast.trainer.generation.sampling import Sampling
 from gymnast.trainer.generation.transformers_generator import TransformersGenerator
+
+from .models import DEVICE, described, make_model, synchronize
 
 CONTEXT = 1024
 

@@ -1,6 +1,6 @@
 """Packs gymnast, its dependencies and the measurements of a GPU into gpu-kit/, for a machine without a network.
 
-    python benchmarks/gpu_parts/make_kit.py [--python 3.12] [--folder gpu-kit]
+    python -m benchmarks.gpu.make_kit [--python 3.12] [--folder gpu-kit]
 
 The other machine needs this Python with torch, transformers, accelerate and peft. There, `gpu-kit/run all` takes the
 measurements and writes gpu-kit/benchmarks/results/gpu.json.
@@ -34,7 +34,8 @@ if [ ! -d "$here/site" ]; then
   "$python" -m pip install --quiet --no-index --no-deps --target "$here/site.part" "$here"/wheels/*.whl
   mv "$here/site.part" "$here/site"
 fi
-PYTHONPATH="$here/site" exec "$python" "$here/benchmarks/gpu.py" "$@"
+cd "$here"
+PYTHONPATH="$here/site" exec "$python" -m benchmarks.gpu "$@"
 """
 
 
@@ -70,7 +71,6 @@ def main() -> None:
     options += ["-c", str(ROOT / "constraints.txt"), "--dest", str(wheels)]
     pip("download", *options, *needed)
     shutil.copytree(PARTS, folder / "benchmarks" / PARTS.name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "benchmarks" / "gpu.py", folder / "benchmarks")
     (folder / "examples").mkdir()
     shutil.copy(ROOT / "examples" / "calculator.py", folder / "examples")
     (folder / "run").write_text(RUN)

@@ -1,6 +1,6 @@
 """A learning curve: the calculator's tiny model, trained on this machine's device.
 
-    python benchmarks/gpu_parts/learning.py --algorithm grpo|rloo [--small]
+    python -m benchmarks.gpu.learning --algorithm grpo|rloo [--small]
 
 prints one line of JSON: success on held-out tasks before and after, seconds, and the reward of each step.
 """
@@ -14,12 +14,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from models import DEVICE, described
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 import calculator
+
+from .models import DEVICE, described
 
 
 def main() -> None:

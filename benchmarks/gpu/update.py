@@ -1,6 +1,6 @@
 """Optimiser steps in bfloat16 (autocast, weights in float32): gymnast's, or with all logits at once.
 
-    python benchmarks/gpu_parts/update.py --size 0.6B --how here|plain [--small]
+    python -m benchmarks.gpu.update --size 0.6B --how here|plain [--small]
 
 prints one line of JSON: seconds of a step (the median), tokens a second, MFU, megabytes at the peak, and the loss. 32
 episodes have up to 2,048 tokens; 70 % of a completion's tokens are tool results. Both variants cut them into the same
@@ -17,7 +17,6 @@ import time
 from typing import Any
 
 import torch
-from models import DEVICE, count_parameters, described, make_model, peak_megabytes, synchronize, utilisation
 from torch import Tensor, nn
 
 from gymnast.trainer import GRPOConfig
@@ -26,6 +25,8 @@ from gymnast.trainer.learning.objective import objective
 from gymnast.trainer.learning.output_head import OutputHead
 from gymnast.trainer.learning.samples import Batch, Sample
 from gymnast.trainer.learning.settings import LearningSettings
+
+from .models import DEVICE, count_parameters, described, make_model, peak_megabytes, synchronize, utilisation
 
 EPISODES, TURNS = 32, 4
 PAD = 0
@@ -88,7 +89,7 @@ def main() -> None:
     model = make_model(size).train()
     samples = make_samples(model.config.vocab_size, length)
     settings, head = make_settings(max_tokens=8 * length), OutputHead.of(model)
-    batch = Batch.of(samples, settings, pad_id=PAD)
+    batch = Batch.of([[each] for each in samples], settings, pad_id=PAD)
     counts = StepCounts(
         loss_tokens=batch.loss_tokens, sequences=batch.sequences, batch_loss_tokens=0, batches=1, processes=1
     )

@@ -1,8 +1,8 @@
 """What only a GPU can tell: measurements of a few minutes each, which are kept as they finish.
 
-    python benchmarks/gpu.py                      # lists the measurements, and which are done
-    python benchmarks/gpu.py update generation    # takes those that are not done yet; or `all`
-    python benchmarks/gpu.py all --small          # the same with tiny models, on a CPU, too
+    python -m benchmarks.gpu                      # lists the measurements, and which are done
+    python -m benchmarks.gpu update generation    # takes those that are not done yet; or `all`
+    python -m benchmarks.gpu all --small          # the same with tiny models, on a CPU, too
 
 Each measurement is a process of its own and ends after ten minutes. Results go to benchmarks/results/gpu.json, those of
 `--small` nowhere unless `--output` names a file. `make gpu-kit` packs all of this for a machine without a network.
@@ -18,24 +18,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-PARTS = HERE / "gpu_parts"
-RESULTS = HERE / "results" / "gpu.json"
+RESULTS = Path(__file__).parents[1] / "results" / "gpu.json"
 LIMIT = 600.0
 """Seconds of one measurement."""
 
 MEASUREMENTS: dict[str, list[str]] = {
-    "update/0.1B/plain": ["update.py", "--size", "0.1B", "--how", "plain"],
-    "update/0.1B/here": ["update.py", "--size", "0.1B", "--how", "here"],
-    "update/0.6B/plain": ["update.py", "--size", "0.6B", "--how", "plain"],
-    "update/0.6B/here": ["update.py", "--size", "0.6B", "--how", "here"],
-    "generation/0.1B": ["generation.py", "--size", "0.1B"],
-    "generation/0.6B": ["generation.py", "--size", "0.6B"],
-    "learning/grpo": ["learning.py", "--algorithm", "grpo"],
-    "learning/rloo": ["learning.py", "--algorithm", "rloo"],
-    "vllm/0.6B": ["generation.py", "--size", "0.6B", "--generator", "vllm"],
+    "update/0.1B/plain": ["update", "--size", "0.1B", "--how", "plain"],
+    "update/0.1B/here": ["update", "--size", "0.1B", "--how", "here"],
+    "update/0.6B/plain": ["update", "--size", "0.6B", "--how", "plain"],
+    "update/0.6B/here": ["update", "--size", "0.6B", "--how", "here"],
+    "generation/0.1B": ["generation", "--size", "0.1B"],
+    "generation/0.6B": ["generation", "--size", "0.6B"],
+    "learning/grpo": ["learning", "--algorithm", "grpo"],
+    "learning/rloo": ["learning", "--algorithm", "rloo"],
+    "vllm/0.6B": ["generation", "--size", "0.6B", "--generator", "vllm"],
 }
-"""The measurements in their order: the program in `gpu_parts/`, and its arguments."""
+"""The measurements in their order: the program in this folder, and its arguments."""
 
 
 def chosen(names: list[str]) -> list[str]:
@@ -55,7 +53,7 @@ def measure(name: str, *, small: bool) -> dict[str, Any]:
     program, *arguments = MEASUREMENTS[name]
     if name.startswith("vllm/") and find_spec("vllm") is None:
         return {"error": "vLLM is not installed here"}
-    command = [sys.executable, str(PARTS / program), *arguments, *(["--small"] if small else [])]
+    command = [sys.executable, "-m", f"benchmarks.gpu.{program}", *arguments, *(["--small"] if small else [])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
     except subprocess.TimeoutExpired:
