@@ -69,6 +69,10 @@ class AgentConfig(LearningOptions):
     # Rewards.
     reward_weights: list[float] | None = option(None, "One for each of reward_funcs; 1 by default.")
 
+    success_reward: float | None = option(
+        None, "The reward of a success in pass@k, for environments that report no metric `success`."
+    )
+
     # Records.
     log_episodes_steps: int = option(0, "Append a round's episodes to episodes.jsonl every n steps; 0 = never.")
 

@@ -30,7 +30,8 @@ from .learning.objective import objective
 from .learning.samples import Batch, EpisodeSamples, MicroBatch
 from .option_checks import unknown_names
 from .records.alarms import MismatchAlarm, NoSpreadAlarm
-from .records.metrics import Metrics, episode_metrics, weighted_metrics
+from .records.evaluation import evaluation_metrics
+from .records.metrics import Metrics, weighted_metrics
 from .records.progress import rich_displays
 from .records.run_folder import EpisodeLog
 from .rollout.failures import FailureWatch, RolloutError, check_evaluation
@@ -313,7 +314,9 @@ class AgentTrainer(InterruptibleTrainer):
         )
         episodes = gather_object(played)
         check_evaluation(episodes, self.config.max_failure_rate)
-        metrics = episode_metrics(episodes, self.player.environment_of) | {"runtime": time.perf_counter() - started}
+        metrics = evaluation_metrics(
+            episodes, self.player.environment_of, success_reward=self.config.success_reward
+        ) | {"runtime": time.perf_counter() - started}
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

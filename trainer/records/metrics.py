@@ -137,14 +137,35 @@ def weighted_metrics(
         means["time/environment"] = _mean(sum(turn.environment_seconds for turn in each.turns) for each in played)
         scored = sum(episode.reward is not None for episode in episodes)
         parts += [(scored, _rewards(episodes)), (len(played), means)]
+    for name, own in by_environment(episodes, environment_of).items():
+        parts += [
+            (weight, {f"environments/{name}/{key}": value for key, value in part.items()})
+            for weight, part in _of_environment(own)
+        ]
+    return parts
+
+
+def by_environment(episodes: Sequence[Episode], environment_of: NameOf | None) -> dict[str, list[Episode]]:
+    """The episodes of each environment by its name; empty if there is only one, which has no name."""
     named: dict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:
         if environment_of is not None and (name := environment_of(episode)) is not None:
             named[name].append(episode)
-    for name, own in named.items():
-        rewards = [episode.reward for episode in own if episode.reward is not None]
-        parts.append((len(rewards), {f"environments/{name}/reward": _mean(rewards)}))
-        parts.append((len(own), {f"environments/{name}/failed": _mean(each.stop.is_failure for each in own)}))
+    return named
+
+
+def _of_environment(episodes: Sequence[Episode]) -> list[tuple[int, dict[str, float]]]:
+    """Metrics of one environment of several, in parts as those of `weighted_metrics`."""
+    played = [episode for episode in episodes if not (episode.stop.is_failure or episode.is_overlong)]
+    parts = [(len(episodes), {"failed": _mean(each.stop.is_failure for each in episodes)})]
+    if scored := sum(each.reward is not None for each in episodes):
+        rewards = _rewards(episodes)
+        parts.append((scored, {name: rewards[name] for name in ("reward", "frac_reward_zero_std")}))
+    if played:
+        means = _environment(played) | {"turns/mean": _mean(len(each.turns) for each in played)}
+        lengths = _lengths(played)
+        means |= {name: lengths[f"completions/{name}"] for name in ("mean_length", "clipped_ratio") if lengths}
+        parts.append((len(played), means))
     return parts
 
 

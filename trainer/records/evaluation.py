@@ -1,0 +1,89 @@
+"""The metrics of an evaluation: those of its episodes, and pass@k with confidence intervals.
+
+Axes: T tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ...envs.episode import Episode
+from .metrics import NameOf, by_environment, episode_metrics
+
+Z95 = 1.959964
+"""Half the width of a 95 % interval, in standard errors of a normal distribution."""
+
+
+def evaluation_metrics(
+    episodes: Sequence[Episode], environment_of: NameOf | None = None, *, success_reward: float | None = None
+) -> dict[str, float]:
+    """`episode_metrics` and `pass_metrics`, the latter for each environment too where there are several."""
+    metrics = episode_metrics(episodes, environment_of) | pass_metrics(episodes, success_reward=success_reward)
+    for name, own in by_environment(episodes, environment_of).items():
+        passed = pass_metrics(own, success_reward=success_reward)
+        metrics |= {f"environments/{name}/{key}": value for key, value in passed.items()}
+    return metrics
+
+
+def pass_metrics(episodes: Sequence[Episode], *, success_reward: float | None = None) -> dict[str, float]:
+    """`pass@k` for k = 1, 2, 4, ... up to the episodes of a task: the share of tasks that one of k episodes solves.
+
+    An episode is a success if its environment's metric `success` is 1, or, where the environment has no such metric, if
+    its reward is at least `success_reward`. Failed episodes are not counted. A task with fewer than k episodes left is
+    not part of `pass@k`.
+
+    Returns:
+        `pass@k`, and its 95 % confidence interval `pass@k/low` to `pass@k/high`; empty if success is not defined.
+    """
+    played = [episode for episode in episodes if not (episode.stop.is_failure or episode.is_overlong)]
+    has_metric = any("success" in episode.metrics for episode in played)
+    if not (has_metric or success_reward is not None):
+        return {}
+    outcomes: dict[str, list[bool]] = defaultdict(list)
+    for episode in played:
+        if has_metric:  # an episode that was cut before its environment set the metric has not succeeded
+            success = episode.metrics.get("success", 0.0) >= 1
+        else:
+            success = episode.reward is not None and success_reward is not None and episode.reward >= success_reward
+        outcomes[episode.spec.group].append(success)
+    return dict(_pass_at_each_k(list(outcomes.values())))
+
+
+def _pass_at_each_k(outcomes: Sequence[Sequence[bool]]) -> Iterator[tuple[str, float]]:
+    k = 1
+    while counted := [(len(each), sum(each)) for each in outcomes if len(each) >= k]:
+        passes_T = np.array([pass_at_k(episodes, successes, k) for episodes, successes in counted])
+        low, high = confidence_interval(passes_T, most=sum(episodes // k for episodes, _ in counted))
+        yield f"pass@{k}", float(passes_T.mean())
+        yield f"pass@{k}/low", low
+        yield f"pass@{k}/high", high
+        k *= 2
+
+
+def pass_at_k(episodes: int, successes: int, k: int) -> float:
+    """The probability that k of these episodes, drawn without replacement, hold a success.
+
+    Over all that could have been sampled this is unbiased (Chen et al. 2021, arXiv 2107.03374, equation 1), unlike
+    1 - (1 - successes / episodes)^k.
+    """
+    return 1.0 - math.comb(episodes - successes, k) / math.comb(episodes, k)
+
+
+def confidence_interval(shares_T: np.ndarray, *, most: int) -> tuple[float, float]:
+    """A 95 % interval of the mean of one share in [0, 1] for each task, where other tasks could have been drawn.
+
+    The episodes of a task are alike, so tasks are the independent samples. Wilson's score interval, since it stays in
+    [0, 1] and has a width where all shares are 0 or 1; its number of samples is the number of independent yes-or-no
+    samples whose mean would have the standard error that the shares have, at least T and at most `most`.
+    """
+    tasks, mean = len(shares_T), float(shares_T.mean())
+    variance = float(shares_T.var(ddof=1)) / tasks if tasks > 1 else 0.0
+    alike = mean * (1 - mean) / variance if variance > 0 else tasks
+    samples = min(max(alike, tasks), most)
+    centre = (mean + Z95**2 / (2 * samples)) / (1 + Z95**2 / samples)
+    half = Z95 / (1 + Z95**2 / samples) * math.sqrt(mean * (1 - mean) / samples + Z95**2 / (4 * samples**2))
+    return max(centre - half, 0.0), min(centre + half, 1.0)
