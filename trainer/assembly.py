@@ -114,6 +114,8 @@ def make_round_player(
     return RoundPlayer(
         play=lambda specs: processes.all_or_none(lambda: player.play(specs)),
         schedule=schedule,
+        sum_counts=processes.sum_counts,
+        max_refills=args.max_refills,
         treatments=args.treatments,
         penalty=options_of(args, OverlongPenalty),
     )

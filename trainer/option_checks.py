@@ -43,7 +43,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
         lambda n: n >= 0,
         (
             *("beta", "epsilon_high", "eval_temperature", "log_episodes_steps", "overlong_buffer", "overlong_penalty"),
-            *("learning_rate", "weight_decay", "max_grad_norm", "eval_delay", "seed", "data_seed"),
+            *("max_refills", "learning_rate", "weight_decay", "max_grad_norm", "eval_delay", "seed", "data_seed"),
         ),
     ),
     "positive": (

@@ -25,6 +25,10 @@ class TeachingOptions(TrainingArguments):
     overlong_buffer: int = option(0, "Tokens before max_completion_length in which the reward falls; 0 = none.")
     overlong_penalty: float = option(1.0, "What an episode of max_completion_length loses, with overlong_buffer.")
 
+    max_refills: int = option(
+        0, "How often a round is refilled: groups without spread of reward are replaced by groups of other tasks."
+    )
+
     @property
     def treatments(self) -> Treatments:
         """The treatment of each kind of truncated episode.

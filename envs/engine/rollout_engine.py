@@ -204,9 +204,9 @@ def episode_specs(
 
 
 def group_specs(
-    task_id: str, row: Mapping[str, Any], *, group_size: int, seed: int, visit: int = 0
+    task_id: str, row: Mapping[str, Any], *, group_size: int, seed: int, visit: int | str = 0
 ) -> list[EpisodeSpec]:
-    """Specs of one group: the visit-th time that this task is played.
+    """Specs of one group; `visit` numbers or names this time among those that the task is played.
 
     Raises:
         TypeError: the row is not a mapping.

@@ -72,6 +72,7 @@ from .buttons import ROWS, Buttons, config, model
         ({"truncated": {"final_answer": "mask"}}, "truncated has no stop reason 'final_answer'"),
         ({"truncated": {"max_turns": "drop"}}, r"truncated\['max_turns'\] must be one of teach, mask, leave, got"),
         ({"overlong_buffer": 65}, "overlong_buffer=65 must be at most max_completion_length=64"),
+        ({"max_refills": -1}, "max_refills must be at least 0, got -1"),
         ({"overlong_penalty": 2.0}, "overlong_penalty=2.0 needs overlong_buffer"),
         ({"vllm_engine_kwargs": {}}, r"'transformers' does not read vllm_engine_kwargs \(generator='vllm' does\)"),
         ({"metric_for_best_model": "loss"}, "metric_for_best_model='loss'.*'reward'"),

@@ -21,7 +21,7 @@ from ...envs.episode import Episode, ToolCallRecord
 SUMS = frozenset(
     {
         *("episodes/played", "episodes/failed", "episodes/close_failed", "episodes/retried"),
-        *("groups/dropped", "rounds/skipped", "prompts/overlong", "tools/calls"),
+        *("groups/dropped", "groups/refilled", "groups/replaced", "rounds/skipped", "prompts/overlong", "tools/calls"),
         *("tokens/cached", "tokens/drift", "tokens/prompt", "tokens/sampled"),
     }
 )

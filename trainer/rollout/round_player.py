@@ -1,40 +1,80 @@
-"""RoundPlayer: plays the episodes of a training round, and forms the groups that are learned from."""
+"""RoundPlayer: plays the episodes of a training round, and chooses the groups that are learned from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...envs.episode import Episode, EpisodeSpec
-from ..learning.groups import Group, Treatments, form_groups
+from ..learning.groups import Group, Treatments, form_groups, has_spread
 from .overlong import OverlongPenalty
 from .schedule import Rows, Schedule
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True)
 class PlayedRound:
     """What a process has played in a round."""
 
-    episodes: list[Episode]
-    """All of them."""
-    groups: list[Group]
+    episodes: list[Episode] = field(default_factory=list)
+    """All of them, also those that are not learned from."""
+    groups: list[Group] = field(default_factory=list)
     """Those that are learned from."""
-    metrics: dict[str, float]
+    dropped: int = 0
+    """Groups that had fewer than two members left."""
+    refilled: int = 0
+    """Groups that were played because others had no spread."""
+    replaced: int = 0
+    """Groups without spread, or dropped ones, whose places such groups took."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        counts = {"dropped": self.dropped, "refilled": self.refilled, "replaced": self.replaced}
+        return {f"groups/{name}": float(count) for name, count in counts.items()}
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class RoundPlayer:
-    """Plays the rounds of a schedule in this process."""
+    """Plays the rounds of a schedule in this process.
+
+    Groups whose rewards do not differ teach nothing. With `max_refills` they are replaced by groups of other tasks, as
+    in the dynamic sampling of DAPO (Yu et al. 2025, arXiv 2503.14476, section 3.2), but not for ever. The tasks depend
+    on the number of the round only, so a resumed training plays the same.
+    """
 
     play: Callable[[list[EpisodeSpec]], list[Episode]]
     """Raises in all processes or in none."""
+    sum_counts: Callable[[int], list[int]]
+    """Adds up a number over all processes."""
     schedule: Schedule
     treatments: Treatments
     penalty: OverlongPenalty
+    max_refills: int
 
     def __call__(self, rows: Rows, index: int) -> PlayedRound:
         """Play the round of this number; its episodes have their final rewards."""
-        episodes = self.play(self.schedule.specs(rows, index))
+        played = PlayedRound()
+        played.groups = self._play(self.schedule.specs(rows, index), played)
+        for refill in range(self.max_refills):
+            flat = [place for place, group in enumerate(played.groups) if not has_spread(group)]
+            missing = self.schedule.groups_per_process - len(played.groups) + len(flat)
+            if self.sum_counts(missing) == [0]:
+                break
+            # A process that misses nothing plays nothing, but it must take part: processes send weights together.
+            fresh = self._play(self.schedule.refill_specs(rows, index, refill, missing), played)
+            fresh = [group for group in fresh if has_spread(group)]
+            played.refilled += missing
+            played.replaced += len(fresh)
+            # Where refills do not suffice, groups without spread stay: they count in the divisors of the loss.
+            for place, group in zip(flat, fresh, strict=False):
+                played.groups[place] = group
+            played.groups += fresh[len(flat) :]
+        return played
+
+    def _play(self, specs: list[EpisodeSpec], played: PlayedRound) -> list[Group]:
+        """Play episodes, add them to the round, and form their groups."""
+        episodes = self.play(specs)
         self.penalty.charge(episodes)
         groups, dropped = form_groups(episodes, self.treatments)
-        return PlayedRound(episodes=episodes, groups=groups, metrics={"groups/dropped": float(dropped)})
+        played.episodes += episodes
+        played.dropped += dropped
+        return groups

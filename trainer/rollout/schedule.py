@@ -58,13 +58,26 @@ class Schedule:
 
     def specs(self, rows: Rows, round_index: int) -> list[EpisodeSpec]:
         """This process's episodes of a round: whole groups."""
-        first = round_index * self.groups_per_round + self.process_index * self.groups_per_process
+        return self._groups(rows, round_index * self.groups_per_round, self.groups_per_process)
+
+    def refill_specs(self, rows: Rows, round_index: int, refill: int, count: int) -> list[EpisodeSpec]:
+        """This process's episodes of `count` further groups, for the `refill`-th refill (from 0) of a round.
+
+        Their tasks are those of the next rounds: others than the round's own, unless the data set is small. They are
+        played once more in their own rounds, from other seeds.
+        """
+        first = (round_index + 1 + refill) * self.groups_per_round
+        return self._groups(rows, first, count, name=f"/refill-{round_index}")
+
+    def _groups(self, rows: Rows, first: int, count: int, *, name: str = "") -> list[EpisodeSpec]:
+        """This process's first `count` groups of a round that begins at this place in the sequence of tasks."""
         specs = []
-        for place in range(first, first + self.groups_per_process):
+        first += self.process_index * self.groups_per_process
+        for place in range(first, first + count):
             visit, index = divmod(place, self.num_tasks)
             if self.shuffle:
                 index = int(_permutation(self.num_tasks, self.seed, visit)[index])
-            size = self.num_generations
+            visit, size = f"{visit}{name}" if name else visit, self.num_generations
             specs += group_specs(f"train-{index}", rows[index], group_size=size, seed=self.seed, visit=visit)
         return specs
 

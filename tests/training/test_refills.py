@@ -1,0 +1,163 @@
+"""Groups without spread of reward are replaced by groups of other tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gymnast.envs import Episode, EpisodeSpec
+from gymnast.trainer import GRPOTrainer
+from gymnast.trainer.rollout.overlong import OverlongPenalty
+from gymnast.trainer.rollout.round_player import RoundPlayer
+from gymnast.trainer.rollout.schedule import Schedule
+
+from .buttons import ROWS, ScriptedGenerator, call_ids, make_trainer
+from .inspecting import KeepsBatches, step_logs
+from .launching import launch
+from .test_resume import state_of, trainer_of
+from .test_rounds import episode
+
+NEITHER = {"good": "neither"}  # no answer is right, so all rewards are 0
+
+
+def either(request: Any) -> list[int]:
+    return call_ids("left" if request.seed % 2 else "right")
+
+
+def refilled(folder: Path, rows: Any, **options: Any) -> tuple[Any, list[Episode]]:
+    """A trainer that has trained one step of two groups, and all episodes that it played."""
+    episodes: list[Episode] = []
+
+    class Keeps(KeepsBatches):
+        def on_episodes(self, played: Any) -> None:
+            episodes.extend(played)
+
+    trainer = make_trainer(
+        folder, Keeps, rows=rows, generator=ScriptedGenerator(either), shuffle_dataset=False, **options
+    )
+    trainer.train()
+    return trainer, episodes
+
+
+def test_groups_without_spread_are_replaced(tmp_path: Path) -> None:
+    trainer, episodes = refilled(tmp_path, [NEITHER, ROWS[0], NEITHER, ROWS[0], ROWS[0], ROWS[0]], max_refills=5)
+    groups = list(dict.fromkeys(each.spec.group for each in episodes))
+    assert groups == ["train-0@0", "train-1@0", "train-2@0/refill-0", "train-4@0/refill-0"]
+    [logs] = step_logs(trainer)
+    assert (logs["groups/refilled"], logs["groups/replaced"]) == (2, 1)
+    [batch] = trainer.batches
+    assert len(batch["mask"]) == 8
+    assert batch["advantages"].any(dim=1).all()
+    # The metrics tell of everything that was played.
+    assert logs["episodes/played"] == len(episodes) == 16
+    assert logs["reward"] == sum(each.reward or 0.0 for each in episodes) / 16
+
+
+def test_refills_have_an_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer, episodes = refilled(tmp_path, [NEITHER], max_refills=2, max_steps=5)
+    logs = step_logs(trainer)
+    assert [(each["groups/refilled"], each["groups/replaced"], each["episodes/played"]) for each in logs] == [
+        (4, 0, 24)
+    ] * 5
+    assert len({(each.spec.group, each.spec.member) for each in episodes}) == len(episodes) == 5 * 24
+    assert len({each.spec.seed for each in episodes}) == len(episodes)
+    assert not any(batch["mask"].any() for batch in trainer.batches)
+    assert "no group has had spread for 5 rounds, so nothing is learned: all rewards of the last round were 0" in (
+        caplog.text
+    )
+
+
+def test_a_resumed_training_refills_with_the_same_tasks(tmp_path: Path) -> None:
+    options = {"max_refills": 2, "num_generations": 2, "per_device_train_batch_size": 4}
+    whole = trainer_of(GRPOTrainer, tmp_path, **options)
+    whole.train()
+    rest = trainer_of(GRPOTrainer, tmp_path / "resumed", **options)
+    rest.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert rest.played == whole.played[2:]
+    assert any("/refill-" in name for _, names in rest.played for name in names)
+    expected = state_of(whole)
+    assert not [name for name, value in state_of(rest).items() if not torch.equal(value, expected[name])]
+
+
+def round_player(plan: Schedule, played: list[list[EpisodeSpec]], *, others_miss: int) -> RoundPlayer:
+    """A player of episodes whose reward is their place in the group."""
+
+    def play(specs: list[EpisodeSpec]) -> list[Episode]:
+        played.append(specs)
+        return [episode(each, reward=float(each.member)) for each in specs]
+
+    return RoundPlayer(
+        play=play,
+        sum_counts=lambda missing: [missing + others_miss],
+        schedule=plan,
+        treatments={},
+        penalty=OverlongPenalty(max_completion_length=64, overlong_buffer=0, overlong_penalty=1.0),
+        max_refills=3,
+    )
+
+
+@pytest.mark.parametrize(("others_miss", "calls"), [(0, 1), (1, 4)])
+def test_a_process_takes_part_in_the_refills_of_others(others_miss: int, calls: int) -> None:
+    plan = Schedule(
+        num_tasks=6,
+        num_generations=2,
+        groups_per_process=2,
+        num_processes=2,
+        process_index=0,
+        steps_per_generation=1,
+        num_iterations=1,
+        gradient_accumulation_steps=1,
+        seed=0,
+        shuffle=True,
+    )
+    played: list[list[EpisodeSpec]] = []
+    result = round_player(plan, played, others_miss=others_miss)([{"n": n} for n in range(6)], 0)
+    assert [len(specs) for specs in played] == [4, 0, 0, 0][:calls]
+    assert len(result.groups) == 2
+
+
+PROGRAM = """
+import json, os, sys
+from pathlib import Path
+import torch
+from buttons import Buttons, ScriptedGenerator, call_ids, config, model, tokenizer
+from gymnast.trainer import GRPOTrainer
+
+folder, rank = Path(sys.argv[1]), os.environ["RANK"]
+played = []
+
+
+class Records(GRPOTrainer):
+    def on_episodes(self, episodes):
+        played.append(list(dict.fromkeys(each.spec.group for each in episodes)))
+
+
+trainer = Records(
+    model=model(),
+    environment=Buttons(),
+    args=config(
+        folder, per_device_train_batch_size=4, ddp_backend="gloo", shuffle_dataset=False, max_refills=3, max_steps=2,
+    ),
+    train_dataset=[dict(good=good) for good in ("left", "neither", "neither", "neither", "neither", "left", "left")],
+    processing_class=tokenizer(),
+    generator=ScriptedGenerator(lambda request: call_ids("left" if request.seed % 2 else "right")),
+)
+trainer.train()
+logs = [logs["groups/refilled"] for logs in trainer.state.log_history if "loss" in logs]
+weights = sum(each.double().sum().item() for each in trainer.model.state_dict().values())
+(folder / f"report-{rank}.json").write_text(json.dumps([played, logs, weights]))
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_two_processes_refill_their_own_groups(tmp_path: Path) -> None:
+    """Of the first round, process 0 has spread at once and process 1 at its second refill: places 1, 3, 5."""
+    (first, logs, weights), (second, same_logs, same_weights) = launch(tmp_path, PROGRAM)
+    assert first[0] == ["train-0@0"]
+    assert second[0] == ["train-1@0", "train-3@0/refill-0", "train-5@0/refill-0"]
+    assert logs == same_logs
+    assert logs[0] == 2
+    assert weights == same_weights
