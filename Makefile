@@ -17,7 +17,7 @@ BENCHMARKS = benchmarks.formats benchmarks.rollout.engine benchmarks.sandbox.poo
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train train-code test test-vllm soak lint format bench bench-rollout bench-sandbox bench-update gpu-kit clean distclean
+.PHONY: help train train-code test test-vllm soak lint format bench bench-rollout bench-sandbox bench-update gpu-kit accidents beside-trl clean distclean
 
 help:
 	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]       train the calculator agent from scratch"
@@ -32,6 +32,8 @@ help:
 	@echo "make bench-sandbox [ARGS=...]                              the sandbox beside its peers, which go into .venv-peers"
 	@echo "make bench-update [ARGS=...]                               an optimiser step against its targets, beside TRL's"
 	@echo "make gpu-kit [ARGS=...]                                    pack the measurements of a GPU for a machine without a network"
+	@echo "make accidents [ARGS=...]                                  three famous accidents, with and without the remedy"
+	@echo "make beside-trl [ARGS=...]                                 whole trainings beside TRL's"
 	@echo "make clean                                                 remove caches and build folders"
 	@echo "make distclean                                             remove .venv as well"
 	@echo "PYTHON=python3.12 (any of 3.11 to 3.13) chooses the interpreter that .venv is made from."
@@ -89,6 +91,14 @@ bench-update: $(VENV)/.dev
 # The other machine takes the measurements with `gpu-kit/run all`; on this one it is `python -m benchmarks.gpu all`.
 gpu-kit: $(VENV)/.examples
 	@$(BIN)/python -m benchmarks.gpu.make_kit $(ARGS)
+
+# Less than five minutes on two cores. Finished runs are in runs/accidents/ and are not repeated.
+accidents: $(VENV)/.examples
+	@$(BIN)/python -m benchmarks.accidents $(ARGS)
+
+# Less than ten minutes on two cores. Finished runs are in runs/beside_trl/ and are not repeated.
+beside-trl: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.beside_trl $(ARGS)
 
 clean:
 	@rm -rf gpu-kit .links build dist ./*.egg-info .pytest_cache .ruff_cache .hypothesis

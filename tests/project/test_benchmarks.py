@@ -36,3 +36,15 @@ def test_measurements_of_a_gpu_run_small_on_a_cpu_and_finished_ones_are_kept(tmp
     again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280)
     assert again.stdout.count("done before") == 2
     assert json.loads(results.read_text()) == values
+
+
+def test_an_accident_trains_both_arms_and_draws_its_picture(tmp_path: Path) -> None:
+    picture, figures = tmp_path / "accidents.png", tmp_path / "accidents.json"
+    command = [sys.executable, "-m", "benchmarks.accidents", "--quick", "--accidents", "retokenised", "--seeds", "1"]
+    command += ["--folder", str(tmp_path / "runs"), "--output", str(figures), "--picture", str(picture)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    arms = json.loads(figures.read_text())["accidents"]["retokenised"]["arms"]
+    assert [len(arm["curves"][0]) for arm in arms.values()] == [2, 2]
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n")
