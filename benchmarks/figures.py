@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-Values = dict[str, float | str]  # what a measurement answers with; text says why there is no number
+Values = dict[str, float | str]  # the values of a measurement; a text says why there is no number
 
 
 @dataclass(kw_only=True, frozen=True)
 class Figure:
     """One line of the table."""
 
-    key: str  # in what the measurements answer
+    key: str  # in the values of the measurements
     name: str
     unit: str
-    target: float | None  # None for what is there to judge the others by
-    at_least: bool = False  # instead of at most
-    peers: bool = True  # False where they have nothing like it
+    target: float | None  # None for figures that only put the others into proportion
+    at_least: bool = False  # the target is a minimum, not a maximum
+    peers: bool = True  # False if the peers have nothing comparable
 
     def met(self, value: float | str) -> bool | None:
         if self.target is None:

@@ -1,4 +1,4 @@
-"""Writes the tables of the pages that the code itself tells.
+"""Writes the tables of the pages that can be generated from the code.
 
     python docs/generate.py
 

@@ -127,7 +127,7 @@ class ConfigurationError(ValueError):
 class BrokenEnvironmentError(Exception):
     """The environment itself is broken, for instance its database is down: the episode fails and has no reward.
 
-    Raise it in a tool. Any other error of a tool is told to the model, and the episode goes on.
+    Raise it in a tool. The model sees any other error of a tool as a message, and the episode goes on.
     """
 
 

@@ -172,7 +172,7 @@ class Episode:
 
     spec: EpisodeSpec
     prompt: list[Message] = field(default_factory=list)  # the messages of reset
-    tools: list[ToolSchema] = field(default_factory=list)  # the tools that the model was told of
+    tools: list[ToolSchema] = field(default_factory=list)  # the tools that were shown to the model
     turns: list[Turn] = field(default_factory=list)
     stop: StopReason = StopReason.FAILED
     failure: Failure | None = None  # set exactly when stop is FAILED

@@ -28,7 +28,7 @@ def render(value: Any) -> str | list[dict[str, Any]]:
         return pydantic_core.to_json(value, inf_nan_mode="constants", fallback=_array).decode()
     except pydantic_core.PydanticSerializationError as error:
         raise TypeError(
-            f"the tool returned {type(value).__name__}, which cannot be told to the model ({error}): return text, "
+            f"the tool returned {type(value).__name__}, which cannot be shown to the model ({error}): return text, "
             f"numbers, lists, dicts, dataclasses or pydantic models"
         ) from None
 

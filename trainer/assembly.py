@@ -112,7 +112,7 @@ def make_round_player(
 ) -> RoundPlayer:
     """The player of the rounds of this schedule."""
     return RoundPlayer(
-        play=lambda specs: processes.all_or_none(lambda: player.play(specs)),
+        run=lambda specs: processes.all_or_none(lambda: player.run(specs)),
         schedule=schedule,
         sum_counts=processes.sum_counts,
         max_refills=args.max_refills,

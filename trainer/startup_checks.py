@@ -90,8 +90,8 @@ def load_tokenizer(
     """The tokenizer; by default the model's own, from the same place, as `init_kwargs` said for the model.
 
     Raises:
-        TypeError: it is no tokenizer.
-        ValueError: none is given, and the model does not say where it came from.
+        TypeError: it is not a tokenizer.
+        ValueError: there is no tokenizer, and the model does not say where it came from.
     """
     if tokenizer is not None:
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
@@ -137,7 +137,7 @@ def check_before_loading(
     """Check what can be checked without the model, which takes long to load.
 
     Raises:
-        TypeError: the environment is none, or a data set is no sequence of mappings.
+        TypeError: `environment` is not an environment, or a data set is not a sequence of mappings.
         ValueError: a data set has no rows.
     """
     EnvironmentSource.of(environment)

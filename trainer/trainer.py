@@ -136,7 +136,7 @@ class AgentTrainer(InterruptibleTrainer):
             The episodes of the first row, then those of the second, and so on, with the rewards of reward functions.
         """
         check_is_rows("rows", rows)
-        return self.player.play_rows(rows, count=num_generations, temperature=temperature, seed=seed)
+        return self.player.play(rows, count=num_generations, temperature=temperature, seed=seed)
 
     def _play_round(self, index: int) -> Round:
         """Play a round of training episodes and score it."""
@@ -309,9 +309,7 @@ class AgentTrainer(InterruptibleTrainer):
         count = self.config.num_generations_eval or self.config.num_generations
         mine = range(self.processes.index, len(rows), self.processes.count)
         temperature = self.config.eval_temperature if temperature is None else temperature
-        played = self.processes.all_or_none(
-            lambda: self.player.play_rows(rows, mine, count=count, temperature=temperature)
-        )
+        played = self.processes.all_or_none(lambda: self.player.play(rows, mine, count=count, temperature=temperature))
         episodes = gather_object(played)
         check_evaluation(episodes, self.config.max_failure_rate)
         metrics = evaluation_metrics(

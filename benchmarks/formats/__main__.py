@@ -32,8 +32,8 @@ from gymnast.trainer.tiny import make_tiny_tokenizer
 
 # The texts and templates of the families are the tests'.
 from tests.chat import families
+from tests.tool_calls import family_syntax as texts_of
 from tests.tool_calls import parser_cases as cases
-from tests.tool_calls import parser_families as texts_of
 from tests.tool_calls import parser_outcomes as outcomes
 from tests.tool_calls import writers
 

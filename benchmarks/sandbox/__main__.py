@@ -84,7 +84,7 @@ def main() -> None:
 
 
 async def _prepare() -> tuple[dict[str, Any], str]:
-    """What the numbers depend on, and the id of our image, which is made if it has to be."""
+    """Facts that the numbers depend on, and the id of our image, which is built if it is missing."""
     load = os.getloadavg()[0]  # before we make it
     loop_seconds = _loop_seconds()
     async with Engine() as engine:

@@ -142,7 +142,7 @@ async def orphans(quick: bool) -> Values:
 
 
 async def episodes(quick: bool) -> Values:
-    """Many short episodes over one pool: what goes wrong, and what is left."""
+    """Many short episodes over one pool: the errors, and the resources left behind."""
     side_by_side, count = (8, 50) if quick else (64, 1000)
     numbers, errors = iter(range(count)), []
     left_behind = LeftBehind()

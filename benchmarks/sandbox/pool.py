@@ -1,4 +1,4 @@
-"""What a pool's scheduler costs the event loop that it shares with a trainer, with boxes that cost nothing.
+"""The share of the event loop that a pool's scheduler takes, with boxes that cost nothing.
 
     python -m benchmarks.sandbox.pool [--quick]
 

@@ -22,7 +22,7 @@ class ChildError(Exception):
 
 
 def output_of(command: list[str], seconds: float) -> str:
-    """What the program prints.
+    """Return the output of the program.
 
     Raises:
         ChildError: it failed, or was killed because it took longer.
@@ -38,7 +38,7 @@ def output_of(command: list[str], seconds: float) -> str:
 
 
 def left_after_kill(command: list[str], seconds: float, boxes: int, count: Callable[[int], int]) -> int:
-    """Kill the program as soon as it has printed a line, and `count` what is left of its process id 2 s later.
+    """Kill the program as soon as it has printed a line; 2 s later `count` what its process id has left.
 
     Raises:
         ChildError: it failed, or printed nothing in time; or `count` did not see its `boxes` while it lived.

@@ -157,7 +157,7 @@ class Scheduler:
         """
         subpool = box.subpool
         expected = len(subpool.expecting) > subpool.coming
-        self._spares.note_failure(subpool, error, told=expected or self.closing)
+        self._spares.note_failure(subpool, error, reported=expected or self.closing)
         if expected:
             waiter = subpool.expecting.first
             if isinstance(error, EngineError) and not waiter.tried_again:

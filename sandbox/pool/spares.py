@@ -38,11 +38,11 @@ class Spares:
         if subpool is self.fresh:
             self._fresh_wanted_until = self._used + self.options.idle
 
-    def note_failure(self, subpool: Subpool, error: Exception, *, told: bool) -> None:
-        """A box could not be made. If no lease was told of the error, log it."""
+    def note_failure(self, subpool: Subpool, error: Exception, *, reported: bool) -> None:
+        """A box could not be made. Log the error unless a lease has reported it."""
         if subpool in (self.main, self.fresh):
             self._next_try = self._loop.time() + PAUSE_SECONDS
-        if not told:
+        if not reported:
             hint = "; no other is tried before a lease needs one" if subpool.failures >= SPARE_TRIES else ""
             logger.warning("a spare box could not be made: %s%s", error, hint)
 

@@ -135,7 +135,7 @@ def is_exact(stem: str, chat: ChatFormat, episode: Episode) -> bool:
         turns = episode(chat, thought)
         trace, texts = trace_of(stem, chat, turns, over=True), prompts(stem, chat, turns)
         ids = encode(chat, texts[-1])
-        if chat.recognition.told_in_prompt:  # the rendered conversation has no tools in its prompt
+        if chat.recognition.described_in_prompt:  # the rendered conversation has no tools in its prompt
             if trace.ids[len(trace.prompt) :] != ids[len(encode(chat, texts[0])) :]:
                 return False
         elif trace.ids != ids:

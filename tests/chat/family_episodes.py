@@ -213,7 +213,7 @@ def rendered(stem: str, chat: ChatFormat, messages: Sequence[Message], *, more: 
         taken.append(_as_taken(stem, chat, message))
     if stem.removesuffix("_training") in IN_PARTS:
         taken = [{**each, "content": [{"type": "text", "text": each["content"]}]} for each in taken]
-    tools: Any = None if chat.recognition.told_in_prompt else TOOLS
+    tools: Any = None if chat.recognition.described_in_prompt else TOOLS
     if stem == "phi4_mini":
         functions = _json([each["function"] for each in TOOLS])
         taken, tools = [{"role": "system", "content": "", "tools": functions}, *taken], None

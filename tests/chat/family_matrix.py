@@ -65,18 +65,18 @@ REASONS: dict[str, tuple[str, Check]] = {
         "deepseekv3 deepseekv3_training",
         _marks_the_first_results,
     ),
-    "tells of its tools before the last question only": ("mistral_v3 mistral_nemo mistral_small_3_2", _moves_tools),
-    "ends results otherwise once an answer follows": ("hermes_3", _ends_results_otherwise),
+    "shows its tools before the last question only": ("mistral_v3 mistral_nemo mistral_small_3_2", _moves_tools),
+    "ends results differently once an answer follows": ("hermes_3", _ends_results_otherwise),
 }
 
 
 def reason_of(stem: str) -> str:
-    """Why a template is not prefix-preserving; empty where it is."""
+    """Why a template is not prefix-preserving; empty if it is."""
     return next((reason for reason, (stems, _) in REASONS.items() if stem in stems.split()), "")
 
 
 def notes_of(stem: str) -> list[str]:
-    """What else is to say of a template, above all of what does not work."""
+    """Notes on a template: its peculiarities, and why something does not work."""
     native, chat = chat_of(stem), usable_chat(stem)
     notes = []
     if stem in GIVEN:
@@ -86,14 +86,14 @@ def notes_of(stem: str) -> list[str]:
     if stem == "phi4_mini":
         notes.append("tools go into the system message")
     if format_name(chat) in ONE_CALL_AN_ANSWER:
-        notes.append("renders one call an answer; more are read and answered all the same")
+        notes.append("renders one call an answer; more are read and answered anyway")
     if stem in CALLS_AS_TEXT:
         notes.append("renders no calls")
     if format_name(chat) == "command_r7b":
         notes.append("numbers the calls of the episode")
     opens = chat.endings.call_end is not None and chat.endings.call_end.opens_next
     if opens and chat.call_end_id != chat.end_id and not is_react(chat):
-        notes.append("what ends a call begins its results")
+        notes.append("the token that ends a call begins its results")
     if format_name(chat) == "llama3":
         notes.append("a call after a text needs `<|python_tag|>`")
     if not takes_a_reply_beside_results(chat):
@@ -101,7 +101,7 @@ def notes_of(stem: str) -> list[str]:
     return [*notes, *filter(None, [reason_of(stem), UNEXPECTED.get(stem, "")])]
 
 
-# What does not work, and why, beside the above.
+# Other things that do not work, and why.
 UNEXPECTED: dict[str, str] = {}
 
 
@@ -186,7 +186,7 @@ def stems_of(family: str) -> list[str]:
 
 
 def matrix() -> str:
-    """The table of all templates in Markdown; those of a family that do alike share a row."""
+    """The table of all templates in Markdown. Templates of a family with the same results share a row."""
     rows = [HEADINGS, ["---"] * len(HEADINGS)]
     for family in FAMILIES:
         alike: dict[tuple[str, ...], list[str]] = {}

@@ -150,7 +150,7 @@ def test_a_format_may_be_given_to_a_template_that_renders_calls_but_no_tools(ste
     chat = usable_chat(stem)
     chat.check_tools(TOOLS)
     assert format_name(chat) == GIVEN[stem]
-    assert chat.recognition.told_in_prompt
+    assert chat.recognition.described_in_prompt
 
 
 # --- the matrix ---------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ from .family_episodes import (
 from .family_matrix import UNEXPECTED
 
 by_stem = pytest.mark.parametrize("stem", STEMS)
-NATIVE = [stem for stem in STEMS if not usable_chat(stem).recognition.told_in_prompt]
+NATIVE = [stem for stem in STEMS if not usable_chat(stem).recognition.described_in_prompt]
 TOLD = [stem for stem in STEMS if stem not in NATIVE]
 DATED = [stem for stem in STEMS if "strftime_now" in TEMPLATES[stem].read_text()]
 BEGINS_THOUGHT = [stem for stem in STEMS if thoughts_of(stem, usable_chat(stem)) == [THOUGHT]]

@@ -77,7 +77,7 @@ def test_episodes_are_played_and_learned_from(stem: str, tmp_path: Path) -> None
         tool_format=TEMPLATES[stem],
         generator=scripted(ChatFormat(tokenizer, tool_format=TEMPLATES[stem], end_token_ids=ends)),
     )
-    for episode in trainer.player.play_rows(rows, count=4):
+    for episode in trainer.player.play(rows, count=4):
         [trace] = episode.traces
         assert episode.stop is StopReason.FINAL_ANSWER, episode.failure
         assert trace.drift == 0

@@ -287,14 +287,14 @@ def test_cancelling_a_player_leaves_the_others_alone(tmp_path: Path) -> None:
     player = make_trainer(tmp_path, environment=Hangs([final_answer]), rows=[row] * 4).player
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
         other = threads.submit(run_in_loop, another())
-        playing = threads.submit(player.play_rows, [row | {"hang": True}], count=1)
+        playing = threads.submit(player.play, [row | {"hang": True}], count=1)
         assert begun.wait(WAIT)
         player.cancel()
         assert isinstance(playing.exception(WAIT), asyncio.CancelledError)
         release.set()
         assert other.result(WAIT) == "done"
     player.cancel()  # nothing is playing, so nothing happens, to the next call neither
-    assert [each.failure for each in player.play_rows([row], count=1)] == [None]
+    assert [each.failure for each in player.play([row], count=1)] == [None]
 
 
 def test_wrong_kinds_of_limits_and_rows_are_refused() -> None:

@@ -81,7 +81,7 @@ async def test_a_result_without_json_is_an_error_and_no_repr() -> None:
 
     content, record = await call(make, {})
     assert record.outcome == "exception"
-    assert content.startswith("Error: TypeError: the tool returned dict, which cannot be told to the model")
+    assert content.startswith("Error: TypeError: the tool returned dict, which cannot be shown to the model")
     assert "0x" not in content
 
 

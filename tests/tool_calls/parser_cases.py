@@ -10,7 +10,7 @@ from typing import Any
 
 from gymnast.envs.core import ToolSchema
 
-from .parser_families import FAMILIES, Arguments, Family, to_json
+from .family_syntax import FAMILIES, Arguments, Family, to_json
 
 
 def schema(name: str, **properties: str) -> ToolSchema:

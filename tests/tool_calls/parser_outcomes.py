@@ -20,9 +20,9 @@ from gymnast.trainer import FORMATS
 from gymnast.trainer.tiny import make_tiny_tokenizer
 from gymnast.trainer.tool_calls.assistant_message import split_thinking
 
+from .family_syntax import FAMILIES
 from .parser_cases import TOOLS, texts
-from .parser_families import FAMILIES
-from .parser_judgements import JUDGEMENTS, judgements_of
+from .parser_differences import JUDGEMENTS, judgements_of
 
 Outcome = dict[str, Any]
 """`content`, `thinking`, `calls` as (name, arguments), and `malformed`; or `raises`, the type of the exception."""
@@ -276,7 +276,7 @@ def write(side: str) -> None:
     record = recorded()
     unclear = [each for each in differences(record) if len(judgements_of(*each)) != 1]
     if unclear:
-        raise SystemExit(f"parser_judgements.py has none or several of these differences: {unclear}")
+        raise SystemExit(f"parser_differences.py has none or several of these differences: {unclear}")
     PAGE.write_text(with_tables(PAGE.read_text(), record))
 
 

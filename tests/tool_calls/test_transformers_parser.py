@@ -9,9 +9,9 @@ import trl.chat_template_utils as trl_templates
 
 from gymnast.trainer import FORMATS
 
+from .family_syntax import FAMILIES
 from .parser_cases import CASES, texts
-from .parser_families import FAMILIES
-from .parser_judgements import JUDGEMENTS, judgements_of
+from .parser_differences import JUDGEMENTS, judgements_of
 from .parser_outcomes import PAGE, PEERS, TRANSFORMERS, compare, differences, ours, recorded, with_tables
 
 SIDES = {

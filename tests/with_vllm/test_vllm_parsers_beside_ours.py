@@ -12,8 +12,8 @@ import pytest
 from gymnast.trainer import FORMATS
 from gymnast.trainer.tiny import make_tiny_tokenizer
 
+from ..tool_calls.family_syntax import FAMILIES
 from ..tool_calls.parser_cases import TOOLS
-from ..tool_calls.parser_families import FAMILIES
 from ..tool_calls.parser_outcomes import PEERS, VLLM, compare, readers_in_vllm, recorded
 from ..tool_calls.writers import WRITERS
 

@@ -26,7 +26,7 @@ from .recognition import Recognition, marked_formats, recognise
 from .turn_end import numbered
 from .turn_endings import TurnEndings
 
-CHARACTERS_A_TOKEN = 128  # at most; no vocabulary has longer runs of spaces
+CHARACTERS_A_TOKEN = 128  # at most: no vocabulary has longer runs of spaces
 PREFIX_TOKENS = 256  # more than any template begins an answer with
 
 
@@ -37,10 +37,10 @@ class ChatFormat:
         tokenizer: Has a chat template.
         tool_format: How the model writes tool calls: a name in `FORMATS`, `vllm:` and the name of one of vLLM's tool
             parsers, a `ToolFormat`, or a function from text to an assistant message. By default the tokenizer's
-            `response_template`, else the format that the chat template's markers tell.
+            `response_template`, else the format whose markers are in the chat template.
         end_token_ids: Further ids that end a turn, as in the model's generation config.
         template_kwargs: Passed to the chat template, e.g. `{"enable_thinking": False}`.
-        today: The date that the chat template is told, where it asks.
+        today: The date for chat templates that ask for it.
 
     Attributes:
         end_ids: Every token that ends a turn.
@@ -68,8 +68,8 @@ class ChatFormat:
         self.recognition = recognise(tool_format, tokenizer, self.template, self.endings)
         self.tool_format = self.recognition.format
         self._rendered: set[tuple[str, ...]] = set()  # sequences of roles of which no message is dropped
-        told = self.recognition.told_in_prompt
-        self._prompted = PromptTools(self.tool_format, self.template, self.endings) if told else None
+        in_prompt = self.recognition.described_in_prompt
+        self._prompted = PromptTools(self.tool_format, self.template, self.endings) if in_prompt else None
         self.end_id = self.endings.text_end.end_id
         # Text that the template writes between an answer and its end token is the format's, not the answer's, only if
         # it has a token of its own.
@@ -178,8 +178,8 @@ class ChatFormat:
     ) -> Message:
         """The assistant message that the sampled tokens mean; never raises, whatever the model wrote.
 
-        A call to which the model gave no id gets one; `calls_before`, the number of calls that the episode has had,
-        makes it the only one of its kind.
+        A call without an id gets one. `calls_before`, the number of earlier calls in the episode, makes the id
+        unique.
         """
         ended = bool(sampled_ids) and sampled_ids[-1] in self.end_ids
         text, prefix = self._text_of(sampled_ids), self.template.decode(prompt_ids[-PREFIX_TOKENS:])
@@ -207,7 +207,7 @@ class ChatFormat:
         return text.removesuffix(self._closing)
 
     def check_tools(self, tools: Sequence[ToolSchema]) -> None:
-        """Check that the model can be told of these tools and that its calls can be read.
+        """Check that these tools can be shown to the model and that its calls can be read.
 
         Raises:
             ConfigurationError: it cannot.
@@ -218,14 +218,14 @@ class ChatFormat:
         if self.recognition.problem:
             raise ConfigurationError(
                 f"the environment has tools, {names}, but {self.recognition.problem}; use another model, or a "
-                f"tool_format that tells of tools itself ('react', or one of yours with instructions and observation)"
+                f"tool_format that describes tools itself ('react', or one of yours with instructions and observation)"
             )
         if self.tool_format is None:
             raise ConfigurationError(
                 f"the environment has tools, {names}, but the tool-call format of the chat template was not "
                 f"recognised: {self.recognition.reason}; pass tool_format= a format that reads it: one named above, if "
                 f"any, a TextFormat of your own, 'vllm:' with the name of one of vLLM's tool parsers, a function from "
-                f"text to an assistant message, or 'react', which tells the model of the tools in the prompt"
+                f"text to an assistant message, or 'react', which describes the tools in the prompt"
             )
 
     def _ends_of(self, given: str | ToolFormat | ToolParser | None) -> set[int]:

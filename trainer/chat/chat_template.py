@@ -1,11 +1,11 @@
 """ChatTemplate: a tokenizer's chat template as text and tokens.
 
-The content of a message is text: a special token that it spells, as a web page with `</s>` does, is written out and
-not obeyed, so neither a tool nor a row of a data set can forge the end of a turn. In the result of a tool this holds
-for every added token that the template uses, special or not. Other messages may mention such tokens: "think between
-<think> and </think>".
+The content of a message is text. If it spells a special token, as a web page with `</s>` does, the token is spelled out
+and has no effect, so neither a tool nor a row of a data set can forge the end of a turn. In the result of a tool this
+holds for every added token that the template uses, special or not. Other messages may mention such tokens: "think
+between <think> and </think>".
 
-A template that asks for today's date is told a fixed one, so that a run does not depend on its day.
+A template that asks for today's date gets a fixed one, so that a run does not depend on its day.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from transformers import PreTrainedTokenizerBase
 
 from ...envs.core import ConfigurationError, Message, ToolSchema
 
-_ESCAPED_BREAK = "\\ufdd0"  # as a template writes it that shows lists as Python does
+_ESCAPED_BREAK = "\\ufdd0"  # as written by a template that shows lists in Python's syntax
 _SPEAKERS = ("system", "developer", "user", "assistant")
 TEMPLATE_DATE = datetime.date(2025, 1, 1)
-_BREAK = "\ufdd0"  # a noncharacter, which no text holds; put into a spelled-out special token, it tells where to cut
+_BREAK = "\ufdd0"  # a noncharacter, which no text contains; marks the place to cut a spelled-out special token
 
 
 class ChatTemplate:
@@ -64,7 +64,7 @@ class ChatTemplate:
 
     @property
     def supports_tools(self) -> bool:
-        """The template tells the model of its tools."""
+        """Whether the template renders tools."""
         return not self.tools_problem
 
     def probe_tools(self, messages: Sequence[Message]) -> Sequence[ToolSchema]:
@@ -153,7 +153,7 @@ class ChatTemplate:
         self._in_parts = False
 
     def _find_tools(self) -> str:
-        """Why the template cannot tell of tools; empty when it can, as they are or in the system message."""
+        """Why the template cannot render tools; empty if it can, as they are or in the system message."""
         problem = ""
         for self._tools_in_system in (False, True):
             try:

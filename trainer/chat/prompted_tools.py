@@ -1,4 +1,4 @@
-"""Tools through the prompt: for models whose chat template cannot tell of tools; see `ReActFormat`."""
+"""Describes tools in the prompt, for models whose chat template does not render tools; see `ReActFormat`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .turn_endings import TurnEndings
 
 
 class PromptedFormat(ToolFormat, Protocol):
-    """A tool format that describes the tools to the model by itself, as `ReActFormat` does; the template need not."""
+    """A tool format that describes the tools to the model itself, as `ReActFormat` does."""
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
         """The beginning of the system message: the tools, and how to call them."""
         ...
 
     def observation(self, results: Sequence[Message]) -> Message:
-        """The user's message that tells the model of the results of its calls."""
+        """The user's message with the results of the model's calls."""
         ...
 
 
@@ -32,7 +32,7 @@ class PromptTools:
     Args:
         found: The tool format; it may describe tools and results itself (`instructions`, `observation`: ReAct).
             Otherwise the model is shown a call as its template renders it.
-        template: Tells whether there may be a system message; without, the first user's message gets the tools.
+        template: If it has no system message, the tools go into the first user's message.
         endings: Renders the call.
     """
 
@@ -55,18 +55,18 @@ class PromptTools:
         if index is None:
             alone: Message = {"role": role, "content": _parts(self._instructions(tools))}
             return [alone, *messages]
-        told: Message = {**messages[index], "content": _parts(self._instructions(tools), messages[index])}
-        return [*messages[:index], told, *messages[index + 1 :]]
+        prompt: Message = {**messages[index], "content": _parts(self._instructions(tools), messages[index])}
+        return [*messages[:index], prompt, *messages[index + 1 :]]
 
     def observation(self, messages: Sequence[Message]) -> list[Message]:
-        """New messages, with all results in one user's message, and the next message of the user in the same one."""
+        """The new messages, with all results and the user's next message in one user's message."""
         results = [each for each in messages if each["role"] == "tool"]
         if not results or self._observation is None:
             return list(messages)
-        told = FromTool(self._observation(results)["content"])
+        text = FromTool(self._observation(results)["content"])
         others = [each for each in messages if each["role"] != "tool"]
-        said = _parts([told], others.pop(0)) if others and others[0]["role"] == "user" else told
-        return [{"role": "user", "content": said}, *others]
+        content = _parts([text], others.pop(0)) if others and others[0]["role"] == "user" else text
+        return [{"role": "user", "content": content}, *others]
 
 
 def _by_example(endings: TurnEndings, tools: Sequence[ToolSchema]) -> list[str]:
@@ -74,12 +74,12 @@ def _by_example(endings: TurnEndings, tools: Sequence[ToolSchema]) -> list[str]:
     example = endings.render_call("tool_name", {"key": "value"})
     assert example is not None
     syntax = "To call a tool, write its name and its arguments exactly like this:\n\n"
-    told = "\n\n".join(["You have these tools:", *map(describe_tool, tools), syntax])
-    return [told, Verbatim(example[1].strip())]
+    description = "\n\n".join(["You have these tools:", *map(describe_tool, tools), syntax])
+    return [description, Verbatim(example[1].strip())]
 
 
 def _parts(texts: Sequence[str], message: Message | None = None) -> list[dict[str, Any]]:
-    """Texts, and behind them a message's content, as content parts."""
+    """Texts, followed by a message's content, as content parts."""
     content = (message or {}).get("content")
     said = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
     parts = [{"type": "text", "text": text} for text in texts]

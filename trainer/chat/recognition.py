@@ -18,7 +18,7 @@ from .chat_template import ChatTemplate
 from .turn_endings import TurnEndings
 from .vllm_parsers import VLLM_PREFIX, vllm_tool_format
 
-_TOLD = "the model learns about its tools from the prompt"
+_IN_PROMPT = "the model learns about its tools from the prompt"
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -29,15 +29,14 @@ class Recognition:
         format: Reads the model's calls; None if no format fits.
         reason: How it was found, or which formats were tried.
         problem: Why tools cannot be used with the template at all; empty when they can.
-        told_in_prompt: The model learns about its tools from the prompt: gymnast describes them in the system message,
-            not the template.
+        described_in_prompt: gymnast describes the tools in the system message, because the template does not.
         looked_for: Rejected formats, each with the reason.
     """
 
     format: ToolFormat | None
     reason: str
     problem: str = ""
-    told_in_prompt: bool = False
+    described_in_prompt: bool = False
     looked_for: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -76,7 +75,7 @@ def recognise(
     if isinstance(given, type) or not (given is None or isinstance(given, str) or callable(given) or _parses(given)):
         raise ConfigurationError(f"tool_format must be a name, a ToolFormat or a function, got {given!r}")
     if tells_of_tools(given):  # the template need not render tools
-        return Recognition(format=_as_format(given), reason=f"given; {_TOLD}", told_in_prompt=True)
+        return Recognition(format=_as_format(given), reason=f"given; {_IN_PROMPT}", described_in_prompt=True)
     marked, looked_for = marked_formats(template.source())
     if template.tools_problem:
         return _without_tools(given, template.tools_problem, marked, looked_for, endings)
@@ -157,7 +156,7 @@ def _without_tools(
             break
         if given is not None:
             _check_reads(each, endings)
-            return Recognition(format=each, reason=f"given; {_TOLD}", told_in_prompt=True)
+            return Recognition(format=each, reason=f"given; {_IN_PROMPT}", described_in_prompt=True)
     return Recognition(format=_as_format(given), reason=problem, problem=problem, looked_for=looked_for)
 
 

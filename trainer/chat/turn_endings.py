@@ -108,10 +108,10 @@ class TurnEndings:
         answer = self.style.calling([call])
         before = self._template.render([QUESTION], tools=[PROBE_TOOL], more=True)
         whole = self._template.render([QUESTION, answer, result], tools=[PROBE_TOOL])
-        ids, told = self._template.encode(whole), self._template.encode(before)
-        common = next((i for i, (x, y) in enumerate(zip(told, ids, strict=False)) if x != y), len(told))
+        ids, known = self._template.encode(whole), self._template.encode(before)
+        common = next((i for i, (x, y) in enumerate(zip(known, ids, strict=False)) if x != y), len(known))
         prompt, answered = self._template.decode(ids[:common]), self._template.decode(ids[common:])
-        if common < len(told):  # both may go on with a marker, `<think>` and `<tool_call>`, and share its beginning
+        if common < len(known):  # both may go on with a marker, `<think>` and `<tool_call>`, and share its beginning
             place = len(_UNFINISHED_TAG.sub("", prompt))
             prompt, answered = prompt[:place], prompt[place:] + answered
         return prompt, answered.partition(self.call_end.anchor)[0]

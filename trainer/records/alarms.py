@@ -78,7 +78,7 @@ class NoSpreadAlarm:
 
 
 def _likely_causes(episodes: Sequence[Episode]) -> list[str]:
-    """What the episodes of a round tell about why their rewards do not differ."""
+    """The reasons for equal rewards that the episodes of a round suggest."""
     rewards = {each.reward for each in episodes if each.reward is not None}
     causes = [f"all rewards of the last round were {min(rewards):g}"] if len(rewards) == 1 else []
     nothing = _gave_nothing(episodes)

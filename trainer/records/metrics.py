@@ -112,7 +112,7 @@ def weighted_metrics(
 ) -> list[tuple[int, dict[str, float]]]:
     """`episode_metrics` in parts, each with the number of episodes that it is the mean of.
 
-    `environment_of` tells the name of an episode's environment, or None where there is only one.
+    `environment_of` returns the name of an episode's environment, or None if there is only one.
     """
     played = [episode for episode in episodes if not (episode.stop.is_failure or episode.is_overlong)]
     metrics = {

@@ -23,7 +23,7 @@ class EpisodeLog:
     Args:
         folder: The folder of the file.
         every: Steps; 0 = write nothing.
-        suffix: Tells the files of several processes apart.
+        suffix: Distinguishes the files of several processes.
     """
 
     def __init__(self, folder: str | Path, *, every: int, suffix: str = "") -> None:

@@ -21,7 +21,7 @@ from .weight_sync import WeightSync
 class EpisodePlayer:
     """Plays episodes with the current weights of a model.
 
-    The weights are sent to the policy's generator when they have changed. `seed` is that of `play_rows`, and `step`
+    The weights are sent to the policy's generator when they have changed. `seed` is that of `play`, and `step`
     returns how many optimiser steps the weights have seen.
     """
 
@@ -43,8 +43,8 @@ class EpisodePlayer:
         self._playing: asyncio.Task[Any] | None = None
         self._cancelled = False
 
-    def play(self, specs: Iterable[EpisodeSpec], *, temperature: float | None = None) -> list[Episode]:
-        """Play these episodes, at the training temperature unless told otherwise.
+    def run(self, specs: Iterable[EpisodeSpec], *, temperature: float | None = None) -> list[Episode]:
+        """Play the episodes of these specs, at the training temperature by default.
 
         Raises:
             asyncio.CancelledError: `cancel` was called meanwhile; every environment is closed.
@@ -54,7 +54,7 @@ class EpisodePlayer:
             engine = copy.copy(engine)
             engine.policy = self.policy.at(replace(self.policy.sampling, temperature=temperature))
 
-        async def run() -> list[Episode]:
+        async def cancellable() -> list[Episode]:
             self._playing = asyncio.current_task()
             try:
                 if self._cancelled:  # before there was a task
@@ -71,11 +71,11 @@ class EpisodePlayer:
             try:
                 self.generator.wake()
                 self._sync()
-                return run_in_loop(run())
+                return run_in_loop(cancellable())
             finally:
                 self.generator.sleep()
 
-    def play_rows(
+    def play(
         self,
         rows: Sequence[Mapping[str, Any]],
         indices: Iterable[int] | None = None,
@@ -95,7 +95,7 @@ class EpisodePlayer:
         specs: list[EpisodeSpec] = []
         for index in range(len(rows)) if indices is None else indices:
             specs += group_specs(f"eval-{index}", rows[index], group_size=count, seed=seed)
-        return self.play(specs, temperature=temperature)
+        return self.run(specs, temperature=temperature)
 
     def environment_of(self, episode: Episode) -> str | None:
         """The name of an episode's environment, where a dict of them was given."""

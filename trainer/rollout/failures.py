@@ -69,7 +69,7 @@ class FailureWatch:
                 f"{all_failed} of {all_played} episodes of the last {count} rounds failed, more than "
                 f"max_failure_rate={self._max_failure_rate:g} allows. In the last round {lost}{_traceback(episodes)}"
             )
-        # Each kind of failure, retried or not, is told of once, and every skipped round.
+        # Log each kind of failure once, retried or not, and every skipped round.
         new = {_kind(each) for each in _failures(episodes)} - self._warned
         if samples == 0:
             logger.warning("no group of this round can be learned from, so it is skipped: %s", lost)

@@ -22,7 +22,7 @@ class OverlongPenalty:
     overlong_buffer: int
     """Tokens before the limit in which the reward falls; 0: there is no penalty."""
     overlong_penalty: float
-    """What an episode loses that reaches the limit."""
+    """The reward that an episode loses if it reaches the limit."""
 
     def of(self, length: int) -> float:
         """The reward of an episode that has so many tokens after its prompt, tool results included; at most 0."""

@@ -13,7 +13,7 @@ from .schedule import Rows, Schedule
 
 @dataclass(kw_only=True, slots=True)
 class PlayedRound:
-    """What a process has played in a round."""
+    """The episodes that a process has played in a round, and their groups."""
 
     episodes: list[Episode] = field(default_factory=list)
     """All of them, also those that are not learned from."""
@@ -41,7 +41,7 @@ class RoundPlayer:
     on the number of the round only, so a resumed training plays the same.
     """
 
-    play: Callable[[list[EpisodeSpec]], list[Episode]]
+    run: Callable[[list[EpisodeSpec]], list[Episode]]
     """Raises in all processes or in none."""
     sum_counts: Callable[[int], list[int]]
     """Adds up a number over all processes."""
@@ -72,7 +72,7 @@ class RoundPlayer:
 
     def _play(self, specs: list[EpisodeSpec], played: PlayedRound) -> list[Group]:
         """Play episodes, add them to the round, and form their groups."""
-        episodes = self.play(specs)
+        episodes = self.run(specs)
         self.penalty.charge(episodes)
         groups, dropped = form_groups(episodes, self.treatments)
         played.episodes += episodes

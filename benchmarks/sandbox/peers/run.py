@@ -14,7 +14,7 @@ from .install import IMAGE, PeerError, environment, image, version
 
 PART_SECONDS = 90.0  # then a part counts as hanging, and is killed
 
-# What a part of `measure.py` tells about.
+# The figures of each part of `measure.py`.
 FIGURES = {
     "life": ("cold_start", "reset"),
     "lease": ("lease",),

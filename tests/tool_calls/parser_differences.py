@@ -1,4 +1,4 @@
-"""Who is right where parsers read the same text otherwise, and why: written by hand, for each kind of difference."""
+"""Which parser is right where two read a text differently, and why. Written by hand for each kind of difference."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Right = Literal["gymnast", "they", "either", "nobody"]
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Judgement:
-    """Of the differences in some cases.
+    """A verdict on the differences in some cases.
 
     Attributes:
-        key: Names it in the tables.
-        cases: The cases.
-        how: What they do there; empty: whatever it is.
-        peers: The parsers, or with a side's name all of it; empty: all.
+        key: Its name in the tables.
+        cases: The cases that it covers.
+        how: The peers' behaviour that it covers; empty: any.
+        peers: The parsers that it covers, or `transformers` or `vllm` for all of that side; empty: all.
     """
 
     key: str
@@ -49,7 +49,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         how=(DROPS_TEXT,),
         peers=("vllm",),
         right="gymnast",
-        why="vLLM keeps the text before the first call only; here all of it is in the record",
+        why="vLLM keeps only the text before the first call; gymnast keeps all of it",
     ),
     Judgement(
         key="A2",
@@ -57,14 +57,14 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         how=(DROPS_TEXT,),
         peers=("gptoss_template",),
         right="gymnast",
-        why="a preamble on the commentary channel, and an answer without any channel, are what the model said",
+        why="a preamble on the commentary channel and an answer without a channel are text of the model",
     ),
     Judgement(
         key="A3",
         cases=(*TEXT, "two calls"),
         how=(RAISES, FEWER),
         right="gymnast",
-        why="a whole call is one, whatever follows it",
+        why="a complete call counts, whatever follows it",
     ),
     Judgement(
         key="A4",
@@ -72,7 +72,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         how=(MORE,),
         peers=("llama3_template", "llama3_json"),
         right="either",
-        why="JSON behind text may be an example, too; here a call begins the answer, or follows `<|python_tag|>`",
+        why="JSON after text may be an example; in gymnast a call begins the answer, or follows `<|python_tag|>`",
     ),
     Judgement(
         key="B1",
@@ -88,21 +88,21 @@ JUDGEMENTS: tuple[Judgement, ...] = (
             "lfm2",
         ),
         right="gymnast",
-        why="what stands within a quoted string is text, markers too",
+        why="everything within a quoted string is text, markers too",
     ),
     Judgement(
         key="B2",
         cases=MARKERS,
         peers=(*UNESCAPED, "qwen3_5_template", "glm4moe_template"),
         right="gymnast",
-        why="the format cannot escape its markers, so nobody can tell what was meant; they run a call that was not",
+        why="the format cannot escape its markers, so the text is ambiguous; they run a call that was not meant",
     ),
     Judgement(
         key="B3",
         cases=MARKERS,
         peers=("muse_glimmer",),
         right="gymnast",
-        why="the format cannot escape its markers, and such a call is refused",
+        why="the format cannot escape its markers, so gymnast refuses such a call",
     ),
     Judgement(
         key="C1",
@@ -115,7 +115,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         cases=("a number for a string",),
         peers=("kimi_k2", "mistral", "granite", "gemma4"),
         right="either",
-        why="gymnast keeps the number that was written; `ToolEnv` takes it for text then",
+        why="gymnast keeps the number that was written; `ToolEnv` then converts it to text",
     ),
     Judgement(
         key="C3",
@@ -160,42 +160,42 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         how=(ARGUMENTS,),
         peers=("functiongemma",),
         right="gymnast",
-        why="they lose every argument that is no string",
+        why="they lose every argument that is not a string",
     ),
     Judgement(
         key="D1",
         cases=CUT,
         how=(AS_TEXT, DROPS_CALL),
         right="gymnast",
-        why='the model is told that its call was cut; with `tool_format="vllm:..."` gymnast tells it, too',
+        why='gymnast tells the model that its call was cut, with `tool_format="vllm:..."` too',
     ),
     Judgement(
         key="D2",
         cases=CUT,
         how=(MORE,),
         right="gymnast",
-        why="they run a call of whose arguments some are missing, or give broken JSON",
+        why="they run a call that lacks some arguments, or return broken JSON",
     ),
     Judgement(
         key="D3",
         cases=UNCLOSED,
         how=(RAISES, FEWER, OTHER_TEXT),
         right="gymnast",
-        why="the arguments are whole, so the call is read, and nothing of it is left as text",
+        why="the arguments are complete, so gymnast reads the call and leaves no part of it as text",
     ),
     Judgement(
         key="D4",
         cases=UNCLOSED,
         how=(MORE, DROPS_CALL),
         right="gymnast",
-        why="only the end would tell that no argument is missing, so the call is malformed",
+        why="without the end, arguments may be missing, so the call is malformed",
     ),
     Judgement(
         key="D5",
         cases=UNOPENED,
         how=(FEWER,),
         right="gymnast",
-        why="only the marker around all calls is missing; each call is whole",
+        why="only the marker around all calls is missing; each call is complete",
     ),
     Judgement(
         key="D6",
@@ -203,7 +203,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         how=(DROPS_TEXT,),
         peers=("gemma4",),
         right="either",
-        why="both take the call for text; vLLM leaves the closing marker out of it",
+        why="both treat the call as text; vLLM drops the closing marker",
     ),
     Judgement(
         key="E1",
@@ -211,7 +211,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         how=(RAISES, FEWER, AS_TEXT),
         peers=("qwen3_template", "llama3_template", "gptoss_template", "hermes", "granite4", "mistral", "llama3_json"),
         right="gymnast",
-        why="one bad call does not undo the good ones, and is told",
+        why="one bad call does not undo the good ones; gymnast reports it to the model",
     ),
     Judgement(
         key="E2",
@@ -219,7 +219,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         how=(MORE,),
         peers=("deepseek_v3", "deepseek_v31", "kimi_k2", "mistral", "muse_glimmer"),
         right="gymnast",
-        why="they give the bad call with broken JSON, or without its arguments",
+        why="they return the bad call with broken JSON, or without its arguments",
     ),
     Judgement(
         key="E3",
@@ -231,21 +231,21 @@ JUDGEMENTS: tuple[Judgement, ...] = (
             *UNESCAPED,
         ),
         right="gymnast",
-        why="the bad call is told, and the good ones are read; they drop it, run it with what is left, or read nothing",
+        why="gymnast reports the bad call and reads the good ones; they drop it, run a part of it, or read nothing",
     ),
     Judgement(
         key="E4",
         cases=BAD,
         peers=("lfm2", "pythonic"),
         right="gymnast",
-        why="a broken list of calls is told; they take it for text",
+        why="gymnast reports a broken list of calls; they treat it as text",
     ),
     Judgement(
         key="E5",
         cases=BAD,
         peers=("granite", "lfm2_2_5_template"),
         right="either",
-        why="all calls are one broken list; they guess at the good ones, gymnast asks for all again",
+        why="all calls are one broken list; they guess the good ones, gymnast asks for all of them again",
     ),
     Judgement(
         key="F1",
@@ -257,7 +257,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         key="F2",
         cases=("arguments under a wrong key",),
         right="gymnast",
-        why="a call whose arguments stand elsewhere is told as broken; they run it without any, or take it for text",
+        why="gymnast reports a call with misplaced arguments as broken; they run it without any, or treat it as text",
     ),
 )
 
