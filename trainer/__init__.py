@@ -7,6 +7,7 @@ from .config import GRPOConfig, RLOOConfig
 from .generation.contract import Generation, GenerationRequest, Generator
 from .generation.sampling import Sampling
 from .generation.transformers_generator import TransformersGenerator
+from .learning.advantages import ESTIMATORS, Estimator
 from .learning.corrections import CORRECTIONS
 from .learning.losses import LOSSES
 from .records.progress import RichProgress
@@ -21,11 +22,13 @@ from .trainer import AgentTrainer, GRPOTrainer, RLOOTrainer
 
 __all__ = [
     "CORRECTIONS",
+    "ESTIMATORS",
     "FORMATS",
     "LOSSES",
     "AgentTrainer",
     "ChatFormat",
     "Conventions",
+    "Estimator",
     "GRPOConfig",
     "GRPOTrainer",
     "Generation",

@@ -14,7 +14,6 @@ from ..envs.engine.failures import OnFailure
 from ..envs.engine.play_episode import EpisodeLimits
 from ..envs.rewards import Rewards
 from .generator_choice import check_generator_options
-from .learning.advantages import Scale
 from .learning_options import LearningOptions
 from .option_checks import check_refused, check_values, options_without_effect, unknown_names
 from .option_fields import option, options_of
@@ -150,4 +149,3 @@ class RLOOConfig(AgentConfig):
 
     beta: float = option(0.05, "Weight of the divergence from the reference model; 0: there is no reference.")
     loss_type: str = option("rloo", "One of trainer.LOSSES.")
-    scale_rewards: Scale = option("none", "Divide advantages by the standard deviation of: group, batch, or none.")

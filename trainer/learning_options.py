@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import get_args
 
 from .generation.sampling import Sampling
-from .learning.advantages import ALGORITHMS, KLIn, Scale
+from .learning.advantages import ALGORITHMS, ESTIMATORS, KLIn, Scale
 from .learning.corrections import CORRECTIONS
+from .learning.credit import Credit
 from .learning.losses import LOSSES, of_sequence
 from .learning.settings import LearningSettings
 from .option_fields import option, options_of
@@ -65,8 +66,13 @@ class LearningOptions(TeachingOptions):
     sync_ref_model: bool = option(False, "Move the reference model towards the model in training, now and then.")
     ref_model_mixup_alpha: float = option(0.6, "How far it moves: ref = alpha * model + (1 - alpha) * ref.")
     ref_model_sync_steps: int = option(512, "It moves after every so many optimiser steps.")
-    scale_rewards: Scale = option("group", "Divide advantages by the standard deviation of: group, batch, or none.")
-    normalize_advantages: bool = option(False, "Whiten the advantages of a round.")
+    advantage_estimator: str | None = option(None, "One of trainer.ESTIMATORS; None: the trainer's own, grpo or rloo.")
+    credit: Credit = option("episode", "Judge a token by the reward of its episode, or by the return of its turn.")
+    discount: float = option(1.0, "Weight of the next turn's return in the return of a turn, with credit='turn'.")
+    scale_rewards: Scale | None = option(
+        None, "Divide advantages by the standard deviation of: group, batch, or none; None: the estimator's own."
+    )
+    normalize_advantages: bool = option(False, "Whiten the advantages of a round; reinforce++ always does.")
 
     @property
     def sampling(self) -> Sampling:
@@ -85,6 +91,9 @@ class LearningOptions(TeachingOptions):
             is_on_policy=self.num_iterations == 1 and self.gradient_accumulation_steps % self.steps_per_generation == 0,
             epsilon_low=self.epsilon,
             epsilon_high=self.epsilon if self.epsilon_high is None else self.epsilon_high,
+            advantage_estimator=self._estimator,
+            scale_rewards=self._scale,
+            normalize_advantages=self._whitens,
             correction=self._correction,
             correction_bounds=self._correction_bounds,
             use_bias_correction_kl=self.use_bias_correction_kl,
@@ -92,6 +101,18 @@ class LearningOptions(TeachingOptions):
             truncated=self.treatments,
             rows_at_once=self.per_device_train_batch_size,
         )
+
+    @property
+    def _estimator(self) -> str:
+        return self.advantage_estimator or ALGORITHMS[self.algorithm].estimator
+
+    @property
+    def _scale(self) -> Scale:
+        return self.scale_rewards or ESTIMATORS[self._estimator].scale
+
+    @property
+    def _whitens(self) -> bool:
+        return self.normalize_advantages or ESTIMATORS[self._estimator].whitens
 
     @property
     def _correction(self) -> str:
@@ -148,16 +169,13 @@ class LearningOptions(TeachingOptions):
         Raises:
             ValueError: two of them contradict each other; the message names both.
         """
-        if self.loss_type == "dr_grpo" and self.scale_rewards == "group":
+        if self.loss_type == "dr_grpo" and self._scale == "group":
             warnings.warn(
                 "loss_type='dr_grpo' is half of its paper: the other half is scale_rewards='none', got 'group'",
                 stacklevel=5,
             )
         self._check_correction()
-        if self.normalize_advantages and self.scale_rewards != "none":
-            raise ValueError(
-                f"normalize_advantages=True and scale_rewards={self.scale_rewards!r} both scale advantages; give one"
-            )
+        self._check_advantages()
         if self.loss_type == "reinforce" and not self.learning_settings.is_on_policy:
             raise ValueError(
                 f"loss_type='reinforce' has no ratio that corrects old samples: use each round in one step, with "
@@ -182,6 +200,27 @@ class LearningOptions(TeachingOptions):
             raise ValueError("kl_in and sync_ref_model need a reference, and with beta=0 there is none: set beta")
         if not self.sync_ref_model and (self.ref_model_mixup_alpha, self.ref_model_sync_steps) != (0.6, 512):
             raise ValueError("ref_model_mixup_alpha and ref_model_sync_steps need sync_ref_model=True")
+
+    def _check_advantages(self) -> None:
+        estimator, loss = self._estimator, LOSSES[self.loss_type]
+        if self._whitens and self._scale != "none":
+            cause = "normalize_advantages=True" if self.normalize_advantages else f"advantage_estimator={estimator!r}"
+            raise ValueError(f"{cause} and scale_rewards={self._scale!r} both scale advantages; set it to 'none'")
+        charged = {"beta": self.learning_settings.charges_kl, "overlong_buffer": self.overlong_buffer}
+        if estimator == "max_rl" and any(charged.values()):
+            name = next(name for name, is_on in charged.items() if is_on)
+            raise ValueError(
+                f"advantage_estimator='max_rl' divides by mean rewards, so they must be at least 0, and {name} makes "
+                f"them less: set {name}=0"
+            )
+        if self.credit == "episode" and self.discount != 1:
+            raise ValueError(f"discount={self.discount} needs credit='turn': an episode has one reward")
+        if self.credit == "turn" and not loss.is_of_tokens:
+            others = ", ".join(name for name, each in LOSSES.items() if each.is_of_tokens)
+            raise ValueError(
+                f"credit='turn' gives the turns of an episode different advantages, and loss_type={self.loss_type!r} "
+                f"has one ratio for the whole episode; use one of {others}"
+            )
 
     def _check_correction(self) -> None:
         name = self._correction

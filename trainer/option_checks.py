@@ -14,7 +14,8 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 from .generator_choice import GENERATORS
 from .inherited_options import LOADER_OPTIONS, REFUSED, WITHOUT_EFFECT
-from .learning.advantages import Scale
+from .learning.advantages import ESTIMATORS, Scale
+from .learning.credit import Credit
 from .learning.losses import LOSSES
 from .rollout.token_policy import OVERLONG_PROMPT_ERRORS
 from .trl_names import TRL_NAMES
@@ -22,6 +23,8 @@ from .trl_names import TRL_NAMES
 CHOICES: dict[str, Collection[str]] = {
     "generator": GENERATORS,
     "loss_type": LOSSES,
+    "advantage_estimator": ESTIMATORS,
+    "credit": get_args(Credit),
     "scale_rewards": get_args(Scale),
     "overlong_prompts": OVERLONG_PROMPT_ERRORS,
 }
@@ -54,7 +57,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
         ),
     ),
     "positive, or -1 (num_train_epochs decides)": (lambda n: n == -1 or n > 0, ("max_steps",)),
-    "in [0, 1]": (lambda n: 0 <= n <= 1, ("max_failure_rate",)),
+    "in [0, 1]": (lambda n: 0 <= n <= 1, ("max_failure_rate", "discount")),
     "in [0, 1)": (lambda n: 0 <= n < 1, ("epsilon",)),
     "in (0, 1]": (lambda n: 0 < n <= 1, ("vllm_gpu_memory_utilization", "ref_model_mixup_alpha")),
     "a port, or 0 for any free one": (lambda n: 0 <= n < 1 << 16, ("vllm_group_port",)),
@@ -125,7 +128,7 @@ def check_values(args: TrainingArguments) -> None:
         if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind is not bool):
             raise TypeError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r}")
     for name, known in CHOICES.items():
-        if getattr(args, name) not in known:
+        if getattr(args, name) not in (*known, getattr(type(args), name)):  # the default may be None
             raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(args, name)!r}")
     for text, (holds, names) in RANGES.items():
         for name in names:

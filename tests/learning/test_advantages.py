@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +18,7 @@ from trl.trainer.rloo_config import RLOOConfig
 from trl.trainer.rloo_trainer import RLOOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
-from gymnast.trainer.learning.advantages import Scale, grpo, rloo, scale_advantages, whiten
-from gymnast.trainer.learning.groups import rewards_of
+from gymnast.trainer.learning.advantages import ESTIMATORS, Scale, grpo, max_rl, rloo, scale_advantages, whiten
 from gymnast.trainer.learning.logprobs import token_logprobs
 from gymnast.trainer.learning.losses import kl_in_reward
 
@@ -129,6 +127,18 @@ def test_baselines_by_definition(rewards_G: Tensor) -> None:
         assert rloo(rewards_G)[g].item() == pytest.approx(value - sum(others) / len(others), abs=1e-6)
 
 
+@pytest.mark.parametrize("rewards", [[0.0, 1.0, 0.0, 0.0], [0.5, 0.25, 3.0], [0.0, 0.0], [1.0, 1.0]])
+def test_max_rl_divides_by_the_mean(rewards: list[float]) -> None:
+    mean = sum(rewards) / len(rewards)
+    expected = [(each - mean) / mean if mean else 0.0 for each in rewards]
+    assert max_rl(torch.tensor(rewards, dtype=torch.float64)).tolist() == pytest.approx(expected)
+
+
+def test_max_rl_refuses_negative_rewards() -> None:
+    with pytest.raises(ValueError, match=r"'max_rl' divides.*at least 0.*got -0.5.*another estimator"):
+        max_rl(torch.tensor([2.0, -0.5]))
+
+
 def test_ragged_groups_are_scaled_by_unbiased_deviations() -> None:
     advantages = [grpo(rewards_G) for rewards_G in RAGGED]
     by_group = scale_advantages(advantages, RAGGED, "group")
@@ -187,12 +197,14 @@ def test_scales_that_need_no_other_process_do_not_call_it() -> None:
 
 
 @pytest.mark.parametrize("reward", [0.7, 10.1, 100.1, 1000.3, -3e5 - 0.1])
-@pytest.mark.parametrize("advantage", [grpo, rloo])
+@pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
-def test_equal_rewards_have_no_advantage(reward: float, advantage: Any, scale: Scale) -> None:
+def test_equal_rewards_have_no_advantage(reward: float, name: str, scale: Scale) -> None:
     """Exactly 0: a rounding error, divided by a deviation of almost 0, would be an advantage to learn from."""
+    estimator = ESTIMATORS[name]
+    reward = abs(reward) if name == "max_rl" else reward
     for size in (2, 3, 5, 7, 8):
-        episodes: Any = [SimpleNamespace(reward=reward)] * size
-        rewards_G = rewards_of(episodes)
-        [advantages_G] = scale_advantages([advantage(rewards_G)], [rewards_G], scale)
+        rewards_G = torch.full((size,), reward, dtype=torch.float64)
+        found = scale_advantages([estimator.advantage(rewards_G)], [rewards_G], scale)
+        [advantages_G] = whiten(found) if estimator.whitens else found
         assert advantages_G.tolist() == [0.0] * size

@@ -22,6 +22,7 @@ from trl.trainer.rloo_config import RLOOConfig as TRLRLOOConfig
 import gymnast.envs
 from gymnast.envs import Environment, RolloutEngine, ScriptedPolicy, StopReason, ToolEnv, tool_call
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RLOOConfig
+from gymnast.trainer.learning.advantages import ESTIMATORS
 from gymnast.trainer.learning.corrections import CORRECTIONS
 from gymnast.trainer.learning.losses import LOSSES
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
@@ -160,8 +161,9 @@ def test_the_table_of_stop_reasons_is_the_enum() -> None:
     assert {name.strip("`"): named for name, named in rows} == {reason.value: kind(reason) for reason in StopReason}
 
 
-def test_the_tables_of_losses_and_corrections_are_complete() -> None:
+def test_the_tables_of_losses_estimators_and_corrections_are_complete() -> None:
     assert first_column(table_under(ROOT / "docs" / "training.md", "## Losses")) == list(LOSSES)
+    assert first_column(table_under(ROOT / "docs" / "training.md", "## Advantages")) == list(ESTIMATORS)
     assert first_column(table_under(ROOT / "docs" / "training.md", "## Sampler and trainer")) == list(CORRECTIONS)
 
 

@@ -26,7 +26,7 @@ def test_only_sampled_tokens_have_loss(tmp_path: Path) -> None:
     labels = batch["input_ids"][:, -keep:]
     logprobs = logits.log_softmax(-1).gather(2, labels[..., None])[..., 0]
     # On-policy, the gradient of the objective is that of -advantage * log-probability, over sampled tokens alone.
-    loss = -(batch["advantages"][:, None] * logprobs * batch["mask"]).sum() / step_logs(trainer)[0]["tokens/sampled"]
+    loss = -(batch["advantages"] * logprobs * batch["mask"]).sum() / step_logs(trainer)[0]["tokens/sampled"]
     loss.backward()
     expected = torch.cat([each.grad.flatten() for each in fresh.parameters() if each.grad is not None]).norm()
     assert step_logs(trainer)[0]["grad_norm"] == pytest.approx(expected.item(), rel=1e-4)
@@ -73,13 +73,13 @@ def test_advantages_are_scaled(scale: str, tmp_path: Path) -> None:
     if scale == "whiten":
         expected = (expected - expected.mean()) / (expected.std() + 1e-4)
     assert expected.std() > 0
-    torch.testing.assert_close(batch["advantages"].sort().values, expected.flatten().sort().values)
+    torch.testing.assert_close(batch["advantages"][:, 0].sort().values, expected.flatten().sort().values)
 
 
 def test_rloo_compares_with_the_others(tmp_path: Path) -> None:
     class Keeps(RLOOTrainer):
         def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
-            self.advantages = inputs["advantages"]
+            self.advantages = inputs["advantages"][:, 0]
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     trainer = Keeps(

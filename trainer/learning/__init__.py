@@ -20,7 +20,7 @@ One optimiser step, from rows of the data set to new weights, with the function 
             samples = the traces of each episode                    learning.samples.samples_of
             old_logprobs, ref_logprobs = forward passes, if needed  learning.scoring.Scorer
             rewards -= beta * KL, if kl_in is "reward"              learning.losses.kl_in_reward
-            advantages = reward - baseline of its group             learning.advantages.grpo, rloo
+            advantages = reward - baseline of its group             learning.advantages.ESTIMATORS
             advantages /= a standard deviation of rewards           learning.advantages.scale_advantages
             batches = samples with a gradient, padded, cut          learning.samples.split_evenly, Batch
     counts = loss tokens and episodes, over all processes           learning.losses.StepCounts

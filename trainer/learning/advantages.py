@@ -1,9 +1,9 @@
 """Advantages: how much better an episode was than its group.
 
 A group is the episodes of one task from one environment seed. Groups may be ragged (a failed member leaves its group),
-so `grpo` and `rloo` take one group, of two members or more, and functions that need the whole batch take a list of
-groups. Rewards are float64: float32 rounds the mean of equal rewards to another number, and division by a tiny
-deviation enlarges the difference.
+so an estimator takes one group, of two members or more, and functions that need the whole batch take a list of groups.
+Rewards are float64: float32 rounds the mean of equal rewards to another number, and division by a tiny deviation
+enlarges the difference. With `credit="turn"` a group's returns of one turn take the place of its rewards.
 
 Axes: G, the members of one group; P, the processes.
 """
@@ -51,6 +51,21 @@ def rloo(rewards_G: Tensor) -> Tensor:
     return rewards_G - mean_of_others_G
 
 
+def max_rl(rewards_G: Tensor) -> Tensor:
+    """(Reward - mean) / mean: the gradient of the log of the success rate (Tajwar et al. 2026, arXiv 2602.02710).
+
+    A group whose rewards are all 0 has advantages of 0.
+
+    Raises:
+        ValueError: a reward is negative, so the rewards are no success rate.
+    """
+    if rewards_G.min() < 0:
+        least = f"got {rewards_G.min().item():g}: change the rewards, or take another estimator"
+        raise ValueError(f"advantage_estimator='max_rl' divides by mean rewards, so they must be at least 0, {least}")
+    mean = rewards_G.mean()
+    return grpo(rewards_G) / (mean if mean > 0 else 1.0)
+
+
 def scale_advantages(
     advantages: list[Tensor], rewards: list[Tensor], how: Scale, gather: Gather = this_process_only
 ) -> list[Tensor]:
@@ -82,7 +97,8 @@ def whiten(advantages: list[Tensor], gather: Gather = this_process_only) -> list
     "The 37 Implementation Details of Proximal Policy Optimization", detail 7. `gather` is as in `scale_advantages`.
     """
     mean, std = _mean_and_std(advantages, gather)
-    return [(a_G - mean) / (std + STD_FLOOR) for a_G in advantages]
+    rounding = 1e-12 * mean.abs()  # equal advantages become exactly 0, as in `grpo`
+    return [torch.where((a_G - mean).abs() <= rounding, 0.0, a_G - mean) / (std + STD_FLOOR) for a_G in advantages]
 
 
 def _mean_and_std(groups: list[Tensor], gather: Gather) -> tuple[Tensor, Tensor]:
@@ -105,14 +121,32 @@ def _mean_and_std(groups: list[Tensor], gather: Gather) -> tuple[Tensor, Tensor]
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
+class Estimator:
+    """A row of `ESTIMATORS`."""
+
+    advantage: Callable[[Tensor], Tensor]  # rewards (G,) of one group to advantages (G,); equal rewards to equal ones
+    scale: Scale = "none"  # of `scale_advantages`, unless an option says otherwise
+    whitens: bool = False  # then `whiten` all advantages
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "grpo": Estimator(advantage=grpo, scale="group"),
+    "rloo": Estimator(advantage=rloo),
+    "max_rl": Estimator(advantage=max_rl),
+    # Hu et al. 2025, "REINFORCE++", arXiv 2501.03262: the baseline is the mean of the whole batch, not of the group.
+    "reinforce++": Estimator(advantage=lambda rewards_G: rewards_G, whitens=True),
+}
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
 class Algorithm:
     """A row of `ALGORITHMS`: everything in which one algorithm differs from another."""
 
-    advantage: Callable[[Tensor], Tensor]  # rewards (G,) of one group to advantages (G,)
+    estimator: str  # a row of `ESTIMATORS`, unless an option says otherwise
     kl: KLIn  # the default of `kl_in`
 
 
 ALGORITHMS: dict[str, Algorithm] = {
-    "grpo": Algorithm(advantage=grpo, kl="loss"),
-    "rloo": Algorithm(advantage=rloo, kl="reward"),
+    "grpo": Algorithm(estimator="grpo", kl="loss"),
+    "rloo": Algorithm(estimator="rloo", kl="reward"),
 }

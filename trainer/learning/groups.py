@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import torch
-from torch import Tensor
-
 from ...envs.core import StopReason
 from ...envs.episode import Episode
 
@@ -44,11 +41,6 @@ def form_groups(episodes: Sequence[Episode], treatments: Treatments = TREATMENTS
             members.append(episode)
     kept = [members for members in groups.values() if len(members) >= 2]
     return kept, len(groups) - len(kept)
-
-
-def rewards_of(group: Group) -> Tensor:
-    """Rewards (G,) of a group, in float64."""
-    return torch.tensor([episode.reward for episode in group], dtype=torch.float64)
 
 
 def has_spread(group: Group) -> bool:

@@ -64,7 +64,7 @@ class Sample:
 
 
 EpisodeSamples = list[Sample]
-"""The samples of one episode. They have one advantage and stay in one batch, so that the episode counts once."""
+"""The samples of one episode, in the order of its turns. They stay in one batch, so that the episode counts once."""
 
 
 def samples_of(episode: Episode, *, is_masked: bool = False) -> EpisodeSamples:

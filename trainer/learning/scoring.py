@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,9 +13,10 @@ from torch import Tensor, nn
 
 from ...envs.episode import Episode
 from ..generation.sampling import evaluating
-from .advantages import ALGORITHMS, Gather, scale_advantages, whiten
+from .advantages import ESTIMATORS, Gather, scale_advantages, whiten
 from .corrections import CORRECTIONS
-from .groups import Group, rewards_of
+from .credit import at_loss_tokens, compare, returns_of
+from .groups import Group
 from .logprobs import token_logprobs
 from .losses import kl_in_reward
 from .output_head import OutputHead
@@ -40,54 +42,62 @@ class Scorer:
         """The samples of each episode of these groups that has loss tokens, in order, and metrics."""
         settings = self.settings
         metrics: dict[str, float] = {}
-        samples_by_group = [[self._samples(episode) for episode in group] for group in groups]
-        rewards = [rewards_of(group) for group in groups]
+        episodes = _flat(groups)
+        samples = [self._samples(episode) for episode in episodes]
         if settings.scores_all:
-            self._add_old_logprobs(_flat(_flat(samples_by_group)))
+            self._add_old_logprobs(_flat(samples))
         if CORRECTIONS[settings.correction].keep is not None:
-            samples_by_group, rewards, metrics["mismatch/rejected"] = self._without_rejected(samples_by_group, rewards)
-        episodes = _flat(samples_by_group)
-        samples = _flat(episodes)
+            episodes, samples, metrics["mismatch/rejected"] = self._without_rejected(episodes, samples)
+        rewards = [episode.reward or 0.0 for episode in episodes]
         if settings.charges_kl:
-            self._add_ref_logprobs(samples)
-            metrics["kl"] = self._charge_kl(samples_by_group, rewards)
-        advantages = [ALGORITHMS[settings.algorithm].advantage(rewards_G) for rewards_G in rewards]
-        advantages = scale_advantages(advantages, rewards, settings.scale_rewards, self.gather)
-        if settings.normalize_advantages:
-            advantages = whiten(advantages, self.gather)
-        for group, advantages_G in zip(samples_by_group, advantages, strict=True):
-            for episode, advantage in zip(group, advantages_G.tolist(), strict=True):
-                for sample in episode:
-                    sample.advantages = advantage * torch.tensor(sample.mask, dtype=torch.float32)
-        episodes = [each for each in episodes if not each[0].is_masked]
-        samples = _flat(episodes)
-        taught = [each for each in samples if each.has_gradient(settings)]
+            self._add_ref_logprobs(_flat(samples))
+            metrics["kl"] = self._charge_kl(samples, rewards)
+        self._add_advantages(episodes, samples, rewards)
+        samples = [each for each in samples if not each[0].is_masked]
+        taught = [each for each in _flat(samples) if each.has_gradient(settings)]
         if not (settings.scores_all or settings.is_on_policy):
             self._add_old_logprobs(taught)
         if not settings.charges_kl:
             self._add_ref_logprobs(taught)
-        return episodes, metrics
+        return samples, metrics
 
     def _samples(self, episode: Episode) -> EpisodeSamples:
         return samples_of(episode, is_masked=self.settings.truncated.get(episode.stop) == "mask")
 
     def _without_rejected(
-        self, samples_by_group: Sequence[list[EpisodeSamples]], rewards: Sequence[Tensor]
-    ) -> tuple[list[list[EpisodeSamples]], list[Tensor], float]:
-        """The groups without the episodes that the correction rejects, their rewards, and the share rejected.
+        self, episodes: Sequence[Episode], samples: Sequence[EpisodeSamples]
+    ) -> tuple[list[Episode], list[EpisodeSamples], float]:
+        """The episodes and their samples without those that the correction rejects, and the share rejected.
 
         A group that is left with fewer than two episodes goes, too.
         """
         keep, bounds = CORRECTIONS[self.settings.correction].keep, self.settings.correction_bounds
         assert keep is not None
-        kept: list[tuple[list[EpisodeSamples], Tensor]] = []
-        count = rejected = 0
-        for group, rewards_G in zip(samples_by_group, rewards, strict=True):
-            places = [place for place, episode in enumerate(group) if keep(_log_ratio(episode), bounds)]
-            count, rejected = count + len(group), rejected + len(group) - len(places)
-            if len(places) >= 2:
-                kept.append(([group[place] for place in places], rewards_G[places]))
-        return [group for group, _ in kept], [rewards_G for _, rewards_G in kept], rejected / max(count, 1)
+        kept = [place for place, each in enumerate(samples) if keep(_log_ratio(each), bounds)]
+        rejected = (len(samples) - len(kept)) / max(len(samples), 1)
+        members = Counter(episodes[place].spec.group for place in kept)
+        kept = [place for place in kept if members[episodes[place].spec.group] >= 2]
+        return [episodes[place] for place in kept], [samples[place] for place in kept], rejected
+
+    def _add_advantages(
+        self, episodes: Sequence[Episode], samples: Sequence[EpisodeSamples], rewards: Sequence[float]
+    ) -> None:
+        credit, discount = self.settings.credit, self.settings.discount
+        returns = [returns_of(each, reward, credit, discount) for each, reward in zip(episodes, rewards, strict=True)]
+        advantages = compare([episode.spec.group for episode in episodes], returns, self._estimate)
+        for episode, own_samples, advantages_K in zip(episodes, samples, advantages, strict=True):
+            masks = [torch.tensor(sample.mask, dtype=torch.bool) for sample in own_samples]
+            counts = [int(mask_T.sum()) for mask_T in masks]
+            advantages_N = at_loss_tokens(advantages_K, episode, sum(counts), credit).float()
+            for sample, mask_T, part_N in zip(own_samples, masks, advantages_N.split(counts), strict=True):
+                sample.advantages = torch.zeros(len(mask_T)).masked_scatter(mask_T, part_N)
+
+    def _estimate(self, returns: list[Tensor]) -> list[Tensor]:
+        """The advantages (G,) of each comparison, from its returns (G,)."""
+        settings = self.settings
+        advantages = [ESTIMATORS[settings.advantage_estimator].advantage(returns_G) for returns_G in returns]
+        advantages = scale_advantages(advantages, returns, settings.scale_rewards, self.gather)
+        return whiten(advantages, self.gather) if settings.normalize_advantages else advantages
 
     def _add_old_logprobs(self, samples: Sequence[Sample]) -> None:
         for sample, logprobs_T in zip(samples, self._logprobs(self.model, samples), strict=True):
@@ -125,18 +135,17 @@ class Scorer:
                     found[id(sample)] = logprobs_T[completion_slice(sample, length, keep)].clone()
         return [found[id(sample)] for sample in samples]
 
-    def _charge_kl(self, samples_by_group: Sequence[Sequence[EpisodeSamples]], rewards: Sequence[Tensor]) -> float:
+    def _charge_kl(self, samples: Sequence[EpisodeSamples], rewards: list[float]) -> float:
         """Subtract beta times each episode's divergence from its reward; return the mean per loss token."""
         total, tokens = 0.0, 0
-        for group, rewards_G in zip(samples_by_group, rewards, strict=True):
-            for index, sample in [(index, each) for index, episode in enumerate(group) for each in episode]:
-                assert sample.old_logprobs is not None
-                assert sample.ref_logprobs is not None
-                mask_1T = torch.tensor([sample.mask])
-                kl = kl_in_reward(sample.old_logprobs[None], sample.ref_logprobs[None], mask_1T).item()
-                rewards_G[index] -= self.settings.beta * kl
-                total, tokens = total + kl, tokens + sum(sample.mask)
-                sample.ref_logprobs = None  # the divergence is in the reward, so it must not be in the loss too
+        for index, sample in [(index, each) for index, own_samples in enumerate(samples) for each in own_samples]:
+            assert sample.old_logprobs is not None
+            assert sample.ref_logprobs is not None
+            mask_1T = torch.tensor([sample.mask])
+            kl = kl_in_reward(sample.old_logprobs[None], sample.ref_logprobs[None], mask_1T).item()
+            rewards[index] -= self.settings.beta * kl
+            total, tokens = total + kl, tokens + sum(sample.mask)
+            sample.ref_logprobs = None  # the divergence is in the reward, so it must not be in the loss too
         return total / tokens if tokens else math.nan  # NaN is in no mean
 
 

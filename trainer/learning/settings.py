@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .advantages import KLIn, Scale
 from .corrections import CORRECTIONS
+from .credit import Credit
 from .groups import Treatments
 
 
@@ -50,10 +51,16 @@ class LearningSettings:
     """Most tokens that a completion can have; `dr_grpo` divides by it."""
     truncated: Treatments
     """The treatment of each kind of truncated episode."""
+    advantage_estimator: str
+    """A row of `ESTIMATORS`."""
+    credit: Credit
+    """Whether a token is judged by the reward of its episode, or by the return of its turn."""
+    discount: float
+    """The weight of the next turn's return in a turn's return."""
     scale_rewards: Scale
     """Which standard deviation advantages are divided by."""
     normalize_advantages: bool
-    """Whiten the advantages of a round."""
+    """Whiten the advantages of a round, of all processes."""
     rows_at_once: int
     """Rows in one forward pass of the scorer."""
     max_tokens_per_batch: int | None

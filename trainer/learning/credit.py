@@ -1,0 +1,72 @@
+"""Credit: by which reward the tokens of an episode are judged, and against which other episodes.
+
+With "episode" every token has the advantage of the episode's reward. With "turn" the tokens of a turn have the
+advantage of the turn's return, which is compared with the same turn of the other members of the group.
+
+Axes: G, the members of one comparison; K, the turns of an episode (1 with "episode"); N, its loss tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...envs.episode import Episode
+
+Credit = Literal["episode", "turn"]
+"""The part of an episode that is judged at once."""
+
+
+def returns_of(episode: Episode, reward: float, credit: Credit, discount: float) -> Tensor:
+    """The return of each turn, (K,) in float64: R_k = r_k + discount * R_(k+1), where r_k is the reward of its step.
+
+    The part of `reward` that no step gave counts in the last turn: grade, reward functions, penalties, the KL. So with
+    `discount=1` the first return is `reward`.
+    """
+    if credit == "episode":
+        return torch.tensor([reward], dtype=torch.float64)
+    rewards = [turn.reward for turn in episode.turns] or [0.0]
+    rewards[-1] += reward - episode.environment_reward
+    for turn in reversed(range(len(rewards) - 1)):
+        rewards[turn] += discount * rewards[turn + 1]
+    return torch.tensor(rewards, dtype=torch.float64)
+
+
+def compare(
+    groups: Sequence[str], returns: Sequence[Tensor], estimate: Callable[[list[Tensor]], list[Tensor]]
+) -> list[Tensor]:
+    """The advantages (K,) of each episode, from its returns (K,).
+
+    Turn k is compared with turn k of those members of the group that have one. If there is no other, it is 0.
+
+    Args:
+        groups: The group of each episode.
+        returns: The returns of each episode.
+        estimate: Takes all comparisons, each the returns (G,) of at least two members, and gives their advantages.
+    """
+    advantages = [torch.zeros_like(returns_K) for returns_K in returns]
+    members: dict[tuple[str, int], list[int]] = {}
+    for index, (group, returns_K) in enumerate(zip(groups, returns, strict=True)):
+        for turn in range(len(returns_K)):
+            members.setdefault((group, turn), []).append(index)
+    sets = [(turn, indices) for (_, turn), indices in members.items() if len(indices) >= 2]
+    estimates = estimate([torch.stack([returns[index][turn] for index in indices]) for turn, indices in sets])
+    for (turn, indices), advantages_G in zip(sets, estimates, strict=True):
+        for index, advantage in zip(indices, advantages_G, strict=True):
+            advantages[index][turn] = advantage
+    return advantages
+
+
+def at_loss_tokens(advantages_K: Tensor, episode: Episode, num_tokens: int, credit: Credit) -> Tensor:
+    """The advantage of each of an episode's loss tokens, (N,).
+
+    Tokens without a turn have that of the last: those of an answer that failed, where a failure counts as reward 0.
+    """
+    if credit == "episode":
+        return advantages_K.expand(num_tokens)
+    counts = [turn.num_tokens for turn in episode.turns] or [0]
+    counts[-1] += num_tokens - sum(counts)
+    return advantages_K.repeat_interleave(torch.tensor(counts))
