@@ -19,6 +19,7 @@ from ..envs.registry import EnvironmentLike, EnvironmentSource
 from ..envs.rewards import Rewards
 from ..envs.threads import run_in_loop
 from ..envs.tool_env import ToolEnv
+from .adapters import with_adapter
 from .rollout.schedule import Rows
 
 ROWS_LOOKED_AT = 100
@@ -28,11 +29,19 @@ ALSO_FOR_TOKENIZERS = ("revision", "trust_remote_code", "token", "cache_dir")
 """Options of `model_init_kwargs` that concern all files of a model, so the tokenizer needs them too."""
 
 
-def load_model(model: str | PreTrainedModel, init_kwargs: Mapping[str, Any] | None = None) -> PreTrainedModel:
-    """The model; one that is given by name is loaded in float32, unless `init_kwargs` say otherwise.
+def load_model(
+    model: str | PreTrainedModel,
+    init_kwargs: Mapping[str, Any] | None = None,
+    peft_config: Any = None,
+    *,
+    gradient_checkpointing: bool = False,
+) -> PreTrainedModel:
+    """The model, with an adapter if there is a `peft_config`.
+
+    One that is given by name is loaded in float32, unless `init_kwargs` say otherwise.
 
     Raises:
-        TypeError: it is neither a name nor a causal language model.
+        TypeError: it is neither a name nor a causal language model, or `peft_config` is of the wrong kind.
         ValueError: there are `init_kwargs`, but nothing to load; or the weights cannot be trained, since all are frozen
             or their precision is too low.
     """
@@ -44,6 +53,7 @@ def load_model(model: str | PreTrainedModel, init_kwargs: Mapping[str, Any] | No
         raise TypeError(f"model must be the name of a causal language model, or such a model, got {model!r}")
     if model.config.is_encoder_decoder:
         raise TypeError(f"model must be a causal language model, got the encoder-decoder {type(model).__name__}")
+    model = with_adapter(model, peft_config, gradient_checkpointing=gradient_checkpointing)
     _check_trainable(model)
     _warn_of_dropout(model)
     return model
@@ -54,7 +64,7 @@ def _check_trainable(model: nn.Module) -> None:
     if not trainable:
         raise ValueError(
             "no weight of the model can be trained: requires_grad is False for all of them. Load an adapter with "
-            "peft.AutoPeftModelForCausalLM.from_pretrained(..., is_trainable=True)"
+            "peft.AutoPeftModelForCausalLM.from_pretrained(..., is_trainable=True), or give peft_config for a new one"
         )
     low = [
         f"{name} ({each.dtype})" for name, each in trainable.items() if each.dtype in (torch.bfloat16, torch.float16)

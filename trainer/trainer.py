@@ -58,6 +58,7 @@ class AgentTrainer(InterruptibleTrainer):
         reward_funcs: Further rewards, TRL-style: `f(completions=..., **columns) -> list`.
         tool_format: How the model writes tool calls, where its chat template does not tell.
         generator: Samples the answers; by default the one that the configuration names.
+        peft_config: Trains a new adapter on the model, such as `peft.LoraConfig(...)`; the model's weights stay.
         callbacks: As in `transformers.Trainer`; or a single one.
         optimizers: As in `transformers.Trainer`.
 
@@ -81,6 +82,7 @@ class AgentTrainer(InterruptibleTrainer):
         reward_funcs: RewardFunction | Sequence[RewardFunction] = (),
         tool_format: str | ToolFormat | ToolParser | None = None,
         generator: Generator | None = None,
+        peft_config: Any = None,
         callbacks: TrainerCallback | Sequence[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
         **unknown: Any,
@@ -95,7 +97,8 @@ class AgentTrainer(InterruptibleTrainer):
         if not isinstance(args, self.config_class):
             raise TypeError(f"args must be a {self.config_class.__name__}, got {type(args).__name__}")
         use_one_gpu(args)
-        model = load_model(model, args.model_init_kwargs)
+        checkpointing = args.gradient_checkpointing
+        model = load_model(model, args.model_init_kwargs, peft_config, gradient_checkpointing=checkpointing)
         tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
         options: dict[str, Any] = {"reward_funcs": reward_funcs, "tool_format": tool_format, "generator": generator}
         options |= {"data_sets": (train_dataset, eval_dataset), "step": lambda: self.state.global_step}

@@ -18,7 +18,6 @@ _BATCHING = "the generator batches requests itself; generation_rows limits a bat
 TRL_NAMES = {
     # The model.
     "trust_remote_code": "give model_init_kwargs={'trust_remote_code': True}",
-    "peft_config": "wrap the model before you pass it: model=peft.get_peft_model(model, config)",
     "quantization_config": "give model_init_kwargs={'quantization_config': ...}",
     "disable_dropout": "set the rates to 0 in the model's config; a warning names those that are not",
     "cast_lm_head_to_fp32": "log-probabilities are computed in float32 anyway, and the head in the model's precision",

@@ -120,7 +120,6 @@ def test_names_and_types_of_options(options: dict[str, Any], message: str, tmp_p
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("peft_config", "get_peft_model"),
         ("tools", "environment="),
         ("reward_func", "did you mean 'reward_funcs'"),
         ("reward_weights", r"it is an option: args=GRPOConfig\(reward_weights=\.\.\.\)"),

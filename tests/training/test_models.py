@@ -11,6 +11,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from gymnast.trainer import GRPOTrainer
+from gymnast.trainer.startup_checks import load_model
 
 from .buttons import ROWS, Buttons, config, make_trainer, model, tokenizer
 from .inspecting import step_logs
@@ -58,6 +59,67 @@ def test_an_adapter_by_name_is_frozen_and_refused(tmp_path: Path) -> None:
     tokenizer().save_pretrained(saved)
     with pytest.raises(ValueError, match=r"no weight of the model can be trained.*is_trainable=True"):
         GRPOTrainer(model=saved, environment=Buttons(), args=config(tmp_path), train_dataset=ROWS)
+
+
+def lora(**options: Any) -> LoraConfig:
+    return LoraConfig(**{"r": 4, "target_modules": ["q_proj"], **options})
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_peft_config_trains_an_adapter_only(checkpointing: bool, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"gradient_checkpointing": checkpointing, "save_strategy": "steps", "save_steps": 1}
+    args = config(tmp_path, beta=0.1, max_steps=2, **options)
+    trainer = GRPOTrainer(
+        model(), Buttons(), args, ROWS, processing_class=tokenizer(), peft_config=lora(target_modules="all-linear")
+    )
+    agent: Any = trainer.model
+    before = {name: value.clone() for name, value in agent.state_dict().items()}
+    trainer.train()
+    changed = {name for name, value in agent.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {name for name in before if "lora_" in name}
+    first, last = step_logs(trainer)
+    assert first["kl"] == pytest.approx(0, abs=1e-6)  # the reference is the model without the adapter
+    assert last["kl"] > 0
+    assert (tmp_path / "checkpoint-2" / "adapter_model.safetensors").is_file()
+    assert not (tmp_path / "checkpoint-2" / "model.safetensors").exists()
+
+
+def test_an_adapter_on_a_model_by_name(tmp_path: Path) -> None:
+    model().save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    name = str(tmp_path / "model")
+    trainer = GRPOTrainer(name, Buttons(), config(tmp_path), ROWS, peft_config=lora())
+    trainer.train()
+    assert step_logs(trainer)[0]["grad_norm"] > 0
+
+
+def quantised() -> Any:
+    agent: Any = model()
+    agent.is_quantized = True  # as transformers marks it; a quantiser itself needs a GPU
+    return agent
+
+
+@pytest.mark.parametrize(
+    ("agent", "peft_config", "error", "message"),
+    [
+        (model, {"r": 4}, TypeError, r"peft_config must be a peft.PeftConfig such as peft.LoraConfig, got \{'r': 4\}"),
+        (lambda: get_peft_model(model(), lora()), lora(), ValueError, "has an adapter, and peft_config would add"),
+        (quantised, None, ValueError, r"quantised weights cannot be trained: give peft_config=peft.LoraConfig"),
+    ],
+    ids=["wrong kind", "second adapter", "quantised without an adapter"],
+)
+def test_adapters_that_cannot_be(
+    agent: Any, peft_config: Any, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        GRPOTrainer(agent(), Buttons(), config(tmp_path), ROWS, processing_class=tokenizer(), peft_config=peft_config)
+
+
+def test_a_quantised_model_is_prepared_for_its_adapter() -> None:
+    """Its layers that were not quantised, such as norms, are in float32 then."""
+    agent: Any = load_model(quantised().to(torch.bfloat16), peft_config=lora())
+    assert {each.dtype for each in agent.parameters()} == {torch.float32}
+    assert all("lora_" in name for name, each in agent.named_parameters() if each.requires_grad)
 
 
 def test_dropout_is_warned_of(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""Adapters: `peft_config=` puts one on the model, and a quantised model needs one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PreTrainedModel
+
+
+def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpointing: bool = False) -> PreTrainedModel:
+    """The model with a new adapter of PEFT; without `peft_config`, the model itself.
+
+    The weights of the model are frozen. Those of a model that is loaded in 8 or 4 bits are prepared as for QLoRA
+    (Dettmers et al. 2023, arXiv 2305.14314): the layers that were not quantised compute in float32.
+
+    Raises:
+        ImportError: PEFT is not installed.
+        TypeError: `peft_config` is no configuration of PEFT.
+        ValueError: the model has an adapter already; or it is quantised, and nothing on it can be trained.
+    """
+    if peft_config is None:
+        if _is_quantised(model) and not _has_adapter(model):
+            raise ValueError(
+                "the model is quantised, and quantised weights cannot be trained: give peft_config=peft.LoraConfig(...)"
+            )
+        return model
+    try:
+        import peft
+    except ImportError as error:
+        raise ImportError("peft_config needs PEFT: pip install 'gymnast[peft]'") from error
+
+    if not isinstance(peft_config, peft.PeftConfig):
+        raise TypeError(f"peft_config must be a peft.PeftConfig such as peft.LoraConfig, got {peft_config!r}")
+    if _has_adapter(model):
+        raise ValueError(
+            "the model has an adapter, and peft_config would add another one: leave peft_config out to go on training "
+            "the first, or merge it before (model.merge_and_unload())"
+        )
+    if _is_quantised(model):
+        model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=gradient_checkpointing)
+    return peft.get_peft_model(model, peft_config)  # type: ignore[return-value]
+
+
+def _is_quantised(model: Any) -> bool:
+    return getattr(model, "is_quantized", False)  # transformers sets it on quantised models only
+
+
+def _has_adapter(model: Any) -> bool:
+    """Whether PEFT wraps the model, or transformers has attached an adapter (`model.add_adapter`)."""
+    return hasattr(model, "get_base_model") or getattr(model, "_hf_peft_config_loaded", False)
