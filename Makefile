@@ -17,7 +17,7 @@ BENCHMARKS = benchmarks.formats benchmarks.rollout.engine benchmarks.sandbox.poo
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train train-code test test-vllm soak lint format bench bench-rollout bench-sandbox bench-update gpu-kit accidents beside-trl clean distclean
+.PHONY: help train train-code test test-vllm soak lint format bench bench-rollout bench-sandbox bench-update gpu-kit optimum accidents beside-trl clean distclean
 
 help:
 	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]       train the calculator agent from scratch"
@@ -32,6 +32,7 @@ help:
 	@echo "make bench-sandbox [ARGS=...]                              the sandbox beside its peers, which go into .venv-peers"
 	@echo "make bench-update [ARGS=...]                               an optimiser step against its targets, beside TRL's"
 	@echo "make gpu-kit [ARGS=...]                                    pack the measurements of a GPU for a machine without a network"
+	@echo "make optimum [ARGS=...]                                    train on games whose optimum is computed, to 95 % of it"
 	@echo "make accidents [ARGS=...]                                  three famous accidents, with and without the remedy"
 	@echo "make beside-trl [ARGS=...]                                 whole trainings beside TRL's"
 	@echo "make clean                                                 remove caches and build folders"
@@ -91,6 +92,10 @@ bench-update: $(VENV)/.dev
 # The other machine takes the measurements with `gpu-kit/run all`; on this one it is `python -m benchmarks.gpu all`.
 gpu-kit: $(VENV)/.examples
 	@$(BIN)/python -m benchmarks.gpu.make_kit $(ARGS)
+
+# About an hour on two cores, or ARGS=--quick: a third of it. Finished runs are in runs/optimum/ and are not repeated.
+optimum: $(VENV)/.examples
+	@$(BIN)/python -m benchmarks.optimum $(ARGS)
 
 # Less than five minutes on two cores. Finished runs are in runs/accidents/ and are not repeated.
 accidents: $(VENV)/.examples

@@ -1,0 +1,78 @@
+"""The best possible policy of a small game, by dynamic programming over beliefs, in exact fractions.
+
+A belief is all that a player knows, with what is left of the budget. It is a sufficient statistic: the value of the
+best policy from belief b follows from those of the next beliefs by Bellman's recursion,
+
+    V(b) = max over moves m of  sum over answers o of  P(o | b, m) * (r(b, m, o) + V(b after m and o)),
+
+and V = 0 where the game is over. Each move takes one call of the budget, so the recursion ends. The policy that draws
+its moves uniformly has the same recursion, with the mean over moves in place of the maximum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from fractions import Fraction
+from functools import cache
+from typing import NamedTuple, Protocol
+
+Move = tuple[str, int | str]
+"""A tool, and its argument."""
+
+
+class Belief(Hashable, Protocol):
+    """All that a player knows: the probabilities of the secrets, and the calls that are left."""
+
+    def moves(self) -> Sequence[Move]: ...
+
+    def outcomes(self, move: Move) -> Mapping[str, Outcome]:
+        """What may come of a move, by the answer that the player reads; the probabilities add up to 1."""
+        ...
+
+
+class Outcome(NamedTuple):
+    probability: Fraction
+    reward: Fraction
+    success: bool
+    belief: Belief | None  # afterwards; None: the game is over
+
+
+class Value(NamedTuple):
+    """Expectations over the rest of the game, in the order in which a policy prefers them."""
+
+    reward: Fraction
+    success: Fraction
+    turns: Fraction
+
+
+@cache
+def best_value(belief: Belief) -> Value:
+    """The value of the best policy; among equal rewards, that of the higher success."""
+    return max(value_of(belief, move) for move in belief.moves())
+
+
+def best_move(belief: Belief) -> Move:
+    return max(belief.moves(), key=lambda move: value_of(belief, move))
+
+
+def value_of(belief: Belief, move: Move) -> Value:
+    """The value of a move, and of the best policy after it."""
+    return _expected(belief, move, best_value)
+
+
+@cache
+def random_value(belief: Belief) -> Value:
+    """The value of moves that are drawn uniformly."""
+    values = [_expected(belief, move, random_value) for move in belief.moves()]
+    return Value(*(sum(each, Fraction()) / len(values) for each in zip(*values, strict=True)))
+
+
+def _expected(belief: Belief, move: Move, value: Callable[[Belief], Value]) -> Value:
+    """The expectation over the answers to a move, of its reward and of the value of the belief after it."""
+    reward = success = turns = Fraction()
+    for outcome in belief.outcomes(move).values():
+        after = value(outcome.belief) if outcome.belief is not None else Value(Fraction(), Fraction(), Fraction())
+        reward += outcome.probability * (outcome.reward + after.reward)
+        success += outcome.probability * (outcome.success + after.success)
+        turns += outcome.probability * (1 + after.turns)
+    return Value(reward, success, turns)

@@ -1,0 +1,84 @@
+"""The games together: each environment with its tasks, and with the belief from which its values are computed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gymnast.envs import Message, ToolEnv, tool_call
+
+from .beliefs import BANDIT, CODE, NUMBER
+from .dynamic_programming import Belief, Move, best_move
+from .environments import ARMS, BANDIT_CALLS, CODES, NUMBERS, TRUTHFUL, GuessNumber, Mastermind, PricedBandit
+
+Task = dict[str, Any]
+Player = Callable[[Sequence[str]], Move]
+"""Chooses a move, given the environment's answers so far."""
+
+
+@dataclass(frozen=True)
+class Game:
+    title: str
+    environment: type[ToolEnv]
+    parameter: str  # of its tools: each takes one
+    start: Belief
+    max_turns: int
+    tasks: list[tuple[Task, float]]  # every task that there is, with its probability
+
+    def draw(self, count: int, seed: int) -> list[Task]:
+        """Draw tasks with their probabilities."""
+        rows, weights = zip(*self.tasks, strict=True)
+        return random.Random(seed).choices(rows, weights, k=count)
+
+    def play(self, task: Task, player: Player) -> tuple[list[Message], float, float]:
+        """Play one game; return its conversation, its reward and its success."""
+        environment = self.environment()
+        messages, _ = environment.reset(options={"task": task})
+        answers: list[str] = []
+        reward, over = 0.0, False
+        while not over:
+            tool, argument = player(answers)
+            call = tool_call(tool, **{self.parameter: argument})
+            results, gained, over, _, _ = environment.step(call)
+            messages += [call, *results]
+            answers.append(str(results[0].get("content")))
+            reward += gained
+        environment.close()
+        return messages, reward, environment.metrics["success"]
+
+    def best_player(self, answers: Sequence[str]) -> Move:
+        """The best move after these answers to the best moves."""
+        belief: Belief | None = self.start
+        for answer in answers:
+            assert belief is not None, "the game was over"
+            belief = belief.outcomes(best_move(belief))[answer].belief
+        assert belief is not None, "the game was over"
+        return best_move(belief)
+
+    def random_games(self, count: int, seed: int) -> Iterator[list[Message]]:
+        """Conversations in which every move is drawn uniformly from all legal moves."""
+        rng = random.Random(seed)
+        moves = self.start.moves()
+        for task in self.draw(count, seed):
+            yield self.play(task, lambda answers: rng.choice(moves))[0]
+
+
+def _secrets(secrets: Sequence[Any]) -> list[tuple[Task, float]]:
+    return [({"secret": secret}, 1 / len(secrets)) for secret in secrets]
+
+
+def _bandit_tasks() -> Iterator[tuple[Task, float]]:
+    for arm, *truthful in itertools.product(ARMS, *[(True, False)] * BANDIT_CALLS):
+        luck = math.prod(TRUTHFUL if each else 1 - TRUTHFUL for each in truthful)
+        yield {"paying": arm, "truthful": truthful}, luck / len(ARMS)
+
+
+GAMES = {
+    "number": Game("Guess the number", GuessNumber, "number", NUMBER, NUMBER.guesses_left, _secrets(NUMBERS)),
+    "mastermind": Game("Mastermind", Mastermind, "code", CODE, CODE.guesses_left, _secrets(CODES)),
+    "bandit": Game("Bandit with priced looks", PricedBandit, "arm", BANDIT, BANDIT.calls_left, list(_bandit_tasks())),
+}

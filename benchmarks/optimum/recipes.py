@@ -1,0 +1,40 @@
+"""How each game is trained: everything that a run depends on, as plain numbers that are written beside its result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ROUNDS = {"number": 40, "mastermind": 60, "bandit": 40}
+BATCHES = 4  # of a round
+PASSES = 2  # over each round
+OPTIONS = {
+    "learning_rate": 1.5e-3,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 16,  # Adam's first steps are as large for the tokens of the format, which are right already
+    "adam_beta2": 0.98,  # gradients shrink as the policy settles; a long memory of large ones would slow it down
+    "per_device_train_batch_size": 112,
+    "steps_per_generation": BATCHES,
+    "num_iterations": PASSES,
+    "num_generations": 16,
+    "max_completion_length": 192,
+    "beta": 0.05,  # the reference plays at random, so this keeps the policy exploring
+    "logging_strategy": "no",
+}
+
+
+def settings_of(game: str, algorithm: str, seed: int, rounds: int | None = None) -> dict[str, Any]:
+    """The settings of one run."""
+    steps_of_round = BATCHES * PASSES
+    rounds = ROUNDS[game] if rounds is None else rounds
+    return {
+        "game": game,
+        "algorithm": algorithm,
+        "seed": seed,
+        "random_games": 1000,
+        "warm_up_steps": 60,
+        "hidden_size": 64,
+        "measured_every": 4 * steps_of_round,
+        "curve_episodes": 112,
+        "final_episodes": 768,
+        "options": {**OPTIONS, "max_steps": rounds * steps_of_round},
+    }

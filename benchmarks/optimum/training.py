@@ -1,0 +1,107 @@
+"""One run: a tiny model that has seen random games only learns one of the games by reinforcement learning."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from typing import Any
+
+from transformers import TrainerCallback
+
+from gymnast.trainer import AgentTrainer, GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+
+from .games import Game
+
+ALGORITHMS = {"grpo": (GRPOTrainer, GRPOConfig), "rloo": (RLOOTrainer, RLOOConfig)}
+TRAINING_TASKS = 4096
+
+
+class Curve(TrainerCallback):
+    """Measures the policy before the first step, and then after every so many."""
+
+    def __init__(self, game: Game, every: int, episodes: int) -> None:
+        self.trainer: AgentTrainer | None = None
+        self.points: list[dict[str, float]] = []
+        self._game = game
+        self._every = every
+        self._episodes = episodes
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._measure(state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step % self._every == 0:
+            self._measure(state.global_step)
+
+    def _measure(self, step: int) -> None:
+        assert self.trainer is not None
+        self.points.append({"step": step, **measure(self.trainer, self._game, self._episodes)})
+
+
+def train(game: Game, settings: dict[str, Any]) -> dict[str, Any]:
+    """Train as `settings_of` says; return the curve, and the values at the end at temperature 1 and 0."""
+    started = time.perf_counter()
+    model, tokenizer = _model_of_random_play(game, settings)
+    trainer_class, config_class = ALGORITHMS[settings["algorithm"]]
+    curve = Curve(game, settings["measured_every"], settings["curve_episodes"])
+    with tempfile.TemporaryDirectory() as folder:
+        curve.trainer = trainer = trainer_class(
+            model=model,
+            environment=game.environment(),
+            args=config_class(
+                output_dir=folder,
+                seed=settings["seed"],
+                max_turns=game.max_turns,
+                use_cpu=True,
+                save_strategy="no",
+                report_to="none",
+                disable_tqdm=True,
+                **settings["options"],
+            ),
+            train_dataset=game.draw(TRAINING_TASKS, settings["seed"]),
+            processing_class=tokenizer,
+            callbacks=[curve],
+        )
+        trainer.train()
+    return {
+        "settings": settings,
+        "curve": curve.points,
+        "sampled": measure(trainer, game, settings["final_episodes"]),
+        "greedy": measure(trainer, game, 1, temperature=0.0),
+        "parameters": model.num_parameters(),
+        "seconds": round(time.perf_counter() - started, 1),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+    }
+
+
+def measure(trainer: AgentTrainer, game: Game, episodes: int, temperature: float = 1.0) -> dict[str, float]:
+    """The policy's mean reward, success and turns, by at least so many episodes.
+
+    Every task is played equally often, and weighted by its probability. At temperature 0 the policy is deterministic,
+    so the values are exact.
+    """
+    repeats = -(-episodes // len(game.tasks))
+    played = trainer.rollout([task for task, _ in game.tasks], num_generations=repeats, temperature=temperature)
+    weights = [probability / repeats for _, probability in game.tasks for _ in range(repeats)]
+    values = {"reward": 0.0, "success": 0.0, "turns": 0.0}
+    for episode, weight in zip(played, weights, strict=True):
+        assert episode.reward is not None, episode.failure
+        values["reward"] += weight * episode.reward
+        values["success"] += weight * episode.metrics["success"]
+        values["turns"] += weight * len(episode.turns)
+    return values
+
+
+def _model_of_random_play(game: Game, settings: dict[str, Any]) -> tuple[Any, Any]:
+    """A model that writes legal moves, all equally often, and its tokenizer."""
+    seed = settings["seed"]
+    environment = game.environment()
+    tools = environment.tool_schemas()
+    environment.close()
+    conversations = [(messages, tools) for messages in game.random_games(settings["random_games"], seed)]
+    tokenizer = tokenizer_for(conversations)
+    model = make_tiny_model(tokenizer, seed=seed, hidden_size=settings["hidden_size"])
+    warm_up(model, tokenizer, conversations, steps=settings["warm_up_steps"], seed=seed)
+    return model, tokenizer
