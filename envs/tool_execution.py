@@ -21,6 +21,7 @@ from .episode import Outcome, ToolCallRecord, traceback_of
 from .tool_results import cut, encodable, render
 from .tools import ArgumentError, Tool
 from .user_calls import being_cancelled, call_function, within
+from .whereabouts import running_tool
 
 SLOW_CALLS = 5  # the calls of one turn may take as long as this many calls that time out
 
@@ -134,7 +135,8 @@ async def _call(
     trace: str | None = None
     try:
         arguments = tool.check_arguments(call["function"]["arguments"])
-        content = render(await within(limit, late, call_function(tool.function, **arguments)))
+        with running_tool(name):
+            content = render(await within(limit, late, call_function(tool.function, **arguments)))
     except ArgumentError as error:
         outcome, content = "bad_arguments", f"Error: {error}"
     except BaseException as error:  # SystemExit and KeyboardInterrupt of a tool are the tool's failure, not ours

@@ -10,6 +10,7 @@ from .generation.transformers_generator import TransformersGenerator
 from .learning.advantages import ESTIMATORS, Estimator
 from .learning.corrections import CORRECTIONS
 from .learning.losses import LOSSES
+from .nonfinite import NonFiniteError
 from .records.progress import RichProgress
 from .records.run_folder import RunFolder, read_episodes
 from .rollout.budgets import TokenBudgets
@@ -35,6 +36,7 @@ __all__ = [
     "GenerationRequest",
     "Generator",
     "KnownFormat",
+    "NonFiniteError",
     "PromptedFormat",
     "RLOOConfig",
     "RLOOTrainer",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,22 @@ logger = logging.getLogger(__name__)
 
 PLAN = "schedule.json"
 
+STATE = "trainer_state.json"
+"""The last file of a checkpoint; rank 0 writes it when every process has written its own files."""
 
-def move_checkpoints_aside(folder: str | Path | None) -> None:
+
+def move_checkpoints_aside(folder: str | Path | None, *, after: int | None = None) -> None:
     """Move the checkpoints of an earlier training into `checkpoints.1` (or the next free number).
 
-    The newest checkpoint of a folder is the one of most steps, so those of two trainings must not lie together.
+    The newest checkpoint of a folder is the one of most steps, so those of two trainings must not lie together. A
+    training that is resumed from step `after` moves those of later steps, and deletes those that are not whole.
     """
     folder = Path(folder or ".")
-    earlier = [path for path in folder.glob("checkpoint-*") if _NAME.fullmatch(path.name)]
+    earlier = [path for step, path in _checkpoints(folder) if after is None or step > after]
+    if after is not None:
+        for path in [path for path in earlier if not _is_whole(path)]:
+            shutil.rmtree(path)
+            earlier.remove(path)
     if not earlier:
         return
     number = 1
@@ -38,15 +47,50 @@ def newest_whole_checkpoint(folder: str | Path | None) -> str:
     Raises:
         ValueError: there is none.
     """
-    found = [(int(match[1]), path) for path in Path(folder or ".").glob("*") if (match := _NAME.fullmatch(path.name))]
-    for _, path in sorted(found, reverse=True):
-        try:
-            json.loads((path / "trainer_state.json").read_text())  # transformers writes it last
-        except (OSError, ValueError):
-            logger.warning("%s is not whole: its training was killed while it was saved; it is not used", path)
-        else:
+    for _, path in _checkpoints(folder):
+        if _is_whole(path):
             return str(path)
+        logger.warning("%s is not whole: its training was killed while it was saved; it is not used", path)
     raise ValueError(f"there is no whole checkpoint in {folder}; leave resume_from_checkpoint out to begin a new run")
+
+
+def step_of(checkpoint: str | Path) -> int:
+    """The number of optimiser steps before a checkpoint.
+
+    Raises:
+        ValueError: training cannot go on from this folder.
+    """
+    path = Path(checkpoint)
+    if not _is_whole(path) or not (path / "scheduler.pt").is_file():
+        raise ValueError(
+            f"training cannot go on from {path}: it has no trainer_state.json (nothing was saved there to its end), or "
+            f"no optimiser (save_only_model=True). Begin a new training from its weights: model={str(path)!r}"
+        )
+    return json.loads((path / STATE).read_text())["global_step"]
+
+
+def _checkpoints(folder: str | Path | None) -> list[tuple[int, Path]]:
+    """The step and the path of each checkpoint in a folder, the newest first."""
+    paths = Path(folder or ".").glob("checkpoint-*")
+    return sorted(((int(match[1]), path) for path in paths if (match := _NAME.fullmatch(path.name))), reverse=True)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether a checkpoint was saved to its end: its last file is there, and is valid JSON."""
+    try:
+        return bool(json.loads((checkpoint / STATE).read_text()))
+    except (OSError, ValueError):
+        return False
+
+
+def write_unlogged(folder: Path, suffix: str, loss: tuple[float, int], metrics: Mapping[str, Any]) -> None:
+    """Write down what a process has not logged yet: its loss and the step of the last log, and its metrics."""
+    (folder / f"unlogged{suffix}.json").write_text(json.dumps({"loss": loss, "metrics": metrics}))
+
+
+def read_unlogged(folder: Path, suffix: str) -> dict[str, Any]:
+    """The loss and the metrics that `write_unlogged` wrote."""
+    return json.loads((folder / f"unlogged{suffix}.json").read_text())
 
 
 def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from ..envs.engine.play_episode import EpisodeLimits
 from ..envs.rewards import Rewards
 from .generator_choice import check_generator_options
 from .learning_options import LearningOptions
+from .nonfinite import OnNonFinite
 from .option_checks import check_refused, check_values, options_without_effect, unknown_names
 from .option_fields import option, options_of
 from .rollout.budgets import TokenBudgets
@@ -64,6 +65,8 @@ class AgentConfig(LearningOptions):
     max_concurrency: int = option(256, "Episodes in flight in each process.")
     on_failure: str = option("drop", "The treatment of a failed episode: drop, retry(n), zero or raise.")
     max_failure_rate: float = option(0.5, "Share of failed episodes in ten rounds above which training stops.")
+    stall_warning: float | None = option(300.0, "Seconds without any move after which a line says who waits for whom.")
+    on_nonfinite: OnNonFinite = option("skip", "An update whose loss or gradient is not finite: skip it, or stop.")
 
     # Rewards.
     reward_weights: list[float] | None = option(None, "One for each of reward_funcs; 1 by default.")

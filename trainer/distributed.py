@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, gather_object
 from torch import Tensor
 
 from ..envs.core import ConfigurationError
@@ -34,22 +35,36 @@ class Processes:
         self.index, self.count = accelerator.process_index, accelerator.num_processes
         self.suffix = f"-{self.index}" if self.count > 1 else ""  # of the files of this process
         self.all_failed = False  # whether `all_or_none` has raised, so in every process
+        self.waiting: Callable[[str], AbstractContextManager[Any]] = nullcontext  # see `Watchdog.during`
 
     def gather_tensor(self, tensor: Tensor) -> Tensor:
         """The (1, n) tensors of all processes, as (P, n)."""
         if self.count == 1:
             return tensor
-        gathered: Any = self._accelerator.gather(tensor.to(self._accelerator.device))
-        return gathered.cpu()
+        with self.waiting("the other processes"):
+            gathered: Any = self._accelerator.gather(tensor.to(self._accelerator.device))
+            return gathered.cpu()
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over all processes."""
-        total: Any = self._accelerator.reduce(tensor, reduction="sum")
-        return total
+        with self.waiting("the other processes"):
+            total: Any = self._accelerator.reduce(tensor, reduction="sum")
+            return total
+
+    def gather(self, mine: list[Result]) -> list[Result]:
+        """The concatenated lists of all processes."""
+        with self.waiting("the other processes"):
+            return gather_object(mine)
+
+    def in_first(self, mine: Result) -> list[Result]:
+        """The objects of all processes, in process 0; an empty list in the others."""
+        gathered = self.gather([mine])
+        return gathered if self.index == 0 else []
 
     def sum_counts(self, *counts: int) -> list[int]:
         """Each number, summed over all processes."""
-        return [int(each) for each in self.sum(torch.tensor(counts, device=self._accelerator.device)).tolist()]
+        with self.waiting("the other processes"):  # also to read the sums: a device works while Python goes on
+            return [int(each) for each in self.sum(torch.tensor(counts, device=self._accelerator.device)).tolist()]
 
     def all_or_none(self, work: Callable[[], Result]) -> Result:
         """The result of `work` if it raises in no process. Otherwise all processes end, so no process waits for ever.

@@ -24,7 +24,7 @@ READ = frozenset(
         # Evaluation and checkpoints.
         *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "output_dir"),
         *("save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_on_each_node"),
-        *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "enable_jit_checkpoint"),
+        *("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
         "restore_callback_states_from_checkpoint",
         *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),
         "hub_revision",
@@ -78,6 +78,7 @@ REFUSED = {
     "bf16_full_eval": "evaluation plays episodes with the weights in training; use bf16=True",
     "fp16_full_eval": "evaluation plays episodes with the weights in training; use fp16=True",
     "neftune_noise_alpha": "with noise in its embeddings the model is another one than the one that sampled",
+    "enable_jit_checkpoint": "SIGTERM leaves a checkpoint in any case, as Ctrl-C does",
     "ignore_data_skip": "resuming skips no batch: it goes on at the next round at once",
     "fsdp": _SHARDED,
     "fsdp_config": _SHARDED,

@@ -1,4 +1,4 @@
-"""Begins and ends a training: resumes it, and saves a checkpoint when Ctrl-C or an error ends it."""
+"""Begins and ends a training: resumes it, and saves a checkpoint when a signal or an error ends it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from transformers.trainer_utils import TrainOutput
 
-from .checkpoints import move_checkpoints_aside, newest_whole_checkpoint
+from .checkpoints import move_checkpoints_aside, newest_whole_checkpoint, step_of
 from .transformers_hooks import HookedTrainer
 
 logger = logging.getLogger(__name__)
@@ -23,36 +23,46 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C, and the signal by which a scheduler announces that it will kill the process."""
+
+
 @contextmanager
-def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
-    """While this is open, the first SIGINT calls `stop`; the second interrupts at once, as usual.
+def stop_on_interrupt(stop: Callable[[str], None]) -> Iterator[None]:
+    """While this is open, the first of `SIGNALS` calls `stop` with its name; the second ends the program, as usual.
 
     Does nothing outside the main thread, where Python delivers no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.getsignal(signal.SIGINT) or signal.SIG_DFL  # None: the handler is not one of Python's
+    # None: the handler is not one of Python's.
+    previous = {number: signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, previous)
-        stop()
+        restore()
+        stop(signal.Signals(number).name)
 
-    signal.signal(signal.SIGINT, handle)
+    for number in SIGNALS:
+        signal.signal(number, handle)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        restore()
 
 
 class InterruptibleTrainer(HookedTrainer):
-    """A trainer that saves a checkpoint when Ctrl-C or an error ends it; resuming a finished training does nothing.
+    """A trainer that saves a checkpoint when a signal or an error ends it; resuming a finished training does nothing.
 
-    The first Ctrl-C gives up a round or an evaluation in progress, or lets an update in progress finish. Several
+    The first signal gives up a round or an evaluation in progress, or lets an update in progress finish. Several
     processes stop together, before their next step: if one stopped alone, the others would wait for it.
     """
 
-    was_interrupted = False  # whether Ctrl-C ended the last train()
+    was_interrupted = False  # whether SIGINT (Ctrl-C) or SIGTERM ended the last train()
     _agreed = False  # whether all processes have agreed to stop
     _began_at: int | None = None  # the step of the first batch of this train()
     _is_over = False  # whether a finished training was resumed
@@ -64,22 +74,38 @@ class InterruptibleTrainer(HookedTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train; arguments are those of `transformers.Trainer.train`.
 
-        Ctrl-C gives up the round that is being played, or finishes the update in progress, then saves a checkpoint
-        and returns. A second one interrupts at once. `resume_from_checkpoint=True` takes the newest whole checkpoint.
+        Ctrl-C, like SIGTERM, gives up the round that is being played, or finishes the update in progress, then saves a
+        checkpoint and returns. A second one interrupts at once. `resume_from_checkpoint=True` takes the newest whole
+        checkpoint.
+
+        Raises:
+            ValueError: the checkpoint is not whole, or of another training.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = newest_whole_checkpoint(self.args.output_dir)
-        if not resume_from_checkpoint and self.is_world_process_zero():
-            move_checkpoints_aside(self.args.output_dir)
         self.was_interrupted = self._agreed = self._is_over = False
         self.saved_step = self._began_at = None
+        self._make_room(resume_from_checkpoint or None)
         try:
             with stop_on_interrupt(self._interrupt):
-                return super().train(resume_from_checkpoint, *args, **kwargs)
+                output = super().train(resume_from_checkpoint, *args, **kwargs)
+            if self._agreed and self.saved_step == self.state.global_step:
+                self.say_how_to_resume("interrupted")
+            return output
         except Exception as error:
             if self._began_at not in (None, self.state.global_step):  # there are new weights to lose
                 self._save_before(error)
             raise
+
+    def _make_room(self, checkpoint: str | None) -> None:
+        """Move the checkpoints of other trainings out of the way of this one, which goes on from `checkpoint`."""
+        folder, step = self.args.output_dir or ".", None
+        if checkpoint is not None:
+            step = step_of(checkpoint)
+            is_ours = Path(checkpoint).resolve() == Path(folder, f"checkpoint-{step}").resolve()
+            self.saved_step = step if is_ours else None
+        if self.is_world_process_zero():
+            move_checkpoints_aside(folder, after=step)
 
     def fails_everywhere(self, error: Exception) -> bool:
         """Whether every training process ends with this error now. Saving waits for all of them."""
@@ -95,9 +121,10 @@ class InterruptibleTrainer(HookedTrainer):
         else:
             self.say_how_to_resume("an error ends the training")
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, signal_name: str) -> None:
         self.was_interrupted = True
-        logger.warning("interrupted: stopping at the next safe place, with a checkpoint; Ctrl-C again quits at once")
+        text = "interrupted by %s: stopping at the next safe place, with a checkpoint; a second signal quits at once"
+        logger.warning(text, signal_name)
         if self.accelerator.num_processes == 1:
             self.cancel()
 
@@ -106,7 +133,7 @@ class InterruptibleTrainer(HookedTrainer):
         if self._began_at is None:
             self._began_at = self.state.global_step
         self._is_over = self.state.global_step >= self.state.max_steps
-        if self._is_over and self._began_at == self.state.global_step:
+        if self.did_nothing:
             logger.warning(
                 "the checkpoint is of step %d and max_steps is %d: there is nothing left to train",
                 self.state.global_step,
@@ -127,8 +154,9 @@ class InterruptibleTrainer(HookedTrainer):
         self._agreed = self.was_interrupted
         if self.accelerator.num_processes > 1:
             flag: Any = torch.tensor(float(self.was_interrupted), device=self.accelerator.device)
-            total: Any = self.accelerator.reduce(flag, reduction="sum")
-            self.was_interrupted = self._agreed = total.item() > 0
+            with self.waiting("the other processes"):
+                total: Any = self.accelerator.reduce(flag, reduction="sum")
+                self.was_interrupted = self._agreed = total.item() > 0
 
     def is_ending(self) -> bool:
         return self.was_interrupted
@@ -144,9 +172,10 @@ class InterruptibleTrainer(HookedTrainer):
         self.control.should_save = self.saved_step != self.state.global_step
         self.control.should_training_stop = True
 
-    def on_saved(self) -> None:
-        if self._agreed:
-            self.say_how_to_resume("interrupted")
+    @property
+    def did_nothing(self) -> bool:
+        """Whether a finished training was resumed."""
+        return self._is_over and self._began_at == self.state.global_step
 
     def say_how_to_resume(self, why: str) -> None:
         """Log the place of this step's checkpoint and the call that resumes from it."""
@@ -154,4 +183,6 @@ class InterruptibleTrainer(HookedTrainer):
             step = self.state.global_step
             folder = str(Path(self.args.output_dir or ".", f"checkpoint-{step}"))
             text = "%s after step %d; the checkpoint is in %s, and train(resume_from_checkpoint=%r) goes on from it"
+            if self.args.save_only_model:
+                text = "%s after step %d; save_only_model=True left weights alone in %s; a new training has model=%r"
             logger.warning(text, why, step, folder, folder)

@@ -17,6 +17,7 @@ from .inherited_options import LOADER_OPTIONS, REFUSED, WITHOUT_EFFECT
 from .learning.advantages import ESTIMATORS, Scale
 from .learning.credit import Credit
 from .learning.losses import LOSSES
+from .nonfinite import OnNonFinite
 from .rollout.token_policy import OVERLONG_PROMPT_ERRORS
 from .trl_names import TRL_NAMES
 
@@ -27,6 +28,7 @@ CHOICES: dict[str, Collection[str]] = {
     "credit": get_args(Credit),
     "scale_rewards": get_args(Scale),
     "overlong_prompts": OVERLONG_PROMPT_ERRORS,
+    "on_nonfinite": get_args(OnNonFinite),
 }
 """Options that are names, and the names that they may be."""
 
@@ -52,7 +54,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     "positive": (
         lambda n: 0 < n < math.inf,
         (
-            *("temperature", "delta", "vllm_server_timeout", *_SAPO),
+            *("temperature", "delta", "vllm_server_timeout", "stall_warning", *_SAPO),
             *("num_train_epochs", "logging_steps", "eval_steps", "save_steps"),
         ),
     ),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from accelerate.utils import gather_object
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, TrainOutput
@@ -19,7 +20,7 @@ from ..envs.episode import Episode
 from ..envs.registry import EnvironmentLike
 from ..envs.rewards import RewardFunction
 from .assembly import make_player, make_reference_sync, make_round_player, make_schedule, make_scorer, padding_id
-from .checkpoints import check_plan, write_plan
+from .checkpoints import check_plan, read_unlogged, write_plan, write_unlogged
 from .config import AgentConfig, GRPOConfig, RLOOConfig
 from .distributed import Processes
 from .generation.contract import Generator
@@ -28,12 +29,14 @@ from .learning.groups import has_spread
 from .learning.losses import StepCounts
 from .learning.objective import objective
 from .learning.samples import Batch, EpisodeSamples, MicroBatch
+from .nonfinite import NonFiniteError, NonFiniteSteps
 from .option_checks import unknown_names
 from .records.alarms import MismatchAlarm, NoSpreadAlarm
 from .records.evaluation import evaluation_metrics
 from .records.metrics import Metrics, weighted_metrics
 from .records.progress import rich_displays
 from .records.run_folder import EpisodeLog
+from .rollout.failure_totals import FailureTotals
 from .rollout.failures import FailureWatch, RolloutError, check_evaluation
 from .rollout.round import Round
 from .rollout.round_player import PlayedRound
@@ -42,6 +45,9 @@ from .startup_checks import check_before_loading, check_is_rows, load_model, loa
 from .tool_calls.custom import ToolParser
 from .tool_calls.formats import ToolFormat
 from .transformers_hooks import use_one_gpu
+from .watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
 
 
 class AgentTrainer(InterruptibleTrainer):
@@ -113,6 +119,9 @@ class AgentTrainer(InterruptibleTrainer):
             optimizers=optimizers,
         )
         self.processes = Processes(self.accelerator)
+        self.processes.waiting = self.waiting
+        process = f" in process {self.processes.index}" if self.processes.count > 1 else ""
+        self._watchdog = Watchdog(args.stall_warning, self.player.engine.whereabouts, process=process)
         self.config = args  # `args` with its own type
         self.model_accepts_loss_kwargs = True  # num_items_in_batch is the number of loss tokens, see next_batches
         self._metrics = Metrics()
@@ -139,7 +148,14 @@ class AgentTrainer(InterruptibleTrainer):
             The episodes of the first row, then those of the second, and so on, with the rewards of reward functions.
         """
         check_is_rows("rows", rows)
-        return self.player.play(rows, count=num_generations, temperature=temperature, seed=seed)
+        with self._playing():
+            return self.player.play(rows, count=num_generations, temperature=temperature, seed=seed)
+
+    @contextmanager
+    def _playing(self) -> Iterator[None]:
+        """Entered while episodes are played; the watchdog names the generator while no episode has begun."""
+        with self._watchdog, self.waiting("the generator to take new weights"):
+            yield
 
     def _play_round(self, index: int) -> Round:
         """Play a round of training episodes and score it."""
@@ -147,7 +163,8 @@ class AgentTrainer(InterruptibleTrainer):
         rows: Any = self.train_dataset
         if self.was_interrupted and self.processes.count == 1:  # between two rounds of a step
             raise asyncio.CancelledError
-        played = self._round_player(rows, index)
+        with self._playing():
+            played = self._round_player(rows, index)
         self.on_episodes(played.episodes)
         scored, metrics = self.scorer(played.groups)
         self._watch(played, scored, rejected=metrics.get("mismatch/rejected", 0.0))
@@ -180,12 +197,19 @@ class AgentTrainer(InterruptibleTrainer):
         self._metrics, self._round, self.processes.all_failed = Metrics(), None, False
         self._failures = FailureWatch(self.config.max_failure_rate, self.config.treatments)
         self._no_spread = NoSpreadAlarm()
-        self._episode_log.begin()
+        self._nonfinite = NonFiniteSteps(self.config.on_nonfinite, self.processes, self.accelerator.scaler)
+        self._resumed_loss: tuple[float, int] | None = None
+        totals = self._failures.totals
         try:
-            return super().train(*args, **kwargs)
+            with self._watchdog:
+                output = super().train(*args, **kwargs)
+            totals = FailureTotals.of(self.processes.in_first(totals))
+            return output
         finally:
             for display in self._displays:
                 display.stop()  # an exception calls no callback, and a live display would hide its message
+            if str(totals):
+                logger.warning("failures of this training: %s", totals)
 
     train.__doc__ = InterruptibleTrainer.train.__doc__
 
@@ -193,14 +217,28 @@ class AgentTrainer(InterruptibleTrainer):
         self.player.cancel()
 
     def fails_everywhere(self, error: Exception) -> bool:
-        # The counts behind a `RolloutError` are of all processes.
-        return super().fails_everywhere(error) or self.processes.all_failed or isinstance(error, RolloutError)
+        # The counts behind these errors are of all processes.
+        known = isinstance(error, RolloutError | NonFiniteError)
+        return super().fails_everywhere(error) or self.processes.all_failed or known
+
+    def begin(self) -> None:
+        self._episode_log.begin(self.state.global_step)
+        if self._resumed_loss is not None:
+            self.restore_unlogged_loss(*self._resumed_loss)
 
     def before_update(self) -> None:
-        if not float(self._counts.loss_tokens):  # momentum and weight decay would move the weights
-            self.model.zero_grad(set_to_none=True)  # type: ignore[union-attr]  # optimisers skip them then
+        # Momentum and weight decay would move the weights, so optimisers must find no gradient at all.
+        skipped = self._nonfinite.skips(self.state.global_step + 1, self.step_loss, self.grad_norm)
+        if skipped or not float(self._counts.loss_tokens):
+            self.model.zero_grad(set_to_none=True)  # type: ignore[union-attr]
+        if self.processes.index == 0:  # all processes skip the same steps
+            self._metrics.add({"steps/nonfinite": float(skipped)})
+
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        return self._watchdog.during(what)
 
     def after_update(self) -> None:
+        self._watchdog.moved()
         self._metrics.add({"time/update": time.perf_counter() - self._batches_ready_at})
         if self._reference_sync is not None:
             self._reference_sync.after_step(self.state.global_step)
@@ -236,6 +274,7 @@ class AgentTrainer(InterruptibleTrainer):
             write_plan(folder, self.schedule.describe(self.train_dataset))  # type: ignore[arg-type]
             if self._reference_sync is not None:
                 self._reference_sync.save(folder)
+        write_unlogged(folder, self.processes.suffix, self.unlogged_loss, self._metrics.pending())
         index, place = divmod(self.schedule.batches_before(self.state.global_step), self.schedule.batches_per_round)
         if self._round is not None and self._round.index == index and place:
             self._round.save(folder / f"round{self.processes.suffix}.pt")
@@ -244,6 +283,9 @@ class AgentTrainer(InterruptibleTrainer):
         check_plan(folder, self.schedule.describe(self.train_dataset))  # type: ignore[arg-type]
         if self._reference_sync is not None:
             self._reference_sync.load(folder)
+        unlogged = read_unlogged(folder, self.processes.suffix)
+        self._resumed_loss = unlogged["loss"]
+        self._metrics.restore(unlogged["metrics"])
         path = folder / f"round{self.processes.suffix}.pt"
         if path.is_file():
             self._round = Round.load(path, **self._cutting)
@@ -270,6 +312,7 @@ class AgentTrainer(InterruptibleTrainer):
             with_entropy=self._is_logged,
         )
         self._metrics.add(metrics, weight=len(inputs["places"]))
+        self._watchdog.moved()
         return (loss, {}) if return_outputs else loss
 
     @property
@@ -312,8 +355,11 @@ class AgentTrainer(InterruptibleTrainer):
         count = self.config.num_generations_eval or self.config.num_generations
         mine = range(self.processes.index, len(rows), self.processes.count)
         temperature = self.config.eval_temperature if temperature is None else temperature
-        played = self.processes.all_or_none(lambda: self.player.play(rows, mine, count=count, temperature=temperature))
-        episodes = gather_object(played)
+        with self._playing():
+            played = self.processes.all_or_none(
+                lambda: self.player.play(rows, mine, count=count, temperature=temperature)
+            )
+            episodes = self.processes.gather(played)
         check_evaluation(episodes, self.config.max_failure_rate)
         metrics = evaluation_metrics(
             episodes, self.player.environment_of, success_reward=self.config.success_reward
@@ -330,7 +376,9 @@ class AgentTrainer(InterruptibleTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs or "train_loss" in logs:  # a training step's, or the summary after the last one
-            logs |= self._metrics.flush(gather_object)
+            if self.did_nothing:  # a summary of no step
+                return
+            logs |= self._metrics.flush(self.processes.gather)
             if "mismatch/ess" in logs:
                 self._mismatch_alarm.add(logs["mismatch/ess"])
         super().log(logs, start_time)

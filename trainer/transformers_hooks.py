@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,14 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 
-class _AroundUpdates(TrainerCallback):
-    """Calls the trainer just before and just after the optimiser."""
+class _Calls(TrainerCallback):
+    """Calls the trainer when training begins, and just before and just after the optimiser."""
 
     def __init__(self, trainer: HookedTrainer) -> None:
         self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._trainer.begin()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._trainer.before_update()
@@ -32,11 +35,13 @@ class HookedTrainer(Trainer):
     """`transformers.Trainer`, in which a subclass decides about batches, checkpoints and the end of training."""
 
     loss_is_scaled_for_ga = True  # `policy_loss` has divided gradient accumulation out
-    saved_step: int | None = None  # of the last checkpoint that this training wrote
+    saved_step: int | None = None  # of the newest checkpoint of this training
+    step_loss: Tensor  # () of this process, of the optimiser step in progress
+    grad_norm: Tensor | float  # of all processes, before clipping
 
     def __init__(self, *, callbacks: Sequence[TrainerCallback], **options: Any) -> None:
         # Before the user's callbacks, so that the time of an update includes none of theirs.
-        super().__init__(callbacks=[_AroundUpdates(self), *callbacks], **options)
+        super().__init__(callbacks=[_Calls(self), *callbacks], **options)
 
     # Hooks for subclasses.
 
@@ -50,6 +55,13 @@ class HookedTrainer(Trainer):
     def batches_per_epoch(self) -> int:
         raise NotImplementedError
 
+    def begin(self) -> None:
+        """Called before the first step, when weights and state are loaded."""
+
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        """Entered while this process waits for others; `what` says for which."""
+        return nullcontext()
+
     def before_update(self) -> None:
         """Called when an optimiser step has its gradients."""
 
@@ -59,15 +71,23 @@ class HookedTrainer(Trainer):
     def decide(self) -> None:
         """Called after each step and at the end of an epoch, before logs, evaluation and checkpoints."""
 
-    def on_saved(self) -> None:
-        """Called when a checkpoint has been saved after `decide`."""
-
     def is_ending(self) -> bool:
         """Whether an evaluation may be given up."""
         return False
 
+    @property
+    def unlogged_loss(self) -> tuple[float, int]:
+        """The sum of losses since the last log, and the step of that log."""
+        return self._tr_loss.item(), self._globalstep_last_logged
+
+    def restore_unlogged_loss(self, loss: float, logged_step: int) -> None:
+        """Go on with these; the mean loss of this `train()` stays that of its own steps."""
+        self._tr_loss.fill_(loss)
+        self._globalstep_last_logged = logged_step
+        self._total_loss_scalar = -loss
+
     def save_more(self, folder: Path) -> None:
-        """Write further files into a checkpoint."""
+        """Write further files into a checkpoint, in every process."""
 
     def load_more(self, folder: Path) -> None:
         """Read what `save_more` wrote."""
@@ -89,6 +109,7 @@ class HookedTrainer(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
+        self.step_loss = torch.zeros((), device=device)
         return self.next_batches(num_batches, device)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -98,7 +119,9 @@ class HookedTrainer(Trainer):
             is_last = len(losses) + 1 == len(inputs)
             with nullcontext() if is_last else self.accelerator.no_sync(model):
                 losses.append(super().training_step(model, micro_batch, num_items_in_batch))
-        return torch.stack(losses).sum()
+        loss = torch.stack(losses).sum()
+        self.step_loss = self.step_loss + loss
+        return loss
 
     def floating_point_ops(self, inputs: Any) -> int:
         return sum(super(HookedTrainer, self).floating_point_ops(micro_batch) for micro_batch in inputs)
@@ -109,28 +132,37 @@ class HookedTrainer(Trainer):
         for micro_batch in inputs:
             super()._track_num_input_tokens(micro_batch)
 
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | float | None = None) -> Tensor | float:
+        norm: Any = super()._get_grad_norm(model, grad_norm)
+        self.grad_norm = norm
+        return norm
+
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
         self.save_more(Path(output_dir))
+        with self.waiting("the other processes to save their part of a checkpoint"):
+            self.accelerator.wait_for_everyone()  # the next file, of rank 0, tells that the checkpoint is whole
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         self.load_more(Path(resume_from_checkpoint))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
-        self.saved_step = self.state.global_step
+        if self.saved_step != self.state.global_step:  # to write over a whole one would take its wholeness away
+            super()._save_checkpoint(model, trial)
+            self.saved_step = self.state.global_step
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         self.decide()
-        before = self.saved_step
         super()._maybe_log_save_evaluate(*args, **kwargs)
-        if self.saved_step != before:
-            self.on_saved()
 
-    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+    def _evaluate(
+        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
+    ) -> dict[str, float]:
+        if skip_scheduler and self.state.global_step:  # of `eval_on_start`: a resumed training did it at its start
+            return {}
         try:
-            return super()._evaluate(*args, **kwargs)
+            return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
         except asyncio.CancelledError:
             if not self.is_ending():
                 raise

@@ -20,6 +20,7 @@ from ..spaces import message_error
 from ..threads import run_in_thread, thread_calls
 from ..tool_execution import refuse
 from ..user_calls import TimeLimit, watch_blocking
+from ..whereabouts import current_place
 from .checked_results import checked_grade, checked_reset, checked_step, ending
 from .opening_and_closing import Broken, at_stage, close_environment, open_environment, wait_for_threads
 
@@ -68,6 +69,7 @@ async def play_episode(
             raise broken.error from None
         episode.failure = Failure.of(broken.stage, broken.error)
     finally:
+        loop.enter("close")
         if loop.environment is not None:
             episode.close_failure = await finish(close_environment(loop.environment))
         loop.step_limit.close()
@@ -85,6 +87,7 @@ class _EpisodeLoop:
     core: gymnasium.Env[Any, Any]  # the environment without its wrappers
     name: str  # the name of its class
     gives_rewards: bool = True
+    stage: Stage
 
     def __init__(self, episode: Episode, policy: Policy, limits: EpisodeLimits) -> None:
         self.episode = episode
@@ -92,7 +95,8 @@ class _EpisodeLoop:
         self.limits = limits
         self.step_limit = TimeLimit(limits.step_timeout or math.inf)
         self.calls_left = limits.max_tool_calls
-        self.stage: Stage = "create"
+        self.place = current_place.get()
+        self.enter("create")
         self.step_threads: list[asyncio.Future[Any]] = []  # the present step's calls in threads
 
     async def run(self, create: Callable[[EpisodeSpec], gymnasium.Env[Any, Any]]) -> StopReason:
@@ -106,7 +110,7 @@ class _EpisodeLoop:
                     self.name = type(self.core).__name__
                     if isinstance(self.core, Environment):
                         self.gives_rewards = self.core.gives_rewards
-                self.stage = "reset"
+                self.enter("reset")
                 conversation = await self.begin()
                 while (stop := await self.turn(conversation)) is None:
                     pass
@@ -124,6 +128,12 @@ class _EpisodeLoop:
                 return StopReason.CONTEXT_OVERFLOW
             raise
 
+    def enter(self, stage: Stage) -> None:
+        """Go to this stage."""
+        self.stage = stage
+        if self.place is not None:
+            self.place.enter(stage)
+
     async def grade(self, stop: StopReason) -> None:
         """Ask the environment for the grade, around any wrappers, and add it to the last turn's reward.
 
@@ -137,6 +147,7 @@ class _EpisodeLoop:
         if self.step_threads:
             with at_stage("step"):
                 await wait_for_threads(self.step_threads, self.name)
+        self.enter("grade")
         with at_stage("grade"):
             # Wrappers call the synchronous form only, so in a wrapped environment `grade` runs in a thread as well.
             wrapped = self.environment is not self.core
@@ -164,7 +175,7 @@ class _EpisodeLoop:
     async def turn(self, conversation: Conversation) -> StopReason | None:
         """Play one turn: the answer and the environment's reply. Returns a reason if the episode ends with it."""
         started = time.perf_counter()
-        self.stage = "policy"
+        self.enter("policy")
         with at_stage("policy"):
             act = _checked_act(await conversation.act())
         turn = Turn(
@@ -194,7 +205,7 @@ class _EpisodeLoop:
             allowed = [call for index, call in enumerate(calls) if index not in refused]
             action = {**action, "tool_calls": allowed}
         started = time.perf_counter()
-        self.stage = "step"
+        self.enter("step")
         thread_calls.set(self.step_threads)
         try:
             result = checked_step(await self._call("step", action), self.name)

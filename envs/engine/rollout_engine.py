@@ -14,6 +14,7 @@ from ..policy import Policy
 from ..registry import EnvironmentLike, EnvironmentSource
 from ..rewards import Rewards
 from ..threads import run_in_loop
+from ..whereabouts import Whereabouts
 from .failures import EpisodeFailedError, OnFailure
 from .garbage import rare_collections
 from .play_episode import EpisodeLimits, play_episode
@@ -65,6 +66,7 @@ class RolloutEngine:
         self.limits = limits or EpisodeLimits()
         self.max_concurrency = max_concurrency
         self.on_failure = OnFailure.parse(on_failure)
+        self.whereabouts = Whereabouts()
 
     async def run(
         self, specs: Iterable[EpisodeSpec], on_episode: Callable[[Episode], None] | None = None
@@ -125,19 +127,25 @@ class _Run:
 
     async def episode(self, place: int, spec: EpisodeSpec) -> Episode:
         """Play an episode and find its reward, then free its place."""
-        rewards, on_failure = self._engine.rewards, self._engine.on_failure
         try:
-            episode = await self._attempts(spec)
-            await rewards.add(rewards.for_episodes, [episode], retries=on_failure.retries)
-            known = [episode]
-            if rewards.for_groups and not (episode.failure and on_failure.action == "raise"):
-                known = self._group_of(place, episode)
-                await rewards.add(rewards.for_groups, known, retries=on_failure.retries)
-            for each in known:
-                self._conclude(each)
-            return episode
+            with self._engine.whereabouts.episode() as where:
+                episode = await self._attempts(spec)
+                where.enter("reward")
+                for each in await self._rewarded(place, episode):
+                    self._conclude(each)
+                return episode
         finally:
             self.places.release()
+
+    async def _rewarded(self, place: int, episode: Episode) -> list[Episode]:
+        """The episodes whose reward is known now that this one is over: itself, or its group, or none."""
+        rewards, on_failure = self._engine.rewards, self._engine.on_failure
+        await rewards.add(rewards.for_episodes, [episode], retries=on_failure.retries)
+        known = [episode]
+        if rewards.for_groups and not (episode.failure and on_failure.action == "raise"):
+            known = self._group_of(place, episode)
+            await rewards.add(rewards.for_groups, known, retries=on_failure.retries)
+        return known
 
     def _group_of(self, place: int, episode: Episode) -> list[Episode]:
         """The whole group, in the order of the specs, if this is its last episode; else an empty list."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -140,7 +141,7 @@ def test_resuming_both(run: Any, tmp_path: Path) -> None:
 
 
 BREAKS = """
-import os, sys
+import asyncio, json, logging, os, sys
 from pathlib import Path
 from buttons import Buttons, ROWS, config, model, tokenizer
 from gymnast.trainer import GRPOTrainer
@@ -165,19 +166,51 @@ class Breaks(TrainerCallback):
             raise RuntimeError("the disk is full")
 
 
-def trainer_of(name, **options):
+def huge(completions):
+    if breaks_here():
+        return [1e60 * (index % 2) for index in range(len(completions))]
+    return [float(index % 2) for index in range(len(completions))]
+
+
+WAITS = ["training waits for the other processes", "4 episodes wait in reset"]  # said by each process
+
+
+class Told(logging.Handler):
+    def emit(self, record):
+        if record.getMessage().endswith(f"{WAITS[int(rank)]}"):
+            (folder / f"told-{rank}.txt").write_text(record.getMessage())
+
+
+class Hangs(Buttons):
+    async def areset(self, **options):
+        while rank == "1" and trainer and not all((folder / f"told-{each}.txt").exists() for each in (0, 1)):
+            await asyncio.sleep(0.01)
+        return await super().areset(**options)
+
+
+def trainer_of(name, environment=Buttons, reward_funcs=(), callbacks=(), **options):
     return GRPOTrainer(
         model=model(),
-        environment=Buttons(),
+        environment=environment(),
         args=config(
-            folder / name, max_steps=3, per_device_train_batch_size=4, ddp_backend="gloo", on_failure="raise"
+            folder / name, max_steps=3, per_device_train_batch_size=4, ddp_backend="gloo", on_failure="raise", **options
         ),
         train_dataset=ROWS,
         processing_class=tokenizer(),
-        **options,
+        reward_funcs=reward_funcs,
+        callbacks=callbacks,
     )
 
 
+logging.getLogger("gymnast.trainer.watchdog").addHandler(Told())
+trainer = None
+trainer = trainer_of("hangs", environment=Hangs, stall_warning=0.5)
+trainer.train()
+trainer = trainer_of("nonfinite", reward_funcs=huge, scale_rewards="none")
+trainer.train()
+steps = [logs["steps/nonfinite"] for logs in trainer.state.log_history if "loss" in logs]
+weights = [float(weight.double().sum()) for weight in trainer.model.parameters()]
+(folder / f"nonfinite-{rank}.json").write_text(json.dumps([steps, weights]))
 trainer = trainer_of("together", reward_funcs=reward)
 try:
     trainer.train()
@@ -188,15 +221,23 @@ trainer.train()
 """
 
 
-def test_an_error_in_one_process_ends_both(tmp_path: Path) -> None:
-    """An error while a round is played is known to both. For any other error no process may wait to save."""
-    first, second = run_two(tmp_path, BREAKS, timeout=60)
+def test_trouble_in_one_process_concerns_both(tmp_path: Path) -> None:
+    """An error while a round is played ends both. For any other error no process may wait to save."""
+    first, second = run_two(tmp_path, BREAKS, timeout=120)
     assert "another training process failed; see its error" in (tmp_path / "error-0.txt").read_text()
     assert (tmp_path / "error-1.txt").read_text().startswith("EpisodeFailedError")
     assert "the judge is gone" in (tmp_path / "error-1.txt").read_text()
     assert [path.name for path in (tmp_path / "together").glob("checkpoint-*")] == ["checkpoint-1"]
     assert min(first[0], second[0]) > 0
     assert "RuntimeError: the disk is full" in second[1]
+    # A hang in one process: both say what they wait for.
+    for rank, told in enumerate(("training waits for the other processes", "4 episodes wait in reset")):
+        assert (tmp_path / f"told-{rank}.txt").read_text().startswith(f"nothing has moved in process {rank} for ")
+        assert (tmp_path / f"told-{rank}.txt").read_text().endswith(f" s: {told}")
+    # A gradient that is not finite: both skip the same step, and it is counted once.
+    steps, weights = json.loads((tmp_path / "nonfinite-0.json").read_text())
+    assert steps == [0, 1, 0]
+    assert json.loads((tmp_path / "nonfinite-1.json").read_text())[1] == weights
     assert not list((tmp_path / "alone").glob("checkpoint-*"))
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first stops training at a safe place with a checkpoint, the second at once."""
+"""Ctrl-C or SIGTERM: the first stops training at a safe place with a checkpoint, the second at once."""
 
 from __future__ import annotations
 
@@ -143,6 +143,26 @@ def test_an_update_in_progress_is_finished(event: str, options: dict[str, Any], 
     assert trainer.state.global_step == 2
     assert checkpoints(tmp_path) == ["checkpoint-2"]
     assert_resumes(tmp_path, 2, **options)
+
+
+def test_sigterm_is_like_ctrl_c(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And right after it was resumed, a training has its checkpoint already."""
+
+    class Terminates(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer_of(tmp_path, Terminates()).train()
+    assert checkpoints(tmp_path) == ["checkpoint-1"]
+    saved = [path.stat().st_mtime_ns for path in sorted((tmp_path / "checkpoint-1").iterdir())]
+    again = trainer_of(tmp_path, Presses("on_train_begin", 1))
+    again.train(resume_from_checkpoint=True)
+    assert (again.was_interrupted, again.state.global_step) == (True, 1)
+    assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "checkpoint-1").iterdir())] == saved
+    assert "interrupted by SIGTERM: stopping at the next safe place" in caplog.text
+    assert caplog.text.count("interrupted after step 1; the checkpoint is in") == 2
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert_resumes(tmp_path, 1)
 
 
 def test_in_the_middle_of_a_round(tmp_path: Path) -> None:

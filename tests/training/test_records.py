@@ -64,15 +64,32 @@ def test_a_resumed_run_goes_on_with_its_folder(tmp_path: Path) -> None:
     assert again.totals["episodes/played"] == 32
 
 
+def test_a_run_that_goes_on_has_the_summary_of_its_end_alone(tmp_path: Path) -> None:
+    options = {"save_strategy": "steps", "save_steps": 1, "logging_steps": 2}
+    for steps in (1, 4):  # the first ends before its first log, so its summary has the metrics of that step
+        folder = RunFolder(tmp_path / "run")
+        trainer = make_trainer(tmp_path, callbacks=[folder], max_steps=steps, **options)
+        trainer.train(resume_from_checkpoint=True if steps == 4 else None)
+    assert [("train_runtime" in line, line["step"]) for line in lines_of(tmp_path / "run")] == [
+        (False, 2),
+        (False, 4),
+        (True, 4),
+    ]
+    assert folder.totals["episodes/played"] == 4 * 8
+
+
 def test_a_new_run_moves_the_records_of_an_old_one_aside(tmp_path: Path) -> None:
     for _ in range(3):
         folder = RunFolder(tmp_path / "run")
         make_trainer(tmp_path, callbacks=[folder], max_steps=2).train()
+        folder.write_summary({"steps": 2})
         assert [line["step"] for line in lines_of(tmp_path / "run")] == [1, 2, 2]
         assert folder.totals["episodes/played"] == 16
     for number in (1, 2):
         aside = (tmp_path / "run" / f"metrics.{number}.jsonl").read_text().splitlines()
         assert [json.loads(line)["step"] for line in aside] == [1, 2, 2]
+        assert (tmp_path / "run" / f"summary.{number}.json").is_file()
+        assert (tmp_path / "run" / f"reward.{number}.png").is_file()
 
 
 def test_episodes_are_read_back(tmp_path: Path) -> None:

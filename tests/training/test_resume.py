@@ -166,6 +166,24 @@ def test_the_newest_checkpoint_is_never_an_earlier_trainings(tmp_path: Path, cap
     assert [step for step, _ in rest.played] == [1]
 
 
+def test_resuming_from_an_earlier_checkpoint_moves_later_ones_aside(tmp_path: Path) -> None:
+    """So that the newest one is this training's own; one that is not whole is deleted."""
+    trainer_of(GRPOTrainer, tmp_path, max_steps=4).train()
+    (tmp_path / "checkpoint-3" / "trainer_state.json").write_text('{"epoch": 1.0, "glob')
+    rest = trainer_of(GRPOTrainer, tmp_path, max_steps=2)
+    rest.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert sorted(path.name for path in tmp_path.glob("*/checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
+
+
+def test_a_checkpoint_that_training_cannot_go_on_from_is_refused(tmp_path: Path) -> None:
+    trainer_of(GRPOTrainer, tmp_path, max_steps=1, save_only_model=True).train()
+    trainer = trainer_of(GRPOTrainer, tmp_path)
+    for folder in ("checkpoint-1", "checkpoint-7"):
+        with pytest.raises(ValueError, match=f"training cannot go on from .*{folder}: .* model='.*{folder}'"):
+            trainer.train(resume_from_checkpoint=str(tmp_path / folder))
+
+
 @pytest.mark.parametrize("strategy", ["steps", "epoch"])
 def test_resuming_a_finished_training_does_nothing(
     strategy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

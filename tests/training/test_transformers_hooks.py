@@ -11,6 +11,7 @@ from gymnast.trainer.transformers_hooks import HookedTrainer
 
 SIGNATURES = {
     "_track_num_input_tokens": ["self", "inputs"],
+    "_get_grad_norm": ["self", "model", "grad_norm"],
     "_save_rng_state": ["self", "output_dir"],
     "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
     "_save_checkpoint": ["self", "model", "trial"],

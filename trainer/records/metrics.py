@@ -21,7 +21,8 @@ from ...envs.episode import Episode, ToolCallRecord
 SUMS = frozenset(
     {
         *("episodes/played", "episodes/failed", "episodes/close_failed", "episodes/retried"),
-        *("groups/dropped", "groups/refilled", "groups/replaced", "rounds/skipped", "prompts/overlong", "tools/calls"),
+        *("groups/dropped", "groups/refilled", "groups/replaced", "rounds/skipped", "steps/nonfinite"),
+        *("prompts/overlong", "tools/calls"),
         *("tokens/cached", "tokens/drift", "tokens/prompt", "tokens/sampled"),
     }
 )
@@ -57,15 +58,24 @@ class Metrics:
             for name, value in values.items():
                 self._values[name].append((value, weight))
 
+    def pending(self) -> Weighted:
+        """The values of this process since the last log, NaN left out."""
+        read = {name: [(float(value), weight) for value, weight in each] for name, each in self._values.items()}
+        known = {name: [pair for pair in each if not math.isnan(pair[0])] for name, each in read.items()}
+        return {name: each for name, each in known.items() if each}
+
+    def restore(self, pending: Mapping[str, Iterable[Sequence[float]]]) -> None:
+        """Go on with the values that `pending` returned."""
+        for name, pairs in pending.items():
+            self._values[name] += [(value, weight) for value, weight in pairs]
+
     def flush(self, gather: Callable[[list[Weighted]], list[Weighted]]) -> dict[str, float]:
         """Return one number for each name, over all processes, and forget the values; every process must call it.
 
         `gather` concatenates the lists of all processes, as `accelerate.utils.gather_object` does.
         """
         merged: Weighted = defaultdict(list)
-        read = {name: [(float(value), weight) for value, weight in each] for name, each in self._values.items()}
-        known = {name: [pair for pair in each if not math.isnan(pair[0])] for name, each in read.items()}
-        for values in gather([{name: each for name, each in known.items() if each}]):
+        for values in gather([self.pending()]):
             for name, each in values.items():
                 merged[name] += each
         self._values.clear()

@@ -115,7 +115,12 @@ SHOWN = frozenset(
 )
 """Metrics that transformers' displays show, also with `eval_` before them; all are in the logs."""
 
-TROUBLE = frozenset({"episodes/failed", "episodes/retried", "groups/dropped", "rounds/skipped", "prompts/overlong"})
+TROUBLE = frozenset(
+    {
+        *("episodes/failed", "episodes/retried", "groups/dropped", "rounds/skipped", "prompts/overlong"),
+        *("steps/nonfinite",),
+    }
+)
 """Counts that are shown where they are not 0."""
 
 

@@ -31,13 +31,20 @@ class EpisodeLog:
         self._every = every
         self._last: int | None = None  # the step that this training wrote last
 
-    def begin(self) -> None:
-        """A training begins, or is resumed.
+    def begin(self, step: int) -> None:
+        """A training begins, or is resumed, at this step.
 
-        A new training moves the file of an earlier one aside (`episodes.1.jsonl`); a resumed one replaces the lines
-        from its first step on, since it plays these steps again.
+        A new training moves the file of an earlier one aside (`episodes.1.jsonl`); a resumed one drops the lines from
+        this step on, since it plays these steps again.
         """
         self._last = None
+        if self._every and self.path.exists():
+            if step == 0:
+                move_aside(self.path)
+                return
+            kept = _until(step - 1, _lines(self.path))
+            _replace(self.path, kept)
+            self._last = json.loads(kept[-1])["step"] if kept else None
 
     def add(self, step: int, episodes: Sequence[Episode]) -> None:
         """Append the episodes of a step, if it is the first, or a multiple of `every` was reached since the last one.
@@ -46,12 +53,7 @@ class EpisodeLog:
         """
         if not self._every or (self._last is not None and step // self._every <= self._last // self._every):
             return
-        if self._last is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if step == 0:
-                move_aside(self.path)
-            else:
-                self.path.write_text("".join(_until(step - 1, _lines(self.path))))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self._last = step
         with self.path.open("a") as file:
             for episode in episodes:
@@ -80,8 +82,8 @@ class RunFolder(TrainerCallback):
     """Writes `metrics.jsonl` (one line a log), `reward.png` (the curve, where matplotlib is installed), `summary.json`.
 
     Args:
-        path: The folder; made if it does not exist. When a new training begins, the `metrics.jsonl` of an earlier one
-            is moved aside (`metrics.1.jsonl`). A resumed training continues it.
+        path: The folder; made if it does not exist. When a new training begins, the files of an earlier one are moved
+            aside (`metrics.1.jsonl`, `reward.1.png`, `summary.1.json`). A resumed training continues `metrics.jsonl`.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -99,14 +101,17 @@ class RunFolder(TrainerCallback):
         if not state.is_world_process_zero:
             return
         # The lines since this object was made (an evaluation before training) belong to this run.
-        earlier, own = _lines(self.metrics_path)[: self._lines_before], _lines(self.metrics_path)[self._lines_before :]
+        lines = _lines(self.metrics_path)
+        earlier, own = lines[: self._lines_before], lines[self._lines_before :]
         if earlier and state.global_step == 0:
-            move_aside(self.metrics_path).write_text("".join(earlier))
+            _replace(move_aside(self.metrics_path, self.path / "reward.png", self.path / "summary.json"), earlier)
             earlier = []
         kept = _until(state.global_step, earlier)
+        if state.global_step < state.max_steps:  # the summary of a `train()` that ended early is none of the whole
+            kept = [line for line in kept if "train_runtime" not in json.loads(line)]
         for line in kept:
             self._count(json.loads(line))
-        self.metrics_path.write_text("".join(kept + own))
+        _replace(self.metrics_path, kept + own)
 
     def _count(self, logs: dict[str, Any]) -> None:
         for name in SUMS & set(logs):
@@ -153,14 +158,26 @@ class RunFolder(TrainerCallback):
         figure.savefig(self.path / "reward.png", dpi=120)
 
 
-def move_aside(path: Path) -> Path:
-    """Give a file of an earlier run the next free name, such as `metrics.1.jsonl`, and return that."""
+def move_aside(*paths: Path) -> Path:
+    """Give the files of an earlier run the next free names, such as `metrics.1.jsonl`; return the first of these."""
     number = 1
-    while (aside := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
+    while any(_numbered(path, number).exists() for path in paths):
         number += 1
-    if path.exists():
-        path.rename(aside)
-    return aside
+    for path in paths:
+        if path.exists():
+            path.rename(_numbered(path, number))
+    return _numbered(paths[0], number)
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.stem}.{number}{path.suffix}")
+
+
+def _replace(path: Path, lines: Sequence[str]) -> None:
+    """Write these lines in place of a file. A process that is killed meanwhile leaves the old file or the new one."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text("".join(lines))
+    new.replace(path)
 
 
 def _lines(path: Path) -> list[str]:

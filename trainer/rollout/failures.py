@@ -10,6 +10,7 @@ from dataclasses import replace
 from ...envs.engine.failures import failure_summary
 from ...envs.episode import Episode, Failure
 from ..learning.groups import TREATMENTS, Treatments
+from .failure_totals import FailureTotals
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class FailureWatch:
         self._had_a_group = False
         self._warned: set[str] = set()
         self.latest = ""  # the latest failure in one line; it may have been retried
+        self.totals = FailureTotals()
 
     def add_round(
         self, episodes: Sequence[Episode], *, played: int, failed: int, samples: int, rejected: float = 0.0
@@ -56,6 +58,7 @@ class FailureWatch:
         Raises:
             RolloutError: too many episodes were lost in the last rounds.
         """
+        self.totals.add(episodes)
         self.latest = next((_line(each) for each in reversed(_failures(episodes))), self.latest)
         self._rounds.append((played, failed, samples))
         self._had_a_group = self._had_a_group or samples > 0
