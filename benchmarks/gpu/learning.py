@@ -8,17 +8,15 @@ prints one line of JSON: success on held-out tasks before and after, seconds, an
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-
-import calculator
 
 from .models import DEVICE, described
 
@@ -28,6 +26,8 @@ def main() -> None:
     parser.add_argument("--algorithm", choices=["grpo", "rloo"], required=True)
     parser.add_argument("--small", action="store_true")
     arguments = parser.parse_args()
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+    calculator: Any = importlib.import_module("calculator")
     trainer_class, config_class = calculator.ALGORITHMS[arguments.algorithm]
     model, tokenizer = calculator.tiny_model(1, Console(stderr=True))
     tasks = calculator.held_out_tasks(1)[: 16 if arguments.small else None]

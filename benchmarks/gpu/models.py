@@ -42,7 +42,8 @@ def make_model(size: str, dtype: torch.dtype = torch.float32) -> Qwen3ForCausalL
         bos_token_id=None,
     )
     with torch.device(DEVICE):
-        return Qwen3ForCausalLM(config).to(dtype)
+        model: Any = Qwen3ForCausalLM(config)  # its types know no `to(dtype)`
+        return model.to(dtype)
 
 
 def count_parameters(model: torch.nn.Module) -> int:
