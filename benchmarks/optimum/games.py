@@ -34,6 +34,12 @@ class Game:
         rows, weights = zip(*self.tasks, strict=True)
         return random.Random(seed).choices(rows, weights, k=count)
 
+    def training_tasks(self, seed: int) -> list[Task]:
+        """The tasks in the proportions of their probabilities: each once if they are equally likely."""
+        if len({probability for _, probability in self.tasks}) == 1:
+            return [task for task, _ in self.tasks]
+        return self.draw(4096, seed)
+
     def play(self, task: Task, player: Player) -> tuple[list[Message], float, float]:
         """Play one game; return its conversation, its reward and its success."""
         environment = self.environment()

@@ -10,8 +10,8 @@ PASSES = 2  # over each round
 OPTIONS = {
     "learning_rate": 1.5e-3,
     "lr_scheduler_type": "linear",
-    "warmup_steps": 16,  # Adam's first steps are as large for the tokens of the format, which are right already
-    "adam_beta2": 0.98,  # gradients shrink as the policy settles; a long memory of large ones would slow it down
+    "warmup_steps": 8,  # Adam's first steps are as large for the tokens of the format, which are right already
+    "adam_beta2": 0.95,  # gradients shrink as the policy settles; a long memory of large ones would slow it down
     "per_device_train_batch_size": 112,
     "steps_per_generation": BATCHES,
     "num_iterations": PASSES,
@@ -31,7 +31,7 @@ def settings_of(game: str, algorithm: str, seed: int, rounds: int | None = None)
         "algorithm": algorithm,
         "seed": seed,
         "random_games": 1000,
-        "warm_up_steps": 60,
+        "warm_up": [[100, 3e-3], [60, 5e-4]],  # steps and learning rate; the second makes the format reliable
         "hidden_size": 64,
         "measured_every": 4 * steps_of_round,
         "curve_episodes": 112,

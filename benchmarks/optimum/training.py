@@ -15,7 +15,6 @@ from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
 from .games import Game
 
 ALGORITHMS = {"grpo": (GRPOTrainer, GRPOConfig), "rloo": (RLOOTrainer, RLOOConfig)}
-TRAINING_TASKS = 4096
 
 
 class Curve(TrainerCallback):
@@ -60,7 +59,7 @@ def train(game: Game, settings: dict[str, Any]) -> dict[str, Any]:
                 disable_tqdm=True,
                 **settings["options"],
             ),
-            train_dataset=game.draw(TRAINING_TASKS, settings["seed"]),
+            train_dataset=game.training_tasks(settings["seed"]),
             processing_class=tokenizer,
             callbacks=[curve],
         )
@@ -103,5 +102,6 @@ def _model_of_random_play(game: Game, settings: dict[str, Any]) -> tuple[Any, An
     conversations = [(messages, tools) for messages in game.random_games(settings["random_games"], seed)]
     tokenizer = tokenizer_for(conversations)
     model = make_tiny_model(tokenizer, seed=seed, hidden_size=settings["hidden_size"])
-    warm_up(model, tokenizer, conversations, steps=settings["warm_up_steps"], seed=seed)
+    for steps, learning_rate in settings["warm_up"]:
+        warm_up(model, tokenizer, conversations, steps=steps, learning_rate=learning_rate, seed=seed)
     return model, tokenizer

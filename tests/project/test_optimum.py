@@ -92,7 +92,8 @@ def test_calls_of_one_turn_share_the_budget(
 
 def test_a_run_tells_its_curve_and_its_values(room: dict[str, ModuleType]) -> None:
     game, settings = room["games"].GAMES["number"], room["recipes"].settings_of("number", "grpo", seed=1, rounds=1)
-    settings |= {"random_games": 100, "warm_up_steps": 3, "measured_every": 1, "curve_episodes": 8, "final_episodes": 8}
+    settings |= {"random_games": 100, "warm_up": [[3, 3e-3]], "measured_every": 1}
+    settings |= {"curve_episodes": 8, "final_episodes": 8}
     settings["options"] |= {"per_device_train_batch_size": 8, "num_generations": 4, "max_steps": 2}
     run = room["training"].train(game, settings)
     assert [point["step"] for point in run["curve"]] == [0, 1, 2]
