@@ -21,11 +21,13 @@ Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 # With the root on the path, `envs.core` and `gymnast.envs.core` would be two modules with two sets of classes.
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != ROOT]
 
-# Read when transformers, tokenizers, matplotlib and torch are imported, hence before any test module is.
+# transformers, tokenizers, matplotlib and torch read these when imported, so they are set before any test module.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["MPLBACKEND"] = "Agg"
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models lose time to more, and sums then depend on the machine
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # more threads make tiny models slower, and sums would depend on the machine
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +41,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def image() -> str:
-    """The default image, made once; the tests that need it are skipped where no engine answers."""
+    """The default image, made once. Tests that need it are skipped if no engine answers."""
     from gymnast.sandbox import DEFAULT_IMAGE, EngineError, build_image
 
     try:
@@ -78,7 +80,7 @@ async def box(shared_box: DockerExecutor) -> DockerExecutor:
 async def nothing_left(image: str) -> AsyncIterator[None]:
     """Fails the test if this process has a container two seconds later that it did not have before.
 
-    Not for a file whose pool outlives the test: that pool makes its spare boxes at any time.
+    Do not use it in a file whose pool outlives the test: that pool makes spare boxes at any time.
     """
     from .sandbox.boxes import eventually, own_containers
 

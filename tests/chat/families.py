@@ -28,7 +28,7 @@ TEMPLATES = {path.stem: path for folder in FOLDERS for path in sorted(folder.glo
 TOKENS: dict[str, dict[str, Any]] = json.loads((OWN / "tokens.json").read_text())
 STEMS = sorted(TEMPLATES)
 
-IN_PARTS = ("idefics3", "llava_next", "smolvlm")  # their templates take content as a list of parts only
+IN_PARTS = ("idefics3", "llava_next", "smolvlm")  # their templates only take content as a list of parts
 # Templates that render calls and results but not tools; their format has to be given by name.
 GIVEN = {"deepseekv3": "deepseek_v3", "deepseekv3_training": "deepseek_v3", "deepseek_v3_1": "deepseek_v3_1"}
 
@@ -84,7 +84,7 @@ def chat_of(stem: str, tool_format: str | None = None) -> ChatFormat:
 
 @cache
 def usable_chat(stem: str) -> ChatFormat:
-    """The template's `ChatFormat`, with the tool format that a user has to give where it tells of no tools."""
+    """The template's `ChatFormat`, with the tool format that a user has to give if the template renders no tools."""
     chat = chat_of(stem)
     return chat_of(stem, GIVEN.get(stem, "react")) if chat.recognition.problem else chat
 

@@ -1,4 +1,4 @@
-"""What works with each chat template, found by trying."""
+"""The abilities of each chat template, found by trying."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ TEXT_BEFORE = {
 }
 
 
-# --- what is tried ------------------------------------------------------------------------------------------------
+# --- trials -------------------------------------------------------------------------------------------------------
 
 
 @cache
 def thoughts_of(stem: str, chat: ChatFormat) -> list[str]:
-    """With which thoughts the family is tried: none where its prompt ends the thought, one where it begins it."""
+    """The thoughts to try: no thought if the prompt ends it, one thought if the prompt begins it."""
     prompt = rendered(stem, chat, [QUESTION], more=True).rstrip()
     opening, closing = thinking_markers(chat)
     if prompt.endswith(closing):
@@ -62,7 +62,7 @@ def thoughts_of(stem: str, chat: ChatFormat) -> list[str]:
 
 
 def read(stem: str, chat: ChatFormat, text: str) -> Message:
-    """What an answer to the question means."""
+    """The message that an answer to the question means."""
     return chat.parse(chat.prompt_ids([QUESTION], TOOLS), [*encode(chat, text), chat.call_end_id], TOOLS)
 
 
@@ -88,7 +88,7 @@ def _text_before(chat: ChatFormat, text: str) -> str:
 
 
 def reads_calls(stem: str, chat: ChatFormat, *cities: str, text: str = "", thought: str = "") -> bool:
-    """Whether just these calls, this text and this thought are read in the family's own syntax."""
+    """Whether exactly these calls, this text and this thought are read in the family's own syntax."""
     message = read(stem, chat, write(stem, chat, *cities, text=text, thought=thought))
     arguments = [each["function"]["arguments"] for each in message.get("tool_calls", [])]
     content = str(message.get("content"))
@@ -102,14 +102,14 @@ def reads_calls(stem: str, chat: ChatFormat, *cities: str, text: str = "", thoug
 
 
 def reports_malformed(stem: str, chat: ChatFormat) -> bool:
-    """Whether a call that breaks off within its arguments is reported, and nothing is called."""
+    """Whether a call that breaks off within its arguments is reported and no tool is called."""
     text = write(stem, chat, "Zürich")
     message = read(stem, chat, text[: text.index("Zür") + 3])
     return "malformed" in message and "tool_calls" not in message
 
 
 def takes_a_reply_beside_results(chat: ChatFormat) -> bool:
-    """Whether what a user says may follow the results of calls at once."""
+    """Whether a user's message may follow directly after the results of calls."""
     [turn] = turns_of(chat, (call("Bern"), ["Foggy in Bern.", {"role": "user", "content": "Hurry."}]))
     try:
         ids = chat.observation_ids(turn.following, tools=TOOLS, ended_by=None, last=False)
@@ -147,7 +147,7 @@ def _how_far(holds: Callable[[str, ChatFormat, Episode], bool], stem: str, chat:
     return YES if holds(stem, chat, five_turns) else ONE_QUESTION if holds(stem, chat, one_question) else NO
 
 
-# --- what came of it ----------------------------------------------------------------------------------------------
+# --- results ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -182,7 +182,7 @@ class Abilities:
 
 @cache
 def abilities_of(stem: str) -> Abilities:
-    """Everything that is tried with a template."""
+    """The results of all trials with a template."""
     native, chat = chat_of(stem), usable_chat(stem)
     name = f"`{format_name(chat)}`"
     answer_end, call_end = (chat.template.decode([each]) for each in (chat.end_id, chat.call_end_id))

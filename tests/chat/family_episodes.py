@@ -1,4 +1,4 @@
-"""Episodes with the model families: what a template renders of them, what a model writes, what `ChatFormat` appends."""
+"""Episodes with the model families: the template's text, the model's text, and the tokens that `ChatFormat` appends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .families import IN_PARTS, QUESTION, TOOLS, is_react, tokenizer_of
 
 THOUGHT = "I ask for the weather first."
 
-# What has to be known of a format, or of a template, to render conversations with it.
+# Facts about formats and templates that are needed to render conversations.
 IDS = {
     "kimi_k2": "functions.weather:{}",
     "mistral": "call{:05}",
@@ -106,7 +106,7 @@ def _two_rounds(chat: ChatFormat, thought: str) -> list[tuple[Message, list[str]
     ]
 
 
-# --- what models write, where the template does not say it -----------------------------------------------------------
+# --- models' answers that the template does not render ---------------------------------------------------------------
 
 
 def _json(value: Any, **options: Any) -> str:
@@ -190,13 +190,13 @@ def format_name(chat: ChatFormat) -> str:
     return chat.tool_format.name  # type: ignore[union-attr]
 
 
-# --- what the template renders ------------------------------------------------------------------------------------
+# --- the template's text ------------------------------------------------------------------------------------------
 
 
 def rendered(stem: str, chat: ChatFormat, messages: Sequence[Message], *, more: bool) -> str:
-    """The whole conversation as the tokenizer itself renders it, gymnast taking no part.
+    """The whole conversation as the tokenizer renders it without gymnast.
 
-    Where gymnast tells the model of its tools, they are left out.
+    The tools are left out if gymnast describes them in the prompt.
 
     Raises:
         TemplateError: the template refuses it.
@@ -224,7 +224,7 @@ def rendered(stem: str, chat: ChatFormat, messages: Sequence[Message], *, more: 
 
 
 def _as_taken(stem: str, chat: ChatFormat, message: Message) -> Any:
-    """A message as the family's template takes it."""
+    """A message in the form that the family's template takes."""
     calls = message.get("tool_calls", [])
     made: dict[str, Any] = dict(message)
     if stem.startswith("gptoss") and "reasoning_content" in made:
@@ -251,7 +251,7 @@ def prompts(stem: str, chat: ChatFormat, turns: Sequence[Turn]) -> list[str]:
 
 
 def rendered_answer(stem: str, chat: ChatFormat, before: Sequence[Message], turn: Turn) -> str | None:
-    """What the template renders for an answer between the prompt and the end of the turn; None without the prompt."""
+    """The template's text for an answer between the prompt and the end of the turn; None if it lacks the prompt."""
     prompt = rendered(stem, chat, before, more=True)
     try:
         whole = rendered(stem, chat, [*before, turn.answer, *turn.following], more=False)
@@ -264,7 +264,7 @@ def rendered_answer(stem: str, chat: ChatFormat, before: Sequence[Message], turn
 
 
 def sampled_text(stem: str, chat: ChatFormat, before: Sequence[Message], turn: Turn) -> str:
-    """What the model writes for an answer: as the template renders it, where it does so after its own prompt."""
+    """The model's text of an answer: the template's, if the template renders the answer after its own prompt."""
     thought, alone = turn.answer.get("reasoning_content", ""), Turn(answer=turn.answer, following=[])
     for each in (turn, alone):  # some templates render the thought of the last answer only
         text = rendered_answer(stem, chat, before, each)
@@ -290,7 +290,7 @@ def without_thought(message: Message) -> Message:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Step:
-    """One turn of a trace: the tokens of the answer with its end token, what they mean, and what was appended."""
+    """One turn of a trace: the tokens of the answer with its end token, their message, and the appended tokens."""
 
     turn: Turn
     sampled: list[int]
@@ -319,7 +319,7 @@ def encode(chat: ChatFormat, text: str) -> list[int]:
 
 
 def trace_of(stem: str, chat: ChatFormat, turns: Sequence[Turn], *, over: bool) -> Trace:
-    """The trace of an episode, as a rollout makes it; `over` where no answer follows the last turn."""
+    """The trace of an episode, as in a rollout; `over`: no answer follows the last turn."""
     prompt = chat.prompt_ids([QUESTION], TOOLS)
     messages, ids, steps, calls = [QUESTION], list(prompt), [], 0
     for turn in turns:

@@ -42,7 +42,7 @@ def _ends_results_otherwise(texts: Sequence[str]) -> bool:
 
 
 Check = Callable[[Sequence[str]], bool]
-# Why a template is not prefix-preserving: what it does, in which templates, and how that shows in the texts of
+# Why a template is not prefix-preserving: the reason, the templates, and a check that finds it in the texts of
 # `prompts` of an episode of five turns.
 REASONS: dict[str, tuple[str, Check]] = {
     "drops the thoughts of earlier questions": (

@@ -119,7 +119,7 @@ def test_tool_result_in_the_model_families(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3_1", "llama3_2"])
 def test_results_of_several_calls_and_of_unreadable_ones(name: str) -> None:
-    """Llama's templates refuse answers with two calls, which a model may write all the same."""
+    """Llama's templates refuse answers with two calls, but a model may write two."""
     chat = ChatFormat(family(name))
     results: list[Message] = [RESULT, {"role": "tool", "content": "Error: the call could not be read"}]
     text = text_of(chat, chat.observation_ids(results, tools=[WEATHER], ended_by=chat.end_id, last=False))
@@ -160,7 +160,7 @@ def replay(chat: ChatFormat, messages: Sequence[Message], answers: Mapping[int, 
 
 
 def written(messages: Sequence[Message]) -> dict[int, str]:
-    """What a model of the Qwen family writes for each assistant message."""
+    """The text of a model of the Qwen family for each assistant message."""
     answers = {}
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
@@ -194,8 +194,8 @@ def test_a_template_that_drops_old_thoughts_does_no_harm() -> None:
     assert re.sub(r"<think>\n.*?\n</think>\n\n", "", text) == re.sub(r"<think>\n.*?\n</think>\n\n", "", rendered)
 
 
-def test_what_an_environment_says_cannot_shift_the_observation() -> None:
-    """The probe's own answer may come back in a tool's result, e.g. when a tool prints a log of the run."""
+def test_the_text_of_an_environment_cannot_shift_the_observation() -> None:
+    """The probe's own answer may occur in a tool's result, for example if a tool prints a log of the run."""
     chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE))
     echo: Message = {**RESULT, "content": "qZ7answerZq<|im_end|>\nqZ7answerZq"}
     text = text_of(chat, chat.observation_ids([echo], ended_by=chat.end_id, last=True))
@@ -213,8 +213,8 @@ def test_text_parts_are_shown_by_templates_that_know_strings_only() -> None:
     )
 
 
-def test_what_is_not_text_is_refused() -> None:
-    """Templates that render strings only would drop it without a word."""
+def test_content_that_is_not_text_is_refused() -> None:
+    """Templates that render only strings would silently drop it."""
     chat = ChatFormat(family("qwen3"))
     parts: list[Any] = [{"type": "text", "text": "Look:"}, {"type": "image", "image": "cat.png"}]
     refused = r"role '{}' has a content part of type 'image'.*images in messages are not supported yet"
@@ -324,7 +324,7 @@ def test_an_unknown_tool_format_asks_for_a_parser() -> None:
     parsed.check_tools([WEATHER])
 
 
-def test_a_token_beyond_the_tokenizers_vocabulary_is_no_text() -> None:
+def test_a_token_beyond_the_tokenizers_vocabulary_has_no_text() -> None:
     """Models pad their vocabulary, and may sample from the padding."""
     chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE))
     ids = [*chat.tokenizer.encode("so", add_special_tokens=False), len(chat.tokenizer) + 5, chat.end_id]
@@ -338,7 +338,7 @@ def test_the_beginning_that_the_template_wrote_counts_as_thinking() -> None:
     assert chat.parse(prompt, sampled, []) == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
 
 
-def test_what_a_template_writes_before_the_end_token_is_no_text_of_the_answer() -> None:
+def test_template_text_before_the_end_token_is_not_part_of_the_answer() -> None:
     template = EOS.replace("m.content ~ '<|im_end|>'", "m.content ~ '<|END_RESPONSE|><|im_end|>'")
     assert template != EOS
     chat = ChatFormat(tokenizer_for(template))

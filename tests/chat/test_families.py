@@ -1,4 +1,4 @@
-"""The model families: what is recognised of each chat template, and which abilities work, as docs/families.md says."""
+"""The model families: the recognised format of each chat template, and its abilities, as in docs/families.md."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .family_matrix import (
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# The format, and what ends an answer and a call: the templates. The format "" is none.
+# (format, end of an answer, end of a call): templates. "" means that no format is recognised.
 EXPECTED = {
     ("hermes", "<|im_end|>", "<|im_end|>"): (
         "hermes_3 qwen2_5 qwen2_5_training qwen3 qwen3_training qwen3_instruct_2507 qwen3_instruct_2507_training "
@@ -118,7 +118,7 @@ def test_format_and_end_tokens(stem: str) -> None:
 
 
 @by_stem
-def test_recognition_tells_why(stem: str) -> None:
+def test_recognition_gives_its_reason(stem: str) -> None:
     found = recognise_tool_format(tokenizer_of(stem))
     if stem in SUPPORTED:
         assert found.reason.startswith("the template's markers")
@@ -157,7 +157,7 @@ def test_a_format_may_be_given_to_a_template_that_renders_calls_but_no_tools(ste
 
 
 @by_stem
-def test_a_no_has_a_reason(stem: str) -> None:
+def test_every_no_in_the_matrix_has_a_reason(stem: str) -> None:
     found = abilities_of(stem)
     tried = [found.one_call, found.two_calls, found.text_and_call, found.thinking_and_call, found.malformed]
     assert all(tried) or stem in UNEXPECTED, "explain in UNEXPECTED what does not work"
@@ -175,7 +175,7 @@ def test_the_trace_is_exact_where_the_template_is_prefix_preserving(stem: str) -
 @pytest.mark.parametrize(
     ("reason", "stem"), [(reason, stem) for reason, (stems, _) in REASONS.items() for stem in stems.split()]
 )
-def test_a_reason_is_seen_in_what_the_template_renders(reason: str, stem: str) -> None:
+def test_a_reason_shows_in_the_rendered_text(reason: str, stem: str) -> None:
     chat, shows = usable_chat(stem), REASONS[reason][1]
     assert any(shows(prompts(stem, chat, five_turns(chat, thought))) for thought in thoughts_of(stem, chat))
 
@@ -187,18 +187,16 @@ def test_every_template_has_its_row() -> None:
 
 @pytest.mark.parametrize("stem", WRITTEN_AND_RENDERED)
 def test_calls_are_written_as_the_template_renders_them(stem: str) -> None:
-    """`WRITERS` speak where a template renders no calls, or not after its prompt; the others of its format agree."""
+    """`WRITERS` write the calls that a template does not render after its prompt. Other templates agree."""
     chat = usable_chat(stem)
     turns = five_turns(chat)
     whole = prompts(stem, chat, turns)[-1]
     calls = [written(chat, turn.answer) for turn in turns if turn.answer.get("tool_calls")]
-    assert all(
-        each.removeprefix("<｜tool▁calls▁begin｜>") in whole for each in calls
-    )  # DeepSeek V3 forgets it at times
+    assert all(each.removeprefix("<｜tool▁calls▁begin｜>") in whole for each in calls)  # DeepSeek V3 sometimes omits it
 
 
 def test_every_writer_is_compared_but_three() -> None:
-    """No template renders calls of `granite3` or `react`, and Apriel's template adds ids."""
+    """No template renders calls of `granite3` or `react`. Apriel's template adds ids."""
     compared = {format_name(usable_chat(stem)) for stem in WRITTEN_AND_RENDERED}
     assert compared == WRITERS.keys() - {"granite3", "react", "apriel"}
 

@@ -1,4 +1,4 @@
-"""Traces with the chat templates of the model families: what is appended to an episode, and what answers mean."""
+"""Traces with the chat templates of the model families: the appended tokens, and the messages that answers mean."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def is_read(chat: ChatFormat, step: Step) -> bool:
 
 
 def check_observation(stem: str, chat: ChatFormat, step: Step, rendered_next: str) -> None:
-    """It shows what happened, and is what the whole conversation ends with when it is rendered."""
+    """The observation shows the messages, and the rendered conversation ends with it."""
     text = text_of(chat, step.observation)
     assert all(str(each.get("content")) in text for each in step.turn.following)
     marked_again = "<｜tool▁outputs▁begin｜>" if stem in FORGETS_ITS_MARK else ""
@@ -103,7 +103,7 @@ def check_observation(stem: str, chat: ChatFormat, step: Step, rendered_next: st
 
 
 def check_order(chat: ChatFormat, trace: Trace) -> None:
-    """Answers and observations stand in the text one after the other, as they were."""
+    """Answers and observations are in the text, unchanged and in order."""
     rest = text_of(chat, trace.ids)
     for ids in (trace.prompt, *(part for step in trace.steps for part in (step.sampled, step.observation))):
         text = text_of(chat, list(ids))
@@ -113,13 +113,13 @@ def check_order(chat: ChatFormat, trace: Trace) -> None:
 
 
 @pytest.mark.parametrize("stem", NATIVE)
-def test_the_prompt_is_what_the_template_renders(stem: str) -> None:
+def test_the_prompt_equals_the_rendered_template(stem: str) -> None:
     chat = chat_of(stem)
     assert chat.prompt_ids([QUESTION], TOOLS) == encode(chat, rendered(stem, chat, [QUESTION], more=True))
 
 
 @pytest.mark.parametrize("stem", TOLD)
-def test_the_prompt_tells_of_tools_where_the_template_does_not(stem: str) -> None:
+def test_the_prompt_describes_tools_if_the_template_does_not(stem: str) -> None:
     chat = usable_chat(stem)
     text = text_of(chat, chat.prompt_ids([QUESTION], TOOLS))
     schema = TOOLS[0]["function"]
@@ -132,7 +132,7 @@ def test_the_prompt_tells_of_tools_where_the_template_does_not(stem: str) -> Non
 
 
 @pytest.mark.parametrize("stem", GIVEN)
-def test_the_prompt_shows_a_whole_call_where_the_template_renders_calls_but_no_tools(stem: str) -> None:
+def test_the_prompt_shows_a_call_if_the_template_renders_calls_but_no_tools(stem: str) -> None:
     chat = usable_chat(stem)
     prompt = chat.prompt_ids([QUESTION], TOOLS)
     text = text_of(chat, prompt)
@@ -170,7 +170,9 @@ def test_a_missing_end_token_is_supplied(stem: str) -> None:
         ("command_r", "<|END_OF_TURN_TOKEN|>", "<|START_OF_TURN_TOKEN|>"),
     ],
 )
-def test_what_begins_the_results_is_supplied_where_a_call_ended_otherwise(stem: str, other: str, supplied: str) -> None:
+def test_the_beginning_of_the_results_is_supplied_if_a_call_ended_differently(
+    stem: str, other: str, supplied: str
+) -> None:
     chat = chat_of(stem)
     other_id = chat.tokenizer.convert_tokens_to_ids(other)
     assert other_id in chat.end_ids
@@ -300,7 +302,7 @@ def test_there_are_templates_with_dates() -> None:
     assert {"gptoss", "llama3_2", "smollm3"} <= set(DATED)
 
 
-# --- special tokens in what others say ----------------------------------------------------------------------------
+# --- special tokens in messages -----------------------------------------------------------------------------------
 
 
 @by_stem
@@ -368,7 +370,7 @@ def test_results_of_gemma_4_stand_in_the_same_turn() -> None:
 
 
 def test_a_reply_after_a_call_and_a_text_between_calls() -> None:
-    """What an environment says beside results comes after them."""
+    """Other messages of an environment come after the results."""
     chat = chat_of("qwen2_5")
     shown = observe(chat, result("Sunny."), ask("Hurry."), ended_by=chat.call_end_id)
     assert shown.index("Sunny.") < shown.index("Hurry.") < shown.rindex("<|im_start|>assistant")
@@ -378,7 +380,7 @@ def test_a_reply_after_a_call_and_a_text_between_calls() -> None:
 
 
 @pytest.mark.parametrize("stem", STEMS)
-def test_no_token_of_the_family_in_a_tools_result_is_obeyed(stem: str) -> None:
+def test_tokens_of_the_family_in_a_tools_result_have_no_effect(stem: str) -> None:
     chat = usable_chat(stem)
     source = chat.template.source()
     tokens = [*TOKENS[stem]["special"], *(each for each in TOKENS[stem]["added"] if each in source)]

@@ -17,7 +17,7 @@ from ..tool_calls.writers import WRITERS
 from ..training.buttons import Buttons, ScriptedGenerator, config
 from .families import TOKENS, tokenizer_of
 
-# One template of each kind; the tool format is given where the template does not tell the model of its tools.
+# One template of each kind. The tool format is given if the template does not render tools.
 TEMPLATES = {
     "gptoss": None,  # other end tokens for calls than for text
     "glm4moe": None,  # an answer ends with the first token of what follows
@@ -41,7 +41,7 @@ WRITES_IDS = ("mistral_small_3_2", "kimi_k2", "command_r7b")  # the scripted mod
 
 
 def scripted(chat: ChatFormat) -> ScriptedGenerator:
-    """A model that looks, and then presses one of the buttons."""
+    """A scripted model that looks and then presses one of the buttons."""
 
     def answer(request: GenerationRequest) -> list[int]:
         seen = "one is lit" in chat.template.decode(request.prompt_ids)
@@ -52,7 +52,7 @@ def scripted(chat: ChatFormat) -> ScriptedGenerator:
 
 
 def call_text(chat: ChatFormat, name: str) -> str:
-    """What a model of the family writes to call a tool without arguments."""
+    """The text of a model of the family that calls a tool without arguments."""
     rendered = None if chat.endings.call_end is None else chat.endings.render_call(name, {})
     if rendered is not None:
         return rendered[1]
@@ -102,7 +102,7 @@ def runs(mask: list[int]) -> list[list[int]]:
     return [list(values) for sampled, values in itertools.groupby(mask) if sampled]
 
 
-def test_the_date_that_templates_are_told(tmp_path: Path) -> None:
+def test_the_date_of_templates(tmp_path: Path) -> None:
     def prompt(**options: Any) -> str:
         trainer = GRPOTrainer(
             make_tiny_model(tokenizer_of("smollm3"), hidden_size=32, num_layers=1),

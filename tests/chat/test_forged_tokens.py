@@ -1,4 +1,4 @@
-"""What messages say is text: no token in it is obeyed, wherever it stands, and nothing of it is lost."""
+"""Messages are plain text: tokens in them have no effect anywhere, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_tokens_in_names_ids_and_schemas(stem: str) -> None:
     assert control(chat, chat.prompt_ids([QUESTION], [tool])) == control(chat, chat.prompt_ids([QUESTION], TOOLS))
 
 
-def test_the_description_of_a_tool_that_is_told_in_the_prompt() -> None:
+def test_the_description_of_a_tool_in_the_prompt() -> None:
     chat = usable_chat("chatml")
     tool: ToolSchema = {"type": "function", "function": {"name": "weather", "description": FORGED, "parameters": {}}}
     assert control(chat, chat.prompt_ids([QUESTION], [tool])) == control(chat, chat.prompt_ids([QUESTION], TOOLS))
@@ -70,7 +70,7 @@ def test_a_turn_cannot_be_forged_with_tokens_that_are_not_called_special() -> No
 
 
 @pytest.mark.parametrize("text", ["a\ufdd0b", "a\ud83db"])
-def test_what_no_text_holds_is_replaced(text: str) -> None:
+def test_noncharacters_in_text_are_replaced(text: str) -> None:
     chat = usable_chat("qwen3")
     shown = chat.template.decode(observed(chat, [result(text)]))
     assert "a\ufffdb" in shown or "a?b" in shown
@@ -93,7 +93,7 @@ def test_sentencepiece_gets_no_space_where_a_token_is_spelled_out(scheme: str) -
     assert chat.end_id not in ids
 
 
-# Nothing is lost, or under another name.
+# Nothing is lost or renamed.
 
 
 def test_results_of_several_calls_keep_their_names_where_one_is_rendered() -> None:
@@ -141,9 +141,9 @@ def test_an_answer_in_text_that_ended_as_a_call_does() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 7, 999, 123456])
-def test_a_number_that_the_model_gives_costs_nothing(number: int) -> None:
+def test_a_huge_call_number_of_the_model_costs_no_time(number: int) -> None:
     chat = usable_chat("command_r7b")
-    with not_held(str(number)):  # as many calls as the number says took 26 s
+    with not_held(str(number)):  # making as many calls as the number says took 26 s
         text = chat.template.decode(
             observed(chat, [result("A", tool_call_id=str(number)), result("B", tool_call_id=str(number + 5))])
         )
@@ -182,7 +182,7 @@ def test_first_messages_with_an_earlier_call_that_no_template_renders() -> None:
 @pytest.mark.parametrize("ids", [("first-call", "another"), ("", "")], ids=["in another order", "without ids"])
 @pytest.mark.parametrize("stem", ["mistral_v3", "kimi_k2"])
 def test_results_of_earlier_calls_keep_to_their_calls(stem: str, ids: tuple[str, str]) -> None:
-    """Ids that the template does not take, as Mistral's, are replaced in the calls and in their results alike."""
+    """Ids that a template such as Mistral's refuses are replaced in the calls and in their results."""
     chat = usable_chat(stem)
     messages: list[Any] = [QUESTION]
     for city in ("Rome", "Oslo"):

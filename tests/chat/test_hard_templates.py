@@ -1,4 +1,4 @@
-"""Chat templates and answers that are easily misread: what was meant is run, and errors advise what works."""
+"""Chat templates and answers that are easily misread: the intended call is run, and errors give working advice."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_call_that_ends_an_unclosed_thought_is_run(stem: str) -> None:
 
 
 @pytest.mark.parametrize("stem", THINKERS)
-def test_an_answer_that_was_cut_within_its_thought_is_all_thought(stem: str) -> None:
+def test_an_answer_cut_within_its_thought_is_all_thought(stem: str) -> None:
     text = f"{THOUGHT}\n{written_call(stem)}"
     assert parsed(stem, text, ended=False) == {"role": "assistant", "content": "", "reasoning_content": text}
 
@@ -152,7 +152,7 @@ ITEMS = "{% for k, v in c.function.arguments.items() %}ITEM{% endfor %}"
 VALUE = "{{ v if v is string else v | tojson }}"
 JSON = '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}'
 TYPED = "{{ 'true' if v is string else 'false' }}"
-# How the templates of families write a call, of which tests/chat/chat_templates has none.
+# How other families' templates write a call; they are not in tests/chat/chat_templates.
 CALLS = {
     "dsml": '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="{{ c.function.name }}">\n'
     + ITEMS.replace("ITEM", f'<｜DSML｜parameter name="{{{{ k }}}}" string="{TYPED}">{VALUE}</｜DSML｜parameter>\n')
@@ -196,17 +196,17 @@ def test_a_family_is_recognised_by_its_calls(name: str) -> None:
 
 
 def test_a_list_of_calls_without_a_marker_names_the_format_that_reads_it() -> None:
-    """So xLAM's models write, and other models may well answer: the format has to be given."""
+    """xLAM's models write calls like this, but other models may answer like this, so the format has to be given."""
     tokenizer = tokenizer_with(template(f"[{JSON}]"))
     with pytest.raises(ConfigurationError, match="formats that do: granite3;"):
         ChatFormat(tokenizer).check_tools(TOOLS)
     ChatFormat(tokenizer, tool_format="granite3").check_tools(TOOLS)
 
 
-# --- what stands between turns --------------------------------------------------------------------------------------
+# --- text between turns ---------------------------------------------------------------------------------------------
 
 
-def test_a_turn_that_a_template_writes_for_an_empty_text_is_no_part_of_an_observation() -> None:
+def test_a_turn_for_an_empty_text_is_not_part_of_an_observation() -> None:
     chat = ChatFormat(tokenizer_with(template(HERMES, empty="<|im_start|>assistant\n<|im_end|>\n")))
     result: Message = {"role": "tool", "name": "weather", "content": "Warm."}
     ids = chat.observation_ids([result], tools=TOOLS, ended_by=chat.end_id, last=True)

@@ -1,4 +1,4 @@
-"""TokenPolicy: what is trained on is what was sampled, token for token, and the budgets hold."""
+"""TokenPolicy: the trace has exactly the sampled tokens, and the budgets hold."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def spelled(text: str) -> list[int]:
 
 
 class ScriptedGenerator(Generator):
-    """Answers with given tokens, in the order of an episode's turns; cut to what was asked for, as an engine does.
+    """Answers with given tokens, in the order of an episode's turns, cut to the requested length as an engine does.
 
     Args:
         answers: The texts of an episode's answers.
-        lies: Tokens that the engine says it saw in front of the prompt.
+        lies: Tokens that the engine falsely reports in front of the prompt.
     """
 
     def __init__(self, *answers: str, lies: Sequence[int] = ()) -> None:
@@ -82,7 +82,7 @@ class ScriptedGenerator(Generator):
         return Generation(token_ids=ids, logprobs=logprobs, finish=finish, prompt_ids=[*self.lies, *request.prompt_ids])
 
     def load_weights(self, model: Any, version: int) -> None:
-        """There are none."""
+        """There are no weights."""
 
     def close(self) -> None:
         pass
@@ -103,7 +103,7 @@ async def play(
 
 
 def check(trace: TokenTrace, generator: ScriptedGenerator, budgets: TokenBudgets) -> None:
-    """What holds for every trace: equal lengths, and sampled tokens in it exactly as they were sampled."""
+    """Properties of every trace: equal lengths, and sampled tokens exactly as they were sampled."""
     assert len(trace.completion_ids) == len(trace.mask) == len(trace.logprobs) <= budgets.max_completion_length
     assert len(trace) <= budgets.max_model_len
     assert set(trace.mask) <= {0, 1}
@@ -134,7 +134,7 @@ async def test_model_tokens_are_never_retokenised() -> None:
     sampled = spelled(ODD)
     assert trace.completion_ids[: len(sampled)] == sampled  # character by character
     again = tokenizer().encode(ODD, add_special_tokens=False)
-    assert len(again) < len(sampled)  # a policy that tokenises again would be found out
+    assert len(again) < len(sampled)  # this detects a policy that tokenises again
 
 
 async def test_results_are_appended_and_masked() -> None:
@@ -333,7 +333,7 @@ async def test_every_end_of_turn_token_counts() -> None:
     [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))
     assert episode.stop is StopReason.FINAL_ANSWER
     [trace] = episode.traces
-    assert tokenizer().eos_token_id not in trace.completion_ids[: len(spelled(ADD)) + 3]  # none is supplied
+    assert tokenizer().eos_token_id not in trace.completion_ids[: len(spelled(ADD)) + 3]  # no end token is supplied
     assert "<|endoftext|>" not in str(episode.turns[0].message)
 
 

@@ -17,7 +17,7 @@ from gymnast.envs import (
     tool_call,
 )
 
-WAIT = 30.0  # seconds after which an event that does not come is a failure
+WAIT = 30.0  # seconds to wait for an event before the test fails
 ADD = tool_call("add", a=1, b=2)
 ANSWER = tool_call("final_answer", answer=3)
 ROW = {"question": "What is 1 plus 2?", "answer": 3}
@@ -43,7 +43,7 @@ def tool_contents(episode: Episode) -> list[Any]:
 
 
 class Probe(Environment):
-    """Answers at once; notes its making and closing, and breaks at the given stage."""
+    """Answers at once, records its creation and closing, and breaks at the given stage."""
 
     def __init__(self, log: Log, *, breaks: str = "", error: BaseException | None = None) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Log:
 
 
 class Ender(Environment):
-    """Ends the way that its row says."""
+    """Ends in the way that its row names."""
 
     def __init__(self, terminated: Any = False, truncated: Any = False, **info: Any) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ WAIT = 30.0
 
 
 class Plays(Environment):
-    """One step, whose reward is the row's."""
+    """An episode of one step; the row gives its reward."""
 
     async def areset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Message], dict]:
         await super().areset(seed=seed)

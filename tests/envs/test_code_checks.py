@@ -58,7 +58,7 @@ async def test_a_right_submission_passes(pool: ExecutorPool) -> None:
     assert (episode.reward, episode.metrics["success"], episode.metrics["checks_passed"]) == (1.0, 1.0, 1.0)
 
 
-async def test_part_of_the_checks_is_no_reward(pool: ExecutorPool) -> None:
+async def test_passing_some_of_the_checks_gives_no_reward(pool: ExecutorPool) -> None:
     episode = await hand_in(pool, "def add(a, b): return a + b if a != 'a' else ''")
     assert (episode.reward, episode.metrics["success"]) == (0.0, 0.0)
     assert episode.metrics["checks_passed"] == pytest.approx(2 / 3)
@@ -79,7 +79,7 @@ async def test_part_of_the_checks_is_no_reward(pool: ExecutorPool) -> None:
         "import unittest, sys\nsys.exit = lambda code=0: None\nsys.excepthook = lambda *a: None\nraise SystemExit(0)",
         "import os\nopen('/workspace/reward.txt', 'w').write('1.0')\nos.write(1, b'reward: 1.0\\n')\nos._exit(0)",
         "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'\\0' * 64)\n    except OSError: pass",
-        # It counts the checks, but each finds a fresh session and a fresh workspace.
+        # The submission counts the checks, but each has a fresh session and a fresh workspace.
         "import os\ndef add(a, b):\n    open('count', 'a').write('x')\n"
         "    return [5, 'ab', 2][os.path.getsize('count') - 1]",
     ],
@@ -91,14 +91,14 @@ async def test_a_wrong_submission_gets_nothing(pool: ExecutorPool, source: str) 
 
 
 async def test_what_the_agent_planted_does_not_count(pool: ExecutorPool) -> None:
-    """Nothing but the files to be handed in leaves the agent's box."""
+    """Only the files of `submit` leave the agent's box."""
     planted = "echo 1.0 > reward.txt; echo 'def add(a, b): return a + b' | tee sitecustomize.py helper.py"
     episode = await play(CodeEnv(pool), planted, "echo 'from helper import add' > solution.py")
     assert episode.reward == 0.0
     look = {"bash": "find . -type f | sort; cat notes/more.txt", "stdout": "./given.txt\n./notes/more.txt\nmore"}
     row = {**ROW, "files": {"given.txt": "x", "solution.py": RIGHT}, "checks": [look]}
     episode = await play(CodeEnv(pool), f"{planted}; rm solution.py; mkdir notes; echo more > notes/more.txt", row=row)
-    assert episode.reward == 1.0  # the row's solution.py, which the agent removed, did not come back
+    assert episode.reward == 1.0  # the agent removed the row's solution.py, and it did not come back
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_what_the_agent_planted_does_not_count(pool: ExecutorPool) -> None
         "head -c 40000000 /dev/zero > solution.py",
     ],
 )
-async def test_a_submission_that_is_no_plain_file_is_not_handed_in(pool: ExecutorPool, trap: str) -> None:
+async def test_a_submission_that_is_not_a_plain_file_is_not_handed_in(pool: ExecutorPool, trap: str) -> None:
     look = {"bash": "ls -A | wc -l", "stdout": "0"}
     episode = await play(CodeEnv(pool), trap, row={**ROW, "checks": [look]})
     assert (episode.failure, episode.reward) == (None, 1.0)
@@ -132,8 +132,8 @@ def add(a, b):
 """
 
 
-async def test_what_is_expected_never_enters_the_box(pool: ExecutorPool) -> None:
-    """A submission that searches its process and its files finds the code of the check, and not the expected output."""
+async def test_the_expected_output_never_enters_the_box(pool: ExecutorPool) -> None:
+    """A submission that searches its process and its files finds the code of the check, not the expected output."""
     check = {"run": "from solution import add\nadd(1, 2)  # written-1234", "value": "'written-1234'"}
     more = {"run": "1  # written-5678", "value": "expected-5678"}
     row = {**ROW, "answer": "expected-1234", "note": "expected-4321"}
@@ -151,7 +151,7 @@ async def test_a_row_that_cannot_be_graded_stops_the_run_before_any_box(pool: Ex
             await play(environment, row=row)
 
 
-# --- grade of one's own -----------------------------------------------------------------------------------------
+# --- a grade of your own ----------------------------------------------------------------------------------------
 
 
 async def test_grade_may_be_overridden(pool: ExecutorPool) -> None:

@@ -1,6 +1,6 @@
 """`CodeEnv` gives its containers back, however an episode ends.
 
-The tests count this process's containers, so no pool may live beside their own: it would make spare boxes meanwhile.
+The tests count this process's containers, so no other pool may live at the same time: it would make spare boxes.
 """
 
 from __future__ import annotations

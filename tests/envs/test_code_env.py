@@ -1,4 +1,4 @@
-"""`CodeEnv` against a real engine: the box of an episode from its lease to its return, and what breaks on the way."""
+"""`CodeEnv` against a real engine: the box of an episode from its lease to its return, and failures in between."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ async def test_an_episode_with_state_files_and_a_right_answer(pool: ExecutorPool
     assert [schema["function"]["name"] for schema in episode.tools] == ["python", "bash", "final_answer"]
 
 
-async def test_a_wrong_answer_and_none_at_all(pool: ExecutorPool) -> None:
+async def test_a_wrong_answer_and_a_missing_one(pool: ExecutorPool) -> None:
     [wrong] = await play(CodeEnv(pool), [answer("41")])
     assert (wrong.reward, wrong.metrics["success"]) == (0.0, 0.0)
     [none] = await play(CodeEnv(pool), ["I give up."])
     assert (none.reward, none.stop, none.metrics["success"]) == (0.0, StopReason.MODEL_STOPPED, 0.0)
 
 
-async def test_code_that_fails_is_told_to_the_model(pool: ExecutorPool) -> None:
+async def test_the_model_sees_why_code_failed(pool: ExecutorPool) -> None:
     script = [
         python("kept = 1", "1 / 0", "while True: pass", "kept"),
         python("import os; os._exit(3)"),
@@ -118,7 +118,7 @@ async def test_code_that_fails_is_told_to_the_model(pool: ExecutorPool) -> None:
     assert (episode.reward, episode.metrics["code_errors"]) == (1.0, 4.0)
 
 
-async def test_the_time_of_a_tool_is_for_the_tools_of_users(pool: ExecutorPool) -> None:
+async def test_tool_timeout_applies_to_tools_of_users_only(pool: ExecutorPool) -> None:
     class Slow(CodeEnv):
         @tool
         async def wait(self) -> str:
@@ -153,7 +153,7 @@ async def test_tools_of_a_subclass_use_the_box(pool: ExecutorPool) -> None:
 
 
 async def test_32_episodes_on_four_boxes(pool: ExecutorPool) -> None:
-    """None waits for ever, though each needs a second box for its checks, and nothing crosses from one to another."""
+    """No episode waits for ever, although each needs a second box for its checks, and none sees another's files."""
     code = (
         "import pathlib\nseen = sorted(p.name for p in pathlib.Path().iterdir()), 'mark' in globals()\nmark = 1\nseen"
     )
@@ -255,7 +255,7 @@ async def test_no_free_box_for_grading_is_a_failed_episode(image: str) -> None:
 
         async def agrade(self, stop: StopReason) -> float | None:
             other = asyncio.create_task(self.fresh())
-            await asyncio.sleep(0)  # it stands in the queue now, before the grading box does
+            await asyncio.sleep(0)  # it waits in the queue now, before the grading box is asked for
             try:
                 return await super().agrade(stop)
             finally:

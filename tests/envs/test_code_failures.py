@@ -1,4 +1,4 @@
-"""What makes an episode of a `CodeEnv` fail, or stops the run, rather than give it a reward that is not true."""
+"""Errors that make an episode of a `CodeEnv` fail or stop the run, instead of giving it a wrong reward."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_the_time_of_the_episode_does_not_count_while_it_is_graded(pool: E
     assert (episode.stop, episode.reward) == (StopReason.TIMEOUT, 0.5)
 
 
-async def test_time_that_is_over_in_a_step_truncates(pool: ExecutorPool) -> None:
+async def test_an_episode_timeout_during_a_step_truncates(pool: ExecutorPool) -> None:
     class Slow(CodeEnv):
         @tool
         async def wait(self) -> str:
@@ -84,9 +84,7 @@ async def test_time_that_is_over_in_a_step_truncates(pool: ExecutorPool) -> None
 
 
 @pytest.mark.parametrize("step_timeout", [1.0, 2.0])
-async def test_a_step_must_have_time_for_the_code_that_is_to_be_stopped(
-    pool: ExecutorPool, step_timeout: float
-) -> None:
+async def test_step_timeout_must_leave_time_to_stop_the_code(pool: ExecutorPool, step_timeout: float) -> None:
     message = rf"step_timeout={step_timeout:g} s must be longer than the 12 s that one turn in CodeEnv may take"
     with pytest.raises(ConfigurationError, match=message):
         await play(CodeEnv(pool, code_timeout=2.0), [ANSWER], step_timeout=step_timeout)
@@ -200,7 +198,7 @@ async def test_a_step_outside_of_an_episode_says_to_reset_first(pool: ExecutorPo
 # --- which error ------------------------------------------------------------------------------------------------
 
 
-async def test_the_cause_is_raised_and_not_what_followed_from_it() -> None:
+async def test_the_first_error_is_raised_and_not_its_consequences() -> None:
     waiting = asyncio.Event()
 
     @tool(parallel=True)
@@ -262,7 +260,7 @@ def test_a_pool_that_was_closed_elsewhere_is_opened_again() -> None:
     run_in_loop(pool.close())
 
 
-async def test_what_a_box_would_cut_cannot_be_expected() -> None:
+async def test_an_expected_output_longer_than_max_output_is_refused() -> None:
     row = {"prompt": "go", "submit": ["a.py"], "checks": [{"run": "import a", "stdout": "x" * 2048}]}
     environment = CodeEnv(LocalExecutor(limits=Limits(max_output="2k")))
     with pytest.raises(ConfigurationError, match=r"2048 bytes .* raise Limits\.max_output"):

@@ -1,4 +1,4 @@
-"""The box in which a `CodeEnv` grades: one that nobody used before, and that is not waited for behind newcomers."""
+"""The box in which a `CodeEnv` grades: no episode used it before, and grading does not queue behind new episodes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_the_fresh_box_is_a_container_that_no_episode_used(
 
 
 async def test_an_episode_that_is_over_is_graded_before_others_begin() -> None:
-    """The other three stand in the queue for the only box when the first one has its answer."""
+    """The other three episodes already wait for the only box when the first one has its answer."""
     happened: list[str] = []
 
     class Noted(CodeEnv):
@@ -71,7 +71,7 @@ async def test_an_episode_that_is_over_is_graded_before_others_begin() -> None:
 
     async with ExecutorPool(LocalExecutor(), max_boxes=1) as pool:
         episodes = await play(Noted(pool), 4)
-        assert pool.statistics.created <= 1 + len(episodes)  # a grader's box is the next episode's, after its reset
+        assert pool.statistics.created <= 1 + len(episodes)  # the next episode gets the grader's box, after a reset
     assert [episode.reward for episode in episodes] == [1.0] * 4
     order = [line.split()[0] for line in happened]
     assert sorted(order[::2]) == ["0", "1", "2", "3"]
@@ -91,7 +91,7 @@ async def test_the_wait_for_a_fresh_box_is_a_metric_of_episodes_that_had_one() -
 
 
 async def test_a_grader_that_is_cancelled_while_it_waits_leaves_the_box_to_others() -> None:
-    """Between the agent's box, which is given back, and the fresh one."""
+    """It is cancelled after the agent's box was given back, and before it has the fresh one."""
     async with ExecutorPool(LocalExecutor(), max_boxes=1) as pool:
         environment = CodeEnv(pool)
         await environment.areset(options={"task": rows(1)[0]})
@@ -120,7 +120,7 @@ IN_THE_WAY = [
 
 
 @pytest.mark.parametrize("code", IN_THE_WAY, ids=["processes", "threads", "killer"])
-async def test_what_the_agent_left_running_keeps_nothing_from_being_handed_in(code: str, image: str) -> None:
+async def test_running_processes_of_the_agent_do_not_hinder_the_submission(code: str, image: str) -> None:
     script = [SCRIPT[0], tool_call("python", code=code), SCRIPT[1]]
     async with ExecutorPool(DockerExecutor(limits=LIMITS), max_boxes=2) as pool:
         engine = RolloutEngine(CodeEnv(pool), ScriptedPolicy(script))

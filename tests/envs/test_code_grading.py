@@ -1,4 +1,4 @@
-"""Around the box of a `CodeEnv`: the text of a result, the columns of a row, and errors that break an episode."""
+"""`CodeEnv` beside its box: the text of a result, the columns of a row, and errors that break an episode."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_a_row_without_a_verdict_is_a_configuration_error(columns: dict[str, Any
         require_verdict({**row, **columns}, "MyEnv", max_output=1024)
 
 
-def test_what_an_empty_submission_does_not_give_may_be_expected() -> None:
+def test_an_expectation_that_an_empty_submission_does_not_meet_is_accepted() -> None:
     checks = [
         {"run": "f()", "value": "1", "stdout": ""},
         {"bash": "x", "stdout": "", "exit_code": 3},
@@ -261,7 +261,7 @@ def test_a_broken_environment_is_a_failed_episode(error: Exception, asynchronous
 
 
 @pytest.mark.parametrize("error", [SandboxFileNotFoundError(2, "No such file", "a.txt"), SandboxFileError(28, "full")])
-def test_a_file_error_is_told_to_the_model(error: SandboxError) -> None:
+def test_the_model_sees_a_file_error(error: SandboxError) -> None:
     policy = ScriptedPolicy([tool_calls(("broken", {})), "I see"])
     [episode] = RolloutEngine(raiser(error, asynchronous=True), policy).play([{"prompt": "go"}])
     assert (episode.stop, episode.reward) == (StopReason.MODEL_STOPPED, None)
@@ -333,8 +333,8 @@ async def test_a_cancellation_is_not_lost_in_a_call_that_breaks() -> None:
         await task
 
 
-def test_a_sandbox_that_is_late_is_no_late_tool() -> None:
-    """`SandboxTimeoutError` is a TimeoutError too; neither the tool's time nor the episode's was over."""
+def test_a_sandbox_timeout_is_not_a_tool_timeout() -> None:
+    """`SandboxTimeoutError` is a TimeoutError too, but neither the tool's time nor the episode's was over."""
     environment = raiser(SandboxTimeoutError("no box in time"), asynchronous=True)
     policy = ScriptedPolicy([tool_calls(("broken", {}))])
     limits = EpisodeLimits(episode_timeout=60, step_timeout=50)

@@ -1,4 +1,4 @@
-"""A `CodeEnv` rewards every submission, also a hostile one; a check that cannot run is logged for its author."""
+"""A `CodeEnv` rewards every submission, even a hostile one. A check that cannot run is logged for its author."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_a_check_that_did_not_run_to_its_end_has_not_passed(pool: Executor
     assert (early.reward, early.report["checks"][0]["status"]) == (0.0, "ok")
 
 
-async def test_the_report_says_what_came_of_each_check(pool: ExecutorPool) -> None:
+async def test_the_report_has_the_outcome_of_each_check(pool: ExecutorPool) -> None:
     checks = [
         {"run": "import solution\nsolution.f(2)", "value": "4"},
         {"run": "import solution\nprint('said')\nsolution.f(None)", "value": "0"},
@@ -64,7 +64,7 @@ async def test_the_report_says_what_came_of_each_check(pool: ExecutorPool) -> No
         ({"bash": "no-such-program-1", "stdout": "x"}, "no-such-program-1: command not found"),
     ],
 )
-async def test_a_check_that_cannot_run_is_told_to_its_author_once(
+async def test_a_check_that_cannot_run_is_logged_once_for_its_author(
     pool: ExecutorPool, check: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
@@ -75,7 +75,7 @@ async def test_a_check_that_cannot_run_is_told_to_its_author_once(
 
 
 @pytest.mark.parametrize("source", ["import nothing_like_it", "def (:", "1"])
-async def test_the_fault_of_a_submission_is_not_told_to_the_author(
+async def test_the_fault_of_a_submission_is_not_logged(
     pool: ExecutorPool, source: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     checks = [PRINTS, {"run": "import helper\nhelper.f()", "value": "1"}]

@@ -18,7 +18,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
 from gymnast.envs import Calculator, Environment, Message, StepResult, StopReason, ToolEnv, tool, tool_call
 
-WAIT = 30.0  # seconds after which an event that does not come is a failure
+WAIT = 30.0  # seconds to wait for an event before the test fails
 
 
 class Guess(Environment):
@@ -77,7 +77,7 @@ def say(text: str) -> Message:
 # --- spaces -----------------------------------------------------------------------------------------------------
 
 
-def test_spaces_contain_what_is_a_message() -> None:
+def test_spaces_contain_messages() -> None:
     environment = Guess()
     assert environment.action_space.contains(tool_call("add", a=1, b=2))
     assert environment.action_space.contains({"role": "user", "content": [{"type": "text", "text": "hi"}]})
@@ -102,7 +102,7 @@ def test_spaces_contain_what_is_a_message() -> None:
         {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": [1]}}]},
     ],
 )
-def test_spaces_refuse_what_is_no_message(wrong: Any) -> None:
+def test_spaces_refuse_values_that_are_not_messages(wrong: Any) -> None:
     environment = Guess()
     assert not environment.action_space.contains(wrong)
     assert not environment.observation_space.contains([wrong])
@@ -233,7 +233,7 @@ def test_the_synchronous_form_runs_inside_a_running_loop() -> None:
     assert asyncio.run(notebook_cell()) == play(Guess(), 5)
 
 
-def test_what_an_asynchronous_form_opens_stays_on_one_loop() -> None:
+def test_an_asynchronous_environment_stays_on_one_loop() -> None:
     environment = AsyncGuess()
     play(environment, 0)
     play(environment, 1)
@@ -241,7 +241,7 @@ def test_what_an_asynchronous_form_opens_stays_on_one_loop() -> None:
     assert len(environment.loops) == 1
 
 
-async def test_a_synchronous_call_on_its_own_loop_is_an_error_and_no_deadlock() -> None:
+async def test_a_synchronous_call_on_its_own_loop_is_an_error_not_a_deadlock() -> None:
     class Nested(AsyncGuess):
         async def astep(self, action: Message) -> StepResult:
             return AsyncGuess().step(action)
@@ -276,7 +276,7 @@ async def test_blocking_environments_do_not_block_each_other() -> None:
 
 
 async def test_overriding_one_form_is_seen_by_both() -> None:
-    """A subclass may write the other form than its base, and `super()` works all the same."""
+    """A subclass may override the other form than its base, and `super()` still works."""
 
     class Polite(Calculator):
         def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Message], dict]:
@@ -347,7 +347,7 @@ print("end")
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_steps_as_well() -> None:
-    """Gymnasium's AsyncVectorEnv forks; threads do not survive that."""
+    """Gymnasium's AsyncVectorEnv forks, and threads do not survive a fork."""
     environment = Calculator()
     environment.reset(seed=0)
     environment.step(tool_call("add", a=1, b=2))  # now there are worker threads, and a loop

@@ -48,7 +48,7 @@ async def test_sources_of_environments(environment: Any) -> None:
     assert [episode.reward for episode in episodes] == [1.0] * 3
 
 
-async def test_copies_of_a_prototype_share_what_was_passed_in() -> None:
+async def test_copies_of_a_prototype_share_its_arguments() -> None:
     log = Log()
     prototype = Probe(log)
     await RolloutEngine(prototype, ScriptedPolicy(["x"])).run(specs(3))
@@ -107,7 +107,7 @@ def test_a_wrong_environment_is_refused_at_once(environment: Any, error: type[Ex
         ("multiplication:Multiplication", "Multiplication", "No module named 'multiplication'"),
     ],
 )
-def test_the_name_of_a_class_is_no_id(environment: str, name: str, cause: str) -> None:
+def test_the_name_of_a_class_is_refused_as_an_id(environment: str, name: str, cause: str) -> None:
     with pytest.raises(gymnasium.error.NameNotFound) as caught:
         RolloutEngine(environment, ScriptedPolicy([]))
     assert str(caught.value) == (
@@ -128,7 +128,7 @@ async def test_a_factory_must_make_fresh_environments() -> None:
         EnvironmentSource.of(lambda: 3).create(specs(1)[0])  # type: ignore[arg-type,return-value]
 
 
-async def test_any_gymnasium_environment_of_messages_will_do() -> None:
+async def test_any_gymnasium_environment_of_messages_is_accepted() -> None:
     class Plain(gymnasium.Env[Any, Any]):
         """Written against Gymnasium alone."""
 
@@ -153,6 +153,6 @@ def test_state_that_copies_would_lose_is_refused() -> None:
     environment.tool_timeout = 3.0
     with pytest.raises(ValueError, match=r"Calculator: tool_timeout was set after the environment was made"):
         EnvironmentSource.of(environment)
-    used = Calculator()  # attributes that a reset or a step sets are no configuration
+    used = Calculator()  # attributes that a reset or a step sets are not configuration
     used.reset(seed=0)
     EnvironmentSource.of(used)

@@ -1,4 +1,4 @@
-"""Every ending is graded: `Environment.grade` is asked once, for every reason of the end."""
+"""Every ending is graded: `Environment.grade` is called once, whatever the reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MALFORMED: Message = {"role": "assistant", "content": "x", "malformed": [{"text"
 
 
 class Counter(ToolEnv):
-    """Pays 0.25 a step, and when it has ended 1 for each call of `count`; it notes what happened to it."""
+    """Gives 0.25 for each step, and a grade of 1 for each call of `count`. It records its calls."""
 
     happened: list[str]
 
@@ -58,7 +58,7 @@ class Counter(ToolEnv):
         return float(self.calls)
 
     async def aclose(self) -> None:
-        if hasattr(self, "happened"):  # a prototype that is copied is never reset
+        if hasattr(self, "happened"):  # the prototype is only copied, never reset
             self.happened.append("closed")
 
 
@@ -157,7 +157,7 @@ async def test_grading_has_the_time_of_a_step() -> None:
 
 
 class StepsInThread(Environment):
-    """Its step blocks; it notes when the step has ended, and when it is graded."""
+    """Its step blocks. It records the end of the step and its grading."""
 
     def __init__(self, happened: list[str], seconds: float = 0.3) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ def thresholds() -> Iterator[None]:
 
 
 class Gate:
-    """A policy's script whose episodes all wait for one another; then `then` answers."""
+    """A policy's script: all episodes wait for one another, then `then` answers."""
 
     def __init__(self, count: int = MANY, then: Any = lambda: "Done.") -> None:
         self.count = count
@@ -42,7 +42,7 @@ class Gate:
         return self.then()
 
     async def play(self, **options: Any) -> asyncio.Task[Any]:
-        """A run whose episodes are all in flight."""
+        """Start a run; return when all its episodes are in flight."""
         engine = RolloutEngine(ToolEnv, ScriptedPolicy(self), **{"max_concurrency": self.count, **options})
         running = asyncio.create_task(engine.run(specs(self.count)))
         await asyncio.wait_for(self.all_here.wait(), WAIT)
@@ -58,7 +58,7 @@ async def test_the_threshold_grows_with_the_episodes_in_flight_and_comes_back() 
     assert gc.get_threshold() == GIVEN
 
 
-async def test_it_comes_back_when_two_runs_overlap() -> None:
+async def test_the_threshold_comes_back_when_two_runs_overlap() -> None:
     gates = [Gate(), Gate(count=2 * MANY)]
     runs = [await gate.play() for gate in gates]
     assert gc.get_threshold() == (30 * 3 * MANY, *GIVEN[1:])
@@ -76,7 +76,7 @@ async def test_a_few_episodes_leave_the_threshold_alone() -> None:
     await playing
 
 
-async def test_it_comes_back_when_the_run_is_cancelled() -> None:
+async def test_the_threshold_comes_back_when_the_run_is_cancelled() -> None:
     playing = await Gate().play()
     playing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -84,7 +84,7 @@ async def test_it_comes_back_when_the_run_is_cancelled() -> None:
     assert gc.get_threshold() == GIVEN
 
 
-async def test_it_comes_back_when_an_episode_stops_the_run() -> None:
+async def test_the_threshold_comes_back_when_an_episode_stops_the_run() -> None:
     gate = Gate(then=lambda: 1 / 0)
     playing = await gate.play(on_failure="raise")
     gate.open.set()

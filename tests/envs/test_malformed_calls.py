@@ -18,7 +18,7 @@ def test_malformed_calls_are_fed_back_up_to_a_cap() -> None:
     for _ in range(2):
         result = environment.step(malformed())
         assert (contents(result), result.terminated) == ([feedback], False)
-    result = environment.step(tool_call("collect", stones=1))  # a good turn sets the count back
+    result = environment.step(tool_call("collect", stones=1))  # a good turn resets the count
     assert not result.terminated
     for _ in range(2):
         assert not environment.step(malformed()).terminated
@@ -35,7 +35,7 @@ def test_good_calls_beside_a_malformed_one_are_run() -> None:
     assert result.reward == 2.0
 
 
-def test_a_final_answer_goes_before_the_cap() -> None:
+def test_a_final_answer_takes_precedence_over_the_cap() -> None:
     environment = Calculator(max_malformed=1)
     environment.reset(seed=0, options={"task": QUESTION})
     result = environment.step(malformed(("final_answer", {"answer": 6})))
@@ -55,7 +55,7 @@ def test_on_malformed_end_ends_at_once() -> None:
     assert result.info["stop_reason"] is StopReason.MALFORMED
 
 
-def test_a_final_answer_goes_before_on_malformed_end() -> None:
+def test_a_final_answer_takes_precedence_over_on_malformed_end() -> None:
     environment = Calculator(on_malformed="end")
     environment.reset(seed=0, options={"task": QUESTION})
     result = environment.step(malformed(("final_answer", {"answer": 6})))
@@ -105,7 +105,7 @@ def test_on_malformed_text_loses_nothing_of_the_text(content: Any, whole: Any) -
     ],
     ids=["unknown tool", "bad arguments", "malformed call"],
 )
-async def test_errors_that_repeat_what_the_model_wrote_are_capped_too(action: Message) -> None:
+async def test_errors_that_quote_the_model_are_cut_too(action: Message) -> None:
     def add(a: int, b: int) -> int:
         """Add.
 

@@ -184,7 +184,7 @@ async def test_a_function_may_take_each_episode_as_soon_as_it_is_over() -> None:
 
 @pytest.mark.parametrize("neighbour", [0.0, 1.0])
 async def test_a_reward_does_not_depend_on_the_neighbours(neighbour: float) -> None:
-    """An environment gives 0 for a wrong answer; the rewards of other episodes do not change that."""
+    """A 0 of the environment means a wrong answer, whatever the rewards of other episodes are."""
     assert (await rewards_of([{"reward": 0.0}, {"reward": neighbour}], never))[0] == 0.0
     row = {"reward": 0.0}
     assert (await rewards_of([row, row], never, environment=Judges))[0] is None
@@ -235,7 +235,7 @@ async def test_an_episode_whose_prompt_was_too_long_is_not_rewarded() -> None:
 # --- together with the engine ---------------------------------------------------------------------------------------
 
 
-def test_play_adds_them_too() -> None:
+def test_play_adds_reward_functions_too() -> None:
     def short(completions: list[list[Mapping[str, Any]]], answer: list[int]) -> list[float]:
         return [answer[index] / len(completion) for index, completion in enumerate(completions)]
 

@@ -55,7 +55,7 @@ async def test_concurrency_is_bounded_and_reached(concurrency: int) -> None:
         most = max(most, in_flight)
         if in_flight == concurrency:
             full.set()
-        await asyncio.wait_for(full.wait(), WAIT)  # nobody goes on before the engine is full
+        await asyncio.wait_for(full.wait(), WAIT)  # no episode goes on before the engine is full
         in_flight -= 1
         return ANSWER
 
@@ -89,7 +89,7 @@ async def test_results_come_in_the_order_of_the_specs() -> None:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-async def test_a_hung_tool_delays_its_own_episode_only(wrapped: bool) -> None:
+async def test_a_hung_tool_delays_only_its_own_episode(wrapped: bool) -> None:
     release = threading.Event()
     others_done = asyncio.Event()
 
@@ -127,7 +127,7 @@ async def test_a_hung_tool_delays_its_own_episode_only(wrapped: bool) -> None:
     assert finished[-1] == "hang"
 
 
-def test_play_is_for_callers_that_are_not_asynchronous() -> None:
+def test_play_works_for_synchronous_callers() -> None:
     engine = RolloutEngine(Calculator(), ScriptedPolicy([ANSWER]))
     episodes = engine.play([ROW, {**ROW, "answer": 4}], group_size=2, seed=1)
     assert [episode.reward for episode in episodes] == [1.0, 1.0, 0.0, 0.0]
@@ -225,7 +225,7 @@ async def test_metrics_become_plain_numbers() -> None:
 
 
 @pytest.mark.parametrize("on_failure", ["drop", "retry(2)", "zero", "raise"])
-async def test_an_overlong_prompt_is_no_failure(on_failure: str) -> None:
+async def test_an_overlong_prompt_is_not_a_failure(on_failure: str) -> None:
     class Full(ScriptedPolicy):
         def begin(self, spec: EpisodeSpec, messages: Any, tools: Any) -> Any:
             raise OverlongPromptError("the prompt is too long")
@@ -239,8 +239,8 @@ async def test_an_overlong_prompt_is_no_failure(on_failure: str) -> None:
     assert log.closed == [1]
 
 
-def test_what_environments_share_serves_every_call() -> None:
-    """Asyncio binds a semaphore to the loop in which somebody first waited for it."""
+def test_a_shared_semaphore_works_in_every_call() -> None:
+    """Asyncio binds a semaphore to the loop in which a task first waited for it."""
     shared = asyncio.Semaphore(1)
 
     class Shares(Probe):
@@ -293,7 +293,7 @@ def test_cancelling_a_player_leaves_the_others_alone(tmp_path: Path) -> None:
         assert isinstance(playing.exception(WAIT), asyncio.CancelledError)
         release.set()
         assert other.result(WAIT) == "done"
-    player.cancel()  # nothing is playing, so nothing happens, to the next call neither
+    player.cancel()  # nothing is playing, so this has no effect, on the next call either
     assert [each.failure for each in player.play([row], count=1)] == [None]
 
 

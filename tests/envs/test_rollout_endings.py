@@ -1,4 +1,4 @@
-"""How episodes end, and what their records say of it."""
+"""How episodes end, and how their records show it."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_refused_calls_get_a_result_in_their_place() -> None:
         ("add", {"a": 1, "b": 1}), ("add", {"a": 2, "b": 2}), ("nothing", {}), ("final_answer", {"answer": "x"})
     )
     episode = await play_one(Calculator(), [turn], max_tool_calls=1)
-    assert episode.stop is StopReason.MAX_TOOL_CALLS  # the final call went wrong, so the limit counts
+    assert episode.stop is StopReason.MAX_TOOL_CALLS  # the final call failed, so the limit counts
     refusal = "Error: not run, the limit of 1 tool calls is reached."
     assert tool_contents(episode)[:3] == ["2", refusal, refusal]
     assert "valid integer" in tool_contents(episode)[3]
@@ -136,10 +136,10 @@ async def test_refused_calls_get_a_result_in_their_place() -> None:
     ]
     assert [record.call_id for record in episode.tool_calls] == ["call_0", "call_1", "call_2", "call_3"]
     assert [record.outcome for record in episode.tool_calls] == ["ok", "not_run", "unknown", "bad_arguments"]
-    assert episode.turns[0].message == turn  # the model's message stays as it was
+    assert episode.turns[0].message == turn  # the model's message is unchanged
 
 
-async def test_a_final_answer_goes_before_every_limit() -> None:
+async def test_a_final_answer_takes_precedence_over_every_limit() -> None:
     turn = tool_calls(
         ("add", {"a": 1, "b": 1}), ("add", {"a": 2, "b": 2}), ("final_answer", {"answer": 3}), ("add", {"a": 0, "b": 0})
     )
@@ -156,7 +156,7 @@ async def test_the_limit_counts_over_turns() -> None:
     assert tool_contents(episode) == ["2", "4", "2", "Error: not run, the limit of 3 tool calls is reached."]
 
 
-async def test_refusals_stand_before_what_is_no_result() -> None:
+async def test_refusals_stand_before_other_messages() -> None:
     class Chatty(Environment):
         async def astep(self, action: Message) -> StepResult:
             results: list[Message] = [{"role": "tool", "content": "ran"} for _ in action.get("tool_calls") or []]

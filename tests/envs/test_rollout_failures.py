@@ -1,4 +1,4 @@
-"""What breaks is a typed failure of its own episode, and every environment is closed exactly once."""
+"""An error is a typed failure of its own episode, and every environment is closed exactly once."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_an_environment_that_does_not_close_keeps_its_episode(error: BaseE
 
 
 class BrokenPolicy:
-    """Breaks where it is told to."""
+    """Breaks at the given place."""
 
     def __init__(self, breaks: str) -> None:
         self.breaks = breaks
@@ -132,7 +132,7 @@ OK = {"messages": [], "reward": 0.0, "terminated": True, "truncated": False, "in
         (None, {**OK, "terminated": False, "info": {"stop_reason": "final_answer"}}, "contradicts terminated=False"),
     ],
 )
-async def test_what_an_environment_gives_back_is_checked(reset: Any, step: Any, message: str) -> None:
+async def test_the_results_of_an_environment_are_checked(reset: Any, step: Any, message: str) -> None:
     class Custom(Environment):
         async def areset(self, *, seed: int | None = None, options: Any = None) -> Any:
             return ([], {}) if reset is None else reset
@@ -254,7 +254,7 @@ async def test_step_timeout_is_a_failure(stage: str) -> None:
     assert log.closed == [1]
 
 
-async def test_failures_stay_their_own() -> None:
+async def test_a_failure_affects_its_own_episode_only() -> None:
     log = Log()
 
     def make() -> Probe:
@@ -351,7 +351,7 @@ async def test_cancellation_closes_every_environment_exactly_once() -> None:
         await asyncio.wait_for(started.acquire(), WAIT)
     running.cancel()
     await asyncio.sleep(0)
-    running.cancel()  # an impatient user: closing goes on all the same
+    running.cancel()  # an impatient user: closing still goes on
     await asyncio.sleep(0)
     assert not running.done()
     may_close.set()
@@ -360,7 +360,7 @@ async def test_cancellation_closes_every_environment_exactly_once() -> None:
     assert log.closed == [1] * 5
 
 
-async def test_cancellation_closes_what_is_still_being_made() -> None:
+async def test_cancellation_closes_an_environment_that_is_still_being_made() -> None:
     making, may_make, closed = threading.Event(), threading.Event(), threading.Event()
 
     class SlowlyMade(Probe):
@@ -408,7 +408,7 @@ async def test_cancellation_while_an_environment_closes_waits_for_it() -> None:
     assert log.closed == [1]
 
 
-async def test_cancellation_closes_what_was_made_but_not_yet_handed_over() -> None:
+async def test_cancellation_closes_an_environment_that_the_engine_does_not_know_yet() -> None:
     made, closed = threading.Event(), threading.Event()
 
     class Made(Probe):

@@ -14,7 +14,7 @@ from .tool_env_steps import QUESTION, begin, contents
 
 
 class Late(ToolEnv):
-    """Has a tool that goes on after its time is over."""
+    """Has a tool that keeps running after its timeout."""
 
     def __init__(self) -> None:
         super().__init__()

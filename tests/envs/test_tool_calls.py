@@ -45,7 +45,7 @@ async def test_every_exception_of_a_tool_becomes_a_message(error: BaseException,
     assert (record.outcome, record.failed) == ("exception", True)
 
 
-async def test_the_bug_of_a_tool_is_told_to_its_author_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_bug_of_a_tool_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     def buggy(kind: str) -> str:
         """Have a bug.
 
@@ -66,12 +66,12 @@ async def test_the_bug_of_a_tool_is_told_to_its_author_once(caplog: pytest.LogCa
     ]
     trace = records[0].traceback
     assert trace is not None
-    assert trace.splitlines()[1].endswith("in buggy")  # the author's frames only
+    assert trace.splitlines()[1].endswith("in buggy")  # only the author's frames
     assert "return kind.missing" in trace
     assert trace in caplog.text + "\n"
 
 
-async def test_a_result_without_json_is_an_error_and_no_repr() -> None:
+async def test_a_result_without_json_is_an_error_without_a_repr() -> None:
     class Thing:
         pass
 
@@ -138,8 +138,8 @@ async def test_a_tool_that_overruns_is_abandoned(own: bool) -> None:
     assert await asyncio.to_thread(ended.wait, WAIT)
 
 
-async def test_a_turn_of_many_slow_calls_is_cut_and_told() -> None:
-    """Otherwise the model could fail its own episode, by the time limit of a step, whenever it likes."""
+async def test_a_turn_of_many_slow_calls_is_cut_and_the_model_sees_it() -> None:
+    """Otherwise the model could make its own episode fail at will, through the time limit of a step."""
 
     async def hang() -> str:
         """Hang."""
@@ -191,7 +191,7 @@ def test_the_calls_of_a_turn_run_one_after_the_other_in_call_order() -> None:
             self.inside += 1
             assert self.inside == 1
             place = self.place
-            threading.Event().wait(0.001)  # others would come in between
+            threading.Event().wait(0.001)  # another call would run in between
             self.place = place + by
             self.inside -= 1
             return self.place
@@ -401,7 +401,7 @@ async def test_a_mark_of_cancellation_that_a_tool_leaves_on_its_task_is_not_on_t
 async def test_a_tool_that_breaks_in_the_moment_of_a_cancellation_is_not_reported_by_asyncio() -> None:
     async def breaks() -> str:
         """Break."""
-        loop.call_soon(turn.cancel)  # so that it comes after this call has ended, and before the turn hears of it
+        loop.call_soon(turn.cancel)  # so that it arrives after this call has ended and before the turn notices
         raise BrokenEnvironmentError("lost")
 
     reports: list[dict[str, Any]] = []
@@ -410,5 +410,5 @@ async def test_a_tool_that_breaks_in_the_moment_of_a_cancellation_is_not_reporte
     turn = asyncio.create_task(environment_of(breaks).astep(tool_calls(("breaks", {}))))
     with pytest.raises(asyncio.CancelledError):
         await turn
-    gc.collect()  # asyncio reports an error that nobody took when its task is collected
+    gc.collect()  # asyncio reports an unretrieved error when its task is garbage-collected
     assert reports == []

@@ -189,7 +189,7 @@ def test_a_step_takes_a_message() -> None:
 # --- rewards, endings, metrics ----------------------------------------------------------------------------------
 
 
-def test_the_reward_is_that_of_the_step() -> None:
+def test_each_step_has_its_own_reward() -> None:
     environment = Collector()
     begin(environment)
     first = environment.step(tool_calls(("collect", {"stones": 1}), ("collect", {"stones": 2})))

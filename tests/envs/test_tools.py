@@ -163,7 +163,7 @@ async def test_wrong_arguments_become_an_error_message(arguments: Any, message: 
     assert (record.outcome, record.failed, record.error) == ("bad_arguments", True, content)
 
 
-async def test_a_tool_cannot_change_what_the_model_said() -> None:
+async def test_a_tool_cannot_change_the_models_message() -> None:
     def clear(items: list[Any], box: Any) -> str:
         """Clear.
 

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from gymnast.envs import StepResult, Tool, ToolCallRecord, ToolEnv, tool_calls
 
-WAIT = 30.0  # seconds after which an event that does not come is a failure
+WAIT = 30.0  # seconds to wait for an event before the test fails
 
 
 class Colour(Enum):

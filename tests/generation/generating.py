@@ -1,4 +1,4 @@
-"""Shared by the tests of generation: a tiny model, requests, and a view of the decoding thread."""
+"""Helpers of the tests of generation: a tiny model, requests, and a view of the decoding thread."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plain_logprobs(model: Any, generation: Generation, sampling: Sampling) -> Te
 
 @asynccontextmanager
 async def at_once(generator: TransformersGenerator) -> AsyncIterator[None]:
-    """The decoding thread gets the requests that begin inside all at once, also on a busy machine."""
+    """The decoding thread gets all requests that begin inside at once, even on a busy machine."""
     with generator._changed:
         yield
         for _ in range(3):  # a task, its gathering, and the requests' own tasks

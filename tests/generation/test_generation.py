@@ -50,7 +50,7 @@ SAMPLINGS = [
 
 @pytest.mark.parametrize("options", SAMPLINGS, ids=str)
 async def test_logprobs_are_those_of_a_plain_forward_pass(generator: Any, options: dict[str, Any]) -> None:
-    """Measured: at most 5e-6 in float32, over batches with padding and with rows that leave."""
+    """Measured: at most 5e-6 in float32, over batches with padding and with rows that end early."""
     requests = [
         ask(prompt, seed=seed, max_tokens=4 + 7 * (seed % 4), **options) for seed in range(4) for prompt in PROMPTS
     ]
@@ -97,7 +97,7 @@ def test_tokens_are_drawn_from_the_distribution(options: dict[str, Any]) -> None
 
 
 async def test_answers_follow_the_models_distribution(generator: Any) -> None:
-    """Through the whole generator: the first token of 1,500 seeds against a plain forward pass."""
+    """Tests the whole generator: the first token of 1,500 seeds against a plain forward pass."""
     found = await answers(generator, [ask(seed=seed, max_tokens=1, top_k=4) for seed in range(1500)])
     logits_1V = model()(input_ids=torch.tensor([[7, 8, 9]])).logits[:, -1].detach()
     probs = log_distribution(logits_1V, Sampling(top_k=4)).exp()[0]
@@ -346,7 +346,7 @@ def test_a_generation_has_one_log_probability_for_each_token() -> None:
 
 @pytest.mark.parametrize("logprob", [math.nan, -math.inf, math.inf])
 def test_a_generation_has_finite_log_probabilities(logprob: float) -> None:
-    """Otherwise a metric would leave the values out without a message."""
+    """Otherwise a metric would silently ignore the values."""
     with pytest.raises(GenerationError, match="logits are not finite"):
         Generation(token_ids=[3, 4], logprobs=[-0.5, logprob], finish="stop", prompt_ids=[1])
 

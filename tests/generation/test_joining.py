@@ -68,7 +68,9 @@ async def test_several_join_one_after_the_other_and_leave_in_any_order(generator
             await steps.pause(2 + wave * PREFILL)
         steps.go_on.set()
         found = [each for wave in asked for each in await wave]
-    assert len(steps.rows) < sum(max(each.max_tokens for each in wave) for wave in waves)  # they did not take turns
+    assert len(steps.rows) < sum(
+        max(each.max_tokens for each in wave) for wave in waves
+    )  # they were decoded together, not in turn
     alone = [await generator.generate(each) for wave in waves for each in wave]
     assert [each.token_ids for each in found] == [each.token_ids for each in alone]
     check(model(), found)
@@ -188,7 +190,7 @@ async def test_an_error_fails_only_the_requests_that_it_affects(rows: int) -> No
 
 
 async def test_requests_of_two_versions_of_the_weights_do_not_share_a_batch(generator: Any) -> None:
-    """The trainer does not change weights while requests are in flight. Answers name their weights all the same."""
+    """The trainer does not change weights while requests are in flight. Still, answers name their weights."""
     generator.load_weights(model(), 0)  # which checks the cache, with steps of its own
     with Steps(model(), hold_at=2) as steps:
         first = await begun(generator, ask(max_tokens=20))

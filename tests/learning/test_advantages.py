@@ -160,7 +160,7 @@ def test_whitened_advantages_have_mean_zero_and_deviation_one() -> None:
 
 
 def in_processes(shares: list[list[Tensor]], compute: Any) -> list[Tensor]:
-    """Run `compute(share, gather)` as if in one process for each share: collect the messages, then answer with all."""
+    """Run `compute(share, gather)` as if each share had its own process: collect the messages, then return all."""
     sent: list[Tensor] = []
 
     def listen(values: Tensor) -> Tensor:
@@ -169,8 +169,8 @@ def in_processes(shares: list[list[Tensor]], compute: Any) -> list[Tensor]:
 
     for share in shares:
         compute(share, listen)
-    assert len(sent) == len(shares)  # every process takes part, one without groups too
-    assert len({values.shape for values in sent}) == 1  # collectives want equal shapes
+    assert len(sent) == len(shares)  # every process takes part, even one without groups
+    assert len({values.shape for values in sent}) == 1  # collectives need equal shapes
     return [values for share in shares for values in compute(share, lambda _: torch.cat(sent))]
 
 
@@ -200,7 +200,7 @@ def test_scales_that_need_no_other_process_do_not_call_it() -> None:
 @pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_equal_rewards_have_no_advantage(reward: float, name: str, scale: Scale) -> None:
-    """Exactly 0: a rounding error, divided by a deviation of almost 0, would be an advantage to learn from."""
+    """Exactly 0: a rounding error divided by a deviation of almost 0 would be a large advantage."""
     estimator = ESTIMATORS[name]
     reward = abs(reward) if name == "max_rl" else reward
     for size in (2, 3, 5, 7, 8):

@@ -1,4 +1,4 @@
-"""Corrections of the mismatch between sampler and trainer: against TRL's, by their formulas, and by who has a vote."""
+"""Corrections of the mismatch between sampler and trainer, compared with TRL's and with their formulas; votes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def loss_of(inputs: LossInputs, correction: str, loss_type: str = "dapo") -> tup
 
 
 def weighted_gradient(inputs: LossInputs, weights_BT: Tensor) -> Tensor:
-    """The gradient of the uncorrected loss, token by token, times weights: terms of `dapo` are independent."""
+    """The gradient of the uncorrected loss, with a weight for each token: terms of `dapo` are independent."""
     loss, _ = loss_of(inputs, "none")
     (gradient_BT,) = torch.autograd.grad(loss, inputs.logprobs_BT)
     return gradient_BT * weights_BT
@@ -142,7 +142,7 @@ def scorer(correction: str) -> Scorer:
 
 
 def with_exact_logprobs(group: list[Episode]) -> list[Episode]:
-    """The episodes, as if the trainer's own model had sampled them."""
+    """The episodes with log-probabilities as if the trainer's own model had sampled them."""
     made = scorer("none")
     for episode in group:
         [logprobs_T] = made._logprobs(made.model, samples_of(episode))

@@ -1,4 +1,4 @@
-"""Log-probabilities of loss tokens are right, in float32, and cheap: with the head in the forward pass, and apart."""
+"""Log-probabilities of loss tokens are right, in float32, and cheap, with the head in the forward pass or apart."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def compiled(model: nn.Module) -> Any:
 
 
 def some_places(batch: Batch) -> Tensor:
-    """About a third of the tokens, as where most tokens are tool results."""
+    """About a third of the tokens, as if most tokens were tool results."""
     chosen = torch.rand(len(batch.rows) * batch.keep, generator=torch.Generator().manual_seed(1)) < 0.3
     return chosen.nonzero()[:, 0]
 
@@ -193,7 +193,7 @@ def in_bfloat16(model: Qwen3ForCausalLM) -> Any:
 
 
 def under_autocast(model: Qwen3ForCausalLM) -> Any:
-    """As `bf16=True` prepares a model in float32."""
+    """A model in float32, prepared as `bf16=True` does it."""
     AcceleratorState._reset_state(reset_partial_state=True)
     try:
         return Accelerator(cpu=True, mixed_precision="bf16").prepare_model(model)
@@ -236,7 +236,7 @@ def test_with_the_head_apart_no_logits_are_kept_and_its_precision_is_the_models(
     logprobs_BT, kept = saved_for_backward(wrapped, batch, head)
     assert logprobs_BT.dtype == torch.float32
     assert set(dtypes) == {torch.bfloat16}
-    hidden_size = 32  # a tensor of this size by the vocabulary is the head's weight
+    hidden_size = 32  # the only tensor with this size and the vocabulary's is the head's weight
     assert not [each for each in kept if each.shape[-1] == VOCABULARY and each.shape[-2] != hidden_size]
     torch.testing.assert_close(logprobs_BT, our_logprobs(wrapped, batch), atol=2e-2, rtol=2e-2)
 

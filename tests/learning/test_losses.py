@@ -126,7 +126,7 @@ def unpatched_copy(trainer: GRPOTrainer | RLOOTrainer) -> Qwen3ForCausalLM:
 
 
 def assert_same(ours: tuple[Tensor, dict[str, Tensor]], theirs: tuple[Tensor, dict[str, Tensor]]) -> None:
-    """Loss and all parameters' gradients agree to 1e-5, and the gradients are large enough for that to mean much."""
+    """Loss and all parameters' gradients agree to 1e-5, and the gradients are large enough to make this meaningful."""
     (our_loss, our_grads), (their_loss, their_grads) = ours, theirs
     assert our_grads.keys() == their_grads.keys()
     loss_difference = (our_loss - their_loss).abs().item()
@@ -172,7 +172,7 @@ def test_grpo_family_equals_trl(
     monkeypatch.setattr(trl_grpo, "loss_type", "grpo" if loss_type == "gspo" else loss_type)
     monkeypatch.setattr(trl_grpo, "importance_sampling_level", "sequence" if loss_type == "gspo" else "token")
     if loss_type == "cispo":
-        monkeypatch.setattr(trl_grpo, "epsilon_high", 1 + EPSILON_HIGH)  # there it bounds the ratio itself
+        monkeypatch.setattr(trl_grpo, "epsilon_high", 1 + EPSILON_HIGH)  # in this loss it bounds the ratio itself
     monkeypatch.setattr(trl_grpo.args, "delta", delta)
     monkeypatch.setattr(trl_grpo, "beta", beta)
     monkeypatch.setattr(trl_grpo, "current_gradient_accumulation_steps", steps, raising=False)
@@ -221,7 +221,7 @@ def test_rloo_equals_trl(trl_rloo: RLOOTrainer, shift: float, steps: int) -> Non
     batch.trl["old_logps"] = (old_BT * mask_BT).sum(dim=1)
     trl_model: Any = trl_rloo.model
     trl_model.train()
-    # `transformers.Trainer` divides the loss of a trainer that says so by the number of micro-batches.
+    # `transformers.Trainer` divides the loss by the number of micro-batches if a trainer asks for it.
     assert RLOOTrainer.loss_is_scaled_for_ga is False
     their_loss = trl_rloo._compute_loss(trl_model, batch.trl) / steps
     theirs = their_loss.detach(), gradients(trl_model, their_loss)
@@ -371,7 +371,7 @@ def test_huge_ratios_stay_finite(loss_type: str, sign: int) -> None:
 @pytest.mark.parametrize("rows", [[3], [2, 1], [1, 2], [1, 1, 1], [1, 0, 1, 0, 1]])
 @pytest.mark.parametrize("across", ["batches", "processes"])
 def test_the_gradient_does_not_depend_on_how_rows_are_cut(loss_type: str, rows: list[int], across: str) -> None:
-    """Added up over micro-batches and averaged over processes, ragged and empty parts included."""
+    """It is added up over micro-batches and averaged over processes; parts may be ragged or empty."""
     whole = random_inputs()
     assert whole.old_logprobs_BT is not None
     expected_BT = gradient_of_logprobs(loss_of(whole, loss_type)[0], whole)
@@ -393,7 +393,7 @@ def test_the_gradient_does_not_depend_on_how_rows_are_cut(loss_type: str, rows: 
 
 @pytest.mark.parametrize("loss_type", LOSSES)
 def test_on_policy_gradient_is_that_of_log_probability_times_advantage(loss_type: str) -> None:
-    """Each token has an advantage of its own, unless the loss has one ratio for a whole sequence."""
+    """Each token has its own advantage, unless the loss has one ratio for a whole sequence."""
     inputs = random_inputs(old_logprobs_BT=None)
     if LOSSES[loss_type].is_of_tokens:
         inputs = replace(inputs, advantages_BT=torch.randn(3, 5).masked_fill(inputs.mask_BT == 0, math.nan))

@@ -35,7 +35,7 @@ def command(example: str, *arguments: str) -> list[str]:
 
 
 def run(example: str, *arguments: str, cwd: Path, timeout: int = 240) -> str:
-    """What an example prints."""
+    """Run an example; return its output."""
     done = subprocess.run(command(example, *arguments), cwd=cwd, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -50,7 +50,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def check_folder(folder: Path, *, algorithm: str, seed: int, steps: int) -> dict[str, Any]:
-    """Check that a run has left all that it promises, and return its summary."""
+    """Check that a run has left all promised files, and return its summary."""
     summary = read_summary(folder)
     assert summary.keys() == SUMMARY
     assert (summary["algorithm"], summary["seed"], summary["steps"]) == (algorithm, seed, steps)

@@ -1,4 +1,4 @@
-"""The benchmarks run: small samples of them, whose figures mean nothing."""
+"""The benchmarks run. The samples are small, so their figures mean nothing."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ CODE_SUMMARY = {
 
 
 def check_code_folder(folder: Path) -> dict[str, Any]:
-    """Check that a run of the code agent has left all that it promises, and return its summary."""
+    """Check that a run of the code agent has left all promised files, and return its summary."""
     summary = read_summary(folder)
     assert summary.keys() == CODE_SUMMARY
     assert summary["drift_tokens"] == 0
@@ -41,7 +41,7 @@ def check_code_folder(folder: Path) -> dict[str, Any]:
     assert summary["leases"] >= summary["episodes"] + 2 * 256
     assert 1 <= summary["boxes"] <= summary["leases"]
     logged = [line for line in read_lines(folder / "metrics.jsonl") if "reward" in line]
-    assert [line["step"] for line in logged] == list(range(1, summary["steps"] + 1, 2))  # those with new episodes
+    assert [line["step"] for line in logged] == list(range(1, summary["steps"] + 1, 2))  # only steps with new episodes
     assert (folder / "reward.png").read_bytes().startswith(b"\x89PNG\r\n")
     episodes = [episode for _, episode in read_episodes(folder / "episodes.jsonl")]
     assert len(episodes) % 128 == 0
@@ -68,7 +68,7 @@ def test_the_code_agent_learns_and_leaves_no_container(image: str, tmp_path: Pat
     assert process.returncode == 0, printed
     assert containers_of(process.pid) == []
     summary = check_code_folder(tmp_path / "runs" / "code-agent-grpo-seed1")
-    # On a machine that stands still for seconds beside other tests a box may be given up; never more than a few.
+    # On a machine that stalls for seconds beside other tests, a few boxes may be lost.
     assert summary["failed_before"] + summary["failed_after"] <= 5, printed
     assert (summary["algorithm"], summary["seed"], summary["interrupted"]) == ("grpo", 1, False)
     assert summary["success_before"] < 0.5

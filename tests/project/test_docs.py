@@ -30,7 +30,7 @@ from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ALL_TEXTS = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("examples/*.py"))]
-HUB_MODEL = "Qwen/Qwen3-0.6B"  # stands for a tiny model here, found in the current folder before any hub
+HUB_MODEL = "Qwen/Qwen3-0.6B"  # a tiny model in the current folder, which is found before the hub's
 
 CONFIGS = [("grpo", GRPOConfig, TRLGRPOConfig), ("rloo", RLOOConfig, TRLRLOOConfig)]
 
@@ -47,7 +47,7 @@ def python_blocks(page: Path) -> list[tuple[int, str]]:
 
 
 def load(path: Path) -> ModuleType:
-    """A program as a module that is not run."""
+    """Import a program as a module without running it."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -57,7 +57,7 @@ def load(path: Path) -> ModuleType:
 
 
 def first_column(table: str) -> list[str]:
-    """The names in backticks that stand in the first cell of each row of a Markdown table."""
+    """The names in backticks in the first cell of each row of a Markdown table."""
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     return [name for cell in rows for name in re.findall(r"`([^`]+)`", cell)]
 
@@ -68,7 +68,7 @@ def table_under(page: Path, words: str) -> str:
 
 
 class StopAfterTwoSteps(TrainerCallback):
-    """The pages show honest numbers of steps; here two will do."""
+    """The pages show realistic numbers of steps; two are enough here."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -143,7 +143,7 @@ def test_the_example_of_tool_env_runs() -> None:
 # --- the tables ---------------------------------------------------------------------------------------------------
 
 
-def test_the_tables_of_options_are_the_codes() -> None:
+def test_the_tables_of_options_match_the_code() -> None:
     page = (ROOT / "docs" / "training.md").read_text()
     generate = load(ROOT / "docs" / "generate.py")
     assert page == generate.with_table(page), "run: python docs/generate.py"
@@ -152,7 +152,7 @@ def test_the_tables_of_options_are_the_codes() -> None:
     assert from_trl == generate.with_trl_names(from_trl), "run: python docs/generate.py"
 
 
-def test_the_table_of_stop_reasons_is_the_enum() -> None:
+def test_the_table_of_stop_reasons_matches_the_enum() -> None:
     def kind(reason: StopReason) -> str:
         return "termination" if reason.is_termination else "truncation" if reason.is_truncation else "failure"
 
@@ -219,7 +219,7 @@ def test_every_metric_is_documented(tmp_path: Path) -> None:
     assert fixed - logged == set()
 
 
-def test_the_errors_of_templates_are_worded_as_the_page_says() -> None:
+def test_the_page_quotes_the_errors_of_templates() -> None:
     table = table_under(ROOT / "docs" / "tokens.md", "## When a template is refused")
     said = [line.split("|")[1].strip().removeprefix("the ") for line in table.splitlines() if line.startswith("| ")]
     said = [each for each in said if each not in ("The error says", "---")]
@@ -228,7 +228,7 @@ def test_the_errors_of_templates_are_worded_as_the_page_says() -> None:
     assert [each for each in said if each not in source] == []
 
 
-# --- what is named ------------------------------------------------------------------------------------------------
+# --- names in the pages -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", ALL_TEXTS, ids=lambda page: page.name)
@@ -259,13 +259,13 @@ def test_every_file_that_is_named_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [*ALL_TEXTS, ROOT / "docs" / "generate.py"], ids=lambda page: page.name)
-def test_nothing_of_one_machine_is_named(page: Path) -> None:
+def test_no_path_or_address_of_one_machine_is_named(page: Path) -> None:
     # The dots keep this file itself free of what it looks for.
     places = r"(?<![\w.])/(?:work|root|home|tmp)/|pypi\.(?:org|python)|--index-url|--extra-index-url|localhost:\d"
     assert re.findall(places, page.read_text()) == []
 
 
-def test_the_picture_is_one() -> None:
+def test_the_reward_curve_is_a_png() -> None:
     picture = ROOT / "docs" / "reward.png"
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
     assert os.path.getsize(picture) > 10_000

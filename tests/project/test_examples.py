@@ -1,4 +1,4 @@
-"""The examples do what their first lines promise, as programs of their own."""
+"""The examples run as programs and do what their first lines promise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from .example_runs import ROOT, check_folder, command, read_summary, run
 
 
-def test_an_interrupt_leaves_a_checkpoint_and_the_summary_so_far(tmp_path: Path) -> None:
+def test_an_interrupt_leaves_a_checkpoint_and_a_partial_summary(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command("calculator.py", "--seed", "4", "--steps", "500"),
         cwd=tmp_path,
@@ -31,7 +31,7 @@ def test_an_interrupt_leaves_a_checkpoint_and_the_summary_so_far(tmp_path: Path)
                 printed.append(line)
                 if line.startswith("step 1/500"):
                     process.send_signal(signal.SIGINT)
-        except BaseException:  # pytest's time-out, say
+        except BaseException:  # for example pytest's time-out
             process.kill()
             raise
     assert process.returncode == 0, "".join(printed)

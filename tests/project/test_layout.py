@@ -101,7 +101,7 @@ def imports_of(path: Path, source: str) -> Iterator[Import]:
 
 
 def import_faults(path: Path, source: str) -> list[str]:
-    """What in this file breaks the layout rules, one sentence for each import."""
+    """Violations of the layout rules in this file, one sentence for each import."""
     package = path.relative_to(ROOT).parts[0]
     allowed = PACKAGES[: PACKAGES.index(package) + 1]
     faults = []
@@ -127,7 +127,7 @@ def room_of(parts: tuple[str, ...] | list[str]) -> str:
 
 
 def room_faults(path: Path, source: str) -> list[str]:
-    """Imports of this file that cross a wall between two rooms of its package where the table has no door."""
+    """Imports of this file from rooms of its package that the table does not allow."""
     parts = path.relative_to(ROOT).parts
     if len(parts) == 2 and path.name in FRONT_DOORS:
         return []
@@ -168,7 +168,7 @@ def test_every_source_file_is_in_a_package() -> None:
     assert [str(folder.relative_to(ROOT)) for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
-def test_the_version_is_told_without_loading_anything_else(tmp_path: Path) -> None:
+def test_the_version_is_read_without_loading_anything_else(tmp_path: Path) -> None:
     program = (
         "import sys, gymnast; print(gymnast.__version__, [name for name in sys.modules if name.startswith('gymnast.')])"
     )
@@ -176,7 +176,7 @@ def test_the_version_is_told_without_loading_anything_else(tmp_path: Path) -> No
     assert result.stdout.split(maxsplit=1) == [importlib.metadata.version("gymnast"), "[]\n"]
 
 
-def test_users_may_use_it_and_know_where_it_comes_from() -> None:
+def test_the_metadata_has_a_licence_authors_and_urls() -> None:
     project = load_pyproject()["project"]
     assert project["license"] == "Apache-2.0"
     assert "Apache License" in (ROOT / "LICENSE").read_text()
@@ -197,7 +197,7 @@ def test_every_extra_is_used() -> None:
     assert extras <= imported
 
 
-def test_what_is_installed_here_is_this_checkout() -> None:
+def test_the_installed_package_is_this_checkout() -> None:
     for package in PACKAGES:
         module = importlib.import_module(f"gymnast.{package}")
         assert Path(str(module.__file__)).resolve().parent == ROOT / package

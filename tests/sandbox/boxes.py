@@ -1,4 +1,4 @@
-"""What the tests of boxes share beside the fixtures of `conftest.py`: limits, and questions to the outside world."""
+"""Helpers of the tests of boxes: limits, containers of a process, waiting for a condition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMITS = Limits(memory="256m", workspace="64m", tmp="32m", pids=64, grace=0.3)
 
 
 async def eventually(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether a condition of the outside world becomes true in time."""
+    """Whether the condition becomes true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -41,7 +41,7 @@ async def usable(box: Executor) -> bool:
 
 
 async def daemon_of(box: Executor) -> int:
-    """Have the code start a process that belongs to nobody and ignores what can be ignored; returns its number."""
+    """Let the code start an orphan that ignores every signal that can be ignored; return its process id."""
     result = await box.python("""
 import os, signal, time
 read_end, write_end = os.pipe()

@@ -1,4 +1,4 @@
-"""What stands for an engine where the real one cannot be brought to misbehave: a server on a unix socket."""
+"""A fake engine that can misbehave: a server on a unix socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class CounterfeitEngine(socketserver.ThreadingMixIn, socketserver.UnixStreamServ
 
 
 class EngineAnswers(http.server.BaseHTTPRequestHandler):
-    """A subclass says what is answered to GET, POST and DELETE."""
+    """A subclass answers GET, POST and DELETE."""
 
     def answer(self, status: int, content: object = None) -> None:
         data = b"" if content is None else json.dumps(content).encode()

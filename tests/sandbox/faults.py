@@ -1,7 +1,7 @@
-"""The boxes that faults are tried on: one of each kind of executor for a module, and clean before each test.
+"""The boxes of the fault tests: one of each kind of executor for a module, clean before each test.
 
 A module takes the fixtures as its own: `kind, shared_box, box = faults.kind, faults.shared_box, faults.box`. Its tests
-run once for each kind; `docker_only` is for what only a container can survive.
+run once for each kind; `docker_only` marks tests that only a container can survive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def recipe(kind: str, **options: Any) -> Box:
 @pytest.fixture(scope="module", params=["docker", "local"])
 def kind(request: pytest.FixtureRequest) -> str:
     if request.param == "docker":
-        request.getfixturevalue("image")  # here, as it runs an event loop of its own
+        request.getfixturevalue("image")  # imported here because it runs its own event loop
     return request.param
 
 
@@ -51,7 +51,7 @@ async def box(shared_box: Box) -> Box:
 
 
 def owner_program(kind: str, body: str) -> list[str]:
-    """The command of a process of its own: the body of a coroutine in which `make()` makes an executor."""
+    """The command that runs the body of a coroutine in a new process; `make()` makes an executor in it."""
     name, limits = type(recipe(kind)).__name__, recipe(kind).limits
     lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
     program = f"""
@@ -66,7 +66,7 @@ asyncio.run(main())
 
 
 async def run_alone(kind: str, body: str) -> Any:
-    """Run that program to its end; returns what it prints, which is JSON."""
+    """Run that program to its end; return its output, which is JSON."""
     process = await asyncio.create_subprocess_exec(*owner_program(kind, body), stdout=asyncio.subprocess.PIPE)
     try:
         said, _ = await asyncio.wait_for(process.communicate(), 120)

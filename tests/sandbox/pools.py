@@ -25,7 +25,7 @@ def inner(box: Executor) -> Executor:
 
 
 async def at_rest(pool: ExecutorPool, boxes: int | None = None) -> bool:
-    """Wait until every box is idle, and there are so many of them."""
+    """Wait until every box is idle and their number is `boxes`."""
     return await eventually(
         lambda: pool.statistics.boxes == pool.statistics.idle and boxes in (None, pool.statistics.idle), 15
     )

@@ -70,7 +70,7 @@ async def test_scripted_by_hand(check: Check) -> None:
     await check(lambda: ScriptedExecutor([]))
 
 
-def test_every_check_says_what_must_hold() -> None:
+def test_every_check_has_a_sentence() -> None:
     assert len(BY_NAME) == len(CHECKS) > 80
     for check in CHECKS:
         assert check.sentence.endswith("."), check.name
@@ -81,7 +81,7 @@ def test_every_check_says_what_must_hold() -> None:
 
 
 class Changed(LocalExecutor):
-    """Answers as it should, but for what `change` makes of it."""
+    """Answers correctly, except for the change that `change` makes."""
 
     async def python(self, code: str, *, timeout: float = 30.0) -> ExecutionResult:
         return self.change(await super().python(code, timeout=timeout))
@@ -287,7 +287,7 @@ async def test_the_report_of_an_executor_that_keeps_the_contract() -> None:
 
 
 class Minimal(Executor):
-    """The nine methods that an executor must have, and none of those with a default."""
+    """Only the nine methods that an executor must have, without those that have a default."""
 
     def __init__(self) -> None:
         self.inner = ScriptedExecutor([ExecutionResult(status=Status.OK, exit_code=0)] * 9)

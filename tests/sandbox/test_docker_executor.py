@@ -1,4 +1,4 @@
-"""DockerExecutor: what is its own beside the contract and the faults: options, limits, reset, life."""
+"""DockerExecutor beyond the contract and the faults: options, limits, reset, lifetime."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_bash_takes_aliases_and_here_documents(box: DockerExecutor) -> Non
 
 async def test_jobs_of_earlier_calls_survive_a_timeout_and_those_of_the_call_do_not(box: DockerExecutor) -> None:
     await box.bash("sleep 301 & true")
-    await box.bash("true")  # a tick of the kernel's clock lies between
+    await box.bash("true")  # wait for a tick of the kernel's clock
     await box.python("import time; time.sleep(0.03)")
     await box.python("import subprocess, time; subprocess.Popen(['sleep', '302'])\nwhile True: pass", timeout=0.3)
     assert (await box.bash("pgrep -r S -a sleep | cut -d' ' -f2-")).stdout == "sleep 301\n"
@@ -62,7 +62,7 @@ async def test_files_and_environment_are_there_again_after_a_reset(image: str) -
         assert (await box.python("import os; os.environ['KEY']")).value == "'value'"
 
 
-async def test_a_reset_is_in_place_but_where_the_root_can_be_written(image: str) -> None:
+async def test_a_reset_is_in_place_unless_the_root_is_writable(image: str) -> None:
     for read_only in (True, False):
         async with DockerExecutor(limits=LIMITS, read_only=read_only) as box:
             old = box._launched
@@ -71,19 +71,19 @@ async def test_a_reset_is_in_place_but_where_the_root_can_be_written(image: str)
             assert await usable(box)
 
 
-async def test_a_module_that_prints_can_be_there_from_the_start(image: str) -> None:
+async def test_a_module_that_prints_can_be_preloaded(image: str) -> None:
     async with DockerExecutor(limits=LIMITS, preload=["this"]) as box:
         result = await box.python("import this, sys; print('x'); 'this' in sys.modules")
         assert (result.stdout, result.value) == ("x\n", "True")
 
 
 async def test_a_preloaded_module_sees_the_environment_of_the_code(image: str) -> None:
-    """Numerical libraries start their threads, and others choose their folders, when they are imported."""
+    """Some libraries start threads or choose folders when they are imported."""
     async with DockerExecutor(limits=LIMITS, preload=["pydoc"], env={"PYTHONDOCS": "set"}) as box:
         assert (await box.python("import pydoc; pydoc.Doc.PYTHONDOCS")).value == "'set'"
 
 
-async def test_modules_can_be_there_from_the_start(image: str) -> None:
+async def test_modules_can_be_preloaded(image: str) -> None:
     async with DockerExecutor(limits=LIMITS, preload=["decimal"]) as box:
         for _ in range(2):
             assert (await box.python("import sys; 'decimal' in sys.modules")).value == "True"
@@ -123,7 +123,7 @@ def test_limits_are_checked(limits: dict[str, float], message: str) -> None:
         ({"pull": "sometimes"}, ValueError, "pull must be 'never', 'missing' or 'always', got 'sometimes'"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, Any], kind: type[Exception], message: str) -> None:
+def test_impossible_options(options: dict[str, Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         DockerExecutor(**options)
 
@@ -154,7 +154,7 @@ async def test_eight_boxes_at_once(image: str, engine: Engine) -> None:
     assert await asyncio.gather(*(use(number) for number in range(8))) == ["False"] * 8
 
 
-# Its processes are as unlikely to be killed as the supervisor, and what takes the memory belongs to none of them.
+# Its processes are as unlikely to be killed as the supervisor, and the memory belongs to no process.
 USE_UP_MEMORY = """
 import os
 open("/proc/self/oom_score_adj", "w").write("0")
@@ -169,7 +169,7 @@ for _ in 1 2 3; do (exec python3 use_up.py) & done; wait; exec python3 use_up.py
 
 
 @pytest.mark.usefixtures("nothing_left")
-async def test_code_that_costs_the_box_its_memory_gets_a_result(image: str) -> None:
+async def test_code_that_uses_up_the_memory_of_the_box_gets_a_result(image: str) -> None:
     async with DockerExecutor(limits=LIMITS) as box:
         await box.write_file("use_up.py", USE_UP_MEMORY)
         result = await box.bash(COST_THE_BOX, timeout=30)

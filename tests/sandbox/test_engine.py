@@ -22,15 +22,15 @@ from .counterfeit import CounterfeitEngine, EngineAnswers
 
 
 class Counterfeit(CounterfeitEngine):
-    """Answers what is asked before a container is made; an image is there once it was fetched."""
+    """Answers the requests that precede a container. An image exists once it was fetched."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), Answers)
         self.fetched: list[str] = []
-        self.asked = threading.Event()  # for its version, which is the first thing that is asked
+        self.asked = threading.Event()  # for its version, which is the first request
         self.may_answer = threading.Event()
         self.may_answer.set()
-        self.stall = ""  # where the answer to a pull stops: "before" its beginning, or "within" it
+        self.stall = ""  # where the answer to a pull stops: "before" its beginning or "within" it
         self.pulls, self.hung_up = threading.Event(), threading.Event()
         self.may_go_on = threading.Event()
 
@@ -59,7 +59,7 @@ class Answers(EngineAnswers):
             self.end_headers()
             with contextlib.suppress(OSError):  # the caller may hang up before the first line
                 self.wfile.write(b'14\r\n{"status": "begun"}\r\n')
-                self.rfile.read(1)  # nothing but the end comes
+                self.rfile.read(1)  # blocks until the caller hangs up
             self.engine.hung_up.set()
         if self.engine.stall:
             self.engine.may_go_on.wait(30)
@@ -71,7 +71,7 @@ class Answers(EngineAnswers):
 
 @pytest.fixture
 def counterfeit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counterfeit]:
-    """A process of our own that DOCKER_HOST points to."""
+    """A fake engine; DOCKER_HOST points to it."""
     with Counterfeit(tmp_path / "engine.sock") as server:
         monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/engine.sock")
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -108,7 +108,7 @@ async def test_an_open_that_is_cancelled_takes_nothing_from_the_next(counterfeit
         _ = engine.client
 
 
-async def test_one_connection_for_all_who_open_it_until_the_last_has_closed_it(counterfeit: Counterfeit) -> None:
+async def test_all_users_share_one_connection_until_the_last_one_closes_it(counterfeit: Counterfeit) -> None:
     engine = Engine()
     await asyncio.gather(engine.open(), engine.open())
     client = engine.client
@@ -119,7 +119,7 @@ async def test_one_connection_for_all_who_open_it_until_the_last_has_closed_it(c
         assert engine.client is not client
 
 
-async def test_one_who_is_cancelled_while_it_opens_does_not_stop_the_others(counterfeit: Counterfeit) -> None:
+async def test_cancelling_one_open_does_not_stop_the_others(counterfeit: Counterfeit) -> None:
     counterfeit.may_answer.clear()
     engine = Engine()
     first, second = asyncio.create_task(engine.open()), asyncio.create_task(engine.open())
@@ -136,7 +136,7 @@ async def test_one_who_is_cancelled_while_it_opens_does_not_stop_the_others(coun
 
 
 async def use_side_by_side(engine: Engine) -> None:
-    """Open the engine, and wait for one another in it, which binds what one waits with to the event loop."""
+    """Open the engine twice at once, which binds its locks to the event loop."""
     await engine.open()
     await asyncio.gather(*(engine.image("any", "missing") for _ in range(3)))
 
@@ -152,7 +152,7 @@ def test_an_engine_that_an_earlier_event_loop_left_open_says_so(counterfeit: Cou
     async def next_loop() -> None:
         with pytest.raises(EngineLoopError, match="opened in another event loop and is still open there"):
             await engine.open()
-        await engine.close()  # as whoever is left may do
+        await engine.close()  # as a remaining user may do
         await use_side_by_side(engine)
         await engine.close()
 

@@ -45,7 +45,7 @@ class Removals(EngineAnswers):
             Removals.there = False
             self.answer(200, {"StatusCode": 0})
         else:
-            time.sleep(0.3)  # longer than anybody waits
+            time.sleep(0.3)  # longer than the client waits
             self.answer(200, {"StatusCode": 0})
 
     def do_DELETE(self) -> None:
@@ -84,12 +84,12 @@ async def test_a_container_that_ends_is_left_to_the_engine_and_one_that_does_not
 ) -> None:
     removals.ends = ends
     async with Engine() as engine:
-        for _ in range(2):  # nothing is there any more the second time
+        for _ in range(2):  # the second time the container is gone
             await asyncio.wrap_future(engine.session.remove("one"))
     assert removals.requests == requests
 
 
-async def test_one_that_is_never_removed_is_named_and_tried_again_at_the_end(
+async def test_a_container_that_is_never_removed_is_named_and_tried_again_at_the_end(
     removals: type[Removals], caplog: pytest.LogCaptureFixture
 ) -> None:
     removals.ends = "never"

@@ -1,4 +1,4 @@
-"""What users pass to executors: a mistake is named where it is made, and no option does nothing in silence."""
+"""Arguments of executors: a mistake is reported where it is made, and no option is silently ignored."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ MAKERS: dict[str, Callable[..., Any]] = {"docker": DockerExecutor, "local": Loca
         ({"start_timeout": 0}, ValueError, "start_timeout must be a positive number"),
     ],
 )
-def test_what_cannot_be(make: Callable[..., Any], options: dict[str, Any], kind: type[Exception], message: str) -> None:
+def test_impossible_arguments(
+    make: Callable[..., Any], options: dict[str, Any], kind: type[Exception], message: str
+) -> None:
     with pytest.raises(kind, match=message):
         make(**options)
 
@@ -72,7 +74,7 @@ def test_what_cannot_be(make: Callable[..., Any], options: dict[str, Any], kind:
         ({"a": "x", "a/../b": "y"}, ValueError, r"files\['a'\] is a file, so files\['a/\.\./b'\]"),
     ],
 )
-def test_files_that_cannot_be(make: str, files: dict[Any, Any], kind: type[Exception], message: str) -> None:
+def test_impossible_files(make: str, files: dict[Any, Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         MAKERS[make](files=files, limits=Limits(max_file=10, max_code=10))
 
@@ -102,7 +104,7 @@ async def test_files_that_fill_the_workspace(make: str, image: str) -> None:
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_files_that_can_be(make: str) -> None:
+def test_possible_files(make: str) -> None:
     files = {"..a": "x", "a/../b": bytearray(b"x"), "./c": memoryview(b"x")}
     assert MAKERS[make](files=files).files == dict.fromkeys(files, b"x")
 
@@ -121,7 +123,7 @@ def test_boxes_of_two_engines_are_not_interchangeable() -> None:
     assert DockerExecutor().key == DockerExecutor().clone().key != DockerExecutor(engine=first).key
 
 
-def test_a_dockerfile_is_no_image_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dockerfile_is_not_an_image_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     by_path, by_name = DockerExecutor(image=Path("python")), DockerExecutor(image="python")
     assert by_path.key != by_name.key
@@ -131,7 +133,7 @@ def test_a_dockerfile_is_no_image_of_the_same_name(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("options", [{}, {"image": Path("folder")}])
-def test_what_has_no_registry_is_not_always_fetched(options: dict[str, Any]) -> None:
+def test_pull_always_is_refused_for_images_without_a_registry(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"pull='always' fetches an image from its registry, and .* on this machine"):
         DockerExecutor(pull="always", **options)
     assert DockerExecutor(image="python:3.12-slim", pull="always").pull == "always"
@@ -142,7 +144,7 @@ def test_a_recording_has_its_own_limits() -> None:
         ScriptedExecutor(Recording(), limits=Limits())
 
 
-def test_limits_that_no_script_can_hold_are_named_once() -> None:
+def test_limits_without_effect_on_a_script_are_named_once() -> None:
     with pytest.warns(UserWarning, match="ignores them: memory, max_output"):
         box = scripted(limits=Limits(memory="640m", max_output="2k", max_file="8m"))
     with warnings.catch_warnings():
@@ -153,7 +155,7 @@ def test_limits_that_no_script_can_hold_are_named_once() -> None:
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("wrong", [{"memory": "256m"}, "256m", {}])
-def test_limits_are_limits(make: str, wrong: Any) -> None:
+def test_limits_must_be_a_limits_object(make: str, wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"limits must be a Limits, .* got (dict|str): "):
         MAKERS[make](limits=wrong)
 
@@ -165,7 +167,7 @@ AMOUNTS = ("cpus", "grace", "idle", "lifetime")
 
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("wrong", [None, True, 5e8, 64.0, b"64m", [64], np.float64(64), np.True_])
-def test_what_is_no_size(name: str, wrong: Any) -> None:
+def test_values_that_are_not_sizes(name: str, wrong: Any) -> None:
     kind = type(wrong).__name__
     with pytest.raises(TypeError, match=rf"Limits\.{name}: a size is a whole number of bytes, or text .* got {kind}: "):
         Limits(**{name: wrong})
@@ -173,7 +175,7 @@ def test_what_is_no_size(name: str, wrong: Any) -> None:
 
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("wrong", [None, True, "128", "1k", 100.5, 128.0, np.float32(128)])
-def test_what_is_no_whole_number(name: str, wrong: Any) -> None:
+def test_values_that_are_not_whole_numbers(name: str, wrong: Any) -> None:
     kind = type(wrong).__name__
     with pytest.raises(TypeError, match=rf"Limits\.{name} must be a whole number, got {kind}: "):
         Limits(**{name: wrong})
@@ -181,7 +183,7 @@ def test_what_is_no_whole_number(name: str, wrong: Any) -> None:
 
 @pytest.mark.parametrize("name", AMOUNTS)
 @pytest.mark.parametrize("wrong", [None, True, "1", "10m", 1j, [1.0], np.True_])
-def test_what_is_no_amount(name: str, wrong: Any) -> None:
+def test_values_that_are_not_amounts(name: str, wrong: Any) -> None:
     unit = "cores" if name == "cpus" else "seconds"
     with pytest.raises(TypeError, match=rf"Limits\.{name} must be a number of {unit}, got {type(wrong).__name__}: "):
         Limits(**{name: wrong})
@@ -202,12 +204,12 @@ def test_limits_are_positive_and_finite(name: str, wrong: Any) -> None:
 
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("wrong", ["", "m", "1x", "1.5g", "-1m", "512 mb"])
-def test_text_that_is_no_size(name: str, wrong: str) -> None:
+def test_text_that_is_not_a_size(name: str, wrong: str) -> None:
     with pytest.raises(ValueError, match=rf"Limits\.{name}: a size is a number of bytes, or text .* got {wrong!r}"):
         Limits(**{name: wrong})  # type: ignore[arg-type]
 
 
-def test_a_share_of_a_core_that_an_engine_would_take_for_no_limit() -> None:
+def test_a_share_of_a_core_too_small_to_be_a_limit() -> None:
     with pytest.raises(ValueError, match=r"Limits\.cpus must be at least 0\.01, .* got 1e-06"):
         Limits(cpus=1e-6)
     assert Limits(cpus=0.01).cpus == 0.01

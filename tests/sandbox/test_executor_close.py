@@ -1,4 +1,4 @@
-"""Closing an executor while it is doing something else, at any moment: nothing is left, and nobody hangs."""
+"""Closing an executor at any moment, while it does something else: nothing is left behind, and no call hangs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_closed_while_it_is_reset(executor: Executor, milliseconds: int) -
 
 
 async def test_closed_in_a_call_it_is_gone_before_the_close_returns(engine: Engine) -> None:
-    """The call, which fails, gives up the box too; the engine stays open."""
+    """The call fails and gives up the box, too; the engine stays open."""
     box = DockerExecutor(limits=LIMITS, engine=engine)
     await box.start()
     running = asyncio.ensure_future(box.python("while True: pass", timeout=60))
@@ -80,7 +80,7 @@ def test_closed_from_another_event_loop_while_its_own_stands_still() -> None:
     loop.run_until_complete(start())
     processes = [box._process for box in boxes]
     asyncio.run(close())
-    # They have ended by themselves, as their connections did, and were not killed after ten seconds of waiting.
+    # They ended by themselves when their connections did; they were not killed after a wait of ten seconds.
     assert [process.popen.returncode for process in processes if process is not None] == [0, 0, 0]
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
@@ -98,7 +98,7 @@ async def test_the_end_of_a_box_is_seen_while_a_request_to_it_is_still_being_wri
         assert connection.lost == "it has ended"
 
 
-async def test_a_box_that_has_died_says_so_before_anything_is_asked_of_it() -> None:
+async def test_a_box_that_has_died_says_so_before_the_next_call() -> None:
     async with LocalExecutor() as box:
         assert box._process is not None
         assert box.retire_reason is None
@@ -112,7 +112,7 @@ async def test_a_box_that_has_died_says_so_before_anything_is_asked_of_it() -> N
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_cancellation_goes_on_when_what_had_to_be_finished_has_ended(fails: bool) -> None:
+async def test_a_cancellation_continues_after_the_shielded_work(fails: bool) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:

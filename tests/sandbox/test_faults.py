@@ -1,7 +1,7 @@
 """Every fault has a test: a mark on one of ours, a check of the conformance suite, or a test of the pool or CodeEnv.
 
-The faults are numbered, and each has a result that must come of it; the marks `@pytest.mark.fault(number)` say which
-tests show that it does.
+The faults are numbered, and each must have a certain result. `@pytest.mark.fault(number)` marks the tests that show
+it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FAULTS = {
     50: "no reward for a broken sandbox",
 }  # fmt: skip
 
-# Tested for every executor, others' included.
+# Tested for every executor, including those of users.
 IN_CONFORMANCE = {
     1: ["python_is_interrupted_at_its_timeout", "bash_is_interrupted_at_its_timeout"],
     2: ["python_is_killed_where_it_ignores_interruption", "bash_is_killed_where_it_ignores_interruption"],
@@ -47,7 +47,7 @@ IN_CONFORMANCE = {
     46: ["bash_leaves_background_jobs"],
 }
 
-# Beside what they are about: the pool, and the environment that grades.
+# Tests in other files: of the pool, and of the environment that grades.
 ELSEWHERE = {
     12: ["test_sandbox_local.py::test_many_processes_are_cleared"],
     21: ["test_sandbox_protocol.py::test_a_huge_length_is_refused_at_once_and_nothing_is_allocated"],

@@ -1,4 +1,4 @@
-"""Code that attacks the channel of its results: what is no answer to the request is tampering, and costs no memory."""
+"""Code that attacks the channel of its results: all but an answer to the request is tampering and costs no memory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_tampering_with_the_channel_is_reported(box: Box, attack: str) -> 
 
 
 async def peak_of_supervisor(box: Box) -> int:
-    """The most bytes that the supervisor ever held, which any process may read."""
+    """The peak memory of the supervisor in bytes, which any process may read."""
     code = (
         "import os; [line for line in open(f'/proc/{os.getppid()}/status') if line.startswith('VmHWM')][0].split()[1]"
     )
@@ -74,8 +74,8 @@ async def peak_of_supervisor(box: Box) -> int:
 
 
 @pytest.mark.fault(20)
-async def test_an_answer_without_a_question_is_tampering(box: Box) -> None:
-    """A thread that answers between two calls, before the next nonce is known, is found out at the next call."""
+async def test_an_answer_without_a_request_is_tampering(box: Box) -> None:
+    """A thread that answers between two calls, before the next nonce is known, is detected at the next call."""
     code = "import os, threading, time\ndef late():\n    time.sleep(0.3)\n    os.write(63, b'x' * 100)\n"
     assert (await box.python(f"{code}threading.Thread(target=late).start()")).ok
     result = await box.bash("sleep 0.6; echo slept", timeout=20)
@@ -85,8 +85,8 @@ async def test_an_answer_without_a_question_is_tampering(box: Box) -> None:
 
 
 @pytest.mark.fault(20)
-async def test_whatever_call_comes_next_tells_of_tampering(box: Box) -> None:
-    """So the pool's sign of life finds out what was sent while nothing ran."""
+async def test_any_next_call_reports_tampering(box: Box) -> None:
+    """So the pool's check for life detects data that was sent while no call ran."""
     code = "import os, time\nif os.fork() == 0:\n    time.sleep(0.3); os.write(63, b'x' * 100); os._exit(0)"
     assert (await box.python(code)).ok
     await asyncio.sleep(0.8)
@@ -112,7 +112,7 @@ def answer(failed=False, value=False, code=0, dropped=0, head=0, tail=0, error=0
     ["dropped=2**63", "head=2**32 - 1", "tail=2**32 - 1", "error=2**32 - 1", "head=600_000, tail=600_000"],
 )
 async def test_an_answer_with_the_right_nonce_announces_no_more_than_the_limit(box: Box, changes: str) -> None:
-    """Code can find the nonce in its own memory, and then answer for itself, but not whatever it likes."""
+    """Code can find the nonce in its own memory and forge its own answer, but only within the limits."""
     before = await peak_of_supervisor(box)
     result = await box.python(f"{FIND_NONCE}os.write(63, answer({changes})); time.sleep(60)", timeout=50)
     assert (result.status, result.state_lost) == (Status.PROTOCOL, True)
@@ -122,14 +122,14 @@ async def test_an_answer_with_the_right_nonce_announces_no_more_than_the_limit(b
 
 
 @pytest.mark.fault(20)
-async def test_an_answer_that_announces_what_does_not_come_has_only_hung_itself(box: Box) -> None:
+async def test_an_answer_that_never_arrives_hangs_only_its_own_call(box: Box) -> None:
     result = await box.python(f"{FIND_NONCE}os.write(63, answer(error=10)); time.sleep(60)", timeout=1)
     assert (result.status, result.state_lost) == (Status.TIMEOUT, True)
     assert await usable(box)
 
 
 @pytest.mark.fault(20)
-async def test_a_forged_answer_says_what_it_likes_of_its_own_cell_alone(box: Box) -> None:
+async def test_a_forged_answer_affects_only_its_own_cell(box: Box) -> None:
     forged = f"{FIND_NONCE}os.write(63, answer(failed=2, code=255, dropped=7, error=4) + b'mine'); time.sleep(60)"
     result = await box.python(forged, timeout=50)
     assert (result.status, result.exit_code, result.stderr, result.dropped_bytes) == (Status.ERROR, 255, "mine", 7)
@@ -143,7 +143,7 @@ async def test_two_answers_at_once_are_tampering(box: Box) -> None:
 
 
 @pytest.mark.fault(20)
-async def test_a_second_answer_is_not_taken_for_that_of_the_next_call(box: Box) -> None:
+async def test_a_second_answer_is_not_the_answer_of_the_next_call(box: Box) -> None:
     two = "os.write(63, answer()); time.sleep(0.3); os.write(63, answer(code=7, failed=True))"
     first = await box.python(f"{FIND_NONCE}{two}", timeout=50)
     assert (first.status, first.state_lost) == (Status.OK, False)
@@ -154,12 +154,12 @@ async def test_a_second_answer_is_not_taken_for_that_of_the_next_call(box: Box) 
     assert await usable(box)
     assert box._box is not None
     await box._box.reset()
-    assert box.retire_reason == ("protocol", "")  # whoever asks, and however often
+    assert box.retire_reason == ("protocol", "")  # whichever call comes next, and however many
 
 
 # --- the shell's ------------------------------------------------------------------------------------------------
 
-# The copies that `eval` keeps of the two ends of the channel, found by what they are: pipes from descriptor 10 on.
+# The copies of the two ends of the channel that `eval` keeps: pipes from descriptor 10 on.
 FIND_CHANNEL = """
 for fd in /proc/$$/fd/*; do
   fd=${fd##*/}
@@ -195,12 +195,12 @@ async def test_no_answer_of_a_shell_breaks_the_supervisor(box: Box, answer: str)
 
 @pytest.mark.fault(20)
 async def test_a_shell_that_forges_its_status_runs_into_the_timeout_of_the_next_call(box: Box) -> None:
-    """The forged status is believed; a shell that does not take the next command is killed and replaced."""
+    """The forged status is accepted. A shell that does not take the next command is killed and replaced."""
     imitated = await box.bash(f"{FIND_CHANNEL}printf '%s 0 /tmp\\0' $nonce >&$out; sleep 1000", timeout=50)
     assert imitated.status is Status.OK
     result = await box.bash("echo next", timeout=0.2)
     assert (result.status, result.state_lost) == (Status.TIMEOUT, True)
     assert box.retire_reason is not None
-    assert box.retire_reason.category in ("hard kill", "protocol")  # the second if SIGINT brought it to a second answer
+    assert box.retire_reason.category in ("hard kill", "protocol")  # the second if SIGINT made it answer twice
     assert (await box.bash("echo next")).stdout == "next\n"
     assert await usable(box)

@@ -1,4 +1,4 @@
-"""Code that loops, blocks, crashes, exits, or is no code at all: the result says so, and the next call works."""
+"""Code that loops, blocks, crashes, exits, or is not code at all: the result says so, and the next call works."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .faults import Box
 
 kind, shared_box, box = faults.kind, faults.shared_box, faults.box
 
-NOISE = 5.0  # seconds that a busy machine may add to what must end at once
+NOISE = 5.0  # seconds that a busy machine may add to a call that must end at once
 
 IGNORE = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 
@@ -60,7 +60,7 @@ async def test_an_endless_loop_is_interrupted_and_the_state_kept(box: Box, sessi
         pytest.param("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", marks=pytest.mark.fault(3)),
     ],
 )
-async def test_python_that_does_not_give_way_is_killed(box: Box, code: str) -> None:
+async def test_python_that_ignores_interruption_is_killed(box: Box, code: str) -> None:
     await box.bash("shell_state=1")
     result = await box.python(f"print('partial')\n{code}", timeout=0.4)
     assert (result.status, result.exit_code, result.state_lost) == (Status.TIMEOUT, None, True)
@@ -81,7 +81,7 @@ async def test_python_that_does_not_give_way_is_killed(box: Box, code: str) -> N
         pytest.param("kill -STOP $$", marks=pytest.mark.fault(3)),
     ],
 )
-async def test_a_shell_that_does_not_give_way_is_killed(box: Box, command: str) -> None:
+async def test_a_shell_that_ignores_interruption_is_killed(box: Box, command: str) -> None:
     await box.python("python_state = 1")
     await box.bash("cd /tmp; lost=1")
     result = await box.bash(command, timeout=0.4)
@@ -127,8 +127,8 @@ exec(sys.argv[3])  # the interpreter is started with -u -c PROGRAM
 async def test_deadlines_do_not_depend_on_the_wall_clock(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The clock jumps by days with every look, for the host and, where we can have it so, for the supervisor."""
-    grace, minute = 10.0, 60.0  # enough for a busy machine, and no time for such a clock
+    """The wall clock jumps by days at every reading, for the host and, where possible, for the supervisor."""
+    grace, minute = 10.0, 60.0  # enough for a busy machine, and nothing beside the jumps of this clock
     limits = dataclasses.replace(faults.recipe(kind).limits, grace=grace)
     days = itertools.cycle((1, -2, 40))
     monkeypatch.setattr(time, "time", lambda: 1e9 + next(days) * 86400.0)
@@ -168,7 +168,7 @@ CRASHES = [
 
 
 @pytest.mark.parametrize(("code", "status", "exit_code"), CRASHES)
-async def test_a_crash_is_reported_at_once_and_the_session_begun_again(
+async def test_a_crash_is_reported_at_once_and_the_session_restarts(
     box: Box, code: str, status: Status, exit_code: int
 ) -> None:
     result = await box.python(f"print('partial')\n{code}", timeout=60)
@@ -198,7 +198,7 @@ async def test_all_descriptors_closed(box: Box) -> None:
         ("exec true", Status.EXITED, 0),
     ],
 )
-async def test_a_shell_that_ends_is_begun_again(box: Box, command: str, status: Status, exit_code: int) -> None:
+async def test_a_shell_that_ends_is_restarted(box: Box, command: str, status: Status, exit_code: int) -> None:
     await box.bash("cd /tmp; kept=1")
     result = await box.bash(f"echo before; {command}", timeout=60)
     assert (result.status, result.exit_code, result.state_lost) == (status, exit_code, True)
@@ -209,7 +209,7 @@ async def test_a_shell_that_ends_is_begun_again(box: Box, command: str, status: 
 
 @pytest.mark.fault(45)
 async def test_a_shell_without_output_goes_on(box: Box) -> None:
-    """Its output is lost by its own will; its status is not, and standard error is still there."""
+    """It closed its own output; its status and standard error still arrive."""
     await box.bash("kept=1")
     result = await box.bash("echo before; exec >/dev/null; echo lost; (exit 7)", timeout=60)
     assert (result.status, result.exit_code, result.stdout) == (Status.ERROR, 7, "before\n")
@@ -306,7 +306,7 @@ async def test_a_background_job_does_not_hold_the_call(box: Box, session: Litera
 
 
 @pytest.mark.parametrize("code", ["import sys; sys.exit(0)", "raise SystemExit", "import sys; sys.exit(256)"])
-async def test_an_exit_that_a_process_would_call_success_is_one(box: Box, code: str) -> None:
+async def test_an_exit_with_status_0_is_a_success(box: Box, code: str) -> None:
     result = await box.python(code)
     assert (result.status, result.exit_code, result.state_lost) == (Status.OK, 0, False)
 

@@ -1,4 +1,4 @@
-"""Engines that are absent, stalled or not ours to use, and images that are missing or unfit: one clear error each."""
+"""Engines that are absent, stalled or forbidden, and images that are missing or unfit: one clear error each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # --- an engine that stalls --------------------------------------------------------------------------------------
 
-# The engine behind a process of our own, which is stopped: everything else on this machine may need the engine itself.
+# A process of ours passes everything on to the engine. We stop that process, because others may need the engine.
 RELAY = """
 import asyncio, contextlib, sys
 async def pump(source, sink):
@@ -61,7 +61,7 @@ asyncio.run(main())
 
 @pytest.fixture
 async def engine_process(image: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asyncio.subprocess.Process]:
-    """What stands for the engine in this test: its process may be stopped."""
+    """The process between this test and the engine. It may be stopped."""
     engine = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/engine.sock"
@@ -113,7 +113,7 @@ async def test_a_stalled_engine_holds_no_call(
 
 @pytest.mark.fault(39)
 @pytest.mark.usefixtures("nothing_left")
-async def test_an_image_that_is_not_there(image: str) -> None:
+async def test_a_missing_image(image: str) -> None:
     started = time.monotonic()
     with pytest.raises(ImageError, match="has no image 'gymnast-missing'"):
         await DockerExecutor(image="gymnast-missing", pull="never").start()
@@ -208,7 +208,7 @@ async def test_without_an_engine_the_tests_are_skipped_and_in_ci_they_fail(requi
 
 
 @pytest.mark.usefixtures("nothing_left")
-async def test_a_runtime_that_is_not_there(image: str) -> None:
+async def test_a_missing_runtime(image: str) -> None:
     with pytest.raises(EngineError, match="nonsense"):
         await DockerExecutor(runtime="nonsense").start()
 

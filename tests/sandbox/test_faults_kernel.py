@@ -1,4 +1,4 @@
-"""What the kernel shares: among boxes by user id, and among the leases of one box by files, ports and open files."""
+"""Kernel resources that boxes share through a user id, and that the leases of one box share: files, ports, sockets."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ import ctypes, fcntl, os
 ctypes.CDLL(None).inotify_init() >= 0, fcntl.fcntl(os.pipe()[1], 1032)  # F_GETPIPE_SZ"""
 
 
-async def test_a_box_does_not_use_up_what_the_kernel_gives_to_each_user(image: str, engine: Engine) -> None:
+async def test_a_box_does_not_use_up_the_kernel_limits_of_a_user(image: str, engine: Engine) -> None:
     """Inotify instances and the pages of pipes are counted for a user id, in all containers together."""
     async with DockerExecutor(limits=LIMITS, engine=engine) as one, DockerExecutor(limits=LIMITS, engine=engine) as two:
         used = await one.python(USE_UP, timeout=20)
         assert used.value is not None, used.stderr
-        assert ast.literal_eval(used.value)[1] < 1 << 16  # its own pipes have become small
+        assert ast.literal_eval(used.value)[1] < 1 << 16  # only its own pipes have become small
         assert (await two.python(ASK)).value == str((True, 1 << 16))
 
 
-async def test_live_boxes_have_different_users_and_none_of_the_hosts(image: str, engine: Engine) -> None:
+async def test_live_boxes_have_different_users_that_the_host_does_not_use(image: str, engine: Engine) -> None:
     async with DockerExecutor(limits=LIMITS, engine=engine) as one, DockerExecutor(limits=LIMITS, engine=engine) as two:
         users = [int((await box.bash("id -u; exit 0")).stdout) for box in (one, two)]
         assert users[0] != users[1]
@@ -82,7 +82,7 @@ async def test_standard_input_carries_nothing_to_the_next_lease(box: Box, sessio
     if session == "python":
         assert (await box.python(LOOK_AT_INPUT)).value != "(0, 0, False)"
     else:
-        assert (await box.python(LOOK_AT_INPUT)).value == "(0, 0, False)"  # the other session's input is another one
+        assert (await box.python(LOOK_AT_INPUT)).value == "(0, 0, False)"  # the other session has a different input
     await box.reset()
     assert (await box.python(LOOK_AT_INPUT)).value == "(0, 0, False)"
 
@@ -109,7 +109,7 @@ async def test_the_times_of_folders_do_not_cross_a_reset(box: Box) -> None:
 
 @docker_only
 async def test_ports_do_not_cross_a_reset(box: Box) -> None:
-    """A port whose server closed a connection first would be in use for another minute."""
+    """If a server closes a connection first, its port stays in use for another minute."""
     serve = """
 import socket
 server = socket.socket()
@@ -178,7 +178,7 @@ async def test_output_written_in_packets_comes_with_its_own_call(box: Box) -> No
 
 @pytest.mark.fault(23)
 async def test_the_smallest_box_survives_as_many_files_as_it_may_have(image: str) -> None:
-    """Names take memory as well as contents do."""
+    """Names take memory, just as contents do."""
     limits = Limits(memory="64m", workspace="16m", tmp="8m", shm="8m", grace=0.3)
     code = """
 import os
@@ -203,7 +203,7 @@ except OSError as error: print(error.errno)"""
 async def test_a_small_box_takes_and_gives_files_of_the_largest_size(
     image: str, memory: str, workspace: str, size: int
 ) -> None:
-    """In pieces, as it has no memory for a copy; and the sessions of the agent go on."""
+    """Files move in pieces, because there is no memory for a copy. The sessions of the agent go on."""
     limits = Limits(memory=memory, workspace=workspace, tmp="4m", shm="4m", max_file="32m", grace=0.3)
     async with DockerExecutor(limits=limits) as box:
         await box.python("kept = 1")

@@ -1,4 +1,4 @@
-"""Boxes that die, freeze, are abandoned by their owner or by a cancelled call: clear errors, no hang, nothing left."""
+"""Boxes that die, freeze, or are abandoned by their owner or a cancelled call: clear errors, no hang, nothing left."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def own_box(kind: str) -> AsyncIterator[Box]:
 
 
 def kill(box: Box) -> None:
-    """Kill what a box lives in."""
+    """Kill the container or process of a box."""
     if isinstance(box, DockerExecutor):
         assert box._launched is not None
         subprocess.run(["docker", "rm", "-f", box._launched.container], check=True, capture_output=True)
@@ -48,7 +48,7 @@ def kill(box: Box) -> None:
 
 @contextlib.contextmanager
 def frozen(box: Box) -> Iterator[None]:
-    """Freeze what a box lives in; it may be gone at the end."""
+    """Freeze the container or process of a box; it may be gone at the end."""
     if isinstance(box, DockerExecutor):
         assert box._launched is not None
         container = box._launched.container
@@ -64,7 +64,7 @@ def frozen(box: Box) -> Iterator[None]:
         try:
             yield
         finally:
-            process.send_signal(signal.SIGCONT)  # does nothing to one that is gone
+            process.send_signal(signal.SIGCONT)  # has no effect if it is gone
 
 
 def is_busy(box: Box) -> bool:
@@ -165,7 +165,7 @@ async def test_the_death_of_the_owner_ends_the_box(kind: str, tmp_path: Path) ->
     finally:
         owner.kill()
         await owner.wait()
-    assert await eventually(lambda: left() == [], 10)  # within 2 s on a machine that does nothing else
+    assert await eventually(lambda: left() == [], 10)  # within 2 s on an idle machine
     assert await eventually(lambda: os.listdir(tmp_path) == [], 10)
 
 
@@ -186,7 +186,7 @@ async def test_a_cancelled_call_leaves_the_box_at_rest(box: Box) -> None:
 @pytest.mark.fault(38)
 @pytest.mark.parametrize("call", ["python", "bash"])
 async def test_a_call_cancelled_before_its_code_has_begun_keeps_the_state(box: Box, call: str) -> None:
-    """An interruption that comes too early is repeated."""
+    """An interruption that arrives too early is repeated."""
     await box.python("kept = 1")
     await box.bash("kept=1")
     for _ in range(5):

@@ -22,7 +22,7 @@ kind, shared_box, box = faults.kind, faults.shared_box, faults.box
 
 @docker_only
 @pytest.mark.fault(10)
-async def test_a_memory_bomb_is_told_from_a_crash(box: Box) -> None:
+async def test_a_memory_bomb_is_distinguished_from_a_crash(box: Box) -> None:
     result = await box.python("print('partial')\nx = bytearray(1 << 30)", timeout=60)
     assert (result.status, result.exit_code, result.state_lost) == (Status.OOM, -9, True)
     assert result.stdout == "partial\n"
@@ -232,6 +232,6 @@ async def test_inodes_run_out_and_a_reset_cures_it(box: Box, folder: str) -> Non
     assert await usable(box)
     started = time.monotonic()
     await box.reset()
-    assert time.monotonic() - started < 8  # a second on a machine that does nothing else
+    assert time.monotonic() - started < 8  # a second on an idle machine
     assert await box.list_files(folder) == []
     assert (await box.bash(f"touch {folder}/x && ls {folder}")).stdout == "x\n"

@@ -1,4 +1,4 @@
-"""Mistakes by which a `LocalExecutor` would harm folders and processes outside of its box."""
+"""Mistakes that would make a `LocalExecutor` harm folders and processes outside its box."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def box() -> AsyncIterator[LocalExecutor]:
 
 @pytest.fixture
 def others(tmp_path: Path) -> Path:
-    """A folder of another program, which looks like a box's."""
+    """A folder of another program that looks like that of a box."""
     folder = tmp_path / "others"
     for name in ("workspace", "tmp"):
         (folder / name).mkdir(parents=True)
@@ -48,7 +48,7 @@ def files_in(folder: Path) -> list[str]:
 @pytest.mark.fault(29)
 @pytest.mark.parametrize("put", ["ln -s {others} {root}", "mv {others} {root}", "cp -r {others} {root}"])
 @pytest.mark.parametrize("end", ["reset", "close"])
-async def test_a_folder_in_the_place_of_the_boxs_is_left_alone(
+async def test_a_folder_that_replaced_the_one_of_the_box_is_left_alone(
     box: LocalExecutor, others: Path, tmp_path: Path, put: str, end: str
 ) -> None:
     root = box.workspace.parent
@@ -57,7 +57,7 @@ async def test_a_folder_in_the_place_of_the_boxs_is_left_alone(
     try:
         if end == "reset":
             await box.reset()
-            assert box.workspace.parent != root  # the old one was given up
+            assert box.workspace.parent != root  # the old folder was abandoned
             assert await usable(box)
         await box.close()
         there = root if put.startswith(("mv", "cp")) else others
@@ -68,7 +68,7 @@ async def test_a_folder_in_the_place_of_the_boxs_is_left_alone(
 
 @pytest.mark.fault(24)
 @pytest.mark.parametrize("spoil", ["chmod 000 {root}", "rm -rf {root}", "chmod 000 {root}/workspace; rmdir {root}/tmp"])
-async def test_a_folder_that_was_spoilt_comes_back(box: LocalExecutor, spoil: str) -> None:
+async def test_a_damaged_folder_is_restored(box: LocalExecutor, spoil: str) -> None:
     root = box.workspace.parent
     await box.bash(f"cd /; {spoil.format(root=root)}")
     await box.reset()
@@ -103,7 +103,7 @@ def test_a_process_id_that_another_process_has_got_is_not_signalled(
     assert sleeper.poll() is None
     processes.send([sleeper.pid], signal.SIGKILL, under=os.getpid())
     assert sleeper.wait(10) == -signal.SIGKILL
-    processes.send([sleeper.pid], signal.SIGKILL, under=os.getpid())  # gone, which is fine
+    processes.send([sleeper.pid], signal.SIGKILL, under=os.getpid())  # it is gone, which is fine
 
 
 def runs(pid: str) -> bool:
@@ -134,7 +134,7 @@ int(os.read(read_end, 20))"""
 async def test_a_signal_to_many_short_lived_processes_reaches_no_other(
     box: LocalExecutor, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    """Numbers are given out anew quickly while this runs."""
+    """Process ids are reused quickly while this runs."""
     result = await box.bash("while :; do (:) & done 2>/dev/null", timeout=LIMITS.grace + 1)
     assert result.exit_code is None
     await asyncio.wait_for(box.reset(), 30)

@@ -1,4 +1,4 @@
-"""What code may not reach: the supervisor, the host, the network, other users' rights. Seen from inside of a box."""
+"""Code cannot reach the supervisor, the host, the network, or other users' rights. Seen from inside a box."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ numbers = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGHUP, 0)
 
 
 @pytest.mark.fault(30)
-async def test_who_kills_everybody_kills_himself(box: DockerExecutor) -> None:
-    """The kernel spares whoever sends it, and so does this: all other processes of the code die, and no other."""
+async def test_kill_minus_one_kills_only_processes_of_the_code(box: DockerExecutor) -> None:
+    """The kernel spares the sender. All other processes of the code die, and no process of anyone else."""
     supervisor = (await box.python("import os; os.getppid()")).value
     shell = (await box.bash("sleep 1000 & kept=1; echo $$")).stdout.strip()
-    # Each waits until the other session is gone: a call that comes while it dies would be told of its death.
+    # Each waits until the other session is gone: a call during its death would report that death.
     code = f"import os; os.kill(-1, 9)\nwhile os.path.exists('/proc/{shell}'): pass\nos.getpid()"
     result = await box.python(code, timeout=20)
     assert result.status is Status.OK
@@ -70,7 +70,7 @@ ppid = os.getppid()
 
 
 @pytest.mark.fault(31)
-async def test_nothing_of_the_host_is_visible(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_host_is_not_visible(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOST_SECRET", "hunter2")
     async with DockerExecutor(limits=LIMITS) as box:
         everything = await box.bash(
@@ -102,7 +102,7 @@ udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
 
 @pytest.mark.parametrize("name", ["localhost", "socket.gethostname()"])
-async def test_a_server_of_the_code_is_reached_by_name(box: DockerExecutor, name: str) -> None:
+async def test_a_server_in_the_box_is_reached_by_name(box: DockerExecutor, name: str) -> None:
     code = f"""
 import socket
 server = socket.create_server(("127.0.0.1", 0))
@@ -112,7 +112,7 @@ client.send(b"hello"), server.accept()[0].recv(9)"""
     assert result.value == "(5, b'hello')", result.stderr
 
 
-async def test_two_boxes_have_each_a_loopback(box: DockerExecutor, image: str) -> None:
+async def test_each_box_has_its_own_loopback(box: DockerExecutor, image: str) -> None:
     await box.python("import socket; server = socket.create_server(('127.0.0.1', 8124))")
     connect = "import socket; socket.create_connection(('127.0.0.1', 8124), 1).close()"
     async with DockerExecutor(limits=LIMITS) as other:
@@ -187,8 +187,8 @@ async def test_rights_cannot_be_gained(box: DockerExecutor, call: str) -> None:
 
 
 @pytest.mark.fault(33)
-async def test_a_program_of_root_gains_nothing(box: DockerExecutor) -> None:
-    """Neither a set-uid bit that the code sets itself nor one in the image counts."""
+async def test_a_setuid_program_gains_no_rights(box: DockerExecutor) -> None:
+    """A set-uid bit has no effect, whether the code sets it or the image has it."""
     setuid = "cp /bin/bash mine; chmod 6755 mine; ./mine -p -c 'id -u'; find / -xdev -perm /6000 -type f 2>/dev/null"
     result = await box.bash(setuid, timeout=30)
     assert result.stdout.splitlines()[0] == str(box._user)
@@ -213,7 +213,7 @@ async def test_limits_and_mounts(box: DockerExecutor) -> None:
     )
 
 
-# --- what outlives processes ------------------------------------------------------------------------------------
+# --- objects that outlive processes -----------------------------------------------------------------------------
 
 SHARED_MEMORY = """
 import ctypes
@@ -230,7 +230,7 @@ async def test_system_v_objects_are_denied(box: DockerExecutor) -> None:
 
 @pytest.mark.fault(34)
 async def test_a_box_with_system_v_objects_left_behind_is_replaced(image: str) -> None:
-    """Where another filter allows them."""
+    """Another filter may allow them."""
     async with DockerExecutor(limits=LIMITS, seccomp="unconfined") as box:
         old = box._launched
         made = await box.python(SHARED_MEMORY)
@@ -245,7 +245,7 @@ async def test_a_box_with_system_v_objects_left_behind_is_replaced(image: str) -
         assert box._launched is old
 
 
-# --- what the engine is asked for -------------------------------------------------------------------------------
+# --- the request to the engine ----------------------------------------------------------------------------------
 
 
 def test_the_request_to_the_engine_holds_every_measure() -> None:
@@ -278,7 +278,7 @@ def test_the_request_to_the_engine_holds_every_measure() -> None:
         ("orphans_collected", True),
     ],
 )
-def test_what_cannot_be_chosen_can_be_seen(measure: str, value: object) -> None:
+def test_fixed_options_are_visible(measure: str, value: object) -> None:
     assert getattr(DockerExecutor().options, measure) == value
     with pytest.raises(TypeError, match=measure):
         BoxOptions(image="x", limits=Limits(), **{measure: value})  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ async def seen(box: Executor, kind: str) -> list[Any]:
 
 
 def identity(box: Executor) -> object:
-    """What is the same for one container, or one supervisor on this machine."""
+    """The identity of a container, or of a supervisor on this machine."""
     executor = inner(box)
     assert isinstance(executor, DockerExecutor | LocalExecutor)
     return executor._launched if isinstance(executor, DockerExecutor) else executor._process
@@ -150,7 +150,7 @@ async def test_no_object_of_an_episode_is_in_the_session_of_the_next(box: Box) -
     assert (await box.python("'a value OF THE FIRST'")).ok
     assert (await box.bash("echo an output OF THE FIRST")).ok
     assert await box.read_file("file") == b"a file OF THE FIRST"
-    assert "OF THE FIRST" in ((await box.python(SEARCH)).value or "")  # its own session has it
+    assert "OF THE FIRST" in ((await box.python(SEARCH)).value or "")  # its own session has the object
     await box.read_file("file")
     await box.reset()
     assert (await box.python(SEARCH)).value == "[]"

@@ -1,4 +1,4 @@
-"""Files that the code has laid as traps: reading, writing and listing them end at once, and harm neither side."""
+"""Files that the code has made as traps: reading, writing and listing them ends at once and harms neither side."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def refuses_to_read(box: Box, prepare: str, path: str, error: Error) -> Sa
         pytest.param("", "x/" * 2048 + "x", SandboxFileError, marks=pytest.mark.fault(24), id="4097 bytes"),
     ],
 )
-async def test_reading_what_is_no_readable_file(box: Box, prepare: str, path: str, error: Error) -> None:
+async def test_reading_anything_but_a_readable_file(box: Box, prepare: str, path: str, error: Error) -> None:
     await refuses_to_read(box, prepare, path, error)
 
 
@@ -64,7 +64,7 @@ async def test_reading_what_is_no_readable_file(box: Box, prepare: str, path: st
         pytest.param("chmod 000 .", "f", SandboxPermissionError, marks=pytest.mark.fault(24)),
     ],
 )
-async def test_reading_what_only_others_may_read(box: Box, prepare: str, path: str, error: Error) -> None:
+async def test_reading_a_file_of_another_user(box: Box, prepare: str, path: str, error: Error) -> None:
     await refuses_to_read(box, prepare, path, error)
 
 
@@ -87,7 +87,7 @@ async def test_a_file_over_the_limit_is_not_read(kind: str) -> None:
     assert said.startswith(f"{SandboxFileTooLargeError.__name__}: ")
     assert "41943040 bytes" in said
     assert "33554432" in said
-    assert growth < 4 << 20  # nothing of it was buffered
+    assert growth < 4 << 20  # no part of it was buffered
 
 
 @pytest.mark.fault(27)
@@ -106,7 +106,7 @@ async def test_a_file_over_the_limit_is_not_sent(box: Box) -> None:
         pytest.param("mkdir f", "f", SandboxFileError, marks=pytest.mark.fault(26)),
     ],
 )
-async def test_writing_what_is_no_plain_file(box: Box, prepare: str, path: str, error: Error) -> None:
+async def test_writing_to_anything_but_a_plain_file(box: Box, prepare: str, path: str, error: Error) -> None:
     await box.bash(prepare)
     with pytest.raises(error):
         await asyncio.wait_for(box.write_file(path, bytes(9 << 20)), 10)
@@ -126,7 +126,7 @@ async def test_writing_what_is_no_plain_file(box: Box, prepare: str, path: str, 
         ("head -c 60M /dev/zero > full", "big", SandboxFileError),
     ],
 )
-async def test_writing_where_the_code_may_not(box: Box, prepare: str, path: str, error: Error) -> None:
+async def test_writing_without_permission(box: Box, prepare: str, path: str, error: Error) -> None:
     await box.bash(prepare)
     with pytest.raises(error):
         await box.write_file(path, bytes(9 << 20))
@@ -136,7 +136,7 @@ async def test_writing_where_the_code_may_not(box: Box, prepare: str, path: str,
 @docker_only
 @pytest.mark.fault(28)
 async def test_a_folder_elsewhere_is_written_as_the_codes_user(box: Box) -> None:
-    """Through a link to a folder, wherever the code itself may write, and with its rights alone."""
+    """Through a link to a folder, wherever the code itself may write, and only with its rights."""
     await box.bash("ln -s /tmp d")
     await box.write_file("d/x", "text")
     assert (await box.bash("stat -c %a /tmp/x; [ -O /tmp/x ] && [ -G /tmp/x ] && cat /tmp/x")).stdout == "644\ntext"
@@ -182,7 +182,7 @@ print(json.dumps([[entry.path for entry in entries], data, refused, seen]))
 
 
 @pytest.mark.fault(29)
-async def test_a_hostile_tree_is_data_and_nothing_is_done_with_it(kind: str) -> None:
+async def test_a_hostile_tree_is_only_listed(kind: str) -> None:
     """No archive of a box is ever unpacked: each file is served on its own, and nothing on the host is written."""
     paths, data, refused, seen = await faults.run_alone(kind, SERVED.format(hostile=HOSTILE))
     assert seen == []
@@ -200,7 +200,7 @@ async def test_a_hostile_tree_is_data_and_nothing_is_done_with_it(kind: str) -> 
 
 
 @pytest.mark.fault(24)
-async def test_names_and_depths_that_resist_are_wiped(box: Box) -> None:
+async def test_odd_names_and_deep_folders_are_removed(box: Box) -> None:
     await box.bash("mkdir -p d/e; touch d/e/f $'new\\nline' ./-rf; chmod 000 d/e d; ln -s / link; mkfifo pipe")
     deep = "import os\nfor _ in range(600):\n    os.mkdir('n' * 200); os.chdir('n' * 200)\nopen('f', 'w').close()"
     assert (await box.python("open(b'\\xff', 'w').close(); open('x' * 255, 'w').close()\n" + deep)).ok

@@ -1,4 +1,4 @@
-"""A supervisor that answers wrongly, as a hostile image's may: each call ends with a SandboxError, and soon."""
+"""A supervisor that answers wrongly, as that of a hostile image may: each call soon ends with a SandboxError."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ for _ in range(500):
 
 
 class Supervisor(asyncio.Protocol):
-    """Reads the program that it does not run, and answers as its box says."""
+    """Reads the boot program without running it, and answers as its box says."""
 
     def __init__(self, box: CounterfeitBox) -> None:
         self.box = box
@@ -129,7 +129,7 @@ async def pinged(box: Executor) -> Any:
     await box.ping()
 
 
-async def test_the_counterfeit_is_believed_where_it_tells_the_truth(box: CounterfeitBox) -> None:
+async def test_correct_answers_of_the_counterfeit_are_accepted(box: CounterfeitBox) -> None:
     result = await run(box)
     assert (result.status, result.value, result.exit_code) == (Status.OK, "42", 0)
     box.answer = {"lengths": [11]}, b"d40 a\0f2 b\0"
@@ -208,7 +208,7 @@ async def test_a_huge_listing_is_refused_at_once(box: CounterfeitBox, listing: b
     started = time.process_time()
     with pytest.raises(SandboxLostError, match="it broke the protocol"):
         await listed(box)
-    assert time.process_time() - started < 1.0  # with the sending of 24 MB; it was five seconds
+    assert time.process_time() - started < 1.0  # including the transfer of 24 MB; it once took five seconds
 
 
 async def test_half_a_character_in_an_answer_can_be_printed(box: CounterfeitBox) -> None:
@@ -255,7 +255,7 @@ class OutOfMemory(CounterfeitBox):
         return True
 
 
-async def test_a_box_that_ends_for_want_of_memory_is_a_result_and_begins_anew() -> None:
+async def test_a_box_that_runs_out_of_memory_gives_a_result_and_restarts() -> None:
     async with OutOfMemory() as box:
         for call in ("python", "file"):
             box.supervisor.transport.abort()
@@ -274,7 +274,7 @@ async def test_a_box_that_ends_for_want_of_memory_is_a_result_and_begins_anew() 
             await box.reset()
 
 
-async def test_a_cancelled_call_that_costs_the_box_its_memory_is_not_forgotten() -> None:
+async def test_a_cancelled_call_that_uses_up_the_memory_is_reported_later() -> None:
     async with OutOfMemory() as box:
         box.answer = None
         running = asyncio.create_task(box.python("...", timeout=60))
@@ -307,7 +307,7 @@ async def test_a_cleanup_does_not_spin_under_anyio() -> None:
             await finish(asyncio.sleep(0.1))
     del selector.select
     assert scope.cancelled_caught
-    assert passes < 50  # it was thousands
+    assert passes < 50  # it was once thousands
 
 
 @pytest.mark.parametrize("kind", [DockerExecutor, LocalExecutor])

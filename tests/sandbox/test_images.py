@@ -1,4 +1,4 @@
-"""Images: what a name may be, and what becomes of the image that had it before."""
+"""Images: valid names, and the fate of the image that had the name before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from gymnast.sandbox import Engine, EngineError, ImageError
 from gymnast.sandbox.docker.images import build, build_dockerfile
 
-NAME = "localhost:5000/gymnast-test"  # a registry with a port, of which nothing is asked
+NAME = "localhost:5000/gymnast-test"  # a registry with a port, which is never contacted
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ async def names(engine: Engine) -> AsyncIterator[list[str]]:
             await engine.call(lambda name=name: engine.client.api.remove_image(name))
 
 
-async def test_an_image_built_anew_takes_the_place_of_the_last_unless_that_has_another_name(
+async def test_a_rebuilt_image_replaces_the_old_one_unless_that_has_another_name(
     engine: Engine, names: list[str]
 ) -> None:
     names += [f"{NAME}:1", f"{NAME}:kept"]
@@ -38,7 +38,7 @@ async def test_an_image_built_anew_takes_the_place_of_the_last_unless_that_has_a
     assert (await engine.image(names[1], "never")).id == second.id != third.id
 
 
-async def test_an_image_that_is_not_of_our_making_is_not_removed(engine: Engine, names: list[str]) -> None:
+async def test_an_image_of_others_is_not_removed(engine: Engine, names: list[str]) -> None:
     empty = bytes(1024)  # an archive without files
     await engine.call(engine.client.api.import_image_from_data, empty, NAME, "latest")
     theirs = await engine.image(NAME, "never")
@@ -50,7 +50,7 @@ async def test_an_image_that_is_not_of_our_making_is_not_removed(engine: Engine,
 @pytest.mark.parametrize(
     ("name", "message"), [("Gymnast-Review:x", "must be lowercase"), ("", "an image needs a name")]
 )
-async def test_a_name_that_cannot_be(engine: Engine, name: str, message: str) -> None:
+async def test_impossible_names(engine: Engine, name: str, message: str) -> None:
     command = [sys.executable, "-m", "gymnast.sandbox", "build", f"--name={name}"]
     process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE)
     said = (await process.communicate())[1].decode()

@@ -19,7 +19,7 @@ ENGINE = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
 
 
 class Delay:
-    """The engine behind a socket of ours, which holds back what asks it for a container until `may_make` is set.
+    """A socket in front of the engine that holds back requests for a container until `may_make` is set.
 
     While `answers` is not set, it holds back everything.
     """
@@ -57,7 +57,7 @@ class Delay:
             await self.answers.wait()
             engine.write(data)
         if creates.is_set():
-            await self.made.wait()  # the engine may not find out that its client has gone
+            await self.made.wait()  # the engine must not notice that its client has gone
 
     async def pass_back(
         self, engine: asyncio.StreamReader, writer: asyncio.StreamWriter, creates: asyncio.Event
@@ -90,7 +90,7 @@ async def test_a_container_that_comes_after_its_start_has_failed_is_removed(
     delay: Delay, start_timeout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Engine() as engine:
-        monkeypatch.setenv("DOCKER_HOST", ENGINE)  # for whoever looks for containers
+        monkeypatch.setenv("DOCKER_HOST", ENGINE)  # for the search for containers below
         with pytest.raises((EngineError, SandboxTimeoutError), match=r"does not answer|was not ready within"):
             await DockerExecutor(limits=LIMITS, engine=engine, start_timeout=start_timeout).start()
         delay.may_make.set()
@@ -98,7 +98,7 @@ async def test_a_container_that_comes_after_its_start_has_failed_is_removed(
     assert await eventually(lambda: not own_containers(), 10)
 
 
-async def test_one_that_does_not_come_holds_no_close(delay: Delay, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_container_that_never_comes_does_not_delay_close(delay: Delay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gymnast.sandbox.docker.engine.CLOSE_SECONDS", 0.5)
     started = time.monotonic()
     with pytest.raises(EngineError, match="does not answer"):
@@ -107,10 +107,10 @@ async def test_one_that_does_not_come_holds_no_close(delay: Delay, monkeypatch: 
     assert time.monotonic() - started < 5
 
 
-async def test_an_engine_that_stalls_holds_the_close_of_a_pool_for_one_time_limit(
+async def test_a_stalled_engine_delays_the_close_of_a_pool_by_one_time_limit(
     delay: Delay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not for one in the removal of the boxes and for another in the close of the engine."""
+    """The removal of the boxes and the close of the engine share one limit."""
     monkeypatch.setattr("gymnast.sandbox.docker.client.CALL_SECONDS", 30.0)
     monkeypatch.setattr("gymnast.sandbox.docker.engine.CLOSE_SECONDS", 3.0)
     monkeypatch.setattr("gymnast.sandbox.host.executor.CLOSE_SECONDS", 3.0)

@@ -15,7 +15,7 @@ from gymnast.sandbox.local import process as local_process
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which boxes make theirs; `target/workspace` holds a file that is not theirs."""
+    """The folder in which boxes make their folders; `target/workspace` holds a file of others."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "target/workspace").mkdir(parents=True)
     (tmp_path / "target/workspace/precious").write_text("data")
@@ -33,7 +33,7 @@ def texts_in(folder: Path, name: str) -> list[str]:
 @pytest.mark.parametrize(
     "trick", ["mv {root} {root}-moved; ln -s {target} {root}", "rm -rf {root}; mv {target} {root}", "rm -rf {root}"]
 )
-async def test_another_folder_in_the_place_of_the_boxs_is_not_removed(folder: Path, trick: str) -> None:
+async def test_a_folder_that_replaced_the_one_of_the_box_is_not_removed(folder: Path, trick: str) -> None:
     target = folder / "target"
     async with LocalExecutor() as box:
         root = box.workspace.parent

@@ -1,4 +1,4 @@
-"""ExecutorPool over Docker boxes: what crosses between leases, faults, cancellation, many at once."""
+"""ExecutorPool over Docker boxes: separation of leases, faults, cancellation, many at once."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_an_idle_box_that_is_dead_or_silent_is_replaced_before_a_lease_get
         docker(*fault.split(), first)
         started = time.monotonic()
         async with pool.lease() as box:
-            assert time.monotonic() - started < 30  # two waits for an answer, and one for the container's end
+            assert time.monotonic() - started < 30  # two waits for an answer, and one for the end of the container
             assert container_of(box) != first
             assert await usable(box)
         assert pool.statistics.retired.total() == 1
@@ -162,7 +162,7 @@ async def test_a_lease_cancelled_while_its_box_is_made_loses_nothing(millisecond
 
 @pytest.mark.parametrize("milliseconds", [0, 1, 2, 5, 20])
 async def test_a_lease_cancelled_anywhere_else_loses_nothing(milliseconds: int) -> None:
-    """In the check of the idle box, in a call, and on the way out."""
+    """It is cancelled in the check of the idle box, in a call, and at its end."""
 
     async def episode() -> None:
         async with pool.lease() as box:

@@ -95,7 +95,7 @@ async def test_two_templates_share_the_boxes_and_the_longest_idle_one_makes_room
                 assert (await box.bash("echo $NAME")).stdout == f"{name}\n"
             assert await at_rest(pool, min(2, "abc".index(name) + 1))
         assert pool.statistics.retired == {"evicted": 1}
-        async with pool.lease(LocalExecutor(env={"NAME": "b"})):  # the box of a made room
+        async with pool.lease(LocalExecutor(env={"NAME": "b"})):  # its box made room
             assert (pool.statistics.reused, pool.statistics.boxes) == (1, 2)
 
 

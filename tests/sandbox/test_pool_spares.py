@@ -89,7 +89,7 @@ async def test_a_spare_box_that_can_never_be_made_is_tried_three_times(
     await pool.close()
 
 
-async def test_waiters_are_told_in_their_order_that_boxes_cannot_be_made() -> None:
+async def test_waiting_leases_fail_in_order_if_boxes_cannot_be_made() -> None:
     class Unmakeable(ScriptedExecutor):
         async def start(self) -> None:
             await asyncio.sleep(0)
@@ -138,7 +138,7 @@ async def test_unused_fresh_boxes_are_ready_while_others_are_in_use() -> None:
         for fresh_ones in range(1, 4):
             await leases.enter_async_context(pool.lease(fresh=True))
             assert await eventually(lambda: pool.statistics.idle == 2, 5)  # an unused one, and one for other leases
-            assert pool.statistics.created == fresh_ones + 2  # it was there already, but for the first lease
+            assert pool.statistics.created == fresh_ones + 2  # all but the first lease found it ready
 
 
 async def test_spare_fresh_boxes_leave_a_box_to_other_leases() -> None:
@@ -184,7 +184,7 @@ async def test_a_fresh_box_that_is_being_made_is_kept_from_other_leases() -> Non
 
 
 def instructions_per_lease(boxes: int) -> float:
-    """The Python instructions that the pool's code runs for a lease, if four times as many leases as boxes come.
+    """The Python instructions that the pool's code runs for a lease, with four times as many leases as boxes.
 
     They are counted and not timed, so the machine does not matter.
     """

@@ -1,4 +1,4 @@
-"""The reaper: which containers it takes for abandoned, and that it removes these and no others."""
+"""The reaper removes abandoned containers and no others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: 
         ({"boot": "another"}, "paused", 0, False),
         ({"boot": "another"}, "created", 10, False),
         ({"boot": "another"}, "created", 1000, True),
-        ({"boot": "another"}, "exited", 0, True),  # this machine was started anew
+        ({"boot": "another"}, "exited", 0, True),  # this machine was restarted
         ({"host": "another", "boot": "another"}, "exited", 0, False),
         ({"namespace": "another", "pid": "1"}, "running", 0, False),
         ({"pid": "4194303"}, "running", 0, True),
@@ -55,7 +55,7 @@ async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: 
         ({"lifetime": "nonsense"}, "running", 1e6, False),
     ],
 )
-def test_who_is_dead(change: dict[str, str], state: str, age: float, abandoned: bool) -> None:
+def test_which_owners_are_dead(change: dict[str, str], state: str, age: float, abandoned: bool) -> None:
     labels = owner_module.labels(3600) | {f"{owner_module.LABEL}.{key}": value for key, value in change.items()}
     assert owner_module.is_abandoned(labels, state=state, age=age) is abandoned
 
@@ -63,7 +63,7 @@ def test_who_is_dead(change: dict[str, str], state: str, age: float, abandoned: 
 async def test_a_running_box_may_be_that_of_another_machine_of_the_same_name(image: str, engine: Engine) -> None:
     labels = owner_module.labels(3600) | {f"{owner_module.LABEL}.boot": "another"}
     config = container_config(BoxOptions(image=image, limits=LIMITS), image, labels, [])
-    config["HostConfig"]["AutoRemove"] = False  # as if the machine had lost its power
+    config["HostConfig"]["AutoRemove"] = False  # as if the machine had lost power
     launched = await engine.launch("gymnast-test-elsewhere", config)
     try:
         assert "gymnast-test-elsewhere" not in await reap(engine)
@@ -79,7 +79,7 @@ async def test_a_running_box_may_be_that_of_another_machine_of_the_same_name(ima
 
 
 class Answers(EngineAnswers):
-    """An engine that has three abandoned containers, the first of which it does not give up."""
+    """An engine with three abandoned containers; it refuses to remove the first."""
 
     removed: ClassVar[set[str]] = set()
 
@@ -116,7 +116,7 @@ class Answers(EngineAnswers):
             self.answer(204)
 
 
-async def test_one_that_cannot_be_removed_does_not_save_the_others(
+async def test_a_container_that_cannot_be_removed_does_not_protect_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/engine.sock")

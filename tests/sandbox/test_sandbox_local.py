@@ -39,7 +39,7 @@ async def box() -> AsyncIterator[LocalExecutor]:
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of ours outside of every box."""
+    """A process outside every box."""
     process = subprocess.Popen(["sleep", "600"])
     yield process
     process.kill()
@@ -48,7 +48,7 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Boxes made by this test have their folders here, and afterwards no process and no folder is left."""
+    """Boxes of this test have their folders here. Afterwards no process and no folder is left."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     yield tmp_path
     assert list(tmp_path.iterdir()) == []
@@ -64,7 +64,7 @@ def processes_of(root: Path) -> list[int]:
             if mark in Path(f"/proc/{name}/environ").read_bytes():
                 found.append(int(name))
         except OSError:
-            pass  # gone meanwhile
+            pass  # it has ended meanwhile
     return found
 
 
@@ -104,7 +104,7 @@ async def test_the_packages_of_the_host_are_there(box: LocalExecutor) -> None:
     assert str(own.value).startswith(f"'{box.workspace}/.local/")
 
 
-async def test_nothing_of_the_hosts_environment_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_hosts_environment_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_KEY", "hunter2")
     async with LocalExecutor(env={"GIVEN": "yes"}) as box:
         result = await box.bash("env; tr '\\0' '\\n' < /proc/$PPID/environ")
@@ -185,7 +185,7 @@ async def test_a_daemon_dies_at_the_close() -> None:
     assert not alive(pid)
 
 
-async def test_a_process_outside_is_never_hit(bystander: subprocess.Popen[bytes]) -> None:
+async def test_a_process_outside_the_box_is_never_killed(bystander: subprocess.Popen[bytes]) -> None:
     async with LocalExecutor() as box, LocalExecutor() as other:
         await other.python("kept = 1")
         await box.python(FORK_AND_WAIT.format(count=5))
@@ -356,4 +356,4 @@ def test_a_box_whose_event_loop_is_closed_ends_when_it_is_closed(nothing_left: P
     asyncio.run(box.close())
     assert not processes_of(nothing_left)
     del box
-    gc.collect()  # warns here and not in the next test
+    gc.collect()  # the warning must appear here, not in the next test

@@ -1,4 +1,4 @@
-"""Frames, whatever the other side sends; and what runs inside a box keeps to Python 3.8."""
+"""Frames survive anything that the other side sends; code inside a box needs only Python 3.8."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def test_frames_survive_any_way_of_cutting_the_stream(frames: list[tuple[dict[st
     decoder = Decoder()
     received = [frame for start in range(0, len(stream), size) for frame in decoder.feed(stream[start : start + size])]
     assert received == frames
-    assert decoder.feed(encode({"last": 1})) == [({"last": 1}, b"")]  # nothing else was waited for
+    assert decoder.feed(encode({"last": 1})) == [({"last": 1}, b"")]  # no further bytes were needed
 
 
 @given(st.binary(max_size=2000))
-def test_garbage_is_refused_or_waited_for(garbage: bytes) -> None:
+def test_garbage_is_refused_or_incomplete(garbage: bytes) -> None:
     decoder = Decoder(max_header=100, max_payload=100)
     try:
         decoder.feed(garbage)
     except ProtocolError:
         return
     with pytest.raises(ProtocolError):
-        decoder.feed(bytes(300))  # no more than this was waited for, and zeros are no frame
+        decoder.feed(bytes(300))  # no more bytes were needed, and zeros are not a frame
 
 
 @pytest.mark.parametrize("lengths", [(0xFFFFFFFF, 0), (2, 0xFFFFFFFF), (MAX_HEADER + 1, 0), (2, MAX_PAYLOAD + 1)])
@@ -55,12 +55,12 @@ def test_a_huge_length_is_refused_at_once_and_nothing_is_allocated(lengths: tupl
 @pytest.mark.parametrize(
     "text", [b"", b"{", b"[]", b'"x"', b"NaN", b"\xff\xfe", b"[" * 100_000, b"1" * 5000, b'{"x": ' + b"9" * 9999 + b"}"]
 )
-def test_a_header_that_is_no_json_object_is_refused(text: bytes) -> None:
+def test_a_header_that_is_not_a_json_object_is_refused(text: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"header is not (a )?JSON"):
         Decoder().feed(struct.pack(">II", len(text), 0) + text)
 
 
-def test_what_is_too_large_is_not_sent() -> None:
+def test_too_large_frames_are_not_sent() -> None:
     with pytest.raises(ValueError, match=str(MAX_HEADER)):
         encode({"x": "y" * MAX_HEADER})
 
@@ -79,12 +79,12 @@ def test_parts_of_a_payload() -> None:
 
 
 def piece(data: bytes, stream: int = 1) -> bytes:
-    """As the engine sends the data of a stream."""
+    """A piece of a stream, framed as the engine does it."""
     return bytes([stream, 0, 0, 0]) + len(data).to_bytes(4, "big") + data
 
 
 class FakeTransport:
-    """What a connection needs of a transport."""
+    """The part of a transport that a connection needs."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -142,7 +142,7 @@ async def test_anything_else_ends_the_connection(data: bytes) -> None:
         await later
 
 
-# --- what runs inside -------------------------------------------------------------------------------------------
+# --- the guest --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("file", GUEST, ids=lambda file: file.stem)

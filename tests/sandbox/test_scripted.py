@@ -39,14 +39,14 @@ LOST = SandboxLostError("the power failed")
 
 
 def saved(recorder: Recorder) -> Recording:
-    """The recording, as it is read from a file."""
+    """The recording after it was saved and read again."""
     return Recording.from_json(recorder.recording.to_json())
 
 
 # --- answers by hand --------------------------------------------------------------------------------------------
 
 
-async def test_answers_come_in_order_whatever_is_asked() -> None:
+async def test_answers_come_in_order_for_any_call() -> None:
     async with ScriptedExecutor([SAID_42, FAILED, SandboxTimeoutError("too slow"), SAID_42]) as box:
         assert await box.python("print(6 * 7)") is SAID_42
         assert await box.bash("nonsense") is FAILED
@@ -68,7 +68,7 @@ async def test_a_script_that_runs_out_says_which_call_has_no_answer() -> None:
     assert isinstance(caught.value, AssertionError)
 
 
-async def test_a_lost_box_stays_lost_until_its_reset_begins_the_script_anew() -> None:
+async def test_a_lost_box_stays_lost_until_a_reset_restarts_the_script() -> None:
     async with ScriptedExecutor([SAID_42, LOST], files={"f": "x"}) as box:
         await box.python("1")
         await box.write_file("g", "y")
@@ -85,7 +85,7 @@ async def test_a_lost_box_stays_lost_until_its_reset_begins_the_script_anew() ->
         assert await box.python("4") is SAID_42
 
 
-async def test_a_clone_begins_the_script_anew() -> None:
+async def test_a_clone_restarts_the_script() -> None:
     box = ScriptedExecutor([SAID_42, FAILED], files={"f": "x"})
     async with box:
         await box.python("1")
@@ -119,7 +119,7 @@ def test_the_lifetime_is_that_of_the_box() -> None:
 
 def test_a_recorder_passes_on_lifetime_and_creators() -> None:
     class Slow(ScriptedExecutor):
-        """A box of which few are best started at a time."""
+        """A box that should not be started many times at once."""
 
         @property
         def creators(self) -> int:
@@ -183,7 +183,7 @@ async def test_a_lease_can_be_recorded() -> None:
 
 
 async def drive(box: Executor) -> list[Any]:
-    """Every kind of call and of outcome, as what came of it."""
+    """Every kind of call and of outcome; returns the results."""
     said: list[Any] = []
 
     async def ask(call: Any) -> None:
@@ -213,7 +213,7 @@ async def drive(box: Executor) -> list[Any]:
     return said
 
 
-async def test_a_replay_says_what_the_executor_said() -> None:
+async def test_a_replay_equals_the_recorded_calls() -> None:
     recorder = Recorder(LocalExecutor(limits=LIMITS))
     said = await drive(recorder)
     assert [type(thing) for thing in said[:2]] == [ExecutionResult, ExecutionResult]
@@ -259,7 +259,7 @@ async def test_a_call_that_differs_is_an_error(call: Callable[[Executor], Any], 
     async with ScriptedExecutor(await recording_of("1")) as box:
         with pytest.raises(ScriptError, match=message):
             await call(box)
-        assert (await box.python("1")).stdout == "42\n"  # the wrong call has used up nothing
+        assert (await box.python("1")).stdout == "42\n"  # the wrong call has consumed no step of the script
         with pytest.raises(ScriptError, match="the recording ends after 2 calls, and none answers"):
             await call(box)
 
@@ -292,7 +292,7 @@ async def test_a_start_that_failed_fails_again() -> None:
         await replay.ping()
 
 
-async def test_a_clone_of_a_replay_begins_anew() -> None:
+async def test_a_clone_of_a_replay_restarts() -> None:
     async with ScriptedExecutor(await recording_of("1")) as box:
         await box.python("1")
         async with box.clone() as clone:
@@ -315,10 +315,10 @@ async def test_a_call_that_did_not_end_cannot_be_saved(cancelled: bool) -> None:
             assert len(saved(recorder).steps) == 2
 
 
-# --- what a file may say ----------------------------------------------------------------------------------------
+# --- the file of a recording ------------------------------------------------------------------------------------
 
 
-async def test_an_error_of_the_users_own_is_recorded_as_the_nearest_of_ours() -> None:
+async def test_an_unknown_error_is_recorded_as_its_nearest_known_class() -> None:
     class Quota(SandboxTimeoutError):
         """An error that a recording does not know."""
 
@@ -359,6 +359,6 @@ def text_of(**outcome: Any) -> str:
         (text_of(base64="NDI=").replace("python", "rm_rf"), "operation must be one of start, python, .*, got 'rm_rf'"),
     ],
 )
-def test_a_file_that_is_no_recording_is_refused(text: str, message: str) -> None:
+def test_a_file_that_is_not_a_recording_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Recording.from_json(text)

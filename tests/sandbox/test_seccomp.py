@@ -1,4 +1,4 @@
-"""Our filter of system calls: what it denies, one call after the other, and what has to work under it.
+"""Our filter of system calls: it denies each forbidden call, and ordinary programs work under it.
 
 A call is made by its number, as the code's user. The filter looks at the number before the kernel looks at anything
 else, so arguments of 0 do; and no rule of the profile allows the call, so the kernel's own refusal is not what we see.
@@ -54,7 +54,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "vmsplice": (278, 75), "vserver": (236, None),
 }  # fmt: skip
 
-# Those of them that Docker's own profile lets a container make: what ours adds.
+# Those of them that Docker's own profile allows: the difference between the profiles.
 STRICTER_THAN_DOCKER = {
     "adjtimex", "clock_adjtime", "epoll_ctl_old", "epoll_wait_old", "fanotify_mark", "get_thread_area", "io_cancel",
     "io_destroy", "io_getevents", "io_pgetevents", "io_setup", "io_submit", "io_uring_enter", "io_uring_register",
@@ -89,7 +89,7 @@ async def box(image: str) -> AsyncIterator[DockerExecutor]:
 
 
 async def refusal(box: DockerExecutor, number: int | None, *arguments: int) -> str:
-    """The name of the errno with which a call fails, or what it returns."""
+    """The name of the errno with which a call fails, or its result."""
     result = await box.python(f"""
 import ctypes, errno
 libc = ctypes.CDLL(None, use_errno=True)
@@ -116,15 +116,15 @@ async def test_a_call_is_denied_for_its_arguments(
 
 
 async def test_clone3_is_said_not_to_exist(box: DockerExecutor) -> None:
-    """Its flags are in memory, where no filter sees them; the C library then uses clone."""
+    """Its flags are in memory, where a filter cannot see them. The C library then uses clone."""
     assert await refusal(box, 435) == "ENOSYS"
 
 
-# Calls newer than what the engine knows are answered with ENOSYS, by a runtime that sees that no rule names them.
+# The runtime answers calls that are newer than the engine with ENOSYS, because no rule names them.
 ALLOWED_OF_THE_NEW = {452, 453, 454, 455, 456, 462}  # fchmodat2, map_shadow_stack, futex_*, mseal
 
 
-async def test_calls_that_nobody_knows_yet_are_denied(box: DockerExecutor) -> None:
+async def test_unknown_system_calls_are_denied(box: DockerExecutor) -> None:
     for number in sorted(set(range(451, 520)) - ALLOWED_OF_THE_NEW):
         assert await refusal(box, number) in ("EPERM", "ENOSYS"), number
 
@@ -143,7 +143,7 @@ FOREIGN_CALLS = {  # getpid() by the tables of other architectures that the proc
 
 
 @pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in FOREIGN_CALLS[ARCHITECTURE].items()])
-async def test_the_tables_of_other_architectures_are_no_way_round(box: DockerExecutor, code: str) -> None:
+async def test_system_calls_of_other_architectures_are_denied(box: DockerExecutor, code: str) -> None:
     own = await box.python(FOREIGN.format(code="b8270000000f05c3") + ", __import__('os').getpid()")
     assert own.status is Status.OK
     result = await box.python(FOREIGN.format(code=code))
@@ -153,7 +153,7 @@ async def test_the_tables_of_other_architectures_are_no_way_round(box: DockerExe
         assert (result.status, result.exit_code) == (Status.SIGNAL, -signal.SIGSYS)
 
 
-def test_the_profile_denies_all_that_it_does_not_name() -> None:
+def test_the_profile_denies_every_call_that_it_does_not_name() -> None:
     profile = json.loads(default_seccomp())
     assert (profile["defaultAction"], profile["defaultErrnoRet"]) == ("SCMP_ACT_ERRNO", errno.EPERM)
     assert set(DENIED) >= STRICTER_THAN_DOCKER
@@ -167,7 +167,7 @@ def test_the_profile_denies_all_that_it_does_not_name() -> None:
 
 
 async def test_without_the_filter_the_engine_would_allow_more(image: str) -> None:
-    """So it is the filter that denies: with none, the same calls reach the kernel, which answers in another way."""
+    """So the filter denies them: without it, the same calls reach the kernel, which answers differently."""
     async with DockerExecutor(limits=LIMITS, seccomp="unconfined") as box:
         for name in ("shmget", "semget", "msgget", "mq_open", "keyctl", "io_setup", "vmsplice", "kcmp"):
             assert await refusal(box, DENIED[name][ARCHITECTURE]) != "EPERM", name

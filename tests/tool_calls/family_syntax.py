@@ -19,12 +19,12 @@ class Family:
         prefix: What the prompt ends with.
         end: The token that ends a turn.
         call: A tool's name and arguments -> a call.
-        close: What ends a call; empty where nothing does.
+        close: The end of a call; empty if it has no end marker.
         tokens: The markers, which are tokens of their own.
         thinking: The markers around thoughts; None where there are none.
-        wrap: All calls of a turn -> as they stand there, with what is around them.
+        wrap: All calls of a turn -> their text, with the wrapper around them.
         message: Text before a call, where it is a message of its own.
-        json_arguments: Whether the arguments are JSON, in which they may be text again.
+        json_arguments: Whether the arguments are JSON, and may be JSON text within it.
     """
 
     prefix: str

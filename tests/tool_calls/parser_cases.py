@@ -1,6 +1,6 @@
 """The same answers for every parser that is compared.
 
-A case is one text for each family. Where a family cannot write what a case is about, it has no such text.
+A case has one text for each family. A family that cannot write the case has no text.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _before(family: Family) -> str:
 
 
 def _beside(family: Family, text: str) -> str | None:
-    """Text where only a family without messages of their own may write it."""
+    """The text; None for a family whose texts beside calls are messages of their own."""
     return None if family.message else text
 
 
@@ -51,7 +51,7 @@ def _thinking(family: Family) -> str | None:
 
 
 def _markers(family: Family) -> str:
-    """A call whose string holds a whole call, as it would be written."""
+    """A call with a string that contains a whole call in the family's syntax."""
     return family.calls(("weather", {"city": f"see {family.calls(PARIS)} there", "days": 3}))
 
 
@@ -61,7 +61,7 @@ def _wrapped(family: Family) -> str | None:
 
 
 def _unclosed(family: Family) -> str | None:
-    """All but the last marker of the call, and of what is around it."""
+    """All but the last marker of the call and of its wrapper."""
     whole = family.calls(ROME)
     marker = family.close or next((each for each in reversed(family.tokens) if whole.endswith(each)), "")
     return whole[: whole.rindex(marker)] if marker else None
@@ -80,14 +80,14 @@ def _bad_between(family: Family) -> str:
 
 
 def _wrong_key(family: Family) -> str | None:
-    """A call in one JSON object, whose arguments stand under a key that the format does not know."""
+    """A call in one JSON object, with its arguments under a key that the format does not know."""
     whole = family.calls(ROME)
     key = next((each for each in ('"arguments"', '"parameters"') if each in whole), None)
     return whole.replace(key, '"args"') if key else None
 
 
 def _looks_like(family: Family) -> str:
-    """An answer in JSON, or a call in the notation of another family."""
+    """An answer in JSON, or a call in the syntax of another family."""
     return '{"name": "Rome", "population": 3}' if family.json_arguments else 'weather(city="Rome")'
 
 

@@ -263,5 +263,5 @@ JUDGEMENTS: tuple[Judgement, ...] = (
 
 
 def judgements_of(side: str, peer: str, case: str, how: str) -> list[Judgement]:
-    """Those that cover a difference; there must be one."""
+    """The judgements that cover a difference; there must be exactly one."""
     return [each for each in JUDGEMENTS if each.covers(side, peer, case, how)]

@@ -1,4 +1,4 @@
-"""Compares gymnast's formats with other parsers on the texts of `parser_cases`, and keeps what was found.
+"""Compares gymnast's formats with other parsers on the texts of `parser_cases`, and records the outcomes.
 
     .venv/bin/python -m tests.tool_calls.parser_outcomes transformers
     .venv-vllm/bin/python -m tests.tool_calls.parser_outcomes vllm
@@ -65,7 +65,7 @@ PEERS = {
 }
 
 
-# --- what each parser reads ---------------------------------------------------------------------------------------
+# --- the readings -------------------------------------------------------------------------------------------------
 
 
 def ours(family: str, text: str) -> Outcome:
@@ -86,7 +86,7 @@ def _tokenizer(family: str) -> Any:
 
 
 def transformers_outcome(template: str, family: str, text: str) -> Outcome:
-    """As TRL calls it: with the end token, and what the prompt ends with."""
+    """Called as TRL does: with the end token and the end of the prompt."""
     tokenizer = _tokenizer(family)
     tokenizer.response_template = getattr(import_module("trl.chat_template_utils"), template)
     try:
@@ -104,7 +104,7 @@ def transformers_outcome(template: str, family: str, text: str) -> Outcome:
 
 
 def vllm_outcome(name: str, family: str, text: str) -> Outcome:
-    """Of the text behind the thinking, which vLLM leaves to its reasoning parsers; ours takes it off here."""
+    """Reads the text after the thinking. vLLM leaves thinking to its reasoning parsers; here gymnast removes it."""
     protocol = import_module("vllm.entrypoints.openai.chat_completion.protocol")
     manager = import_module("vllm.tool_parsers").ToolParserManager
     tokenizer = _cached_by_vllm(family)
@@ -131,7 +131,7 @@ def _cached_by_vllm(family: str) -> Any:
 
 
 def _read(arguments: str) -> Any:
-    """The arguments, which vLLM gives as JSON; as text where they are none."""
+    """The arguments, which vLLM returns as JSON; as text if they are not JSON."""
     try:
         return json.loads(arguments)
     except ValueError:
@@ -145,14 +145,14 @@ THEIRS: dict[str, Callable[[str, str, str], Outcome]] = {"transformers": transfo
 
 
 def same(mine: Outcome, other: Outcome) -> bool:
-    """The same calls, text and thoughts; or none of them reads anything, and both say so."""
+    """Whether both read the same calls, text and thoughts, or both refuse the answer."""
     if "raises" in other:
         return bool(mine["malformed"]) and not mine["calls"]
     return mine == other
 
 
 def how(mine: Outcome, other: Outcome) -> str:
-    """In a few words what they do where gymnast does otherwise."""
+    """A few words on how the peer differs from gymnast."""
     if "raises" in other:
         return "raises, and reads nothing"
     if len(other["calls"]) < len(mine["calls"]):
@@ -182,7 +182,7 @@ def shown(outcome: Outcome) -> str:
 
 
 def compare(side: str, name: str, family: str) -> dict[str, Any]:
-    """How many texts are read alike, and the cases that are not, with both outcomes."""
+    """The number of texts that are read alike, and the other cases with both outcomes."""
     differ: dict[str, Any] = {}
     compared = list(texts(family))
     for case, text in compared:

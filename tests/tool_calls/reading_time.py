@@ -1,4 +1,4 @@
-"""A guard against answers that hold their reader, and with it the event loop, for long. It measures no speed."""
+"""A guard against answers that block their reader, and so the event loop, for long. It does not measure speed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECONDS = 1.0  # the hostile texts of the tests take 0.2 at most; far more wher
 
 @contextlib.contextmanager
 def not_held(text: str) -> Iterator[None]:
-    """Fail if reading a text takes this thread's processor for seconds; other threads run beside it in a test."""
+    """Fail if reading a text takes seconds of this thread's processor time; other threads may run beside it."""
     started = time.thread_time()
     yield
     assert time.thread_time() - started < _SECONDS, text[:100]

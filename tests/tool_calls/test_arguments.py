@@ -30,7 +30,7 @@ def test_every_wrapping_comes_back(arguments: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("empty", [None, "", " \n"])
-def test_nothing_is_no_arguments(empty: Any) -> None:
+def test_empty_text_means_no_arguments(empty: Any) -> None:
     assert read_arguments(empty) == {}
 
 
@@ -206,7 +206,7 @@ def test_lists_and_objects_whose_quotes_are_escaped() -> None:
 
 @settings(max_examples=50)
 @given(objects, st.booleans())
-def test_what_is_no_text_stays(arguments: dict[str, Any], textual: bool) -> None:
+def test_values_that_are_not_text_stay(arguments: dict[str, Any], textual: bool) -> None:
     arguments = {"integer": ["3"], "array": {"integer": "3"}, "text": 3} | arguments
     found = convert(
         arguments, SCHEMA | {"properties": {key: {"type": "integer"} for key in arguments}}, textual=textual

@@ -1,4 +1,4 @@
-"""Readers of calls: what a family's template writes comes back; nothing else raises more than a ValueError."""
+"""Readers of calls: they read what a family's template writes, and raise only ValueErrors for anything else."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_braces_come_back(name: str, arguments: dict[str, Any], quote: str) -> N
     comes_back(brace_call(quote), written, {"name": name, "arguments": arguments}, "<tool_call|>")
 
 
-# What models write beside the rules.
+# Small deviations of models from the rules.
 
 
 @pytest.mark.parametrize(

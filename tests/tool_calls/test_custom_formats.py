@@ -100,7 +100,7 @@ def test_response_template_comes_first() -> None:
 
 
 def test_response_template_sees_only_the_answer() -> None:
-    """The prompt ends with text that looks like a call; the anchor keeps it out, however near it is."""
+    """The prompt ends with text that looks like a call. The anchor keeps it out, however near it is."""
     chat = ChatFormat(templated_tokenizer())
     prompt = f"<|im_start|>user\n{hermes(a=9)}<|im_end|>\n<|im_start|>assistant\n<think>\n"
     message = parse(chat, "Hm.</think>Yes.", prompt)
@@ -127,7 +127,7 @@ def test_response_template_that_cannot_be_used() -> None:
         ChatFormat(tokenizer).check_tools([ADD])
 
 
-# What a user gives.
+# Formats and parsers of users.
 
 
 def test_a_users_parser() -> None:
@@ -161,12 +161,12 @@ def test_a_format_by_name_or_object() -> None:
 
 
 def test_a_known_format_must_read_what_the_template_renders() -> None:
-    """Else every call of the model would be text, and every reward zero."""
+    """Otherwise every call of the model would be text, and every reward zero."""
     with pytest.raises(ConfigurationError, match=r"'llama3' does not read the call.*<tool_call>.*do: .*hermes"):
         ChatFormat(tiny_tokenizer(), tool_format="llama3")
 
 
-def test_a_format_of_ones_own() -> None:
+def test_a_format_of_your_own() -> None:
     own = TextFormat(
         name="own",
         spans=tagged("[[", "]]", named_json(r"(?P<name>\w+)\("), optional=r"\)"),
@@ -188,7 +188,7 @@ def test_a_format_of_ones_own() -> None:
 
 
 class Slashes:
-    """Tells the model of its tools itself, so the template need not know any."""
+    """Describes the tools itself, so the template need not render them."""
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
         if not text.startswith("/"):
@@ -203,7 +203,7 @@ class Slashes:
         return {"role": "user", "content": "\n".join(f"> {each.get('content')}" for each in results)}
 
 
-def test_a_format_that_tells_of_tools_itself() -> None:
+def test_a_format_that_describes_tools_itself() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = (
         "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>' }}{% endfor %}"
@@ -228,7 +228,7 @@ def test_a_format_that_tells_of_tools_itself() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"name": "add"}, {"function": {"name": "add"}}, "add", {"function": "add"}])
-def test_calls_of_a_users_parser_that_are_none(wrong: Any) -> None:
+def test_wrong_calls_of_a_users_parser(wrong: Any) -> None:
     message: Any = {"role": "assistant", "tool_calls": [wrong]}
     chat = ChatFormat(tiny_tokenizer(), tool_format=lambda text: message)
     with pytest.raises(TypeError, match="must return tool calls such as"):
@@ -271,7 +271,7 @@ def test_a_call_without_an_id_gets_one_of_its_own() -> None:
 
 
 def test_vllms_parsers_need_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they read is tested with vLLM, in `tests/with_vllm`."""
+    """Their reading is tested with vLLM, in `tests/with_vllm`."""
     monkeypatch.setitem(sys.modules, "vllm", None)  # as if it were not installed
     with pytest.raises(ConfigurationError, match=r"vLLM is not installed: pip install 'gymnast\[vllm\]'"):
         ChatFormat(tiny_tokenizer(), tool_format="vllm:hermes")

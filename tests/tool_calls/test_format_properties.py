@@ -1,4 +1,4 @@
-"""Tool-call formats under any name, any arguments, any completion: what was written is read, and nothing raises."""
+"""Tool-call formats with any name, arguments and completion: written calls are read, and no text raises an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ANY = settings(
 )
 JSON = dict[str, Any]
 
-# Chat templates of each format. Where they render no calls, or there is none, only our own writer does.
+# Chat templates of each format. If they render no calls, or there is no template, only our own writer is used.
 RENDERED = {
     "harmony": ("gptoss",),
     "atem": ("muse_glimmer",),
@@ -69,13 +69,13 @@ def rendering(name: str) -> tuple[str, ...]:
     return found
 
 
-# What may stand in a call.
+# Contents of calls.
 
 MARKERS = sorted({piece for writer in WRITERS.values() for piece in (*writer.pieces, *writer.thinking)})
 MARKERS += [*(writer(a="x") for writer in WRITERS.values()), '"}}', "'", '"', "\\", "\\n", "{", "}", "]", "\n", "'''"]
 MARKERS += ["<|im_end|>", "</s>", "<|eot_id|>", "\\u00e9", "\\ud83d\\ude00", "[INST]", "|", "True", "null", "75001"]
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
-# Of parameters and of what nests in them, where a format writes keys without quotes.
+# Names of parameters and nested keys, for formats that write keys without quotes.
 KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,20}", fullmatch=True)
 # Without the noncharacter that `ChatTemplate` cuts at: it is replaced in what a conversation says.
 CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\ufdd0")
@@ -115,7 +115,7 @@ def tool_for(name: str, arguments: Mapping[str, Any]) -> ToolSchema:
     return {"type": "function", "function": {"name": name, "description": "A tool.", "parameters": parameters}}
 
 
-# What no reader can tell, since a format or a template escapes nothing: the end of a value, and then what follows one.
+# Ambiguous texts, since a format or a template escapes nothing: the end of a value, and then text after a value.
 
 XML_END = r"</parameter>\s*(?:<parameter[= ][^<>\n]+>|</function>|</invoke>|</(?:seed:|minimax:)?tool_call>)"
 AMBIGUOUS = {
@@ -157,7 +157,7 @@ def same(message: Message, name: str, arguments: JSON) -> bool:
 
 
 def check_tokens(chat: ChatFormat, prefix: str, text: str, called: str, arguments: JSON) -> None:
-    """The tokens of a text are read as this call."""
+    """Check that the tokens of a text are read as this call."""
     ids = [chat.tokenizer(each, add_special_tokens=False)["input_ids"] for each in (prefix, text)]
     assert chat.template.decode(ids[1]) == text
     message = chat.parse(ids[0], ids[1], [tool_for(called, arguments)])
@@ -165,7 +165,7 @@ def check_tokens(chat: ChatFormat, prefix: str, text: str, called: str, argument
 
 
 def check_written(name: str, called: str, arguments: JSON, before: str = "") -> None:
-    """What our own writer writes is read."""
+    """Check that calls of our own writer are read."""
     write, prefix = WRITERS[name], "<|start|>assistant" if name in ("harmony", "atem") else ""
     text = write.answer(write.call(called, write.arguments(arguments)), before=before if write.text_before else "")
     for stem in (WRITTEN.get(name) or rendering(name))[:1]:
@@ -173,7 +173,7 @@ def check_written(name: str, called: str, arguments: JSON, before: str = "") -> 
 
 
 def check_rendered(name: str, called: str, arguments: JSON) -> None:
-    """What the chat templates render is read."""
+    """Check that calls rendered by the chat templates are read."""
     for stem in rendering(name):
         chat = chat_of(stem, name)
         assert chat.endings.call_end is not None
@@ -229,7 +229,7 @@ def test_the_last_of_two_equal_keys_counts(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_huge_integers(name: str) -> None:
-    """They are read as they are, up to the 4300 digits that Python takes; then a call is malformed, or text stays."""
+    """They are read up to the 4300 digits that Python takes. With more, a call is malformed, or text stays text."""
     write = WRITERS[name]
     assert same(read(name, write.answer(write(a=10**4000))), "add", {"a": 10**4000})
     message = read(name, write.answer(write(a=7)).replace("7", "7" * 5000))
@@ -255,7 +255,7 @@ def test_no_number_that_json_cannot_hold(name: str, written: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("code", [0xD83D, 0xDE00])
 def test_half_of_a_surrogate_pair_is_malformed(name: str, code: int) -> None:
-    """No tokenizer and no file takes it."""
+    """No tokenizer and no file can hold it."""
     write = WRITERS[name]
     for text in (write.answer(write("say", text="x7y")), write.answer(write("s7y")), write.answer(write(k7=1))):
         message = read(name, text.replace("7", chr(code)))
@@ -277,7 +277,7 @@ SPOILT = ['{"a": 1', '{"a": NaN}', "[1]", "x", '{"a": 1, "a": {"b": "x"}}', '{"a
 
 @cache
 def own_pieces(name: str) -> list[str]:
-    """What a model of the format may well write."""
+    """Pieces that a model of the format may well write."""
     write = WRITERS[name]
     good = [write(a=1), write("say", text="x"), write(a=[1, {"b": None}], c="}"), write.answer(write(), write(a=2))]
     bad = [write.call("add", each) for each in SPOILT]
@@ -296,7 +296,7 @@ def mutated(rng: random.Random, name: str) -> str:
 
 
 def check_message(message: Message) -> None:
-    """It can be written down and sent to a model, whatever it says."""
+    """Check that the message can be saved and sent to a model, whatever its content."""
     assert message["role"] == "assistant"
     assert isinstance(message.get("content"), str)
     assert isinstance(message.get("reasoning_content", ""), str)
@@ -319,7 +319,7 @@ def templated() -> ToolFormat:
     return found
 
 
-def test_nothing_that_a_model_may_write_raises() -> None:
+def test_no_text_raises_an_error() -> None:
     rng, names = random.Random(0), list(FORMATS)
     response_template = templated()
     seen = dict.fromkeys(["tool_calls", "malformed", "reasoning_content"], 0)
@@ -347,7 +347,7 @@ def test_nothing_that_a_model_may_write_raises() -> None:
 
 
 def hostile_texts(name: str) -> Iterator[str]:
-    """What a format may stumble over: its own marks, with and without a payload's beginning, and those of others."""
+    """Texts that are hard for a format: its own marks, with and without a payload's beginning, and those of others."""
     write = WRITERS[name]
     for piece in (*write.pieces, *write.thinking):
         yield from ((piece + begun) * 1_000 for begun in ("", '{"a": "', "a='"))
@@ -359,7 +359,7 @@ def hostile_texts(name: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_no_answer_holds_a_reader_for_long(name: str) -> None:
+def test_no_answer_blocks_a_reader_for_long(name: str) -> None:
     """A hostile answer must not stop the event loop."""
     for text in hostile_texts(name):
         with not_held(text):

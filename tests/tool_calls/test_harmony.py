@@ -49,7 +49,7 @@ def errors(message: Message) -> list[str]:
 
 
 def harmony_call(name: str = "add", **arguments: Any) -> str:
-    """A call as the models write it, after `<|start|>assistant`."""
+    """A call in the models' syntax, after `<|start|>assistant`."""
     body = json.dumps(arguments, ensure_ascii=False)
     return f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{body}"
 
@@ -61,7 +61,7 @@ def atem_call(name: str = "add", **arguments: Any) -> str:
 
 
 def rendered(template: str, answer: Message, tools: list[ToolSchema]) -> str:
-    """What a chat template writes for an answer, from where the generation prompt ends."""
+    """The template's text for an answer, after the generation prompt."""
     question = {"role": "user", "content": "Hello."}
     texts: list[Any] = []
     for messages, more in (([question], True), ([question, dict(answer)], False)):
@@ -110,7 +110,7 @@ def test_the_name_of_a_builtin_tool_stays(name: str) -> None:
     assert calls(read(f'<|channel|>analysis to={name}<|message|>{{"x": 1}}')) == [(name, {"x": 1})]
 
 
-def test_a_message_to_the_user_is_no_call() -> None:
+def test_a_message_to_the_user_is_not_a_call() -> None:
     assert read("<|channel|>final to=user<|message|>Hi.") == {"role": "assistant", "content": "Hi."}
     assert HARMONY.parse(' to=user<|message|>{"x": 1}', prefix="", tools=[tool("user")]).get("tool_calls")
 
@@ -135,7 +135,7 @@ def test_several_calls(between: str) -> None:
     assert "malformed" not in message
 
 
-def test_what_the_prompt_has_begun() -> None:
+def test_a_channel_that_the_prompt_has_begun() -> None:
     message = read(f"Hm.{GO_ON}{FINAL}Yes.", f"{PROMPT}{ANALYSIS}")
     assert message == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
     assert calls(read('{"a": 1}', f"{PROMPT} to=functions.add<|channel|>commentary json<|message|>")) == [
@@ -192,7 +192,7 @@ def test_malformed_messages(text: str) -> None:
         "<|start|>user<|message|>And now?<|end|>",
     ],
 )
-def test_what_follows_an_invented_message_does_not_count(invented: str) -> None:
+def test_text_after_an_invented_message_does_not_count(invented: str) -> None:
     after = f"<|start|>assistant{harmony_call('ping')}<|call|><|start|>assistant{FINAL}5"
     message = read(f"{harmony_call(a=1)}<|call|>{invented}{after}")
     assert calls(message) == [("add", {"a": 1})]
@@ -202,7 +202,7 @@ def test_what_follows_an_invented_message_does_not_count(invented: str) -> None:
 
 
 @pytest.mark.parametrize("text", [harmony_call(a=1, b="x"), " to=functions.add<|channel|>commentary json<|message|>{}"])
-def test_a_call_that_was_cut_is_no_call(text: str) -> None:
+def test_a_call_that_was_cut_is_not_a_call(text: str) -> None:
     for length in range(len(text)):
         message = read(text[:length])
         assert calls(message) == []
@@ -301,7 +301,7 @@ def test_malformed_atem(text: str) -> None:
     assert len(errors(message)) == 1
 
 
-def test_an_atem_call_that_was_cut_is_no_call() -> None:
+def test_an_atem_call_that_was_cut_is_not_a_call() -> None:
     text = atem_call("say", text="a </atem:parameter> b", more="1")
     for length in range(len(" to=s"), text.index("</atem:invoke>")):
         message = read_atem(text[:length])
@@ -336,7 +336,7 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
 def test_every_call_that_muse_glimmer_renders_is_read(name: str, data: st.DataObject, kinds: dict[str, str]) -> None:
     arguments = {key: data.draw(KINDS[kind]) for key, kind in kinds.items()}
     written = json.dumps(arguments, ensure_ascii=False)
-    # What the format cannot tell from a call's end, since values are not escaped.
+    # Texts that look like the end of a call, because values are not escaped.
     assume("</atem:parameter>" not in written and "<|start|>assistant" not in written)
     tools = [tool(name, **kinds)]
     answer: Message = {
@@ -403,7 +403,7 @@ def mutated(rng: random.Random) -> str:
 
 
 @pytest.mark.parametrize("format", [HARMONY, ATEM], ids=["harmony", "atem"])
-def test_nothing_that_a_model_may_write_raises(format: HarmonyFormat | AtemFormat) -> None:
+def test_no_text_raises_an_error(format: HarmonyFormat | AtemFormat) -> None:
     rng = random.Random(0)
     seen = {"tool_calls": 0, "malformed": 0, "reasoning_content": 0}
     for _ in range(5_000):
@@ -432,7 +432,7 @@ HOSTILE += [f"<|start|>assistant{harmony_call()}", f"<|start|>assistant{atem_cal
 
 @pytest.mark.parametrize("format", [HARMONY, ATEM], ids=["harmony", "atem"])
 @pytest.mark.parametrize("piece", HOSTILE, ids=range(len(HOSTILE)))
-def test_no_answer_holds_a_reader_for_long(format: HarmonyFormat | AtemFormat, piece: str) -> None:
+def test_no_answer_blocks_a_reader_for_long(format: HarmonyFormat | AtemFormat, piece: str) -> None:
     for text in (piece * 3_000, f" to=add<|message|>{piece * 3_000}</atem:parameter></atem:invoke>"):
         with not_held(text):
             format.parse(text, prefix=PROMPT, tools=TOOLS)

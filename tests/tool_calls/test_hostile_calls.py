@@ -1,4 +1,4 @@
-"""Readers of calls on what is broken or hostile: a ValueError that says what is wrong, soon enough."""
+"""Readers of calls on broken or hostile text: a ValueError soon says what is wrong."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ HOSTILE: list[tuple[Reader, str, str]] = [
 
 
 @pytest.mark.parametrize(("reader", "piece", "end"), HOSTILE)
-def test_no_answer_holds_a_reader_for_long(reader: Reader, piece: str, end: str) -> None:
-    """A caller tries every opening; without memory of what failed, many of these are quadratic."""
+def test_no_answer_blocks_a_reader_for_long(reader: Reader, piece: str, end: str) -> None:
+    """A caller tries every opening. Without a memory of failures, many of these would take quadratic time."""
     text = f"<M>{piece}" * 4_000 + end
     with not_held(text):
         for start in range(len("<M>"), len(text) - len(end), len(piece) + len("<M>")):

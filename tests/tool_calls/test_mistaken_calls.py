@@ -1,4 +1,4 @@
-"""Answers that are easily taken for something else: what is run is what the model meant, or nothing."""
+"""Answers that are easily misread: the call that the model meant is run, or no call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_value_may_lack_its_end_where_another_argument_or_the_end_of_the_call_
 
 
 @pytest.mark.parametrize("name", LOST_END)
-def test_what_ends_a_call_is_text_within_a_value_that_has_its_end(name: str) -> None:
+def test_an_end_marker_within_a_closed_value_is_text(name: str) -> None:
     write = WRITERS[name]
     end = write(a=1).partition(LOST_END[name])[2]
     text = f"see {end} there"
@@ -31,7 +31,7 @@ def test_what_ends_a_call_is_text_within_a_value_that_has_its_end(name: str) -> 
 
 
 @pytest.mark.parametrize("broken", ["</function>", "</parameter>"])
-def test_broken_syntax_behind_a_value_is_not_its_text(broken: str) -> None:
+def test_broken_syntax_after_a_value_is_not_part_of_it(broken: str) -> None:
     bad = WRITERS["qwen3_coder"](a=1).replace(broken, broken[:-1])
     message = read("qwen3_coder", WRITERS["qwen3_coder"].answer(bad, WRITERS["qwen3_coder"](b=2)))
     assert (calls(message), len(errors(message))) == ([("add", {"b": 2})], 1)
@@ -70,7 +70,7 @@ def test_arguments_under_another_key_are_malformed() -> None:
         assert f"no ['{key}']" in errors(message)[0]
 
 
-def test_an_answer_in_json_is_no_llama_call() -> None:
+def test_an_answer_in_json_is_not_a_llama_call() -> None:
     text = '{"name": "Rome", "population": 3}'
     assert read("llama3", text) == {"role": "assistant", "content": text}
 
@@ -130,7 +130,7 @@ def test_markers_within_a_text_stay_in_it() -> None:
     assert read("granite3", "the </tool_call> tag") == {"role": "assistant", "content": "the </tool_call> tag"}
 
 
-# What models of one family write beside their syntax.
+# Deviations of single families from their syntax.
 
 SLOPPY = {
     "atem": ' to=add.add<|message|><atem:function_calls>\n<atem:invoke name="add.add">\n'
@@ -144,7 +144,7 @@ SLOPPY = {
 
 
 @pytest.mark.parametrize("name", SLOPPY)
-def test_calls_that_are_clear_though_not_as_the_family_writes_them(name: str) -> None:
+def test_clear_calls_in_a_foreign_syntax(name: str) -> None:
     message = read(name, SLOPPY[name])
     assert calls(message) == [("add", {"a": 1})]
     assert "malformed" not in message
@@ -187,7 +187,7 @@ def test_empty_thoughts_of_gemma_leave_no_marker(begun: str) -> None:
 @pytest.mark.parametrize("payload", ['[add(a=1, b="x")]', '[{"name": "add", "arguments": {"a": 1, "b": "x"}}]'])
 @pytest.mark.parametrize("behind", ["", " Done."])
 def test_a_call_that_is_repeated_behind_its_marker_is_one_call(payload: str, behind: str) -> None:
-    """LFM2 echoes calls as plain text: the echo is neither a second call nor a part of the answer."""
+    """LFM2 repeats calls as plain text. The copy is neither a second call nor a part of the answer."""
     message = read("lfm2", f"<|tool_call_start|>{payload}<|tool_call_end|>\n{payload}{behind}")
     assert calls(message) == [("add", {"a": 1, "b": "x"})]
     assert message.get("content") == behind.strip()

@@ -153,7 +153,7 @@ def test_malformed_inputs(written: str) -> None:
     assert calls(message) == [("ping", {})]
 
 
-def test_a_call_that_was_cut_is_no_call() -> None:
+def test_a_call_that_was_cut_is_not_a_call() -> None:
     whole = action("addition", a=1)
     for length in range(len("Action:"), len(whole)):
         message = read(whole[:length])
@@ -162,7 +162,7 @@ def test_a_call_that_was_cut_is_no_call() -> None:
 
 
 @pytest.mark.parametrize("label", ["Observation:", "Observation 1 (add):", "Observation 2:"])
-def test_what_follows_an_invented_observation_does_not_count(label: str) -> None:
+def test_text_after_an_invented_observation_does_not_count(label: str) -> None:
     rest = f"{label} 5\nThought: More.\n{action(a=2)}\nFinal Answer: 5"
     message = read(f"{action(a=1)}\n{rest}")
     assert calls(message) == [("add", {"a": 1})]
@@ -177,10 +177,10 @@ def test_a_final_answer_after_an_action_is_content() -> None:
     assert message.get("content") == f"Final Answer: 5\n{action(a=2)}"
 
 
-# What the model is told.
+# The text in the prompt.
 
 
-def test_instructions_tell_of_every_tool() -> None:
+def test_instructions_describe_every_tool() -> None:
     text = REACT.instructions(TOOLS)
     for each in TOOLS:
         function = each["function"]
@@ -271,7 +271,7 @@ def mutated(rng: random.Random) -> str:
     return text
 
 
-def test_nothing_that_a_model_may_write_raises() -> None:
+def test_no_text_raises_an_error() -> None:
     rng = random.Random(0)
     seen = {"tool_calls": 0, "malformed": 0, "reasoning_content": 0}
     for _ in range(5_000):
@@ -301,7 +301,7 @@ HOSTILE += ["{", "[", "'", "}", "\n}", " ", "```", "\nObservation", "Observation
 
 
 @pytest.mark.parametrize("piece", HOSTILE, ids=range(len(HOSTILE)))
-def test_no_answer_holds_a_reader_for_long(piece: str) -> None:
+def test_no_answer_blocks_a_reader_for_long(piece: str) -> None:
     for text in (piece * 3_000, f"Action: add\nAction Input:{piece * 3_000}"):
         with not_held(text):
             read(text)

@@ -1,4 +1,4 @@
-"""Tool-call formats: what a model may write, and the message that it means."""
+"""Tool-call formats: texts of models, and the messages that they mean."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def test_every_format_has_a_writer() -> None:
 def test_one_call(name: str) -> None:
     write = WRITERS[name]
     made = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": 2}}}
-    written = {"id": "functions.add:0"} if name == "kimi_k2" else {}  # nobody else writes the id into every call
+    written = (
+        {"id": "functions.add:0"} if name == "kimi_k2" else {}
+    )  # other formats do not write the id into every call
     answer = write.answer(write(a=1, b=2))
     assert read(name, answer) == {"role": "assistant", "content": "", "tool_calls": [{**written, **made}]}
 
@@ -84,7 +86,7 @@ def test_several_calls(name: str) -> None:
 @pytest.mark.parametrize("between", ["", "\n", "  \n "])
 def test_space_between_calls(name: str, between: str) -> None:
     if name in (*CHANNELS, "pythonic") or (name == "react" and "\n" not in between):
-        return  # there, what stands between calls is syntax
+        return  # in these formats the text between calls is syntax
     write = WRITERS[name]
     message = read(name, between.join([write(a=1), write(b=2)]))
     assert calls(message) == [("add", {"a": 1}), ("add", {"b": 2})]
@@ -126,7 +128,7 @@ def test_thinking_that_was_cut_is_all_thinking(name: str) -> None:
 
 
 @EVERY
-def test_thinking_that_the_template_closed_is_not_ours(name: str) -> None:
+def test_thinking_that_the_template_closed_is_ignored(name: str) -> None:
     opening, closing = WRITERS[name].thinking
     assert read(name, "Yes.", start_of(name) + opening + closing) == {"role": "assistant", "content": "Yes."}
 
@@ -141,7 +143,7 @@ def test_plain_answers_stay_as_they_are(name: str) -> None:
         assert read(name, text) == {"role": "assistant", "content": text}
 
 
-def test_calls_that_begin_an_answer_are_calls_only_there() -> None:
+def test_bare_calls_count_only_at_the_beginning_of_an_answer() -> None:
     for name in ("llama3", "pythonic"):
         text = f"I could write {WRITERS[name](a=1)}"
         assert read(name, text) == {"role": "assistant", "content": text}
@@ -161,7 +163,7 @@ def test_wrappers_say_nothing(name: str) -> None:
 
 OPENING = {"granite3": "<|tool_call|>", "mistral": "[TOOL_CALLS]", "command_r7b": "<|START_ACTION|>"}
 OPENING |= {"command_r": "Action: ```json\n", "hermes": "<tool_call>"}
-# What ends a call, and may be missing. GLM's is the only mark of a call's end; others have none.
+# Closing marks that may be missing. For GLM it is the only mark of a call's end; other formats have no such mark.
 CLOSING = {
     "qwen3_coder": "</tool_call>",
     "seed_oss": "</seed:tool_call>",
@@ -204,7 +206,7 @@ for _name in TEXT:
 @pytest.mark.parametrize(("name", "index"), [(name, i) for name, texts in BROKEN.items() for i in range(len(texts))])
 def test_a_malformed_call_between_two_good_ones(name: str, index: int) -> None:
     write = WRITERS[name]
-    tag = "<|python_tag|>" if name == "llama3" else ""  # without it nobody knows where the next call begins
+    tag = "<|python_tag|>" if name == "llama3" else ""  # without it the beginning of the next call is unknown
     bad = tag + write.call("add", BROKEN[name][index])
     message = read(name, write.answer(tag + write(a=1), bad, tag + write(b=2)))
     assert len(errors(message)) == 1, message
@@ -235,13 +237,13 @@ def test_a_call_without_a_name(name: str) -> None:
     message = read(name, write.answer(write.call("", write.arguments({"a": 1}))))
     assert calls(message) == []
     if name == "pythonic":
-        return  # `[(a=1)]` claims to be nothing
+        return  # `[(a=1)]` does not look like a call
     assert len(errors(message)) == 1, message
 
 
 @pytest.mark.parametrize("payload", ['{"name": 3, "arguments": {}}', "null", "3", "[]", '"add"', "", "[3]", "{}"])
 @pytest.mark.parametrize("name", ["hermes", "granite3", "mistral", "command_r7b", "command_r"])
-def test_payloads_that_are_no_calls(name: str, payload: str) -> None:
+def test_payloads_that_are_not_calls(name: str, payload: str) -> None:
     opening = OPENING[name]
     message = read(name, f"So: {opening}{payload}{CLOSING.get(name, '')}")
     assert len(errors(message)) == 1, message
@@ -262,10 +264,10 @@ def test_a_list_with_one_bad_item(name: str) -> None:
 
 
 @EVERY
-def test_a_call_that_was_cut_is_no_call(name: str) -> None:
-    """What is left of it is text as long as it could be, and then malformed; it is never another call."""
+def test_a_call_that_was_cut_is_not_a_call(name: str) -> None:
+    """The remaining part is text as long as it could be text, and then malformed. It is never another call."""
     if name == "react":
-        return  # there, an action without input is a call without arguments: tests/tool_calls/test_react.py
+        return  # in ReAct an action without input is a call without arguments: tests/tool_calls/test_react.py
     write = WRITERS[name]
     whole = write("say", text="75 001", code="x")
     meant = calls(read(name, whole))
@@ -301,7 +303,7 @@ def test_llama_calls_before_a_python_tag() -> None:
 # Arguments.
 
 ONE = {"a": 1, "f": {"k": [1, "x"]}}
-# The arguments stand in a payload, or are text: `read_arguments` looks into it.
+# Arguments may be JSON text within a payload; `read_arguments` reads that.
 LENIENT = [name for name in JSON if name not in NAMED]
 
 
@@ -312,7 +314,7 @@ def test_arguments_as_text_are_read(name: str, wrapping: str) -> None:
     bare = text[1:-1]
     written = {"text": text, "text twice": json.dumps(text), "no braces": bare, "no braces in text": json.dumps(bare)}
     whole = json.dumps(written[wrapping])
-    if name == "react":  # there, the arguments are text as they stand, so they are wrapped once less
+    if name == "react":  # in these formats the arguments are text already, so they are wrapped once less
         whole = text if wrapping == "no braces" else written[wrapping]
     assert calls(read(name, WRITERS[name].call("add", whole))) == [("add", ONE)]
 
@@ -334,7 +336,7 @@ def test_python_literals_only_where_the_format_writes_them(name: str) -> None:
     literal = str({"a": 1, "d": True, "text": None, "g": "it's"})
     for text in (literal, json.dumps(literal)):
         message = read(name, write.answer(write.call("say", text)))
-        if name == "react":  # models without tool support were never taught JSON
+        if name == "react":  # models without tool support were not trained to write JSON
             assert calls(message) == [("say", {"a": 1, "d": True, "text": None, "g": "it's"})]
         else:
             assert calls(message) == []

@@ -1,4 +1,4 @@
-"""Our formats beside transformers' parser with TRL's response templates; what differs is recorded, and judged."""
+"""Our formats beside transformers' parser with TRL's response templates. Differences are recorded and judged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIDES = {
     "vllm": ".venv-vllm/bin/python -m tests.tool_calls.parser_outcomes vllm",
 }
 ROME, PARIS = ["weather", {"city": "Rome", "days": 3}], ["weather", {"city": "Paris", "days": 1}]
-MEANT: dict[str, list[Any]] = {  # what a parser has to read where nothing is wrong
+MEANT: dict[str, list[Any]] = {  # the correct reading of the texts without an error
     "one call": [ROME],
     "two calls": [ROME, PARIS],
     "thinking": [ROME],
@@ -33,8 +33,8 @@ MEANT: dict[str, list[Any]] = {  # what a parser has to read where nothing is wr
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_texts_say_what_they_mean(family: str) -> None:
-    """Otherwise the parsers would be compared on nonsense."""
+def test_the_texts_are_valid_calls(family: str) -> None:
+    """Otherwise the comparison would be meaningless."""
     said = dict(texts(family))
     assert len(said) >= 12
     assert len(set(said.values())) >= len(said) - 1  # in XML a number and its text look alike
@@ -46,7 +46,7 @@ def test_the_texts_say_what_they_mean(family: str) -> None:
         assert found["content"] == "", case
 
 
-def test_every_case_is_asked_of_some_family() -> None:
+def test_every_case_has_a_text_of_some_family() -> None:
     assert {case for family in FAMILIES for case, _ in texts(family)} == set(CASES)
     assert FAMILIES.keys() <= FORMATS.keys()
 
@@ -73,7 +73,7 @@ def test_the_record_is_whole(side: str) -> None:
     assert list(recorded()[side]) == sorted(f"{name} / {family}" for name, family in PEERS[side])
 
 
-def test_every_difference_is_judged_once() -> None:
+def test_every_difference_has_one_judgement() -> None:
     record = recorded()
     unclear = {each: len(judgements_of(*each)) for each in differences(record) if len(judgements_of(*each)) != 1}
     assert unclear == {}

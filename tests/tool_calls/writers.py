@@ -1,4 +1,4 @@
-"""What the models of each family write: calls, thoughts and text in the syntax of every tool-call format."""
+"""Calls, thoughts and text in the syntax of every tool-call format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def to_json(value: Any) -> str:
 
 
 def as_text(value: Any) -> str:
-    """A value as formats write it whose values are text."""
+    """A value in formats whose values are text."""
     return value if isinstance(value, str) else to_json(value)
 
 
@@ -56,7 +56,7 @@ class Writer:
 
     Attributes:
         call: A tool's name and its arguments as text -> a call.
-        arguments: Arguments -> how they stand in a call.
+        arguments: Arguments -> their text in a call.
         joined: Calls, and text before and after them -> an answer.
         pieces: Parts of the syntax, for hostile texts.
         thinking: What stands before and behind a thought.
@@ -73,7 +73,7 @@ class Writer:
     kind: Literal["json", "text", "braces", "python"] = "json"
 
     def __call__(self, name: str = "add", **arguments: Any) -> str:
-        """One call, as it stands between others."""
+        """One call, as it is written between others."""
         return self.call(name, self.arguments(arguments))
 
     def answer(self, *calls: str, before: str = "", after: str = "") -> str:
@@ -144,7 +144,7 @@ _FINAL, _ANALYSIS = "<|channel|>final<|message|>", "<|channel|>analysis<|message
 _MINIMAX, _MINIMAX_END = "<minimax:tool_call>", "</minimax:tool_call>"
 _ACTION = "<|START_ACTION|>"
 
-# One format for each way to write and to read calls; the others differ from one of these in their markers only.
+# One format for each way to write and read calls. The others differ from one of these only in their markers.
 KINDS = ("harmony", "atem", "qwen3_coder", "minimax_m2", "glm4", "gemma4", "lfm2", "olmo3", "pythonic")
 KINDS += ("deepseek_v3", "mistral_v11", "mistral", "command_r", "llama3", "hermes", "react")
 

@@ -1,4 +1,4 @@
-"""A task that a tiny model learns in a few steps, for the tests of training: press the right one of two buttons."""
+"""A task that a tiny model learns in a few steps: press the right one of two buttons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS: list[dict[str, Any]] = [{"good": "left", "id": index} for index in range(4
 
 
 class Buttons(ToolEnv):
-    """`look` tells nothing; `left` and `right` end the episode, and the row says which is good."""
+    """`look` gives no information; `left` and `right` end the episode. The row says which one is right."""
 
     def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
         self.good = task["good"]
@@ -79,7 +79,7 @@ def _warmed_up() -> Qwen3ForCausalLM:
 
 
 def model() -> Qwen3ForCausalLM:
-    """A fresh model that calls tools well, and presses either button about as often."""
+    """A fresh model that calls tools well and presses both buttons about equally often."""
     fresh = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
     fresh.load_state_dict({name: value.clone() for name, value in _weights().items()})
     return fresh
@@ -146,7 +146,7 @@ def call_ids(name: str) -> list[int]:
 
 
 class ScriptedGenerator(Generator):
-    """A generator whose answer is a function of the request; keeps the requests."""
+    """A generator whose answer is a function of the request. It keeps the requests."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer

@@ -15,7 +15,7 @@ def _refuse(request: Any) -> list[int]:
 
 @pytest.fixture
 def silent() -> Any:
-    """A generator that must not be asked; checked at the end."""
+    """A generator that must get no request. The fixture checks this at the end."""
     generator = ScriptedGenerator(_refuse)
     yield generator
     assert generator.requests == []

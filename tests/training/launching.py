@@ -19,14 +19,14 @@ def free_port() -> int:
 
 
 def run_two(folder: Path, program: str, *arguments: str, timeout: float = 150) -> list[tuple[int, str]]:
-    """The exit status and the standard error of two processes of a program, started as torchrun does."""
+    """Run a program in two processes, as torchrun does; return their exit statuses and standard errors."""
     folder.mkdir(parents=True, exist_ok=True)
     shared = subprocess_environment() | {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": "2",
         "ACCELERATE_USE_CPU": "true",
-        "PYTHONWARNINGS": "default",  # torch.distributed has some of its own
+        "PYTHONWARNINGS": "default",  # torch.distributed causes warnings of its own
     }
     processes = [
         subprocess.Popen(

@@ -70,7 +70,7 @@ def no_docstring(a: int) -> str:
         ([tool(name="same")(lambda: "x"), tool(name="same")(lambda: "y")], ValueError, "same"),
     ],
 )
-def test_a_tool_that_cannot_be_told_of(
+def test_a_tool_without_type_hints_or_docstrings(
     tools: Any, error: type[Exception], message: str, silent: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=message):
@@ -109,12 +109,12 @@ def test_two_tools_of_one_name(silent: Any, tmp_path: Path) -> None:
         ("left", "train_dataset must be a sequence of rows.*got str"),
     ],
 )
-def test_rows_without_what_the_environment_needs(rows: Any, message: str, silent: Any, tmp_path: Path) -> None:
+def test_rows_that_the_environment_cannot_use(rows: Any, message: str, silent: Any, tmp_path: Path) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         make_trainer(tmp_path, rows=rows, generator=silent)
 
 
-def test_rows_of_another_kind(silent: Any, tmp_path: Path) -> None:
+def test_a_data_frame_and_a_single_row_are_refused(silent: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"train_dataset is a data frame; pass its rows: frame.to_dict\('records'\)"):
         make_trainer(tmp_path, rows=pandas.DataFrame(ROWS), generator=silent)
     trainer = make_trainer(tmp_path, generator=silent)
@@ -138,7 +138,7 @@ def test_a_million_rows_are_not_read_before_training(silent: Any, tmp_path: Path
     assert rows.read <= 101  # the first row twice
 
 
-def test_a_reset_that_fails_is_told_in_one_line(silent: Any, tmp_path: Path) -> None:
+def test_a_failed_reset_is_reported_in_one_line(silent: Any, tmp_path: Path) -> None:
     class Down(Buttons):
         def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
             try:
@@ -239,7 +239,7 @@ def test_options_for_loading_a_loaded_model(silent: Any, tmp_path: Path) -> None
         make_trainer(tmp_path, generator=silent, model_init_kwargs={"dtype": "bfloat16"})
 
 
-def test_the_tokenizer_comes_from_where_the_model_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tokenizer_is_loaded_from_the_place_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, dict[str, Any]]] = []
 
     def from_pretrained(name: str, **options: Any) -> Any:
@@ -254,7 +254,7 @@ def test_the_tokenizer_comes_from_where_the_model_does(monkeypatch: pytest.Monke
     assert asked == [("some/model", places)]
 
 
-def test_an_option_of_the_own_generator_beside_another(silent: Any, tmp_path: Path) -> None:
+def test_generation_rows_has_no_effect_with_a_given_generator(silent: Any, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="generation_rows: no effect, because a generator was given"):
         make_trainer(tmp_path, generator=silent, generation_rows=7)
 

@@ -89,7 +89,7 @@ from .buttons import ROWS, Buttons, config, model
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_impossible_options(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         config(tmp_path, **options)
 
@@ -158,11 +158,11 @@ def test_environment_and_data_are_checked_before_the_model_is_loaded(
         GRPOTrainer("no/such-model", **given)
 
 
-def test_a_boolean_scale_is_that_of_trl(tmp_path: Path) -> None:
+def test_a_boolean_scale_rewards_means_the_same_as_in_trl(tmp_path: Path) -> None:
     assert [config(tmp_path, scale_rewards=each).scale_rewards for each in (True, False)] == ["group", "none"]
 
 
-def test_the_plateau_of_a_reward_is_a_maximum(tmp_path: Path) -> None:
+def test_reduce_lr_on_plateau_waits_for_a_higher_reward(tmp_path: Path) -> None:
     plateau = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 1}
     assert config(tmp_path, **plateau).lr_scheduler_kwargs == {"mode": "max"}
     given = config(tmp_path, **plateau, lr_scheduler_kwargs={"mode": "min", "factor": 0.5})
@@ -201,12 +201,12 @@ def test_the_defaults_do_not_warn(config_class: Any, tmp_path: Path) -> None:
     ("trainer_class", "args"),
     [(GRPOTrainer, TrainingArguments), (GRPOTrainer, RLOOConfig), (RLOOTrainer, GRPOConfig)],
 )
-def test_the_configuration_of_another(trainer_class: Any, args: Any, tmp_path: Path) -> None:
+def test_the_configuration_of_another_trainer(trainer_class: Any, args: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=f"args must be a {trainer_class.config_class.__name__}, got {args.__name__}"):
         trainer_class(model=model(), environment=Buttons(), args=args(output_dir=str(tmp_path), use_cpu=True))
 
 
-def test_half_of_dr_grpo_is_warned_of(tmp_path: Path) -> None:
+def test_dr_grpo_warns_unless_rewards_are_not_scaled(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="half of its paper: the other half is scale_rewards='none', got 'group'"):
         config(tmp_path, loss_type="dr_grpo")
     config(tmp_path, loss_type="dr_grpo", scale_rewards="none")

@@ -71,7 +71,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, 
     return folder, launch(folder, PROGRAM)
 
 
-def test_each_plays_whole_groups_of_its_own(run: Any) -> None:
+def test_each_process_plays_whole_groups(run: Any) -> None:
     _, (first, second) = run
     for step in range(2):
         groups = [{name.partition("[")[0] for name in report["played"][step]} for report in (first, second)]
@@ -82,14 +82,14 @@ def test_each_plays_whole_groups_of_its_own(run: Any) -> None:
     assert len(set(everything)) == 16  # every task of the epoch, every member once
 
 
-def test_both_have_the_same_weights(run: Any) -> None:
+def test_both_processes_have_the_same_weights(run: Any) -> None:
     folder, _ = run
     one, other = (torch.load(folder / f"weights-{rank}.pt", weights_only=True) for rank in range(2))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_two_processes_are_one_with_twice_the_batch(run: Any, tmp_path: Path) -> None:
-    """The loss is normalised over both, and the advantages are scaled over both."""
+def test_two_processes_train_like_one_with_twice_the_batch(run: Any, tmp_path: Path) -> None:
+    """The loss is normalised, and the advantages are scaled, over both processes."""
     folder, (first, _) = run
     single = make_trainer(tmp_path, max_steps=2, per_device_train_batch_size=8, scale_rewards="batch", beta=0.1)
     single.train()
@@ -105,14 +105,14 @@ def test_two_processes_are_one_with_twice_the_batch(run: Any, tmp_path: Path) ->
             assert both[name] == one[name], name
 
 
-def test_loss_tokens_are_counted_over_both(run: Any) -> None:
+def test_loss_tokens_are_counted_over_both_processes(run: Any) -> None:
     _, (first, second) = run
     for (own, total), (others, same) in zip(first["counts"], second["counts"], strict=True):
         assert total == same == own + others
 
 
 def test_evaluation_is_shared(run: Any, tmp_path: Path) -> None:
-    """Five tasks on two processes: each is played once, and both know the mean of all."""
+    """Two processes play five tasks, each task once, and both know the mean over all."""
     folder, (first, second) = run
     timeless = [name for name in first["eval"] if "time" not in name and "seconds" not in name]
     assert {name: first["eval"][name] for name in timeless} == {name: second["eval"][name] for name in timeless}
@@ -131,7 +131,7 @@ def test_the_first_process_writes_the_checkpoint(run: Any) -> None:
     assert all(torch.equal(value, weights[name]) for name, value in saved.items())
 
 
-def test_resuming_both(run: Any, tmp_path: Path) -> None:
+def test_two_processes_resume(run: Any, tmp_path: Path) -> None:
     folder, (first, second) = run
     reports = launch(tmp_path / "resumed", PROGRAM, str(folder / "checkpoint-1"))
     assert [report["played"] for report in reports] == [first["played"][1:], second["played"][1:]]

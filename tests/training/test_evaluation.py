@@ -30,7 +30,7 @@ def test_evaluation_may_be_larger_than_a_training_batch(trainer_class: type[Agen
     assert trainer.evaluate()["eval_reward"] == greedy[0]
 
 
-def test_evaluation_does_not_depend_on_what_else_is_played(tmp_path: Path) -> None:
+def test_evaluation_does_not_depend_on_other_episodes(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, eval_rows=ROWS, num_generations_eval=3)
     first, again = trainer.evaluate(), trainer.evaluate()
     names = [name for name in first if not name.startswith(("eval_time", "eval_runtime", "eval_tools"))]
@@ -53,7 +53,7 @@ def test_several_evaluation_sets(tmp_path: Path) -> None:
     assert trainer.evaluate("left")["eval_episodes/played"] == 4
 
 
-def test_the_best_model_comes_back(tmp_path: Path) -> None:
+def test_the_best_model_is_loaded_at_the_end(tmp_path: Path) -> None:
     """The learning rate is so large that the policy breaks after the first evaluation or so."""
     trainer = make_trainer(
         tmp_path,
@@ -74,7 +74,7 @@ def test_the_best_model_comes_back(tmp_path: Path) -> None:
     assert trainer.evaluate()["eval_reward"] == max(rewards)
 
 
-def test_the_best_model_is_that_of_the_reward_by_default(tmp_path: Path) -> None:
+def test_the_best_model_has_the_highest_reward_by_default(tmp_path: Path) -> None:
     args = config(
         tmp_path, load_best_model_at_end=True, eval_strategy="steps", save_strategy="steps", eval_steps=1, save_steps=1
     )

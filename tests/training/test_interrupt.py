@@ -83,7 +83,7 @@ def checkpoints(folder: Path) -> list[str]:
 
 
 def assert_resumes(folder: Path, step: int, **options: Any) -> None:
-    """The checkpoint is the state that a training without Ctrl-C has after this step: the next one comes out equal."""
+    """The checkpoint equals the state of a training without Ctrl-C: the next step gives the same weights."""
     rest = make_trainer(folder / "resumed", max_steps=step + 1, **options)
     rest.train(resume_from_checkpoint=str(folder / f"checkpoint-{step}"))
     whole = make_trainer(folder / "whole", max_steps=step + 1, **options)
@@ -198,7 +198,7 @@ def test_during_an_evaluation(options: dict[str, Any], step: int, tmp_path: Path
                 if not pressed:
                     pressed.append(True)
                     press()
-                never.wait()  # this thread is abandoned when the evaluation is given up
+                never.wait()  # this thread is abandoned when the evaluation is cancelled
             return super().reset_task(task)
 
     class IsNotInTrain:
@@ -247,7 +247,7 @@ def test_the_checkpoint_is_not_the_best_model(tmp_path: Path) -> None:
     trainer.train()
     best = trainer.state.best_model_checkpoint
     assert best is not None
-    assert best.endswith("checkpoint-1")  # all rewards are 0, and the first is kept
+    assert best.endswith("checkpoint-1")  # all rewards are 0, so the first checkpoint stays the best
     assert_resumes(tmp_path, 3)
 
 
@@ -259,7 +259,7 @@ def test_the_second_interrupts_at_once(tmp_path: Path) -> None:
     assert checkpoints(tmp_path) == []
 
 
-def test_without_one_nothing_is_interrupted(tmp_path: Path) -> None:
+def test_without_ctrl_c_nothing_is_interrupted(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, max_steps=1)
     trainer.train()
     assert not trainer.was_interrupted
@@ -299,7 +299,7 @@ print("interrupted", trainer.was_interrupted, "at", trainer.state.global_step)
 """
 
 
-def test_a_program_ends_well(tmp_path: Path) -> None:
+def test_an_interrupted_program_exits_with_status_0(tmp_path: Path) -> None:
     """Its exit status is 0, even if threads were still waiting."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)],

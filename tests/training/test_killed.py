@@ -91,7 +91,7 @@ for place, point in enumerate(points):
 def trainer_in(folder: Path, **options: Any) -> AgentTrainer:
     agent: Any = model()
     trainer = make_trainer(folder, agent=agent, callbacks=[RunFolder(folder)], **(OPTIONS | options))
-    agent.model.layers[0].self_attn.attention_dropout = DROPOUT  # now, since the trainer would warn of it
+    agent.model.layers[0].self_attn.attention_dropout = DROPOUT  # set now, because the trainer would warn about it
     return trainer
 
 

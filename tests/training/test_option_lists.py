@@ -46,7 +46,7 @@ def test_every_option_of_transformers_is_in_one_of_three_lists() -> None:
 
 
 def test_options_in_the_list_of_those_read_are_read() -> None:
-    """By the trainer of transformers or its integrations, by a method of `TrainingArguments`, or by gymnast."""
+    """The reader is the trainer of transformers, an integration, a method of `TrainingArguments`, or gymnast."""
     files = [*TRANSFORMERS.glob("trainer*.py"), *TRANSFORMERS.glob("integrations/*.py")]
     source = "\n".join(path.read_text() for path in files if path.name != "training_args.py")
     read = set(re.findall(r"\bargs\.(\w+)", source)) | loaded(ROOT / "trainer")
@@ -64,7 +64,7 @@ def attributes(tree: ast.AST) -> Iterator[str]:
 
 @cache
 def loaded(folder: Path) -> set[str]:
-    """Names of attributes that this package reads, but for reads in functions that only check them."""
+    """Names of attributes that this package reads. Functions that only check options do not count."""
     found: set[str] = set()
     for path in folder.rglob("*.py"):
         tree = ast.parse(path.read_text())

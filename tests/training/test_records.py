@@ -55,7 +55,7 @@ def test_a_resumed_run_goes_on_with_its_folder(tmp_path: Path) -> None:
     make_trainer(tmp_path, callbacks=[RunFolder(tmp_path / "run")], **options).train()
     whole = lines_of(tmp_path / "run")
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 5, "rew')  # as a killed process leaves it
+        file.write('{"step": 5, "rew')  # the state that a killed process leaves
     again = RunFolder(tmp_path / "run")
     make_trainer(tmp_path, callbacks=[again], **options).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     lines = lines_of(tmp_path / "run")
@@ -98,14 +98,14 @@ def test_episodes_are_read_back(tmp_path: Path) -> None:
     whole = list(read_episodes(path))
     assert [(step, episode.spec.member) for step, episode in whole] == [(0, member) for member in (0, 1, 2, 3)] * 2
     first = path.read_text().splitlines(keepends=True)[0]
-    path.write_text(first + first[:-20])  # as a killed process leaves it
+    path.write_text(first + first[:-20])  # the state that a killed process leaves
     assert list(read_episodes(path)) == whole[:1]
     path.write_text(first + "{}\n" + first)
     with pytest.raises(ValueError, match=r"line 2 of .*episodes\.jsonl holds no step and episode"):
         list(read_episodes(path))
 
 
-def test_a_curve_that_cannot_be_drawn_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_curve_that_cannot_be_drawn_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
     with pytest.warns(UserWarning, match=r"reward\.png needs matplotlib: pip install 'gymnast\[examples\]'"):
         make_trainer(tmp_path, callbacks=[RunFolder(tmp_path / "run")], max_steps=1).train()
@@ -187,7 +187,7 @@ def test_progress_shows_the_failures_so_far(tmp_path: Path) -> None:
 @pytest.mark.parametrize("on_failure", ["drop", "retry(1)"])
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_shows_the_reason_of_failures(terminal: bool, on_failure: str, tmp_path: Path) -> None:
-    """Without any other output, and also for failures after which another attempt succeeded."""
+    """It shows them without any other output, and also if another attempt succeeded."""
     broken: set[str] = set()
 
     class Breaks(Buttons):
@@ -197,7 +197,7 @@ def test_progress_shows_the_reason_of_failures(terminal: bool, on_failure: str, 
                 raise OSError("the database [is] down")
             return await super().areset(seed=seed, options=options)
 
-    trainer: Any = None  # while it is made, its first row is reset
+    trainer: Any = None  # making the trainer resets the first row
     with (tmp_path / "log").open("w") as file:
         console = Console(force_terminal=terminal, record=True, width=160, file=file)
         trainer = make_trainer(tmp_path, callbacks=[RichProgress(console)], environment=Breaks, on_failure=on_failure)
@@ -215,7 +215,7 @@ def test_transformers_prints_without_a_display(tmp_path: Path, capsys: pytest.Ca
     assert {"eval_reward", "eval_stop/final_answer"} <= set(ast.literal_eval(evaluation))
     for line in (step, evaluation):
         assert len(ast.literal_eval(line)) < 24
-        assert "stop/malformed" not in line  # there was none
+        assert "stop/malformed" not in line  # there was no display
 
 
 def test_a_checkpoint_loads_with_transformers(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_checkpoint_loads_with_transformers(tmp_path: Path) -> None:
 
 
 def scored(*rewards: float | None) -> list[Episode]:
-    """Episodes with these rewards; None for a failed one."""
+    """Episodes with these rewards; None stands for a failed episode."""
     return [
         Episode(
             spec=EpisodeSpec(task=Task(id="a"), group="a@0", member=index),
@@ -255,7 +255,7 @@ def scored(*rewards: float | None) -> list[Episode]:
     ]
 
 
-def test_metrics_of_processes_are_those_of_all_their_episodes() -> None:
+def test_metrics_cover_the_episodes_of_all_processes() -> None:
     parts = [scored(0.0, 1.0, 1.0), scored(None, None, 5.0)]
     metrics = Metrics()
     for part in parts:

@@ -52,7 +52,7 @@ def test_divergence_in_the_loss(trainer_class: type[AgentTrainer], options: dict
     ("trainer_class", "options"), [(RLOOTrainer, {}), (GRPOTrainer, {"kl_in": "reward"})], ids=["rloo", "grpo"]
 )
 def test_divergence_in_the_reward(trainer_class: type[AgentTrainer], options: dict[str, Any], tmp_path: Path) -> None:
-    """The task's reward is 0, so all advantage comes from the divergence once the weights differ from the reference."""
+    """The task's reward is 0, so the advantage is that of the divergence once the weights differ from the reference."""
 
     nobody = [{"good": "neither"}]
     for beta, teaches in ((0.0, False), (1.0, True)):
@@ -77,7 +77,7 @@ def attached(agent: Any, lora: LoraConfig) -> Any:
 def test_the_reference_of_an_adapter_is_the_adapter_as_it_was_given(
     trainer_class: type[AgentTrainer], adapt: Any, tmp_path: Path
 ) -> None:
-    """It has been trained before, so it is not the model without it; and only the adapter is copied."""
+    """The adapter was trained before, so the base model is not the reference. Only the adapter is copied."""
     torch.manual_seed(0)
     lora = LoraConfig(r=4, lora_alpha=1, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
     adapted: Any = adapt(model(), lora)

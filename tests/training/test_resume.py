@@ -1,4 +1,4 @@
-"""A training that was stopped and resumed is the training that was never stopped, bit for bit."""
+"""A training that was stopped and resumed equals one that was never stopped, bit for bit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def trainer_of(base: type[AgentTrainer], folder: Path, eval_rows: Any = None, **
         eval_dataset=eval_rows,
         processing_class=tokenizer(),
     )
-    for layer in fresh.model.layers:  # now, since the trainer would warn of it
+    for layer in fresh.model.layers:  # set now, because the trainer would warn about it
         layer.self_attn.attention_dropout = 0.1  # so that torch's random state matters too
     return trainer
 
@@ -74,7 +74,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("base", [GRPOTrainer, RLOOTrainer], ids=["grpo", "rloo"])
-def test_resuming_is_not_stopping(base: type[AgentTrainer], case: str, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_one_that_never_stopped(base: type[AgentTrainer], case: str, tmp_path: Path) -> None:
     options = CASES[case]
     whole = trainer_of(base, tmp_path, **options)
     whole.train()
@@ -92,8 +92,8 @@ def test_resuming_is_not_stopping(base: type[AgentTrainer], case: str, tmp_path:
         assert all(step >= stopped for step, _ in rounds)
 
 
-def test_weights_do_move(tmp_path: Path) -> None:
-    """Else the test above could not fail."""
+def test_the_weights_change(tmp_path: Path) -> None:
+    """Otherwise the test above could not fail."""
     whole = trainer_of(GRPOTrainer, tmp_path)
     before = {name: value.clone() for name, value in whole.model.state_dict().items()}
     whole.train()
@@ -152,7 +152,7 @@ def test_a_checkpoint_that_was_cut_off_is_not_used(tmp_path: Path) -> None:
         trainer_of(GRPOTrainer, tmp_path / "empty").train(resume_from_checkpoint=True)
 
 
-def test_the_newest_checkpoint_is_never_an_earlier_trainings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_checkpoint_of_an_earlier_run_is_never_resumed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer_of(GRPOTrainer, tmp_path, max_steps=3).train()
     trainer_of(GRPOTrainer, tmp_path, max_steps=1).train()
     assert sorted(path.name for path in (tmp_path / "checkpoints.1").iterdir()) == [
@@ -216,5 +216,5 @@ def test_the_record_of_a_resumed_training_has_each_episode_once(tmp_path: Path) 
         episodes = [Episode.from_json(json.dumps(line["episode"])) for line in (one, other)]
         traces = [trace for each in episodes for trace in each.traces]
         assert (traces[0].ids, traces[0].mask) == (traces[1].ids, traces[1].mask)
-        # Which requests were decoded together is a matter of time, and rounding depends on it.
+        # Timing decides which requests are decoded together, and rounding depends on that.
         assert traces[0].logprobs == pytest.approx(traces[1].logprobs, abs=1e-5)

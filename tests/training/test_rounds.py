@@ -39,7 +39,7 @@ PAD = 0
 
 
 def trace_of(rng: random.Random, *, sampled: int | None = None) -> TokenTrace:
-    """A trace of some turns; sampled tokens are 1000 and more, all others below."""
+    """A trace of some turns. Sampled tokens have ids from 1000 on, all others below."""
     trace = TokenTrace(prompt_ids=[rng.randrange(1, 500) for _ in range(rng.randrange(1, 12))])
     for _ in range(rng.randrange(1, 4)):
         count = rng.randrange(1, 9) if sampled is None else sampled
@@ -80,7 +80,7 @@ def test_the_mask_selects_exactly_the_sampled_tokens() -> None:
         assert ids_BL[row, -keep:][on].tolist() == sampled
         torch.testing.assert_close(batch["sampling_logprobs"][row][on], torch.tensor(logprobs))
         assert (batch["sampling_logprobs"][row][~on] == 0).all()
-        assert (ids_BL[row][:-keep] < 1000).all()  # nothing that was sampled stands before the kept positions
+        assert (ids_BL[row][:-keep] < 1000).all()  # no sampled token is before the kept positions
 
 
 def test_rows_are_padded_on_the_right_and_end_with_their_last_sampled_token() -> None:
@@ -156,7 +156,7 @@ def test_micro_batches_hold_their_tokens_with_padding() -> None:
     sizes = [len(part) * max(each.length for each in part) for part in parts]
     assert max(sizes) <= 120
     padded = sum(sizes) / sum(each.length for each in samples)
-    assert padded < 1.2  # rows of like length go together
+    assert padded < 1.2  # rows of similar length share a micro-batch
 
 
 def test_micro_batches_give_a_longer_row_a_pass_of_its_own() -> None:
@@ -164,7 +164,7 @@ def test_micro_batches_give_a_longer_row_a_pass_of_its_own() -> None:
     assert [[each.length for each in part] for part in parts] == [[200], [90], [5, 4]]
 
 
-def test_micro_batches_have_at_most_so_many_rows() -> None:
+def test_micro_batches_have_a_limit_of_rows() -> None:
     samples = of_lengths(2, 3, 4, 5, 6)
     assert micro_batches(samples, max_tokens=None, max_rows=2) == [samples[:2], samples[2:4], samples[4:]]
     assert [len(part) for part in micro_batches(samples, max_tokens=100, max_rows=3)] == [3, 2]
@@ -234,7 +234,7 @@ def test_an_episode_that_ran_out_of_time_leaves_its_group() -> None:
 
 
 def watch(max_failure_rate: float = 0.5) -> Callable[..., None]:
-    """Judges rounds of four episodes, of which some failed; `groups` can be learned from."""
+    """Watches rounds of four episodes, some of which failed; `groups` is the number of groups to learn from."""
     failures = FailureWatch(max_failure_rate)
 
     def add(lost: int, groups: int, error: type[Exception] = ValueError) -> None:
@@ -279,7 +279,7 @@ def test_failures_are_judged_over_ten_rounds() -> None:
     assert str(e.value).count("Traceback") == 1
 
 
-def test_each_kind_of_failure_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_kind_of_failure_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     add = watch()
     for error in (ValueError, ValueError, OSError):
         add(1, groups=1, error=error)
@@ -291,7 +291,7 @@ def test_each_kind_of_failure_is_told_once(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.messages[-1].startswith("no group of this round can be learned from, so it is skipped: 4 of 4")
 
 
-def test_failures_that_were_tried_again_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_retried_failures_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     failures = FailureWatch(0.5)
     episodes = [episode(each) for each in specs(1, 4)]
     for each in episodes[:2]:
@@ -304,7 +304,7 @@ def test_failures_that_were_tried_again_are_told_once(caplog: pytest.LogCaptureF
     assert failures.latest == "step: OSError: the database is down"
 
 
-def test_rewards_that_never_differ_are_told_of_with_a_cause(caplog: pytest.LogCaptureFixture) -> None:
+def test_rewards_that_never_differ_warn_with_a_cause(caplog: pytest.LogCaptureFixture) -> None:
     alarm = NoSpreadAlarm()
     episodes = [episode(each) for each in specs(1, 4)]
     for each in episodes[:3]:
@@ -321,9 +321,7 @@ def test_rewards_that_never_differ_are_told_of_with_a_cause(caplog: pytest.LogCa
     )
 
 
-def test_a_reward_that_is_never_set_is_told_of(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reward_that_is_never_set_warns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program that has not set up logging
     alarm = NoSpreadAlarm()
     episodes = [episode(each, reward=0.0) for each in specs(1, 4)]
@@ -397,7 +395,7 @@ def test_processes_play_disjoint_whole_groups() -> None:
 
 @pytest.mark.parametrize(("iterations", "steps", "accumulation"), [(1, 1, 1), (1, 2, 2), (3, 2, 4), (2, 4, 3)])
 def test_every_batch_is_used_once(iterations: int, steps: int, accumulation: int) -> None:
-    """An epoch is 3 rounds, and its last optimiser step may have fewer batches than the others."""
+    """An epoch has 3 rounds. Its last optimiser step may have fewer batches than the others."""
     plan = schedule(num_iterations=iterations, steps_per_generation=steps, gradient_accumulation_steps=accumulation)
     batches = 3 * iterations * steps
     assert plan.batches_per_epoch == batches
@@ -426,7 +424,7 @@ def test_a_million_tasks() -> None:
     assert sorted(times)[5] < 0.01  # a permutation for each group would take seconds
 
 
-def test_a_row_that_is_no_mapping_is_named() -> None:
+def test_a_row_that_is_not_a_mapping_is_named() -> None:
     with pytest.raises(TypeError, match="the row of train-0 must be a mapping, got int: 5"):
         schedule(shuffle=False, num_tasks=1).specs([5], 0)  # type: ignore[list-item]
 

@@ -1,4 +1,4 @@
-"""The gradient of an optimiser step does not depend on how its episodes are cut, also if some of them failed."""
+"""The gradient of an optimiser step does not depend on how its episodes are cut into batches, even if some failed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EPISODES = 32
 
 
 def step_gradient(folder: Path, loss_type: str, batch_size: int, max_tokens: int | None = None) -> dict[str, Tensor]:
-    """The gradient of one step on 32 episodes, cut into batches of this size, and these at `max_tokens`."""
+    """The gradient of one step on 32 episodes, in batches of this size and micro-batches of `max_tokens`."""
     kept = Gradients()
     trainer = make_trainer(
         folder,
@@ -60,7 +60,7 @@ def test_micro_batches(whole: tuple[str, dict[str, Tensor]], batch_size: int, tm
 
 
 @pytest.mark.parametrize("max_tokens", [1, 100, 10_000])
-def test_micro_batches_of_so_many_tokens(whole: tuple[str, dict[str, Tensor]], max_tokens: int, tmp_path: Path) -> None:
+def test_micro_batches_limited_by_tokens(whole: tuple[str, dict[str, Tensor]], max_tokens: int, tmp_path: Path) -> None:
     loss_type, expected = whole
     assert_equal(step_gradient(tmp_path, loss_type, 16, max_tokens), expected)
 

@@ -1,4 +1,4 @@
-"""Which episodes of a round teach, which only vote, and what a long one costs."""
+"""Which episodes of a round teach, which only vote, and the penalty of a long one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_round_of_truncated_episodes_teaches_nothing(
     assert f"8 of 8 episodes ended by max_turns, and the option `truncated` says '{treatment}'" in caplog.text
 
 
-def test_a_round_that_the_correction_rejects_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_round_that_the_correction_rejects_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The scripted log-probabilities are far from the model's."""
     generator = ScriptedGenerator(lambda request: call_ids("look" if request.seed % 2 else "left"))
     trainer = make_trainer(tmp_path, generator=generator, correction="geometric_mask")
@@ -79,7 +79,7 @@ def test_a_round_that_the_correction_rejects_is_told_of(tmp_path: Path, caplog: 
 
 
 def test_the_reward_falls_in_the_last_tokens_of_the_limit(tmp_path: Path) -> None:
-    """As TRL's reward function of the same formula says."""
+    """The reward function of TRL with the same formula is the reference."""
     episodes: list[Episode] = []
 
     class Keeps(GRPOTrainer):

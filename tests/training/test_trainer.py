@@ -72,17 +72,19 @@ def test_it_learns(trainer_class: type[AgentTrainer], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss_type", [name for name in LOSSES if name != "reinforce"])
 def test_each_loss_runs(loss_type: str, tmp_path: Path) -> None:
-    scale = "none" if loss_type == "dr_grpo" else "group"  # any other scale is half of its paper, and warned of
+    scale = (
+        "none" if loss_type == "dr_grpo" else "group"
+    )  # with any other scale half of its paper is missing, and the configuration warns
     trainer = make_trainer(tmp_path, loss_type=loss_type, scale_rewards=scale, num_iterations=2, max_steps=2)
     before = weights(trainer.model)  # type: ignore[arg-type]
     trainer.train()
     first, second = step_logs(trainer)
     assert differ(before, weights(trainer.model))  # type: ignore[arg-type]
     assert first["grad_norm"] > 0
-    # The round is used twice: the second time the policy has moved, so that its ratios are no longer 1.
+    # The round is used twice. The second time the policy has moved, so its ratios are no longer 1.
     assert "reward" in first
     assert "reward" not in second
-    assert second["sampling/sampling_logp_difference/max"] < 1e-4  # old against sampled
+    assert second["sampling/sampling_logp_difference/max"] < 1e-4  # the old log-probabilities against the sampled ones
 
 
 def test_reinforce_runs_where_each_round_is_used_once(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, make_trainer
 
 
 class Breaks(Buttons):
-    """Breaks in the step of some episodes; the row says in which share of them."""
+    """Breaks in the step of some episodes. The row gives their share."""
 
     made = 0
 
@@ -47,7 +47,7 @@ def test_too_many_failures_stop_training(tmp_path: Path) -> None:
 
 
 class Picky(ToolEnv):
-    """Fails for rows that say so, and rewards nothing itself."""
+    """Fails for rows that say so, and gives no rewards itself."""
 
     gives_rewards = False
 
@@ -77,7 +77,7 @@ BAD_ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", BAD_ROWS)
 def test_one_bad_row_never_ends_a_run(case: str, tmp_path: Path) -> None:
-    """With the smallest batch a round is one group, so a bad row leaves its round without any."""
+    """With the smallest batch a round has one group, so a bad row leaves its round without a group."""
 
     def pressed(episodes: Any, scored: Any = None, **columns: Any) -> list[float | None]:
         scored = scored or [None] * len(episodes)
@@ -134,7 +134,7 @@ def test_an_error_is_raised_also_if_no_checkpoint_can_be_saved(
 
 
 def test_a_step_without_episodes_leaves_the_weights_alone(tmp_path: Path) -> None:
-    """Momentum and weight decay would move them."""
+    """Momentum and weight decay would change them."""
     seen: list[dict[str, Any]] = []
 
     class Sees(TrainerCallback):

@@ -54,7 +54,7 @@ def test_metrics_have_their_names(trainer_class: type[AgentTrainer], tmp_path: P
         assert logs["tokens/drift"] == 0
         assert logs["episodes/played"] == 8
         assert sum(logs[f"stop/{reason.value}"] for reason in StopReason) == pytest.approx(1)
-        # Tool results are no tokens of the model: it needs 5 of its own for a call.
+        # Tokens of tool results do not count. A call takes 5 tokens of the model.
         assert logs["completions/mean_length"] == pytest.approx(5 * logs["turns/mean"], rel=0.1)
         assert logs["tokens/sampled"] == pytest.approx(8 * logs["completions/mean_length"])
         assert logs["sampling/sampling_logp_difference/max"] < 1e-4

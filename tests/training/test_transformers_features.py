@@ -35,7 +35,7 @@ class Hears(TrainerCallback):
         self.heard.append("end")
 
 
-def test_callbacks_hear_of_everything(tmp_path: Path) -> None:
+def test_callbacks_get_every_event(tmp_path: Path) -> None:
     callback = Hears()
     trainer = make_trainer(
         tmp_path, callbacks=[callback], eval_rows=ROWS, eval_strategy="steps", eval_steps=1, max_steps=1
@@ -68,7 +68,7 @@ def test_options_of_transformers_work(options: dict[str, Any], tmp_path: Path) -
     assert differ(before, weights(trainer.model))  # type: ignore[arg-type]
     logs = step_logs(trainer)[0]
     assert logs["stop/final_answer"] > 0.9
-    # bf16 sampling and training agree but for its three digits.
+    # bf16 has three digits, so sampling and training agree less closely.
     assert logs["sampling/sampling_logp_difference/mean"] < (0.05 if "bf16" in options else 1e-4)
 
 
@@ -83,7 +83,7 @@ def test_gradient_checkpointing_has_the_same_gradient(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config_class", [GRPOConfig, RLOOConfig])
-def test_configurations_are_command_lines(config_class: Any, tmp_path: Path) -> None:
+def test_configurations_are_read_from_command_lines(config_class: Any, tmp_path: Path) -> None:
     parser = HfArgumentParser(config_class)
     words = ["--output_dir", str(tmp_path), "--beta", "0.25", "--use_cpu", "--scale_rewards", "batch", "--top_p", "0.9"]
     [args] = parser.parse_args_into_dataclasses(words)

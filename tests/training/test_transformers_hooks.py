@@ -1,4 +1,4 @@
-"""The private names of transformers that are overridden still have the signatures that the overrides expect."""
+"""Private methods of transformers that gymnast overrides still have the expected signatures."""
 
 from __future__ import annotations
 

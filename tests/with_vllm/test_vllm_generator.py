@@ -177,7 +177,7 @@ async def test_an_engine_that_ends_leaves_the_others_alone(engine: VLLMGenerator
     assert after.token_ids == before.token_ids
 
 
-async def test_logits_that_are_no_numbers_are_an_error(engine: VLLMGenerator, model: Any) -> None:
+async def test_logits_that_are_not_numbers_are_an_error(engine: VLLMGenerator, model: Any) -> None:
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
     engine.load_weights(model, 0)
@@ -212,7 +212,7 @@ def test_making_an_engine_changes_neither_seeds_nor_threads(model: Any) -> None:
     assert (torch.set_num_threads, torch.get_num_threads()) == (set_num_threads, threads)
 
 
-def test_options_of_gpus_warn_where_there_is_none(model: Any) -> None:
+def test_gpu_options_warn_without_a_gpu(model: Any) -> None:
     if torch.cuda.is_available():
         return  # there they have an effect
     with pytest.warns(UserWarning, match="gpu_memory_utilization, enable_sleep_mode: no effect"):

@@ -46,5 +46,5 @@ def test_private_parts_of_vllm(place: str, parameters: set[str]) -> None:
 
 
 def test_ending_an_engine_replaces_a_function_that_vllm_calls_by_this_name() -> None:
-    """`end_engine` has an effect only while vLLM looks the function up where we replace it."""
+    """`end_engine` works only as long as vLLM looks the function up where we replace it."""
     assert "cleanup_dist_env_and_memory()" in inspect.getsource(import_module("vllm.v1.engine.core"))

@@ -149,7 +149,7 @@ def test_requests_from_several_event_loops(generator: VLLMServerGenerator) -> No
 async def test_weights_of_another_run_are_never_sampled_with(
     generator: VLLMServerGenerator, servers: list[ServerProcess], model: Any
 ) -> None:
-    """Another run that loads weights into these servers takes them away from this run."""
+    """If another run loads weights into these servers, this run loses them."""
     async with httpx2.AsyncClient() as client:
         for server in servers:
             await client.post(f"{server.url}/update_weight_version", json={"new_version": "other-0"})
@@ -241,7 +241,7 @@ def last_generator(servers: list[ServerProcess], last_model: Any) -> Iterator[VL
 
 
 async def started(generator: VLLMServerGenerator, server: ServerProcess) -> list[asyncio.Task[Generation]]:
-    """The long requests, as soon as this server has begun with its share."""
+    """The long requests; returns when this server has begun with its share."""
     tasks = [asyncio.create_task(generator.generate(each)) for each in LONG]
     await until(lambda: server.metric("vllm:num_requests_running") > 0)
     return tasks
@@ -259,13 +259,13 @@ async def test_the_requests_of_a_killed_server_go_to_the_other(
     assert last_generator.servers_present == [servers[0].url]
 
 
-async def test_new_weights_go_to_those_that_are_left(last_generator: VLLMServerGenerator, last_model: Any) -> None:
+async def test_new_weights_go_to_the_remaining_servers(last_generator: VLLMServerGenerator, last_model: Any) -> None:
     change(last_model)
     await asyncio.to_thread(last_generator.load_weights, last_model, 1)
     assert error(last_model, await last_generator.generate(ask())) < TOLERANCE
 
 
-async def test_a_server_that_is_back_gets_the_current_weights(
+async def test_a_server_that_returns_gets_the_current_weights(
     last_generator: VLLMServerGenerator, servers: list[ServerProcess], last_model: Any
 ) -> None:
     servers[1].start_again()

@@ -194,7 +194,7 @@ def test_nccl_needs_a_gpu_here_too() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
-async def test_an_answer_that_is_not_complete_is_an_error(choice: dict[str, Any], message: str) -> None:
+async def test_an_incomplete_answer_is_an_error(choice: dict[str, Any], message: str) -> None:
     server = RecordedServer()
     server.answers["inference/v1/generate"] = not_at_first(server, lambda body: server.generate(body, **choice))
     with generating(server) as generator, pytest.raises(GenerationError, match=message):
@@ -295,7 +295,7 @@ def test_a_server_that_is_lost_during_an_update_does_not_hold_up_the_others() ->
     ]
 
 
-def test_prefixes_of_former_weights_must_be_gone() -> None:
+def test_cached_prefixes_of_old_weights_must_be_gone() -> None:
     server = RecordedServer(reset_prefix_cache={"success": False})
     with pytest.raises(GenerationError, match="still holds prefixes"), generating(server):
         pass

@@ -63,7 +63,7 @@ def test_a_trainer_that_has_gone_is_noticed() -> None:
 
 @pytest.mark.parametrize("given", [["m"], ["m", "--dtype=bfloat16", "--no-enforce-eager", "--block_size", "64"]])
 def test_options_of_the_user_replace_ours(given: list[str]) -> None:
-    """As vLLM's own parser reads them."""
+    """vLLM's own parser reads the options."""
     parser = import_module("vllm.utils.argparse_utils").FlexibleArgumentParser()
     make_arg_parser = import_module("vllm.entrypoints.launchers.cli_args").make_arg_parser
     found = make_arg_parser(parser).parse_args(serve_arguments(given, on_gpu=False)[1:])

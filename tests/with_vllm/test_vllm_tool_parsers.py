@@ -1,4 +1,4 @@
-"""vLLM's tool parsers by name: they read what templates of their families write, and what they cannot read is told."""
+"""vLLM's tool parsers by name: they read calls as their families' templates write them, and report unreadable ones."""
 
 from __future__ import annotations
 
@@ -127,14 +127,14 @@ def chat(name: str) -> ChatFormat:
 
 
 def written(name: str, message: Message) -> str:
-    """What a model of this family writes to mean the message."""
+    """The text with which a model of this family expresses the message."""
     render: Any = chat(name).template.render
     before = render([{"role": "user", "content": "Go."}], more=True)
     return render([{"role": "user", "content": "Go."}, message]).removeprefix(before).removesuffix("<|im_end|>\n")
 
 
 def read(name: str, text: str, prompt: str = "<|im_start|>assistant\n") -> Message:
-    """Through tokens and back, as in an episode."""
+    """Encode the text, and parse the tokens as in an episode."""
     encode = chat(name).tokenizer.encode
     return chat(name).parse(encode(prompt), encode(text + "<|im_end|>"), [TOOL])
 
@@ -164,14 +164,14 @@ ALL = pytest.mark.parametrize("name", FAMILIES)
     ],
     ids=["one", "several", "no arguments"],
 )
-def test_calls_are_read_as_they_were_meant(name: str, arguments: list[dict[str, Any]]) -> None:
+def test_calls_are_read_correctly(name: str, arguments: list[dict[str, Any]]) -> None:
     message = calling(*arguments)
     assert read(name, written(name, message)) == message
 
 
 @ALL
 @pytest.mark.parametrize("text", ["Plain.", "", " two  spaces \n", '{"a": 1}', "[1, 2]", "a < b", "The set {1, 2}."])
-def test_answers_that_are_no_calls_stay_as_they_are(name: str, text: str) -> None:
+def test_answers_without_calls_stay_unchanged(name: str, text: str) -> None:
     assert read(name, text) == {"role": "assistant", "content": text}
 
 
@@ -185,7 +185,7 @@ def test_thinking_is_kept_apart(name: str) -> None:
 
 @ALL
 def test_a_call_that_was_cut_is_never_plain_text(name: str) -> None:
-    """Some parsers read what is there of it; the others find nothing, and do not say so."""
+    """Some parsers read the part that is there; the others silently find nothing."""
     whole = written(name, calling({"place": "here", "guests": 3}))
     messages = [read(name, whole[:end]) for end in range(len(whole))]
     kinds = ["tool_calls" in message or "malformed" in message for message in messages]
@@ -221,7 +221,7 @@ def test_text_before_a_malformed_call_is_content() -> None:
     assert message.get("malformed", [])[0]["text"] == "<tool_call>\n{</tool_call> So."
 
 
-def test_what_is_wrong_with_arguments_is_told() -> None:
+def test_the_error_in_the_arguments_is_reported() -> None:
     text = '<tool_call>\n{"name": "book", "arguments": %s}\n</tool_call>'
     [malformed] = read("hermes", text % "[3]").get("malformed", [])
     assert malformed["text"] == text % "[3]"
@@ -230,7 +230,7 @@ def test_what_is_wrong_with_arguments_is_told() -> None:
     assert "NaN is not a JSON number" in malformed["error"]
 
 
-def test_a_broken_call_beside_a_good_one_is_told() -> None:
+def test_a_broken_call_beside_a_good_one_is_reported() -> None:
     good = written("qwen3_xml", calling({"guests": 3}))
     message = read("qwen3_xml", f"So.\n<tool_call>\nbook\n</tool_call>{good}")
     assert arguments_of(message) == [{"guests": 3}]
@@ -239,7 +239,7 @@ def test_a_broken_call_beside_a_good_one_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", ["hermes", "qwen3_xml", "glm45", "xlam", "granite", "pythonic", "llama3_json"])
-def test_what_looks_like_a_call_within_an_argument_is_none(name: str) -> None:
+def test_text_like_a_call_within_an_argument_is_not_a_call(name: str) -> None:
     beginning = written(name, calling({}))[:14]
     message = calling({"place": beginning, "guests": 2})
     assert read(name, written(name, message)) == message
@@ -264,8 +264,8 @@ def mutated(rng: random.Random, texts: list[str]) -> str:
 
 
 @ALL
-def test_nothing_that_a_model_may_write_raises_or_stays_in_the_parser(name: str) -> None:
-    """The parser `granite4` reads otherwise what comes after some texts, if it is used again."""
+def test_no_text_raises_an_error_or_stays_in_the_parser(name: str) -> None:
+    """If the parser `granite4` is used again after some texts, it reads the next text differently."""
     rng = random.Random(0)
     texts = [written(name, calling({"place": "here"}, {"guests": 3})), written(name, calling({})), "Text."]
     samples = [mutated(rng, texts) for _ in range(150)]
@@ -306,7 +306,7 @@ def test_hermes_is_read_as_our_own_format_reads_it(text: str) -> None:
 
 
 def test_where_hermes_differs_from_our_own_format() -> None:
-    """vLLM's reads all calls or none, wants arguments, and ends a call at a marker that stands in a string."""
+    """vLLM's parser reads all calls or none, requires arguments, and ends a call at a marker within a string."""
     good = '<tool_call>{"name": "book", "arguments": {"guests": 3}}</tool_call>'
     for text in (
         f"{good}<tool_call>{{</tool_call>",
@@ -406,7 +406,7 @@ def press(name: str) -> str:
 
 
 def scripted(tokenizer: Any, *answers: str) -> ScriptedGenerator:
-    """Each turn's answer in an episode; a turn is told by the answers that stand in the prompt."""
+    """Each turn's answer in an episode. The answers in the prompt give the number of the turn."""
     start = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
 
     def answer(request: Any) -> list[int]:
