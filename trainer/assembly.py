@@ -20,11 +20,10 @@ from .distributed import Processes
 from .generation.contract import Generator
 from .generator_choice import check_generator, make_generator
 from .learning.output_head import OutputHead
-from .learning.reference import ADAPTER, Reference
 from .learning.scoring import Scorer
 from .option_checks import unknown_names
 from .option_fields import options_of
-from .reference_sync import ReferenceSync
+from .reference import ADAPTER, Reference, ReferenceSync
 from .rollout.episode_player import EpisodePlayer
 from .rollout.overlong import OverlongPenalty
 from .rollout.round_player import RoundPlayer
@@ -138,9 +137,10 @@ def make_reference_sync(reference: Reference | None, args: AgentConfig) -> Refer
     return ReferenceSync(reference, alpha=args.ref_model_mixup_alpha, every=args.ref_model_sync_steps)
 
 
-def make_scorer(model: PreTrainedModel, args: AgentConfig, processes: Processes, *, pad_id: int) -> Scorer:
-    """The scorer of this configuration, with a reference if `beta` asks for it; the model is on its device."""
-    reference = Reference(model) if args.beta else None
+def make_scorer(
+    model: PreTrainedModel, reference: Reference | None, args: AgentConfig, processes: Processes, *, pad_id: int
+) -> Scorer:
+    """The scorer of this configuration; the model is on its device."""
     return Scorer(
         model=model,
         settings=args.learning_settings,

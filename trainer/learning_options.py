@@ -54,6 +54,8 @@ class LearningOptions(TeachingOptions):
     delta: float | None = option(None, "The ratio of losses that clip is at most this (dual clip); None = no limit.")
     sapo_temperature_pos: float = option(1.0, "How fast `sapo` fades with the ratio, for positive advantages.")
     sapo_temperature_neg: float = option(1.05, "How fast `sapo` fades with the ratio, for the other advantages.")
+    entropy_coef: float = option(0.0, "This times the mean entropy of loss tokens is subtracted from the loss.")
+    top_entropy_quantile: float = option(1.0, "Share of loss tokens that teach: those of highest entropy; 1 = all.")
     correction: str | None = option(
         None, "Of the mismatch between sampler and trainer, one of trainer.CORRECTIONS; None: tis with vLLM, else none."
     )
@@ -187,6 +189,7 @@ class LearningOptions(TeachingOptions):
                 f"delta must be above 1 + epsilon_high, where the ratio is clipped anyway, got {self.delta}"
             )
         self._check_reference()
+        self._check_entropy()
 
     def _check_reference(self) -> None:
         if self.kl_in is not None and self.kl_in not in get_args(KLIn):
@@ -220,6 +223,20 @@ class LearningOptions(TeachingOptions):
             raise ValueError(
                 f"credit='turn' gives the turns of an episode different advantages, and loss_type={self.loss_type!r} "
                 f"has one ratio for the whole episode; use one of {others}"
+            )
+
+    def _check_entropy(self) -> None:
+        if self.top_entropy_quantile == 1:
+            return
+        if not LOSSES[self.loss_type].is_of_tokens:
+            raise ValueError(
+                f"top_entropy_quantile={self.top_entropy_quantile} chooses tokens, and loss_type={self.loss_type!r} "
+                f"has one ratio for each sequence: leave it 1, or use another loss"
+            )
+        if self.entropy_coef:
+            raise ValueError(
+                "entropy_coef raises the entropy of all loss tokens, and top_entropy_quantile learns from those of "
+                "high entropy only: give one of the two"
             )
 
     def _check_correction(self) -> None:

@@ -48,7 +48,8 @@ RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
         lambda n: n >= 0,
         (
             *("beta", "epsilon_high", "eval_temperature", "log_episodes_steps", "overlong_buffer", "overlong_penalty"),
-            *("max_refills", "learning_rate", "weight_decay", "max_grad_norm", "eval_delay", "seed", "data_seed"),
+            *("max_refills", "entropy_coef"),
+            *("learning_rate", "weight_decay", "max_grad_norm", "eval_delay", "seed", "data_seed"),
         ),
     ),
     "positive": (
@@ -59,7 +60,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
         ),
     ),
     "positive, or -1 (num_train_epochs decides)": (lambda n: n == -1 or n > 0, ("max_steps",)),
-    "in [0, 1]": (lambda n: 0 <= n <= 1, ("max_failure_rate", "discount")),
+    "in [0, 1]": (lambda n: 0 <= n <= 1, ("max_failure_rate", "discount", "top_entropy_quantile")),
     "in [0, 1)": (lambda n: 0 <= n < 1, ("epsilon",)),
     "in (0, 1]": (lambda n: 0 < n <= 1, ("vllm_gpu_memory_utilization", "ref_model_mixup_alpha")),
     "a port, or 0 for any free one": (lambda n: 0 <= n < 1 << 16, ("vllm_group_port",)),

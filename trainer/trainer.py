@@ -36,6 +36,7 @@ from .records.evaluation import evaluation_metrics
 from .records.metrics import Metrics, weighted_metrics
 from .records.progress import rich_displays
 from .records.run_folder import EpisodeLog
+from .reference import Reference
 from .rollout.failure_totals import FailureTotals
 from .rollout.failures import FailureWatch, RolloutError, check_evaluation
 from .rollout.round import Round
@@ -130,8 +131,9 @@ class AgentTrainer(InterruptibleTrainer):
         self._mismatch_alarm = MismatchAlarm(args.generator if generator is None else type(generator).__name__)
         self._displays = rich_displays(self)
         self.pad_id = padding_id(tokenizer, self.player.policy.chat)
-        self.scorer = make_scorer(model, args, self.processes, pad_id=self.pad_id)
-        self._reference_sync = make_reference_sync(self.scorer.reference, args)
+        self.reference = Reference(model) if args.beta else None  # the model is on its device now
+        self._reference_sync = make_reference_sync(self.reference, args)
+        self.scorer = make_scorer(model, self.reference, args, self.processes, pad_id=self.pad_id)
 
     def rollout(
         self, rows: Rows, *, num_generations: int = 1, temperature: float | None = None, seed: int | None = None

@@ -11,7 +11,7 @@ _ENVIRONMENT = "pass environment=..., a class with @tool methods"
 _CORRECTION = "give correction=..., one of trainer.CORRECTIONS"
 _EPISODES = "give log_episodes_steps=n: whole episodes go to episodes.jsonl"
 _OTHER_DISTRIBUTION = "samples would come from another distribution than the one that is trained"
-_ENTROPY = "the loss has no entropy term; keep exploration up with epsilon_high or temperature"
+_ENTROPY = "entropy_coef stays the same during training"
 _VESPO = "VESPO is not here; loss_type is one of trainer.LOSSES"
 _BATCHING = "the generator batches requests itself; generation_rows limits a batch"
 
@@ -61,8 +61,6 @@ TRL_NAMES = {
     "off_policy_mask_threshold": "correction='geometric_mask' leaves out sequences that are too far from the policy",
     "mask_truncated_completions": "give truncated='mask', or a treatment for each stop reason",
     "scale_advantages": "it is called scale_rewards",
-    "top_entropy_quantile": _ENTROPY,
-    "entropy_coef": _ENTROPY,
     "use_adaptive_entropy": _ENTROPY,
     "entropy_coef_min": _ENTROPY,
     "entropy_coef_max": _ENTROPY,

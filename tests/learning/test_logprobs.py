@@ -91,7 +91,7 @@ def assert_by_definition(model: nn.Module, wrapped: nn.Module, head: OutputHead 
         keep=batch.keep,
         temperature=TEMPERATURE,
         head=head,
-        with_entropy=True,
+        entropy="value",
     )
     assert entropies_BT is not None
     assert not entropies_BT.requires_grad

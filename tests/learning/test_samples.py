@@ -17,9 +17,9 @@ from gymnast.trainer.learning.advantages import this_process_only
 from gymnast.trainer.learning.corrections import CORRECTIONS
 from gymnast.trainer.learning.losses import LOSSES, StepCounts
 from gymnast.trainer.learning.objective import objective
-from gymnast.trainer.learning.reference import Reference
 from gymnast.trainer.learning.samples import Batch, EpisodeSamples, samples_of
 from gymnast.trainer.learning.scoring import Scorer
+from gymnast.trainer.reference import Reference
 
 from .rows import PAD, SETTINGS, VOCABULARY, make_model
 
@@ -99,7 +99,7 @@ def test_that_also_holds_off_policy_where_each_token_has_a_ratio(loss_type: str)
 
 
 def test_the_divergence_from_the_reference_is_charged_once_for_an_episode() -> None:
-    options = {"algorithm": "rloo", "loss_type": "rloo", "beta": 0.1}
+    options = {"algorithm": "rloo", "loss_type": "rloo", "beta": 0.1, "kl_in": "reward"}
     found = [[first_advantage(each) for each in score(made, **options)] for made in (whole(), [*map(cut, whole())])]
     assert found[0] != [first_advantage(each) for each in score(whole(), algorithm="rloo")]
     assert found[1] == pytest.approx(found[0])

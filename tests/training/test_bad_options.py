@@ -82,6 +82,13 @@ from .buttons import ROWS, Buttons, config, model
         ({"truncated": {"final_answer": "mask"}}, "truncated has no stop reason 'final_answer'"),
         ({"truncated": {"max_turns": "drop"}}, r"truncated\['max_turns'\] must be one of teach, mask, leave, got"),
         ({"overlong_buffer": 65}, "overlong_buffer=65 must be at most max_completion_length=64"),
+        ({"top_entropy_quantile": 1.5}, r"top_entropy_quantile must be in \[0, 1\], got 1.5"),
+        ({"top_entropy_quantile": 0.2, "loss_type": "gspo"}, "top_entropy_quantile=0.2 chooses tokens, and .*'gspo'"),
+        (
+            {"top_entropy_quantile": 0.2, "entropy_coef": 0.1},
+            "entropy_coef .*top_entropy_quantile .*give one",
+        ),
+        ({"entropy_coef": -0.1}, "entropy_coef must be at least 0, got -0.1"),
         ({"max_refills": -1}, "max_refills must be at least 0, got -1"),
         ({"overlong_penalty": 2.0}, "overlong_penalty=2.0 needs overlong_buffer"),
         ({"vllm_engine_kwargs": {}}, r"'transformers' does not read vllm_engine_kwargs \(generator='vllm' does\)"),

@@ -120,7 +120,7 @@ def test_a_reference_that_follows_is_resumed(tmp_path: Path) -> None:
     rest.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     expected = state_of(whole)
     assert not [name for name, value in state_of(rest).items() if not torch.equal(value, expected[name])]
-    pairs = zip(rest.scorer.reference.copies, whole.scorer.reference.copies, strict=True)
+    pairs = zip(rest.reference.copies, whole.reference.copies, strict=True)
     assert all(torch.equal(got, wanted) for got, wanted in pairs)
     trainer_of(GRPOTrainer, tmp_path / "still", max_steps=1, beta=0.1).train()
     with pytest.raises(ValueError, match=r"checkpoint-1 has no reference\.pt, since sync_ref_model was False there"):

@@ -92,3 +92,21 @@ def test_rloo_compares_with_the_others(tmp_path: Path) -> None:
     )
     trainer.train()
     assert trainer.advantages.sort().values.tolist() == pytest.approx([-3 / 2, -5 / 6, -1 / 6, 5 / 2], abs=1e-6)
+
+
+def test_the_tokens_of_highest_entropy_alone_teach(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"top_entropy_quantile": 0.25, "max_tokens_per_batch": 60}
+    trainer = make_trainer(tmp_path, KeepsBatches, **options)
+    trainer.train()
+    batches = trainer.batches  # type: ignore[attr-defined]
+    assert len(batches) > 1  # the threshold is that of the whole round
+    chosen = sum(int((batch["advantages"] != 0).sum()) for batch in batches)
+    assert 0 < chosen <= 0.3 * step_logs(trainer)[0]["tokens/sampled"]
+
+
+def test_the_bonus_raises_the_entropy_where_no_reward_teaches(tmp_path: Path) -> None:
+    nobody = [{"good": "neither"}]
+    trainer = make_trainer(tmp_path, rows=nobody, entropy_coef=1.0, max_steps=4, learning_rate=1e-2)
+    trainer.train()
+    entropies = [logs["entropy"] for logs in step_logs(trainer)]
+    assert entropies[-1] > 1.2 * entropies[0]

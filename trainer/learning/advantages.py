@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -118,6 +119,18 @@ def _mean_and_std(groups: list[Tensor], gather: Gather) -> tuple[Tensor, Tensor]
     mean = (counts_P * means_P).sum() / total.clamp(min=1)
     squares = (squares_P + counts_P * (means_P - mean).square()).sum()
     return mean, (squares / (total - 1).clamp(min=1)).sqrt()
+
+
+def quantile(values_N: Tensor, share: float, gather: Gather = this_process_only) -> float:
+    """The value below which this share of the values of all processes lies, interpolated; 0 if there are no values."""
+    most = int(gather(torch.tensor([[float(len(values_N))]])).max())
+    if not most:
+        return 0.0
+    padded_M = torch.full((most,), torch.nan)
+    padded_M[: len(values_N)] = values_N
+    everywhere = gather(padded_M[None])
+    everywhere = everywhere[~everywhere.isnan()]
+    return float(np.quantile(everywhere.numpy(), share))  # torch's takes 2**24 values at most
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import MethodType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate.utils import extract_model_from_parallel
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .output_head import OutputHead, inner_model, without_cache
+
+Entropy = Literal["none", "value", "differentiable"]
 
 CHUNK_BYTES = 2**28
 """Logits of one chunk in float32. The backward pass holds a few such tensors at a time."""
@@ -32,7 +35,7 @@ def token_logprobs(
     keep: int,
     temperature: float,
     head: OutputHead | None = None,
-    with_entropy: bool = False,
+    entropy: Entropy = "none",
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probabilities (B, keep) of tokens among the last `keep` of each row; 0 at tokens that are not asked for.
 
@@ -47,8 +50,7 @@ def token_logprobs(
         keep: The number of columns of the result; less than L, since no token comes before the first.
         temperature: Logits are divided by it; it must be the sampling temperature.
         head: The output head of the model. With it, logits are computed only where they are asked for.
-        with_entropy: Also return the entropies (B, keep) of the distributions at these tokens, in nats, without
-            gradient.
+        entropy: Whether to return the entropies (B, keep) of the distributions at these tokens, too, in nats.
 
     Raises:
         ValueError: `keep` or `temperature` is out of range.
@@ -70,7 +72,7 @@ def token_logprobs(
         logits_BLV = model(input_ids=input_ids_BL, attention_mask=attention_mask_BL, **options).logits
         states_NH, to_logits = logits_BLV[:, -(keep + 1) : -1].flatten(0, 1)[places_N], _unchanged
         vocabulary = logits_BLV.shape[2]
-    logprobs_N, entropies_N = _chosen_logprobs(to_logits, states_NH, ids_N, temperature, vocabulary, with_entropy)
+    logprobs_N, entropies_N = _chosen_logprobs(to_logits, states_NH, ids_N, temperature, vocabulary, entropy)
     empty = torch.zeros(rows * keep, device=input_ids_BL.device)
     logprobs_BT = empty.index_put((places_N,), logprobs_N).view(rows, keep)
     return logprobs_BT, None if entropies_N is None else empty.index_put((places_N,), entropies_N).view(rows, keep)
@@ -86,28 +88,26 @@ def _chosen_logprobs(
     ids_N: Tensor,
     temperature: float,
     vocabulary: int,
-    with_entropy: bool,
+    entropy: Entropy,
 ) -> tuple[Tensor, Tensor | None]:
     """log softmax(logits / temperature) at `ids`, by chunks that the backward pass computes again; and entropies."""
-    entropies: list[Tensor] = []
-    is_forward = True
 
-    def chosen(states_CH: Tensor, ids_C: Tensor) -> Tensor:
+    def chosen(states_CH: Tensor, ids_C: Tensor) -> tuple[Tensor, Tensor | None]:
         logits_CV = to_logits(states_CH).float()
         logprobs_CV = (logits_CV if temperature == 1 else logits_CV / temperature).log_softmax(dim=1)
-        if with_entropy and is_forward:
-            with torch.no_grad():
-                entropies.append(-(logprobs_CV.exp() * logprobs_CV).sum(dim=1))
-        return logprobs_CV.gather(1, ids_C[:, None])[:, 0]
+        chosen_C = logprobs_CV.gather(1, ids_C[:, None])[:, 0]
+        if entropy == "none":
+            return chosen_C, None
+        # Last: without a gradient the backward pass does not come this far when it computes the chunk again.
+        with nullcontext() if entropy == "differentiable" else torch.no_grad():
+            return chosen_C, -(logprobs_CV.exp() * logprobs_CV).sum(dim=1)
 
     size = max(1, CHUNK_BYTES // (4 * vocabulary))
     # `split`, not slices: the gradient of a slice is as large as the whole, and there would be one for each chunk.
     chunks = zip(states_NH.split(size), ids_N.split(size), strict=True)
-    logprobs_N = torch.cat(
-        [checkpoint(chosen, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
-    )
-    is_forward = False
-    return logprobs_N, torch.cat(entropies) if with_entropy else None
+    parts = [checkpoint(chosen, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
+    logprobs, entropies = zip(*parts, strict=True)
+    return torch.cat(logprobs), None if entropy == "none" else torch.cat(entropies)
 
 
 def _fewer_logits(model: nn.Module, count: int) -> dict[str, int]:

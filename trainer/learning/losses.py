@@ -41,6 +41,8 @@ class LossInputs:
     """Under the distribution that was sampled from, for the correction. None: no correction."""
     ref_logprobs_BT: Tensor | None = None
     """Under the reference model, for the KL term. None: no KL term."""
+    entropies_BT: Tensor | None = None
+    """Of the distribution at each token, with gradient if `entropy_coef` is not 0."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -261,7 +263,11 @@ def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCoun
     sizes_B = mask_BR.sum(dim=1).clamp(min=1)
     if inputs.shares_B is not None and loss.ratio is not of_sequence:  # its terms are sums, which add up over samples
         sizes_B = sizes_B / inputs.shares_B
-    return loss.reduce(torch.where(mask_BR, terms_BR, 0.0), sizes_B, counts, settings), stats
+    total = loss.reduce(torch.where(mask_BR, terms_BR, 0.0), sizes_B, counts, settings)
+    if settings.entropy_coef and inputs.entropies_BT is not None:
+        entropies_BT = torch.where(mask_BT, inputs.entropies_BT, 0.0)
+        total = total - settings.entropy_coef * mean_of_all_tokens(entropies_BT, sizes_B, counts, settings)
+    return total, stats
 
 
 def k3(log_ratio: Tensor) -> Tensor:

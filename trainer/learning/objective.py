@@ -45,7 +45,7 @@ def objective(
         keep=mask_BT.shape[1],
         temperature=settings.temperature,
         head=head,
-        with_entropy=with_entropy,
+        entropy="differentiable" if settings.entropy_coef else "value" if with_entropy else "none",
     )
     counts = replace(counts, batch_loss_tokens=batch["batch_loss_tokens"])
     inputs = LossInputs(
@@ -56,6 +56,7 @@ def objective(
         shares_B=batch["shares"],
         sampling_logprobs_BT=batch["sampling_logprobs"],
         ref_logprobs_BT=batch.get("ref_logprobs"),
+        entropies_BT=entropy_BT,
     )
     loss, stats = policy_loss(inputs, settings, counts)
     metrics = _token_metrics(logprobs_BT.detach(), entropy_BT, batch, compare_sampling=settings.samples_all_tokens)
@@ -73,7 +74,7 @@ def _token_metrics(
     places_N = batch["places"]
     if not len(places_N):
         return {}
-    metrics = {} if entropy_BT is None else {"entropy": entropy_BT.flatten()[places_N].mean()}
+    metrics = {} if entropy_BT is None else {"entropy": entropy_BT.detach().flatten()[places_N].mean()}
     if compare_sampling:
         difference_BT = batch.get("old_logprobs", logprobs_BT) - batch["sampling_logprobs"]
         log_ratio_N = difference_BT.flatten()[places_N]

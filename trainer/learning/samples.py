@@ -35,6 +35,7 @@ class Sample:
     share: float = 1.0  # of its episode's loss tokens
     is_masked: bool = False  # its episode has a vote in the baseline of its group, and no loss tokens
     advantages: Tensor | None = None  # (T,) 0 where the mask is 0; None before the round is scored
+    entropies: Tensor | None = None  # (T,) under the same weights, for `top_entropy_quantile`
     old_logprobs: Tensor | None = None  # (T,) under the weights that sampled, from the training forward pass
     ref_logprobs: Tensor | None = None  # (T,) under the reference model
 

@@ -5,26 +5,32 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ...envs.episode import Episode
 from ..generation.sampling import evaluating
-from .advantages import ESTIMATORS, Gather, scale_advantages, whiten
+from .advantages import ESTIMATORS, Gather, quantile, scale_advantages, whiten
 from .corrections import CORRECTIONS
 from .credit import at_loss_tokens, compare, returns_of
 from .groups import Group
 from .logprobs import token_logprobs
 from .losses import kl_in_reward
 from .output_head import OutputHead
-from .reference import Reference
 from .samples import EpisodeSamples, Sample, completion_slice, make_micro_batch, micro_batches, samples_of
 from .settings import LearningSettings
 
 Item = TypeVar("Item")
+
+
+class Reference(Protocol):
+    """The policy that the KL term compares with; `trainer.reference` has one."""
+
+    def weights(self) -> AbstractContextManager[nn.Module]: ...
 
 
 @dataclass(kw_only=True)
@@ -54,6 +60,8 @@ class Scorer:
             metrics["kl"] = self._charge_kl(samples, rewards)
         self._add_advantages(episodes, samples, rewards)
         samples = [each for each in samples if not each[0].is_masked]
+        if settings.top_entropy_quantile < 1:
+            self._keep_top_entropy(_flat(samples))
         taught = [each for each in _flat(samples) if each.has_gradient(settings)]
         if not (settings.scores_all or settings.is_on_policy):
             self._add_old_logprobs(taught)
@@ -100,29 +108,46 @@ class Scorer:
         return whiten(advantages, self.gather) if settings.normalize_advantages else advantages
 
     def _add_old_logprobs(self, samples: Sequence[Sample]) -> None:
-        for sample, logprobs_T in zip(samples, self._logprobs(self.model, samples), strict=True):
-            sample.old_logprobs = logprobs_T
+        with_entropy = self.settings.top_entropy_quantile < 1
+        for sample, (logprobs_T, entropies_T) in zip(
+            samples, self._logprobs(self.model, samples, with_entropy=with_entropy), strict=True
+        ):
+            sample.old_logprobs, sample.entropies = logprobs_T, entropies_T if with_entropy else None
 
     def _add_ref_logprobs(self, samples: Sequence[Sample]) -> None:
         if self.reference is not None:
             with self.reference.weights() as model:
-                for sample, logprobs_T in zip(samples, self._logprobs(model, samples), strict=True):
+                for sample, (logprobs_T, _) in zip(samples, self._logprobs(model, samples), strict=True):
                     sample.ref_logprobs = logprobs_T
 
-    def _logprobs(self, model: nn.Module, samples: Sequence[Sample]) -> list[Tensor]:
-        """Log-probabilities (T,) of each completion, 0 where it was not sampled.
+    def _keep_top_entropy(self, samples: Sequence[Sample]) -> None:
+        """Set the advantages of all tokens to 0 but for those of highest entropy in all processes.
+
+        Wang et al. 2025, "Beyond the 80/20 Rule", arXiv 2506.01939.
+        """
+        own = [each.entropies[torch.tensor(each.mask) == 1] for each in samples if each.entropies is not None]
+        threshold = quantile(torch.cat([*own, torch.zeros(0)]), 1 - self.settings.top_entropy_quantile, self.gather)
+        for sample in samples:
+            assert sample.advantages is not None
+            assert sample.entropies is not None
+            sample.advantages = torch.where(sample.entropies >= threshold, sample.advantages, 0.0)
+
+    def _logprobs(
+        self, model: nn.Module, samples: Sequence[Sample], *, with_entropy: bool = False
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Log-probabilities (T,) of each completion, 0 where it was not sampled; and entropies, or zeros.
 
         Without dropout, since they belong to the distribution that was sampled from.
         """
         settings, device = self.settings, next(model.parameters()).device
-        found: dict[int, Tensor] = {}
+        found: dict[int, tuple[Tensor, Tensor]] = {}
         with evaluating(model), torch.no_grad():
             for part in micro_batches(
                 samples, max_tokens=settings.max_tokens_per_batch, max_rows=settings.rows_at_once
             ):
                 batch = {key: value.to(device) for key, value in make_micro_batch(part, pad_id=self.pad_id).items()}
                 length, keep = batch["input_ids"].shape[1], batch["mask"].shape[1]
-                logprobs_BT, _ = token_logprobs(
+                logprobs_BT, entropies_BT = token_logprobs(
                     model,
                     batch["input_ids"],
                     batch["attention_mask"],
@@ -130,9 +155,12 @@ class Scorer:
                     keep=keep,
                     temperature=settings.temperature,
                     head=self.head,
+                    entropy="value" if with_entropy else "none",
                 )
-                for sample, logprobs_T in zip(part, logprobs_BT.cpu(), strict=True):
-                    found[id(sample)] = logprobs_T[completion_slice(sample, length, keep)].clone()
+                entropies_BT = torch.zeros_like(logprobs_BT) if entropies_BT is None else entropies_BT
+                for sample, *values_T in zip(part, logprobs_BT.cpu(), entropies_BT.cpu(), strict=True):
+                    place = completion_slice(sample, length, keep)
+                    found[id(sample)] = values_T[0][place].clone(), values_T[1][place].clone()
         return [found[id(sample)] for sample in samples]
 
     def _charge_kl(self, samples: Sequence[EpisodeSamples], rewards: list[float]) -> float:

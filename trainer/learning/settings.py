@@ -43,6 +43,10 @@ class LearningSettings:
 
     TRL 1.16 does so by default. It changes the gradient on-policy too: the ratio is 1, but its gradient is not 0.
     """
+    entropy_coef: float
+    """This times the mean entropy of the step's loss tokens is subtracted from the loss."""
+    top_entropy_quantile: float
+    """Share of the loss tokens that teach: those of highest entropy when their round was played."""
     correction: str
     """A row of `CORRECTIONS`."""
     correction_bounds: tuple[float, float]
@@ -74,9 +78,9 @@ class LearningSettings:
     @property
     def scores_all(self) -> bool:
         """Whether every sequence needs pi's log-probabilities, before advantages are known."""
-        return self.charges_kl or CORRECTIONS[self.correction].keep is not None
+        return self.charges_kl or CORRECTIONS[self.correction].keep is not None or self.top_entropy_quantile < 1
 
     @property
     def always_has_gradient(self) -> bool:
         """Whether an episode with advantage 0 changes the weights, too."""
-        return self.beta != 0 and not self.charges_kl
+        return (self.beta != 0 and not self.charges_kl) or self.entropy_coef != 0

@@ -1,9 +1,10 @@
-"""Reference: the frozen policy that the KL term compares with."""
+"""Reference: the policy that the KL term compares with; ReferenceSync: one that follows the policy in training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 
 ADAPTER = "ref"
 """A model with an adapter of this name is compared with itself under that adapter, as in TRL."""
+
+FILE = "reference.pt"
+"""The reference in a checkpoint, if it follows the policy."""
 
 
 class Reference:
@@ -71,3 +75,42 @@ class Reference:
     def _active_adapters(self) -> list[str]:
         active: Any = self._model.active_adapters  # a method of transformers' models, a property of PEFT's
         return active() if callable(active) else active
+
+
+class ReferenceSync:
+    """Mixes the policy into the reference every so many steps, and keeps the reference in checkpoints.
+
+    Without it the reference is the model that training began with, so no checkpoint needs it.
+
+    Args:
+        reference: Changed in place.
+        alpha: The policy's share.
+        every: Optimiser steps.
+    """
+
+    def __init__(self, reference: Reference, *, alpha: float, every: int) -> None:
+        self._reference = reference
+        self._alpha = alpha
+        self._every = every
+
+    def after_step(self, step: int) -> None:
+        """The policy has seen so many optimiser steps."""
+        if step % self._every == 0:
+            self._reference.mix(self._alpha)
+
+    def save(self, folder: Path) -> None:
+        """Write the reference into a checkpoint."""
+        torch.save(self._reference.copies, folder / FILE)
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: the checkpoint has no reference.
+        """
+        path = folder / FILE
+        if not path.is_file():
+            raise ValueError(f"{folder} has no {FILE}, since sync_ref_model was False there: leave it False to resume")
+        saved = torch.load(path, weights_only=True, map_location="cpu")
+        for copy, value in zip(self._reference.copies, saved, strict=True):
+            copy.copy_(value)
