@@ -24,6 +24,7 @@ from .learning.scoring import Scorer
 from .option_checks import unknown_names
 from .option_fields import options_of
 from .reference import ADAPTER, Reference, ReferenceSync
+from .rollout.compaction import Compact, check_compact
 from .rollout.episode_player import EpisodePlayer
 from .rollout.overlong import OverlongPenalty
 from .rollout.round_player import RoundPlayer
@@ -43,6 +44,7 @@ def make_player(
     reward_funcs: RewardFunction | Sequence[RewardFunction],
     tool_format: str | ToolFormat | ToolParser | None,
     generator: Generator | None,
+    compact: Compact | None,
     data_sets: tuple[Rows | None, Rows | Mapping[str, Rows] | None],
     step: Callable[[], int],
 ) -> EpisodePlayer:
@@ -65,6 +67,7 @@ def make_player(
     )
     _check_template_kwargs(tokenizer, args.chat_template_kwargs or {})
     budgets = args.budgets(max_model_len=_context_length(model, args.max_model_len))
+    check_compact(compact, budgets)
     check_data_sets(
         *data_sets,
         source=EnvironmentSource.of(environment),
@@ -76,7 +79,12 @@ def make_player(
         pad_id = padding_id(tokenizer, chat)
         generator = make_generator(model, args, pad_id=pad_id, max_model_len=budgets.max_model_len)
     policy = TokenPolicy(
-        chat, generator, sampling=args.sampling, budgets=budgets, overlong_prompts=args.overlong_prompts
+        chat,
+        generator,
+        sampling=args.sampling,
+        budgets=budgets,
+        overlong_prompts=args.overlong_prompts,
+        compact=compact,
     )
     engine = RolloutEngine(
         environment,

@@ -37,6 +37,7 @@ from .records.metrics import Metrics, weighted_metrics
 from .records.progress import rich_displays
 from .records.run_folder import EpisodeLog
 from .reference import Reference
+from .rollout.compaction import Compact
 from .rollout.failure_totals import FailureTotals
 from .rollout.failures import FailureWatch, RolloutError, check_evaluation
 from .rollout.round import Round
@@ -66,6 +67,7 @@ class AgentTrainer(InterruptibleTrainer):
         tool_format: How the model writes tool calls, where its chat template does not tell.
         generator: Samples the answers; by default the one that the configuration names.
         peft_config: Trains a new adapter on the model, such as `peft.LoraConfig(...)`; the model's weights stay.
+        compact: Rewrites the messages of an episode that fill the model's context: `f(messages) -> messages`.
         callbacks: As in `transformers.Trainer`; or a single one.
         optimizers: As in `transformers.Trainer`.
 
@@ -90,6 +92,7 @@ class AgentTrainer(InterruptibleTrainer):
         tool_format: str | ToolFormat | ToolParser | None = None,
         generator: Generator | None = None,
         peft_config: Any = None,
+        compact: Compact | None = None,
         callbacks: TrainerCallback | Sequence[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
         **unknown: Any,
@@ -108,6 +111,7 @@ class AgentTrainer(InterruptibleTrainer):
         model = load_model(model, args.model_init_kwargs, peft_config, gradient_checkpointing=checkpointing)
         tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
         options: dict[str, Any] = {"reward_funcs": reward_funcs, "tool_format": tool_format, "generator": generator}
+        options["compact"] = compact
         options |= {"data_sets": (train_dataset, eval_dataset), "step": lambda: self.state.global_step}
         self.player = make_player(model, tokenizer, environment, args, **options)
         super().__init__(

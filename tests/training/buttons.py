@@ -117,6 +117,7 @@ def make_trainer(
     reward_funcs: Any = (),
     callbacks: Any = (),
     generator: Any = None,
+    compact: Any = None,
     **options: Any,
 ) -> AgentTrainer:
     """A trainer on `Buttons`; `options`, and the name of a generator, go into the configuration."""
@@ -132,6 +133,7 @@ def make_trainer(
         reward_funcs=reward_funcs,
         callbacks=callbacks,
         generator=generator,
+        compact=compact,
     )
 
 
