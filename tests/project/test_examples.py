@@ -56,6 +56,19 @@ def test_the_custom_environment_learns(tmp_path: Path) -> None:
     assert after > 80
 
 
+def test_an_agent_whose_history_is_compacted_learns_from_exact_tokens(tmp_path: Path) -> None:
+    printed = run("long_history.py", cwd=tmp_path)
+    found = re.search(r"right in (\d+)% of the episodes before, (\d+)% after", printed)
+    assert found is not None, printed
+    before, after = map(int, found.groups())
+    assert before < 45
+    assert after > 65
+    assert "3 samples in an episode, 0 tokens of drift" in printed
+    difference = re.search(r"differ by at most (\S+)", printed)
+    assert difference is not None
+    assert float(difference[1]) < 1e-4
+
+
 def test_the_code_agent_needs_a_box(tmp_path: Path) -> None:
     done = subprocess.run(command("code_agent.py", "--boxes", "0"), cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")

@@ -1,0 +1,109 @@
+"""An agent whose history does not fit its context learns to take notes that last.
+
+    python examples/long_history.py
+
+A word is said once. Then the agent is asked for it six times, and only its last answer is judged. An episode has 59
+tokens, and the context 28. So `compact` keeps the agent's last answer as its note and drops the rest: an agent that
+notes down a wrong word has lost the right one. Each rewritten history begins a sample, with the exact tokens that the
+model saw, and the samples of an episode share its reward. It takes about 20 seconds.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from gymnast.envs import Environment, Message, StepResult
+from gymnast.trainer import GRPOConfig, GRPOTrainer
+from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+
+WORDS = ("amber", "birch", "cloud", "delta", "ember", "frost", "grove", "heath")
+QUESTION = "What is the word? Answer with the word alone, as you noted it down."
+CONTEXT = 28  # tokens
+TURNS = 6
+
+
+class Courier(Environment):
+    """Says a word, and asks for it `TURNS` times; the last answer is judged."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.word, self.turn = self.task_of(options)["word"], 0
+        return [note(self.word), ask()], {}
+
+    def step(self, action: Message) -> StepResult:
+        self.turn += 1
+        is_last = self.turn == TURNS
+        right = float(action.get("content") == self.word)
+        return StepResult([] if is_last else [ask()], right * is_last, is_last, False, {})
+
+
+def note(word: Any) -> Message:
+    return {"role": "user", "content": f"The word is {word}."}
+
+
+def ask() -> Message:
+    return {"role": "user", "content": QUESTION}
+
+
+def compact(messages: list[Message]) -> list[Message]:
+    """The agent's last answer as its note, and the question that it has to answer now."""
+    answers = [each["content"] for each in messages if each["role"] == "assistant"]
+    return [note(answers[-1]), messages[-1]]
+
+
+def demonstrations(count: int, *, right: float) -> list[tuple[list[Message], None]]:
+    """Conversations with an agent that says the right word with this probability, and otherwise any."""
+    rng = random.Random(0)
+    made: list[tuple[list[Message], None]] = []
+    for _ in range(count):
+        messages = [note(word := rng.choice(WORDS))]
+        for _ in range(2):
+            said = word if rng.random() < right else rng.choice(WORDS)
+            messages += [ask(), {"role": "assistant", "content": said}]
+        made.append((messages, None))
+    return made
+
+
+def main() -> None:
+    shown = demonstrations(500, right=0.6)
+    tokenizer = tokenizer_for(shown)
+    model = make_tiny_model(tokenizer, hidden_size=64)
+    warm_up(model, tokenizer, shown, steps=200, batch_size=16, learning_rate=5e-3)
+
+    rows = [{"word": word} for word in WORDS]
+    trainer = GRPOTrainer(
+        model=model,
+        processing_class=tokenizer,
+        environment=Courier(),
+        compact=compact,
+        train_dataset=rows,
+        eval_dataset=rows,
+        args=GRPOConfig(
+            output_dir="runs/long-history",
+            per_device_train_batch_size=64,
+            num_generations=8,
+            max_model_len=CONTEXT,
+            max_turn_tokens=4,
+            learning_rate=2e-3,
+            lr_scheduler_type="constant",
+            max_steps=15,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+        ),
+    )
+    before = trainer.evaluate()
+    trainer.train()
+    after = trainer.evaluate()
+    print(f"right in {before['eval_reward']:.0%} of the episodes before, {after['eval_reward']:.0%} after")
+    name = "sampling/sampling_logp_difference/max"
+    difference = max(logs[name] for logs in trainer.state.log_history if name in logs)
+    print(f"{after['eval_samples/mean']:.0f} samples in an episode, {after['eval_tokens/drift']:.0f} tokens of drift")
+    print(f"log-probabilities of sampler and trainer differ by at most {difference:.0e}")
+
+
+if __name__ == "__main__":
+    main()
