@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,10 @@ def move_checkpoints_aside(folder: str | Path | None, *, after: int | None = Non
     """Move the checkpoints of an earlier training into `checkpoints.1` (or the next free number).
 
     The newest checkpoint of a folder is the one of most steps, so those of two trainings must not lie together. A
-    training that is resumed from step `after` moves those of later steps, and deletes those that are not whole.
+    training that is resumed from step `after` moves whole ones of later steps. It writes over others in their turn.
     """
     folder = Path(folder or ".")
-    earlier = [path for step, path in _checkpoints(folder) if after is None or step > after]
-    if after is not None:
-        for path in [path for path in earlier if not _is_whole(path)]:
-            shutil.rmtree(path)
-            earlier.remove(path)
+    earlier = [path for step, path in _checkpoints(folder) if after is None or (step > after and _is_whole(path))]
     if not earlier:
         return
     number = 1

@@ -165,6 +165,20 @@ def test_sigterm_is_like_ctrl_c(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert_resumes(tmp_path, 1)
 
 
+def test_in_the_middle_of_a_checkpoint(tmp_path: Path) -> None:
+    trainer: Any = trainer_of(tmp_path, save_strategy="steps", save_steps=1)
+    save_more = trainer.save_more
+
+    def terminated(folder: Path) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        save_more(folder)
+
+    trainer.save_more = terminated
+    trainer.train()
+    assert (trainer.was_interrupted, checkpoints(tmp_path)) == (True, ["checkpoint-1"])
+    assert_resumes(tmp_path, 1)
+
+
 def test_in_the_middle_of_a_round(tmp_path: Path) -> None:
     options = {"per_device_train_batch_size": 4, "steps_per_generation": 2}
     trainer = trainer_of(tmp_path, Presses("on_pre_optimizer_step", 2), **options)

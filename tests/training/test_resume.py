@@ -167,13 +167,15 @@ def test_a_checkpoint_of_an_earlier_run_is_never_resumed(tmp_path: Path, caplog:
 
 
 def test_resuming_from_an_earlier_checkpoint_moves_later_ones_aside(tmp_path: Path) -> None:
-    """So that the newest one is this training's own; one that is not whole is deleted."""
+    """So that the newest whole one is this training's own."""
     trainer_of(GRPOTrainer, tmp_path, max_steps=4).train()
     (tmp_path / "checkpoint-3" / "trainer_state.json").write_text('{"epoch": 1.0, "glob')
-    rest = trainer_of(GRPOTrainer, tmp_path, max_steps=2)
-    rest.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    assert sorted(path.name for path in tmp_path.glob("*/checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
-    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
+    for stop in (2, 3):
+        rest = trainer_of(GRPOTrainer, tmp_path, max_steps=stop)
+        rest.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1") if stop == 2 else True)
+        assert sorted(path.name for path in tmp_path.glob("*/checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
+        assert rest.state.global_step == stop
+    assert [step for step, _ in rest.played] == [2]
 
 
 def test_a_checkpoint_that_training_cannot_go_on_from_is_refused(tmp_path: Path) -> None:
