@@ -15,6 +15,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from gymnast.envs.core import Message, ToolSchema
 from gymnast.trainer.tool_calls.channel_formats import AtemFormat, HarmonyFormat
 
+from .mutations import check_that_no_text_raises, mutated
 from .reading_time import not_held
 
 HARMONY, ATEM = HarmonyFormat(), AtemFormat()
@@ -391,30 +392,14 @@ PIECES += [
 WHOLE = [harmony_call(a=1), f"{ANALYSIS}Hm.", f"{FINAL}Yes.", atem_call(a=1), " to=self<|message|>Hm.", "Text. "]
 
 
-def mutated(rng: random.Random) -> str:
-    """An answer in the making: messages with pieces put in, taken out and swapped."""
-    separator = rng.choice([GO_ON, "<|eom|><|start|>assistant"])
-    pieces = [rng.choice(PIECES if rng.random() < 0.2 else WHOLE) for _ in range(rng.randrange(1, 5))]
-    text = separator.join(pieces)
-    for _ in range(rng.randrange(3)):
-        start = rng.randrange(len(text) + 1)
-        text = text[:start] + rng.choice([*PIECES, ""]) + text[start + rng.randrange(6) :]
-    return text
-
-
 @pytest.mark.parametrize("format", [HARMONY, ATEM], ids=["harmony", "atem"])
 def test_no_text_raises_an_error(format: HarmonyFormat | AtemFormat) -> None:
-    rng = random.Random(0)
-    seen = {"tool_calls": 0, "malformed": 0, "reasoning_content": 0}
-    for _ in range(5_000):
+    def read(rng: random.Random) -> Message:
         prefix = rng.choice(["", PROMPT, PROMPT, PROMPT + ANALYSIS, PROMPT + " to=self<|message|>"])
-        message = format.parse(mutated(rng), prefix=prefix, tools=TOOLS)
-        assert message["role"] == "assistant"
-        assert isinstance(message.get("content"), str)
-        json.dumps(message.get("tool_calls", []), ensure_ascii=False).encode()
-        for key in seen:
-            seen[key] += key in message
-    assert min(seen.values()) > 250, seen
+        text = mutated(rng, WHOLE, PIECES, rng.choice([GO_ON, "<|eom|><|start|>assistant"]))
+        return format.parse(text, prefix=prefix, tools=TOOLS)
+
+    check_that_no_text_raises(read)
 
 
 INVOKE = '<atem:function_calls><atem:invoke name="add"><atem:parameter name="a">'

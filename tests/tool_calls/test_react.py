@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gymnast.envs.core import Message, ToolSchema
 from gymnast.trainer.tool_calls.react import ReActFormat
 
+from .mutations import check_that_no_text_raises, mutated
 from .reading_time import not_held
 
 REACT = ReActFormat()
@@ -255,33 +256,20 @@ PIECES = ["Action:", "Action Input:", "Observation:", "Final Answer:", "Thought:
 PIECES += ["Action: ping", "\\u", "\\ud800", "\ud83d", "\x00", "NaN", "<think>", "</think>", "\r", "\\", " "]
 
 
-def mutated(rng: random.Random) -> str:
-    """An answer in the making: lines with pieces put in, taken out and swapped."""
-    lines = [
-        action(a=1),
-        action("ping"),
-        "Thought: Hm.",
-        "Action: add\nAction Input: {'a': True}",
-        "<think>Hm.</think>",
-    ]
-    text = "\n".join(rng.choice(PIECES if rng.random() < 0.2 else lines) for _ in range(rng.randrange(1, 5)))
-    for _ in range(rng.randrange(3)):
-        start = rng.randrange(len(text) + 1)
-        text = text[:start] + rng.choice([*PIECES, ""]) + text[start + rng.randrange(6) :]
-    return text
+LINES = [
+    action(a=1),
+    action("ping"),
+    "Thought: Hm.",
+    "Action: add\nAction Input: {'a': True}",
+    "<think>Hm.</think>",
+]
 
 
 def test_no_text_raises_an_error() -> None:
-    rng = random.Random(0)
-    seen = {"tool_calls": 0, "malformed": 0, "reasoning_content": 0}
-    for _ in range(5_000):
-        message = read(mutated(rng), rng.choice(["", "", "", "assistant\n<think>\n"]))
-        assert message["role"] == "assistant"
-        assert isinstance(message.get("content"), str)
-        json.dumps(message.get("tool_calls", []), ensure_ascii=False).encode()
-        for key in seen:
-            seen[key] += key in message
-    assert min(seen.values()) > 250, seen
+    def read_mutated(rng: random.Random) -> Message:
+        return read(mutated(rng, LINES, PIECES, "\n"), rng.choice(["", "", "", "assistant\n<think>\n"]))
+
+    check_that_no_text_raises(read_mutated)
 
 
 HOSTILE = [
