@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -43,7 +44,7 @@ class Box(Protocol):
     def retire(self, reason: str) -> None: ...
 
 
-class Session:
+class Session(ABC):
     """A process that answers requests. It is started when first needed, and again after its death."""
 
     COMMANDS, REPLIES = 8, 9  # the numbers of the channel's descriptors in the process
@@ -59,21 +60,21 @@ class Session:
 
     # Each kind of session has its own.
 
+    @abstractmethod
     def start(self, fds: dict[int, int]) -> int:
         """Start the process with the descriptors `{its number: ours}`, and return its id."""
-        raise NotImplementedError
 
+    @abstractmethod
     def request(self, source: bytes) -> bytes:
         """Encode a request to run a piece of code."""
-        raise NotImplementedError
 
+    @abstractmethod
     def feed(self, data: bytes) -> None:
         """Take bytes from the channel, and set `reply` when it is complete; ProtocolError if they are no reply."""
-        raise NotImplementedError
 
+    @abstractmethod
     def interrupt(self, began: int) -> None:
         """Send SIGINT to the code of a call that began at a moment of `processes.now()`."""
-        raise NotImplementedError
 
     def _interrupt_children(self, began: int) -> None:
         """Interrupt the processes that the call has started. Processes of earlier calls go on."""
