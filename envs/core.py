@@ -15,7 +15,6 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Required, Self
 
 import gymnasium
-import numpy as np
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
@@ -295,10 +294,3 @@ def number_of(value: Any) -> float:
     if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
         raise TypeError(f"expected a number, got {type(value).__name__}: {value!r}")
     return float(value)
-
-
-def stable_seed(*parts: str | int) -> int:
-    """A seed in [0, 2**63), computed from the parts: the same in every process and on every machine."""
-    text = "".join(f"{type(part).__name__}:{str(part).replace(';', ';;')};" for part in parts)
-    entropy = np.frombuffer(text.encode(), np.uint8).astype(np.uint32)
-    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..core import Task, stable_seed
+from ..core import Task
 from ..episode import Episode, EpisodeSpec
 from ..policy import Policy
 from ..registry import EnvironmentLike, EnvironmentSource
 from ..rewards import Rewards
+from ..seeds import stable_seed
 from ..threads import run_in_loop
 from ..whereabouts import Whereabouts
 from .failures import EpisodeFailedError, OnFailure

@@ -12,10 +12,11 @@ import pytest
 
 from gymnast.envs import RolloutEngine
 from gymnast.envs.calculator import Calculator
-from gymnast.envs.core import Environment, StepResult, StopReason, stable_seed
+from gymnast.envs.core import Environment, StepResult, StopReason
 from gymnast.envs.engine.play_episode import EpisodeLimits
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.envs.episode import Episode, TokenTrace
+from gymnast.envs.seeds import stable_seed
 from gymnast.envs.tool_env import ToolEnv, tool
 from gymnast.trainer import (
     ChatFormat,

@@ -6,9 +6,10 @@ import copy
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from ...envs.core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolSchema, stable_seed
+from ...envs.core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolSchema
 from ...envs.episode import EpisodeSpec, TokenTrace
 from ...envs.policy import Act
+from ...envs.seeds import stable_seed
 from ..chat.chat_format import ChatFormat
 from ..generation.contract import GenerationRequest, Generator
 from ..generation.sampling import Sampling
