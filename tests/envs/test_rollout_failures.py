@@ -1,10 +1,10 @@
-"""An error is a typed failure of its own episode, and every environment is closed exactly once."""
+"""Failed episodes: the stage, the error and the traceback that they carry."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,7 @@ import pytest
 from gymnast.envs import (
     Act,
     Calculator,
-    ConfigurationError,
     Environment,
-    Episode,
-    EpisodeFailedError,
     EpisodeLimits,
     EpisodeSpec,
     Message,
@@ -27,13 +24,10 @@ from gymnast.envs import (
     ToolEnv,
     failure_counts,
     failure_summary,
-    play_episode,
 )
 from gymnast.envs.engine import opening_and_closing
 
 from .episodes import ADD, WAIT, Log, Probe, play_one, say, specs
-
-# --- failures ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -264,213 +258,6 @@ async def test_a_failure_affects_its_own_episode_only() -> None:
     assert [episode.stop.is_failure for episode in episodes] == [False, True] * 3
     assert [episode.reward for episode in episodes] == [1.0, None] * 3
     assert log.closed == [1] * 6
-
-
-# --- on_failure -------------------------------------------------------------------------------------------------
-
-
-def failing_first(log: Log, failures: int) -> Callable[[], Probe]:
-    return lambda: Probe(log, breaks="step" if len(log.made) < failures else "")
-
-
-@pytest.mark.parametrize(
-    ("on_failure", "failures", "attempts", "reward", "failed"),
-    [
-        ("drop", 1, 1, None, True),
-        ("retry(1)", 1, 2, 1.0, False),
-        ("retry( 3 )", 2, 3, 1.0, False),
-        ("retry(2)", 9, 3, None, True),
-        ("zero", 1, 1, 0.0, True),
-        ("raise", 0, 1, 1.0, False),
-    ],
-)
-async def test_on_failure(on_failure: str, failures: int, attempts: int, reward: float | None, failed: bool) -> None:
-    log = Log()
-    episode = await play_one(failing_first(log, failures), ["x"], on_failure=on_failure)
-    assert (episode.attempts, episode.reward, episode.stop.is_failure) == (attempts, reward, failed)
-    assert (episode.failure is not None) == failed
-    assert [str(each) for each in episode.retried] == ["step: ZeroDivisionError: in step"] * (attempts - 1)
-    assert log.closed == [1] * attempts
-
-
-async def test_a_retry_samples_anew_from_the_same_start() -> None:
-    seeds: list[tuple[int, int]] = []
-
-    class Notes(ScriptedPolicy):
-        def begin(self, spec: EpisodeSpec, messages: Any, tools: Any) -> Any:
-            seeds.append((spec.task.seed, spec.seed))
-            return super().begin(spec, messages, tools)
-
-    async def play() -> Episode:
-        engine = RolloutEngine(failing_first(Log(), 2), Notes(["x"]), on_failure="retry(2)")
-        [episode] = await engine.run(specs(1))
-        return episode
-
-    episode = await play()
-    assert len({environment for environment, _ in seeds}) == 1
-    assert len({sampling for _, sampling in seeds}) == 3
-    assert seeds[0][1] == specs(1)[0].seed
-    assert episode.spec.seed == seeds[-1][1]  # the same tokens can be sampled again
-    first, seeds[:] = [*seeds], []
-    await play()
-    assert seeds == first
-
-
-@pytest.mark.parametrize("on_failure", ["ignore", "retry", "retry(0)", "retry(-1)", "retry(x)", ""])
-def test_a_bad_on_failure_is_refused(on_failure: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"on_failure must be 'drop', 'retry\(n\)' with n >= 1, 'zero' or 'raise', got"
-    ):
-        RolloutEngine(Calculator(), ScriptedPolicy([]), on_failure=on_failure)
-
-
-class Waiting(Probe):
-    """Waits in its step, and closes only when it is allowed to."""
-
-    def __init__(self, log: Log, started: asyncio.Semaphore, may_close: asyncio.Event) -> None:
-        super().__init__(log)
-        self.started = started
-        self.may_close = may_close
-
-    async def astep(self, action: Message) -> StepResult:
-        self.started.release()
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def aclose(self) -> None:
-        await asyncio.wait_for(self.may_close.wait(), WAIT)
-        self.closed += 1
-
-
-async def test_cancellation_closes_every_environment_exactly_once() -> None:
-    log, started, may_close = Log(), asyncio.Semaphore(0), asyncio.Event()
-    running = asyncio.create_task(
-        RolloutEngine(lambda: Waiting(log, started, may_close), ScriptedPolicy(["x"])).run(specs(5))
-    )
-    for _ in range(5):
-        await asyncio.wait_for(started.acquire(), WAIT)
-    running.cancel()
-    await asyncio.sleep(0)
-    running.cancel()  # an impatient user: closing still goes on
-    await asyncio.sleep(0)
-    assert not running.done()
-    may_close.set()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert log.closed == [1] * 5
-
-
-async def test_cancellation_closes_an_environment_that_is_still_being_made() -> None:
-    making, may_make, closed = threading.Event(), threading.Event(), threading.Event()
-
-    class SlowlyMade(Probe):
-        def __init__(self, log: Log) -> None:
-            making.set()
-            assert may_make.wait(WAIT)
-            super().__init__(log)
-
-        async def aclose(self) -> None:
-            await super().aclose()
-            closed.set()
-
-    log = Log()
-    running = asyncio.create_task(RolloutEngine(lambda: SlowlyMade(log), ScriptedPolicy(["x"])).run(specs(1)))
-    assert await asyncio.to_thread(making.wait, WAIT)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    may_make.set()
-    assert await asyncio.to_thread(closed.wait, WAIT)
-    assert log.closed == [1]
-
-
-async def test_cancellation_while_an_environment_closes_waits_for_it() -> None:
-    closing, may_close = asyncio.Event(), asyncio.Event()
-
-    class SlowlyClosed(Probe):
-        async def aclose(self) -> None:
-            closing.set()
-            await asyncio.wait_for(may_close.wait(), WAIT)
-            self.closed += 1
-
-    log = Log()
-    playing = asyncio.create_task(
-        play_episode(specs(1)[0], lambda _: SlowlyClosed(log), ScriptedPolicy(["x"]), EpisodeLimits())
-    )
-    await asyncio.wait_for(closing.wait(), WAIT)
-    for _ in range(3):
-        playing.cancel()
-        await asyncio.sleep(0)
-    assert not playing.done()
-    may_close.set()
-    with pytest.raises(asyncio.CancelledError):
-        await playing
-    assert log.closed == [1]
-
-
-async def test_cancellation_closes_an_environment_that_the_engine_does_not_know_yet() -> None:
-    made, closed = threading.Event(), threading.Event()
-
-    class Made(Probe):
-        def __init__(self, log: Log) -> None:
-            super().__init__(log)
-            made.set()
-
-        async def aclose(self) -> None:
-            await super().aclose()
-            closed.set()
-
-    log = Log()
-    playing = asyncio.create_task(
-        play_episode(specs(1)[0], lambda _: Made(log), ScriptedPolicy(["x"]), EpisodeLimits())
-    )
-    await asyncio.sleep(0)
-    assert made.wait(WAIT)  # blocks the loop, so the environment exists before the engine knows of it
-    playing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await playing
-    assert await asyncio.to_thread(closed.wait, WAIT)
-    assert log.closed == [1]
-
-
-async def test_raise_stops_the_run_and_closes_the_others() -> None:
-    log, started, may_close = Log(), asyncio.Semaphore(0), asyncio.Event()
-    may_close.set()
-
-    class LastBreaks(Waiting):
-        async def astep(self, action: Message) -> StepResult:
-            if len(log.made) < 4:
-                return await super().astep(action)
-            for _ in range(3):
-                await asyncio.wait_for(self.started.acquire(), WAIT)
-            raise ZeroDivisionError("in the last one")
-
-    async def answer(messages: list[Message]) -> str:
-        return "x"
-
-    def stream() -> Iterator[EpisodeSpec]:
-        yield from specs(4)
-
-    makers = iter([Waiting, Waiting, Waiting, LastBreaks])
-    engine = RolloutEngine(
-        lambda: next(makers)(log, started, may_close), ScriptedPolicy(answer), on_failure="raise", max_concurrency=4
-    )
-    with pytest.raises(EpisodeFailedError, match="failed: step: ZeroDivisionError: in the last one") as caught:
-        await engine.run(stream())
-    assert caught.value.episode.failure is not None
-    assert "Traceback" in str(caught.value)
-    assert log.closed == [1] * 4
-
-
-async def test_a_configuration_error_stops_the_run() -> None:
-    log = Log()
-    wrong = ConfigurationError("the template has no tools")
-    engine = RolloutEngine(
-        lambda: Probe(log, breaks="reset", error=wrong), ScriptedPolicy(["x"]), on_failure="retry(5)"
-    )
-    with pytest.raises(ConfigurationError, match="the template has no tools"):
-        await engine.run(specs(3))
-    assert set(log.closed) == {1}
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,10 @@
-"""From episodes to training batches: groups, samples, tensors, schedules and rounds."""
+"""Groups, the schedule of tasks, and rounds."""
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,173 +12,14 @@ import pytest
 import torch
 
 from gymnast.envs.core import StopReason
-from gymnast.envs.engine.rollout_engine import episode_specs
-from gymnast.envs.episode import Episode, EpisodeSpec, Failure, TokenTrace, ToolCallRecord, Turn
-from gymnast.trainer import RolloutError
+from gymnast.envs.episode import EpisodeSpec
 from gymnast.trainer.learning.groups import form_groups
-from gymnast.trainer.learning.samples import (
-    Batch,
-    EpisodeSamples,
-    MicroBatch,
-    Sample,
-    make_micro_batch,
-    micro_batches,
-    split_evenly,
-)
-from gymnast.trainer.records.alarms import NoSpreadAlarm
-from gymnast.trainer.rollout.failures import FailureWatch
+from gymnast.trainer.learning.samples import EpisodeSamples, MicroBatch, Sample
 from gymnast.trainer.rollout.round import Round
 from gymnast.trainer.rollout.schedule import Schedule
 
 from ..learning.rows import SETTINGS
-
-PAD = 0
-
-
-def trace_of(rng: random.Random, *, sampled: int | None = None) -> TokenTrace:
-    """A trace of some turns. Sampled tokens have ids from 1000 on, all others below."""
-    trace = TokenTrace(prompt_ids=[rng.randrange(1, 500) for _ in range(rng.randrange(1, 12))])
-    for _ in range(rng.randrange(1, 4)):
-        count = rng.randrange(1, 9) if sampled is None else sampled
-        trace.append_sampled([rng.randrange(1000, 2000) for _ in range(count)], [-rng.random() for _ in range(count)])
-        trace.append_observation([rng.randrange(500, 900) for _ in range(rng.randrange(5))])
-    return trace
-
-
-def episode(spec: EpisodeSpec, *, reward: float | None = 1.0, sampled: int = 3) -> Episode:
-    trace = trace_of(random.Random(spec.member), sampled=sampled)
-    return Episode(spec=spec, stop=StopReason.FINAL_ANSWER, reward=reward, traces=[trace])
-
-
-def failed(spec: EpisodeSpec, error: BaseException | None = None) -> Episode:
-    try:
-        raise error or ValueError("the tool broke")
-    except BaseException as caught:
-        return Episode(spec=spec, failure=Failure.of("step", caught), traces=[trace_of(random.Random(0))])
-
-
-def specs(groups: int = 2, members: int = 3) -> list[EpisodeSpec]:
-    return episode_specs([{"n": n} for n in range(groups)], group_size=members, seed=0)
-
-
-# Samples and tensors.
-
-
-def test_the_mask_selects_exactly_the_sampled_tokens() -> None:
-    rng = random.Random(0)
-    traces = [trace_of(rng) for _ in range(20)]
-    batch = make_micro_batch([Sample.of(each) for each in traces], pad_id=PAD)
-    ids_BL, mask_BT = batch["input_ids"], batch["mask"]
-    keep = mask_BT.shape[1]
-    for row, trace in enumerate(traces):
-        sampled = [token for token, mask in zip(trace.completion_ids, trace.mask, strict=True) if mask]
-        logprobs = [value for value, mask in zip(trace.logprobs, trace.mask, strict=True) if mask]
-        on = mask_BT[row] == 1
-        assert ids_BL[row, -keep:][on].tolist() == sampled
-        torch.testing.assert_close(batch["sampling_logprobs"][row][on], torch.tensor(logprobs))
-        assert (batch["sampling_logprobs"][row][~on] == 0).all()
-        assert (ids_BL[row][:-keep] < 1000).all()  # no sampled token is before the kept positions
-
-
-def test_rows_are_padded_on_the_right_and_end_with_their_last_sampled_token() -> None:
-    samples = [Sample.of(trace_of(random.Random(n))) for n in range(9)]
-    batch = make_micro_batch(samples, pad_id=PAD)
-    for row, each in enumerate(samples):
-        ids = each.prompt_ids + each.completion_ids
-        assert ids[-1] >= 1000
-        assert batch["input_ids"][row].tolist() == ids + [PAD] * (batch["input_ids"].shape[1] - len(ids))
-        assert batch["attention_mask"][row].tolist() == [int(n < len(ids)) for n in range(batch["input_ids"].shape[1])]
-    lengths = [len(each.prompt_ids + each.completion_ids) for each in samples]
-    assert batch["input_ids"].shape[1] == max(lengths)
-    assert batch["mask"].shape[1] == max(lengths) - min(len(each.prompt_ids) for each in samples)
-
-
-def test_the_observation_after_the_last_answer_is_trimmed() -> None:
-    trace = TokenTrace(prompt_ids=[1, 2])
-    trace.append_sampled([1000, 1001], [-0.5, -0.25])
-    trace.append_observation([500])
-    trace.append_sampled([1002], [-1.0])
-    trace.append_observation([501, 502, 503])
-    sample = Sample.of(trace)
-    assert sample.completion_ids == [1000, 1001, 500, 1002]
-    assert sample.mask == [1, 1, 0, 1]
-    assert sample.sampling_logprobs == [-0.5, -0.25, 0.0, -1.0]
-
-
-def test_logprobs_of_the_training_model_stand_where_their_tokens_do() -> None:
-    samples = [Sample.of(trace_of(random.Random(n))) for n in range(6)]
-    for each in samples:
-        each.old_logprobs = torch.tensor([float(token) for token in each.completion_ids])
-    batch = make_micro_batch(samples, pad_id=PAD)
-    keep = batch["mask"].shape[1]
-    on = batch["mask"] == 1
-    assert torch.equal(batch["old_logprobs"][on], batch["input_ids"][:, -keep:][on].float())
-    assert "ref_logprobs" not in batch
-
-
-def numbered(count: int) -> list[Sample]:
-    return [
-        Sample(prompt_ids=[1], completion_ids=[n + 2], mask=[1], sampling_logprobs=[-1.0], advantages=torch.ones(1))
-        for n in range(count)
-    ]
-
-
-@pytest.mark.parametrize(("count", "parts"), [(8, 2), (7, 2), (7, 4), (3, 3), (1, 1)])
-def test_split_evenly(count: int, parts: int) -> None:
-    samples = numbered(count)
-    lists = split_evenly(samples, parts)
-    assert [each for part in lists for each in part] == samples
-    assert max(map(len, lists)) - min(map(len, lists)) <= 1
-
-
-def test_split_evenly_may_leave_parts_empty() -> None:
-    samples = numbered(2)
-    lists = split_evenly(samples, 5)
-    assert sorted(map(len, lists)) == [0, 0, 0, 1, 1]
-    assert [each for part in lists for each in part] == samples
-
-
-def of_lengths(*lengths: int) -> list[Sample]:
-    return [
-        Sample(prompt_ids=[1], completion_ids=[2] * (n - 1), mask=[1] * (n - 1), sampling_logprobs=[-1.0] * (n - 1))
-        for n in lengths
-    ]
-
-
-def test_micro_batches_hold_their_tokens_with_padding() -> None:
-    rng = random.Random(0)
-    samples = of_lengths(*(rng.randrange(2, 60) for _ in range(50)))
-    parts = micro_batches(samples, max_tokens=120)
-    assert sorted(map(id, samples)) == sorted(id(each) for part in parts for each in part)
-    sizes = [len(part) * max(each.length for each in part) for part in parts]
-    assert max(sizes) <= 120
-    padded = sum(sizes) / sum(each.length for each in samples)
-    assert padded < 1.2  # rows of similar length share a micro-batch
-
-
-def test_micro_batches_give_a_longer_row_a_pass_of_its_own() -> None:
-    parts = micro_batches(of_lengths(5, 90, 4, 200), max_tokens=50)
-    assert [[each.length for each in part] for part in parts] == [[200], [90], [5, 4]]
-
-
-def test_micro_batches_have_a_limit_of_rows() -> None:
-    samples = of_lengths(2, 3, 4, 5, 6)
-    assert micro_batches(samples, max_tokens=None, max_rows=2) == [samples[:2], samples[2:4], samples[4:]]
-    assert [len(part) for part in micro_batches(samples, max_tokens=100, max_rows=3)] == [3, 2]
-    assert micro_batches(samples, max_tokens=None) == [samples]
-
-
-def test_samples_without_a_gradient_are_counted_and_not_computed() -> None:
-    samples = of_lengths(4, 6, 8)
-    for sample, advantage in zip(samples, (0.0, 0.5, 0.0), strict=True):
-        sample.advantages = advantage * torch.tensor(sample.mask)
-    batch = Batch.of([[each] for each in samples], SETTINGS, pad_id=PAD)
-    assert [tuple(each["input_ids"].shape) for each in batch.micro_batches] == [(1, 6)]
-    assert (batch.loss_tokens, batch.sequences) == (3 + 5 + 7, 3)
-    assert batch.micro_batches[0]["batch_loss_tokens"] == 15
-    with_kl = Batch.of([[each] for each in samples], replace(SETTINGS, beta=0.1), pad_id=PAD)
-    assert [tuple(each["input_ids"].shape) for each in with_kl.micro_batches] == [(3, 8)]
-
+from .made_episodes import PAD, episode, failed, specs
 
 # Groups.
 
@@ -228,123 +66,6 @@ def test_an_episode_that_ran_out_of_time_leaves_its_group() -> None:
     late.stop = StopReason.TIMEOUT
     groups, dropped = form_groups([late, episode(a[1]), episode(a[2])])
     assert (groups, dropped) == ([[episode(a[1]), episode(a[2])]], 0)
-
-
-# Lost episodes.
-
-
-def watch(max_failure_rate: float = 0.5) -> Callable[..., None]:
-    """Watches rounds of four episodes, some of which failed; `groups` is the number of groups to learn from."""
-    failures = FailureWatch(max_failure_rate)
-
-    def add(lost: int, groups: int, error: type[Exception] = ValueError) -> None:
-        a = specs(1, 4)
-        episodes = [*(failed(each, error("the tool broke")) for each in a[:lost]), *map(episode, a[lost:])]
-        failures.add_round(episodes, played=4, failed=lost, samples=4 * groups)
-
-    return add
-
-
-def test_a_lost_round_is_skipped_and_a_streak_stops() -> None:
-    add = watch(max_failure_rate=1.0)
-    add(0, groups=1)
-    for _ in range(8):
-        add(4, groups=0)
-    add(4, groups=0)
-    add(0, groups=1)
-    for _ in range(9):
-        add(4, groups=0)
-    with pytest.raises(RolloutError, match=r"last 10 rounds had no group.*4 of 4 episodes failed: 4 x step: Val"):
-        add(4, groups=0)
-
-
-def test_a_training_that_never_had_a_group_stops_early() -> None:
-    add = watch()
-    for _ in range(2):
-        add(4, groups=0, error=TimeoutError)
-    with pytest.raises(RolloutError, match=r"last 3 rounds.*4 x step: TimeoutError \(the tool broke\)"):
-        add(4, groups=0, error=TimeoutError)
-
-
-def test_failures_are_judged_over_ten_rounds() -> None:
-    add = watch(max_failure_rate=0.5)
-    for _ in range(9):
-        add(2, groups=1)
-    add(2, groups=1)  # half is allowed
-    with pytest.raises(
-        RolloutError, match=r"21 of 40 episodes of the last 10 rounds failed.*max_failure_rate=0\.5"
-    ) as e:
-        add(3, groups=1)
-    assert "Traceback (most recent call last):" in str(e.value)
-    assert str(e.value).count("Traceback") == 1
-
-
-def test_each_kind_of_failure_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    add = watch()
-    for error in (ValueError, ValueError, OSError):
-        add(1, groups=1, error=error)
-    assert caplog.messages == [
-        "1 of 4 episodes failed: 1 x step: ValueError (the tool broke)",
-        "1 of 4 episodes failed: 1 x step: OSError (the tool broke)",
-    ]
-    add(4, groups=0)
-    assert caplog.messages[-1].startswith("no group of this round can be learned from, so it is skipped: 4 of 4")
-
-
-def test_retried_failures_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    failures = FailureWatch(0.5)
-    episodes = [episode(each) for each in specs(1, 4)]
-    for each in episodes[:2]:
-        lost = failed(each.spec, OSError("the database is down")).failure
-        assert lost is not None
-        each.retried = [lost, lost]
-    for _ in range(2):
-        failures.add_round(episodes, played=4, failed=0, samples=4)
-    assert caplog.messages == ["4 failures were tried again: 4 x step: OSError (the database is down)"]
-    assert failures.latest == "step: OSError: the database is down"
-
-
-def test_rewards_that_never_differ_warn_with_a_cause(caplog: pytest.LogCaptureFixture) -> None:
-    alarm = NoSpreadAlarm()
-    episodes = [episode(each) for each in specs(1, 4)]
-    for each in episodes[:3]:
-        each.stop = StopReason.MAX_TOKENS
-    call = ToolCallRecord(name="look", call_id=None, outcome="exception", error="no such lamp")
-    episodes[3].turns = [Turn(message={"role": "assistant", "content": ""}, tool_calls=[call])]
-    for _ in range(8):
-        alarm.add(episodes, with_spread=0)
-    [message] = caplog.messages
-    assert message == (
-        "no group has had spread for 5 rounds, so nothing is learned: all rewards of the last round were 1; 75% of "
-        "the episodes ended by max_tokens (the option max_completion_length); 1 of 1 tool calls failed, the last "
-        "(look): no such lamp"
-    )
-
-
-def test_a_reward_that_is_never_set_warns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program that has not set up logging
-    alarm = NoSpreadAlarm()
-    episodes = [episode(each, reward=0.0) for each in specs(1, 4)]
-    episodes[0].stop = StopReason.MAX_TOKENS  # a quarter of the episodes: not the cause
-    call = ToolCallRecord(name="look", call_id=None, outcome="exception", error="no such lamp")
-    episodes[3].turns = [Turn(message={"role": "assistant", "content": ""}, tool_calls=[call])]
-    for _ in range(5):
-        alarm.add(episodes, with_spread=0)
-    assert capsys.readouterr().err == (
-        "WARNING: no group has had spread for 5 rounds, so nothing is learned: all rewards of the last round were "
-        "0, and no step, grade or reward function gave another (self.reward was never set or reached); 75% of the "
-        "episodes ended by final_answer; 1 of 1 tool calls failed, the last (look): no such lamp\n"
-    )
-
-
-def test_few_truncated_episodes_are_not_named_as_a_cause(caplog: pytest.LogCaptureFixture) -> None:
-    alarm = NoSpreadAlarm()
-    episodes = [episode(each) for each in specs(1, 4)]
-    episodes[0].stop = StopReason.MAX_TOKENS
-    for _ in range(5):
-        alarm.add(episodes, with_spread=0)
-    [message] = caplog.messages
-    assert message.endswith("nothing is learned: all rewards of the last round were 1")
 
 
 # The schedule.

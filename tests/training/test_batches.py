@@ -1,0 +1,131 @@
+"""From samples to batches: masks, padding, log-probabilities, micro-batches."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gymnast.envs.episode import TokenTrace
+from gymnast.trainer.learning.samples import Batch, Sample, make_micro_batch, micro_batches, split_evenly
+
+from ..learning.rows import SETTINGS
+from .made_episodes import PAD, trace_of
+
+
+def test_the_mask_selects_exactly_the_sampled_tokens() -> None:
+    rng = random.Random(0)
+    traces = [trace_of(rng) for _ in range(20)]
+    batch = make_micro_batch([Sample.of(each) for each in traces], pad_id=PAD)
+    ids_BL, mask_BT = batch["input_ids"], batch["mask"]
+    keep = mask_BT.shape[1]
+    for row, trace in enumerate(traces):
+        sampled = [token for token, mask in zip(trace.completion_ids, trace.mask, strict=True) if mask]
+        logprobs = [value for value, mask in zip(trace.logprobs, trace.mask, strict=True) if mask]
+        on = mask_BT[row] == 1
+        assert ids_BL[row, -keep:][on].tolist() == sampled
+        torch.testing.assert_close(batch["sampling_logprobs"][row][on], torch.tensor(logprobs))
+        assert (batch["sampling_logprobs"][row][~on] == 0).all()
+        assert (ids_BL[row][:-keep] < 1000).all()  # no sampled token is before the kept positions
+
+
+def test_rows_are_padded_on_the_right_and_end_with_their_last_sampled_token() -> None:
+    samples = [Sample.of(trace_of(random.Random(n))) for n in range(9)]
+    batch = make_micro_batch(samples, pad_id=PAD)
+    for row, each in enumerate(samples):
+        ids = each.prompt_ids + each.completion_ids
+        assert ids[-1] >= 1000
+        assert batch["input_ids"][row].tolist() == ids + [PAD] * (batch["input_ids"].shape[1] - len(ids))
+        assert batch["attention_mask"][row].tolist() == [int(n < len(ids)) for n in range(batch["input_ids"].shape[1])]
+    lengths = [len(each.prompt_ids + each.completion_ids) for each in samples]
+    assert batch["input_ids"].shape[1] == max(lengths)
+    assert batch["mask"].shape[1] == max(lengths) - min(len(each.prompt_ids) for each in samples)
+
+
+def test_the_observation_after_the_last_answer_is_trimmed() -> None:
+    trace = TokenTrace(prompt_ids=[1, 2])
+    trace.append_sampled([1000, 1001], [-0.5, -0.25])
+    trace.append_observation([500])
+    trace.append_sampled([1002], [-1.0])
+    trace.append_observation([501, 502, 503])
+    sample = Sample.of(trace)
+    assert sample.completion_ids == [1000, 1001, 500, 1002]
+    assert sample.mask == [1, 1, 0, 1]
+    assert sample.sampling_logprobs == [-0.5, -0.25, 0.0, -1.0]
+
+
+def test_logprobs_of_the_training_model_stand_where_their_tokens_do() -> None:
+    samples = [Sample.of(trace_of(random.Random(n))) for n in range(6)]
+    for each in samples:
+        each.old_logprobs = torch.tensor([float(token) for token in each.completion_ids])
+    batch = make_micro_batch(samples, pad_id=PAD)
+    keep = batch["mask"].shape[1]
+    on = batch["mask"] == 1
+    assert torch.equal(batch["old_logprobs"][on], batch["input_ids"][:, -keep:][on].float())
+    assert "ref_logprobs" not in batch
+
+
+def numbered(count: int) -> list[Sample]:
+    return [
+        Sample(prompt_ids=[1], completion_ids=[n + 2], mask=[1], sampling_logprobs=[-1.0], advantages=torch.ones(1))
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize(("count", "parts"), [(8, 2), (7, 2), (7, 4), (3, 3), (1, 1)])
+def test_split_evenly(count: int, parts: int) -> None:
+    samples = numbered(count)
+    lists = split_evenly(samples, parts)
+    assert [each for part in lists for each in part] == samples
+    assert max(map(len, lists)) - min(map(len, lists)) <= 1
+
+
+def test_split_evenly_may_leave_parts_empty() -> None:
+    samples = numbered(2)
+    lists = split_evenly(samples, 5)
+    assert sorted(map(len, lists)) == [0, 0, 0, 1, 1]
+    assert [each for part in lists for each in part] == samples
+
+
+def of_lengths(*lengths: int) -> list[Sample]:
+    return [
+        Sample(prompt_ids=[1], completion_ids=[2] * (n - 1), mask=[1] * (n - 1), sampling_logprobs=[-1.0] * (n - 1))
+        for n in lengths
+    ]
+
+
+def test_micro_batches_hold_their_tokens_with_padding() -> None:
+    rng = random.Random(0)
+    samples = of_lengths(*(rng.randrange(2, 60) for _ in range(50)))
+    parts = micro_batches(samples, max_tokens=120)
+    assert sorted(map(id, samples)) == sorted(id(each) for part in parts for each in part)
+    sizes = [len(part) * max(each.length for each in part) for part in parts]
+    assert max(sizes) <= 120
+    padded = sum(sizes) / sum(each.length for each in samples)
+    assert padded < 1.2  # rows of similar length share a micro-batch
+
+
+def test_micro_batches_give_a_longer_row_a_pass_of_its_own() -> None:
+    parts = micro_batches(of_lengths(5, 90, 4, 200), max_tokens=50)
+    assert [[each.length for each in part] for part in parts] == [[200], [90], [5, 4]]
+
+
+def test_micro_batches_have_a_limit_of_rows() -> None:
+    samples = of_lengths(2, 3, 4, 5, 6)
+    assert micro_batches(samples, max_tokens=None, max_rows=2) == [samples[:2], samples[2:4], samples[4:]]
+    assert [len(part) for part in micro_batches(samples, max_tokens=100, max_rows=3)] == [3, 2]
+    assert micro_batches(samples, max_tokens=None) == [samples]
+
+
+def test_samples_without_a_gradient_are_counted_and_not_computed() -> None:
+    samples = of_lengths(4, 6, 8)
+    for sample, advantage in zip(samples, (0.0, 0.5, 0.0), strict=True):
+        sample.advantages = advantage * torch.tensor(sample.mask)
+    batch = Batch.of([[each] for each in samples], SETTINGS, pad_id=PAD)
+    assert [tuple(each["input_ids"].shape) for each in batch.micro_batches] == [(1, 6)]
+    assert (batch.loss_tokens, batch.sequences) == (3 + 5 + 7, 3)
+    assert batch.micro_batches[0]["batch_loss_tokens"] == 15
+    with_kl = Batch.of([[each] for each in samples], replace(SETTINGS, beta=0.1), pad_id=PAD)
+    assert [tuple(each["input_ids"].shape) for each in with_kl.micro_batches] == [(3, 8)]
