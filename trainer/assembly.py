@@ -19,6 +19,7 @@ from .config import AgentConfig
 from .distributed import Processes
 from .generation.contract import Generator
 from .generator_choice import check_generator, make_generator
+from .learning.groups import has_spread
 from .learning.output_head import OutputHead
 from .learning.scoring import Scorer
 from .option_checks import unknown_names
@@ -123,6 +124,7 @@ def make_round_player(
         schedule=schedule,
         sum_counts=processes.sum_counts,
         max_refills=args.max_refills,
+        has_spread=partial(has_spread, credit=args.learning_settings.credit, discount=args.learning_settings.discount),
         treatments=args.treatments,
         penalty=options_of(args, OverlongPenalty),
     )

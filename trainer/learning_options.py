@@ -216,6 +216,11 @@ class LearningOptions(TeachingOptions):
                 f"advantage_estimator='max_rl' divides by mean rewards, so they must be at least 0, and {name} makes "
                 f"them less: set {name}=0"
             )
+        if self.max_refills and ESTIMATORS[estimator].whitens:
+            raise ValueError(
+                f"max_refills replaces groups whose rewards are equal, and advantage_estimator={estimator!r} learns "
+                f"from them: set max_refills=0"
+            )
         if self.credit == "episode" and self.discount != 1:
             raise ValueError(f"discount={self.discount} needs credit='turn': an episode has one reward")
         if self.credit == "turn" and not loss.is_of_tokens:

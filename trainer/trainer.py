@@ -25,7 +25,6 @@ from .config import AgentConfig, GRPOConfig, RLOOConfig
 from .distributed import Processes
 from .generation.contract import Generator
 from .interrupt import InterruptibleTrainer
-from .learning.groups import has_spread
 from .learning.losses import StepCounts
 from .learning.objective import objective
 from .learning.samples import Batch, EpisodeSamples, MicroBatch
@@ -184,7 +183,8 @@ class AgentTrainer(InterruptibleTrainer):
     def _watch(self, played: PlayedRound, samples: Sequence[EpisodeSamples], *, rejected: float) -> None:
         """Warn of lost episodes, and of rounds that teach nothing."""
         episodes = played.episodes
-        failed, spread = sum(each.failure is not None for each in episodes), sum(map(has_spread, played.groups))
+        failed = sum(each.failure is not None for each in episodes)
+        spread = sum(map(self._round_player.has_spread, played.groups))
         counts = self.processes.sum_counts(len(episodes), failed, len(samples), spread)
         self._failures.add_round(episodes, played=counts[0], failed=counts[1], samples=counts[2], rejected=rejected)
         self._no_spread.add(episodes, with_spread=counts[3])

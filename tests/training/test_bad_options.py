@@ -92,6 +92,10 @@ from .buttons import ROWS, Buttons, config, model
             "entropy_coef .*top_entropy_quantile .*give one",
         ),
         ({"entropy_coef": -0.1}, "entropy_coef must be at least 0, got -0.1"),
+        (
+            {"max_refills": 1, "advantage_estimator": "reinforce++", "scale_rewards": "none"},
+            "max_refills .*learns",
+        ),
         ({"max_refills": -1}, "max_refills must be at least 0, got -1"),
         ({"overlong_penalty": 2.0}, "overlong_penalty=2.0 needs overlong_buffer"),
         ({"vllm_engine_kwargs": {}}, r"'transformers' does not read vllm_engine_kwargs \(generator='vllm' does\)"),

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from gymnast.envs import Episode, EpisodeSpec
+from gymnast.envs import Episode, EpisodeSpec, Turn
+from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.trainer import GRPOTrainer
+from gymnast.trainer.learning.groups import has_spread
 from gymnast.trainer.rollout.overlong import OverlongPenalty
 from gymnast.trainer.rollout.round_player import RoundPlayer
 from gymnast.trainer.rollout.schedule import Schedule
@@ -85,12 +87,12 @@ def test_a_resumed_training_refills_with_the_same_tasks(tmp_path: Path) -> None:
 def round_player(plan: Schedule, played: list[list[EpisodeSpec]], *, others_miss: int) -> RoundPlayer:
     """A player of episodes whose reward is their place in the group."""
 
-    def play(specs: list[EpisodeSpec]) -> list[Episode]:
+    def run(specs: list[EpisodeSpec]) -> list[Episode]:
         played.append(specs)
         return [episode(each, reward=float(each.member)) for each in specs]
 
     return RoundPlayer(
-        play=play,
+        run=run,
         sum_counts=lambda missing: [missing + others_miss],
         schedule=plan,
         treatments={},
@@ -117,6 +119,16 @@ def test_a_process_takes_part_in_the_refills_of_others(others_miss: int, calls: 
     result = round_player(plan, played, others_miss=others_miss)([{"n": n} for n in range(6)], 0)
     assert [len(specs) for specs in played] == [4, 0, 0, 0][:calls]
     assert len(result.groups) == 2
+
+
+def test_with_credit_for_turns_equal_rewards_may_have_spread() -> None:
+    """Both episodes have reward 1, one for its first turn and one for its second."""
+    group = [
+        Episode(spec=each, reward=1.0, turns=[Turn(message={"role": "assistant"}, reward=reward) for reward in rewards])
+        for each, rewards in zip(episode_specs([{}], group_size=2, seed=0), [(1.0, 0.0), (0.0, 1.0)], strict=True)
+    ]
+    assert not has_spread(group)
+    assert has_spread(group, credit="turn")
 
 
 PROGRAM = """

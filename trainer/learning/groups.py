@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Literal
 
 from ...envs.core import StopReason
 from ...envs.episode import Episode
+from .credit import Credit, returns_of
 
 Group = list[Episode]
 
@@ -43,7 +45,8 @@ def form_groups(episodes: Sequence[Episode], treatments: Treatments = TREATMENTS
     return kept, len(groups) - len(kept)
 
 
-def has_spread(group: Group) -> bool:
-    """Whether the rewards of a group differ; else its advantages are 0."""
-    rewards = [episode.reward for episode in group if episode.reward is not None]
-    return max(rewards) - min(rewards) > 1e-8  # as in the metric `frac_reward_zero_std`
+def has_spread(group: Group, credit: Credit = "episode", discount: float = 1.0) -> bool:
+    """Whether the returns of some turn differ within a group; else its advantages are 0."""
+    returns = [returns_of(episode, episode.reward or 0.0, credit, discount).tolist() for episode in group]
+    turns = [[value for value in turn if value is not None] for turn in zip_longest(*returns)]
+    return any(max(turn) - min(turn) > 1e-8 for turn in turns)  # as in the metric `frac_reward_zero_std`

@@ -49,19 +49,20 @@ class RoundPlayer:
     treatments: Treatments
     penalty: OverlongPenalty
     max_refills: int
+    has_spread: Callable[[Group], bool] = has_spread
 
     def __call__(self, rows: Rows, index: int) -> PlayedRound:
         """Play the round of this number; its episodes have their final rewards."""
         played = PlayedRound()
         played.groups = self._play(self.schedule.specs(rows, index), played)
         for refill in range(self.max_refills):
-            flat = [place for place, group in enumerate(played.groups) if not has_spread(group)]
+            flat = [place for place, group in enumerate(played.groups) if not self.has_spread(group)]
             missing = self.schedule.groups_per_process - len(played.groups) + len(flat)
             if self.sum_counts(missing) == [0]:
                 break
             # A process that misses nothing plays nothing, but it must take part: processes send weights together.
             fresh = self._play(self.schedule.refill_specs(rows, index, refill, missing), played)
-            fresh = [group for group in fresh if has_spread(group)]
+            fresh = [group for group in fresh if self.has_spread(group)]
             played.refilled += missing
             played.replaced += len(fresh)
             # Where refills do not suffice, groups without spread stay: they count in the divisors of the loss.
