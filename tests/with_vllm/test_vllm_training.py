@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from peft import LoraConfig, get_peft_model
 
 from gymnast.envs import ConfigurationError, Episode
@@ -50,6 +51,19 @@ def recording(trainer: AgentTrainer) -> list[list[Episode]]:
     return rounds
 
 
+def logprobs_off_by(agent: Any, episodes: list[Episode]) -> float:
+    """The largest difference between the log-probabilities of these episodes and those of the model."""
+    worst = 0.0
+    for trace in (trace for episode in episodes for trace in episode.traces):
+        tokens = torch.tensor([[*trace.prompt_ids, *trace.completion_ids]])
+        with torch.no_grad():
+            logits = agent.eval()(input_ids=tokens).logits[0, len(trace.prompt_ids) - 1 : -1].float()
+        known = logits.log_softmax(-1).gather(1, torch.tensor(trace.completion_ids)[:, None])[:, 0]
+        pairs = zip(known.tolist(), trace.logprobs, trace.mask, strict=True)
+        worst = max([worst, *(abs(mine - theirs) for mine, theirs, sampled in pairs if sampled)])
+    return worst
+
+
 @pytest.mark.parametrize("trainer_class", [GRPOTrainer, RLOOTrainer])
 def test_training_with_vllm_in_process(
     tmp_path: Path, trainers: list[AgentTrainer], trainer_class: type[AgentTrainer]
@@ -87,15 +101,19 @@ def test_vllm_and_transformers_give_the_same_log_probabilities(tmp_path: Path, t
         assert mine_trace.logprobs == pytest.approx(other_trace.logprobs, abs=TOLERANCE)
 
 
+@pytest.mark.parametrize("sent", [True, False], ids=["as an adapter", "merged"])
 def test_vllm_samples_with_an_adapter_and_the_model_is_not_changed(
-    tmp_path: Path, trainers: list[AgentTrainer]
+    sent: bool, tmp_path: Path, trainers: list[AgentTrainer]
 ) -> None:
     agent: Any = get_peft_model(buttons_model(), LoraConfig(target_modules=["q_proj", "down_proj"], r=4))
     before = {name: value.clone() for name, value in agent.state_dict().items() if "base_layer" in name}
-    trainer = make_trainer(tmp_path, agent=agent, generator="vllm", max_steps=3, learning_rate=0.05)
+    options: dict[str, Any] = {} if sent else {"vllm_engine_kwargs": {"enable_lora": False}}
+    trainer = make_trainer(tmp_path, agent=agent, generator="vllm", max_steps=3, learning_rate=0.05, **options)
     trainers.append(trainer)
     rounds = recording(trainer)
     trainer.train()
+    generator: Any = trainer.player.generator
+    assert generator._engine.call(lambda engine: engine.vllm_config.lora_config is not None) is sent
     logged = [logs for logs in trainer.state.log_history if "loss" in logs]
     assert max(logs["sampling/sampling_logp_difference/max"] for logs in logged) < TOLERANCE
     assert [{turn.weight_version for each in episodes for turn in each.turns} for episodes in rounds] == [{0}, {1}, {2}]
@@ -106,6 +124,11 @@ def test_vllm_samples_with_an_adapter_and_the_model_is_not_changed(
     trainer.rollout(ROWS)
     assert loads.versions == [3]  # merging the adapter for vLLM does not count as a change
     assert all(after[name].equal(value) for name, value in before.items())
+    with torch.no_grad():
+        agent.get_base_model().lm_head.weight += 0.1 * torch.randn_like(agent.get_base_model().lm_head.weight)
+    episodes = trainer.rollout(ROWS)
+    assert len(loads.versions) == 2  # a change under the adapter counts
+    assert logprobs_off_by(agent, episodes) < TOLERANCE
 
 
 def test_vllm_samples_with_a_loaded_checkpoint(tmp_path: Path, trainers: list[AgentTrainer]) -> None:

@@ -43,14 +43,16 @@ class EngineThread:
         self._thread = threading.Thread(target=self._work, name="gymnast-vllm", daemon=True)
         self._thread.start()
 
-    async def ask(self, prompt_ids: Sequence[int], params: Any) -> Any:
+    async def ask(self, prompt_ids: Sequence[int], params: Any, *, adapter: Any = None) -> Any:
         """Return the finished `RequestOutput` for these tokens. Cancellation aborts the request.
+
+        `adapter` is the `LoRARequest` of the adapter to answer with.
 
         Raises:
             GenerationError: the engine failed or is closed, or it refused the request.
         """
         name, output = str(next(self._names)), Future[Any]()
-        self._submit(lambda: self._add(name, list(prompt_ids), params, output))
+        self._submit(lambda: self._add(name, list(prompt_ids), params, adapter, output))
         try:
             return await asyncio.wrap_future(output)
         except BaseException:
@@ -115,12 +117,13 @@ class EngineThread:
             self._end()
         self._do_jobs()
 
-    def _add(self, name: str, prompt_ids: list[int], params: Any, output: Future[Any]) -> None:
+    def _add(self, name: str, prompt_ids: list[int], params: Any, adapter: Any, output: Future[Any]) -> None:
         if self._engine is None:
             settle(output, self._end_error())
             return
         try:
-            self._engine.add_request(name, {"type": "token", "prompt_token_ids": prompt_ids}, params)
+            prompt = {"type": "token", "prompt_token_ids": prompt_ids}
+            self._engine.add_request(name, prompt, params, lora_request=adapter)
         except Exception as error:  # only this request is wrong
             refusal = GenerationError(f"vLLM refused a request: {error}")
             refusal.__cause__ = error

@@ -1,6 +1,7 @@
 """VLLMGenerator: samples with vLLM in this process.
 
-The engine starts with dummy weights. `load_weights` copies the weights of the model in training.
+The engine starts with dummy weights. `load_weights` copies the weights of the model in training: all of them each time,
+or, with a LoRA adapter that vLLM can compute, the adapter each time and the weights under it once.
 """
 
 # pyright: reportMissingImports=false
@@ -25,6 +26,7 @@ from ..generation.contract import Generation, GenerationRequest, Generator, chec
 from ..generation.named_weights import check_loadable, named_weights
 from . import check_vllm
 from .engine_thread import EngineThread
+from .lora import adapter_request, base_version, base_weights, load_adapter, lora_options, lora_rank
 from .options import CPU_OPTIONS, sampling_options
 from .private_api import replace_weights, unchanged_process
 
@@ -53,7 +55,7 @@ class VLLMGenerator(Generator):
         gpu_memory_utilization: vLLM's share of the GPU's memory; no effect on a CPU.
         enable_sleep_mode: Whether `sleep` gives the GPU's memory back.
         seed: Seeds the engine; requests have seeds of their own.
-        engine_kwargs: Further options of `vllm.EngineArgs`.
+        engine_kwargs: Further options of `vllm.EngineArgs`; `enable_lora=False` merges a LoRA adapter into the weights.
 
     Raises:
         ConfigurationError: vLLM is missing or too old, or it refuses the model or an option.
@@ -88,6 +90,12 @@ class VLLMGenerator(Generator):
             if ignored := [name for name, is_given in given.items() if is_given]:
                 warnings.warn(f"{', '.join(ignored)}: no effect, because there is no GPU here", stacklevel=2)
             options |= CPU_OPTIONS
+        rank = lora_rank(model)
+        self._takes_adapters = rank is not None and (engine_kwargs or {}).get("enable_lora", True)
+        if rank is not None and self._takes_adapters:
+            options |= lora_options(rank)
+        self._adapter: Any = None  # vLLM's request for the adapter that is loaded
+        self._base: tuple[int, ...] | None = None  # version of the weights under it
         self.weight_version = 0
         self._sleeps = enable_sleep_mode and on_gpu
         self._vocab_size = model.config.get_text_config().vocab_size
@@ -106,7 +114,7 @@ class VLLMGenerator(Generator):
 
         check_request(request, self._vocab_size)
         params = SamplingParams(**sampling_options(request), output_kind=RequestOutputKind.FINAL_ONLY)
-        output = await self._engine.ask(request.prompt_ids, params)
+        output = await self._engine.ask(request.prompt_ids, params, adapter=self._adapter)
         [answer] = output.outputs
         logprobs = [each[token].logprob for each, token in zip(answer.logprobs, answer.token_ids, strict=True)]
         return Generation(
@@ -119,20 +127,25 @@ class VLLMGenerator(Generator):
         )
 
     def load_weights(self, model: PreTrainedModel, version: int) -> None:
-        """Copy the model's weights into the engine and empty its prefix cache."""
-        from vllm.config import set_current_vllm_config
+        """Copy the model's weights into the engine, or those that have changed, and empty its prefix cache."""
+        sends_adapter = self._takes_adapters and lora_rank(model) is not None
+        base = base_version(model) if sends_adapter else None
+        weights: dict[str, torch.Tensor] = {}
+        if base is None or base != self._base:
+            weights = base_weights(model) if sends_adapter else named_weights(model)
 
         def load(engine: Any) -> None:
-            config = engine.vllm_config
-            with set_current_vllm_config(config):
-                engine.apply_model(lambda target: replace_weights(target, config.model_config, weights.items()))
+            if weights:
+                _replace_weights(engine, weights)
+            if sends_adapter:
+                load_adapter(engine, model)
             if not engine.reset_prefix_cache():
                 raise RuntimeError("vLLM still holds a prefix that was computed with the old weights")
             _synchronize()  # before the optimiser changes the weights that are being copied
 
-        weights = named_weights(model)
         _synchronize()  # the optimiser and the merging of adapters run in another stream than vLLM's
         self._engine.call(load)
+        self._base, self._adapter = base, adapter_request() if sends_adapter else None
         self.weight_version = version
 
     def wake(self) -> None:
@@ -145,6 +158,14 @@ class VLLMGenerator(Generator):
 
     def close(self) -> None:
         self._finalizer()
+
+
+def _replace_weights(engine: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    from vllm.config import set_current_vllm_config
+
+    config = engine.vllm_config
+    with set_current_vllm_config(config):
+        engine.apply_model(lambda target: replace_weights(target, config.model_config, weights.items()))
 
 
 def _synchronize() -> None:
@@ -183,7 +204,9 @@ def _make_engine(model: PreTrainedModel, max_model_len: int, options: dict[str, 
         try:
             return LLMEngine.from_engine_args(EngineArgs(model=folder, **options))
         except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
-            raise ConfigurationError(f"vLLM cannot serve this model with {options}: {error}") from error
+            merge = "; merge its adapter with vllm_engine_kwargs={'enable_lora': False}"
+            advice = merge if options.get("enable_lora") else ""
+            raise ConfigurationError(f"vLLM cannot serve this model with {options}: {error}{advice}") from error
 
 
 def _leave_group() -> None:

@@ -47,7 +47,8 @@ def replace_weights(model: Any, model_config: Any, weights: Iterable[tuple[str, 
             latest = f"{name} of shape {list(tensor.shape)}"
             yield name, tensor
 
-    wanted = {name for name, _ in model.named_parameters()}  # now, while tied weights are one tensor
+    # Now, while tied weights are one tensor; and without the wrappers of layers that may carry an adapter.
+    wanted = {name.replace(".base_layer.", ".") for name, _ in model.named_parameters()}
     reload.initialize_layerwise_reload(model)
     try:
         loaded = model.load_weights(arriving())

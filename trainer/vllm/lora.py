@@ -1,0 +1,84 @@
+"""LoRA adapters that vLLM computes as PEFT does, so that they are sent as adapters, and the model's weights only once.
+
+Merging would round: a small change of an adapter is lost in the 16 bits of a weight.
+"""
+
+# pyright: reportMissingImports=false
+# vLLM is an optional dependency, so it is imported inside functions.
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..generation.named_weights import named_weights
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of vLLM's `max_lora_rank`
+NAME, NUMBER = "gymnast", 1  # of the adapter, in an engine that has no other
+
+
+def lora_rank(model: Any) -> int | None:
+    """The largest rank of a model's adapter; None if the adapter must be merged, or there is none.
+
+    vLLM computes plain LoRA on linear layers. It lacks DoRA, trained copies of layers (`modules_to_save`), biases, and
+    adapters of embeddings, output heads and single parameters; and it knows the adapters of PEFT's wrapper only.
+    """
+    if not hasattr(model, "get_base_model") or len(model.active_adapters) != 1:
+        return None
+    config = model.peft_config[model.active_adapters[0]]
+    trained = [name for name, each in model.named_parameters() if each.requires_grad]
+    linear = all(("lora_A." in name or "lora_B." in name) and "lm_head" not in name for name in trained)
+    if config.peft_type != "LORA" or not linear or config.use_dora or config.target_parameters:
+        return None
+    if isinstance(config.init_lora_weights, str) or config.layer_replication or config.lora_bias:
+        return None
+    merged = any(getattr(each, "merged", False) for each in model.modules())
+    largest = max(config.r, *config.rank_pattern.values()) if config.rank_pattern else config.r
+    return None if merged or largest > RANKS[-1] else largest
+
+
+def lora_options(rank: int) -> dict[str, Any]:
+    """Options of an engine for one adapter of this rank."""
+    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": next(each for each in RANKS if each >= rank)}
+
+
+def base_version(model: Any) -> tuple[int, ...]:
+    """Changes when a weight under the adapter does."""
+    return tuple(each._version for each in model.parameters() if not each.requires_grad)
+
+
+def base_weights(model: Any) -> dict[str, Tensor]:
+    """The weights under the adapter, by their names in a checkpoint."""
+    with model.disable_adapter():
+        return named_weights(model)
+
+
+def save_adapter(model: Any, folder: str) -> str:
+    """Write the adapter into this folder; return the folder that vLLM loads."""
+    name = model.active_adapters[0]
+    model.save_pretrained(folder, selected_adapters=[name], save_embedding_layers=False)
+    return folder if name == "default" else str(Path(folder, name))
+
+
+def load_adapter(engine: Any, model: Any) -> None:
+    """Replace the adapter of an engine in this process by the model's.
+
+    Raises:
+        RuntimeError: vLLM has not loaded it.
+        ValueError: vLLM does not know one of its layers.
+    """
+    from vllm.lora.request import LoRARequest
+
+    with tempfile.TemporaryDirectory() as folder:
+        if not engine.add_lora(LoRARequest(NAME, NUMBER, save_adapter(model, folder), load_inplace=True)):
+            raise RuntimeError("vLLM has not loaded the adapter")
+
+
+def adapter_request() -> Any:
+    """The argument of a request that shall be answered with the adapter."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(NAME, NUMBER, "already loaded")
