@@ -44,12 +44,13 @@ def summary(runs: Sequence[Run], folder: Path) -> dict[str, Any]:
 
 def table(found: dict[str, Any]) -> list[list[str]]:
     """The measure at the end of each arm, with a head."""
-    head = ["Accident", "Measure", "With the mistake", "With the remedy"]
+    head = ["Accident", "Measure", "With the mistake", "With the remedy", "Seeds"]
     return [head] + [
         [
             ACCIDENTS[name].title,
             accident["measured"],
             *(f"{arm}: {spread(values['end'])}" for arm, values in accident["arms"].items()),
+            ", ".join(map(str, next(iter(accident["arms"].values()))["seeds"])),
         ]
         for name, accident in found.items()
     ]

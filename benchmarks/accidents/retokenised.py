@@ -31,25 +31,26 @@ QUESTION: Message = {"role": "user", "content": "?"}
 
 
 class Castle(ToolEnv):
-    """The right key is worth 1; the episode ends when the model leaves."""
+    """Leaving with the right key is worth 1."""
 
     def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
-        self.key = task["key"]
+        self.key, self.taken = task["key"], None
         return [{"role": "user", "content": f"Find the {task['word']}."}]
 
     @tool
     def take_key(self, number: int) -> str:
-        """Take a key.
+        """Take a key, and put back the one from before.
 
         Args:
             number: Its number.
         """
-        self.reward = float(number == self.key)
+        self.taken = number
         return "taken"
 
     @tool(final=True)
     def leave(self) -> str:
         """Leave the castle."""
+        self.reward = float(self.taken == self.key)
         return "done"
 
 
@@ -122,7 +123,7 @@ ACCIDENT = Accident(
     title="Thoughts of earlier turns",
     measured="share of episodes with the right key",
     warm_up_steps=100,
-    steps=40,
+    steps=30,
     arms={
         "rendered and tokenised again": partial(make, retokenised=True),
         "exact tokens": partial(make, retokenised=False),

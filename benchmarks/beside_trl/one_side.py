@@ -102,7 +102,8 @@ class CalculatorOfTRL:
 
 
 def calculator() -> ToolEnv:
-    return ToolEnv([add, subtract, multiply])
+    """The same for gymnast: tools in TRL's order, so that the prompts are equal, and a broken call ends an episode."""
+    return ToolEnv([add, multiply, subtract], on_malformed="text")
 
 
 def rows(seed: int) -> list[dict[str, Any]]:
