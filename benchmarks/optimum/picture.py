@@ -11,7 +11,10 @@ ROWS = {"reward": "reward", "success": "success", "turns": "turns"}
 
 
 def draw(games: dict[str, Any], path: Path) -> None:
-    """One column for each game; the line is the mean of the seeds, the band their range."""
+    """One column for each game. A line is the mean of the seeds, and the band is their range.
+
+    Thick lines are at temperature 0, thin ones at temperature 1.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -26,7 +29,7 @@ def draw(games: dict[str, Any], path: Path) -> None:
     for row, label in enumerate(ROWS.values()):
         panels[row][0].set_ylabel(label)
     handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper right", ncols=len(handles), frameon=False)
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(handles), frameon=False)
     figure.savefig(path)
 
 
@@ -35,11 +38,20 @@ def _panel(axes: Any, game: dict[str, Any], name: str) -> None:
         curves = [run["curve"] for run in game["runs"] if run["settings"]["algorithm"] == algorithm]
         if curves:
             steps = [point["step"] for point in curves[0]]
-            values_of_step = [[point[name] for point in points] for points in zip(*curves, strict=True)]
-            axes.plot(steps, list(map(mean, values_of_step)), color=colour, label=algorithm.upper())
-            low, high = [min(values) for values in values_of_step], [max(values) for values in values_of_step]
-            axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+            greedy, sampled = (_by_step(curves, kind, name) for kind in ("greedy", "sampled"))
+            axes.plot(steps, list(map(mean, greedy)), color=colour, linewidth=2, label=algorithm.upper())
+            axes.fill_between(
+                steps, list(map(min, greedy)), list(map(max, greedy)), color=colour, alpha=0.2, linewidth=0
+            )
+            axes.plot(
+                steps, list(map(mean, sampled)), color=colour, linewidth=0.8, label=f"{algorithm.upper()}, sampled"
+            )
     axes.axhline(game["optimum"][name], color="black", linestyle="--", linewidth=1, label="best policy (computed)")
     axes.axhline(game["random play"][name], color="0.4", linestyle=":", linewidth=1.2, label="random play (computed)")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _by_step(curves: list[list[dict[str, Any]]], kind: str, name: str) -> list[list[float]]:
+    """The values of all seeds at each step."""
+    return [[point[kind][name] for point in points] for points in zip(*curves, strict=True)]

@@ -22,7 +22,7 @@ class Curve(TrainerCallback):
 
     def __init__(self, game: Game, every: int, episodes: int) -> None:
         self.trainer: AgentTrainer | None = None
-        self.points: list[dict[str, float]] = []
+        self.points: list[dict[str, Any]] = []
         self._game = game
         self._every = every
         self._episodes = episodes
@@ -36,7 +36,8 @@ class Curve(TrainerCallback):
 
     def _measure(self, step: int) -> None:
         assert self.trainer is not None
-        self.points.append({"step": step, **measure(self.trainer, self._game, self._episodes)})
+        values = values_now(self.trainer, self._game, self._episodes)
+        self.points.append({"step": step, **values})
 
 
 def train(game: Game, settings: dict[str, Any]) -> dict[str, Any]:
@@ -67,12 +68,16 @@ def train(game: Game, settings: dict[str, Any]) -> dict[str, Any]:
     return {
         "settings": settings,
         "curve": curve.points,
-        "sampled": measure(trainer, game, settings["final_episodes"]),
-        "greedy": measure(trainer, game, 1, temperature=0.0),
+        **values_now(trainer, game, settings["final_episodes"]),
         "parameters": model.num_parameters(),
         "seconds": round(time.perf_counter() - started, 1),
         "threads": os.environ.get("OMP_NUM_THREADS"),
     }
+
+
+def values_now(trainer: AgentTrainer, game: Game, episodes: int) -> dict[str, dict[str, float]]:
+    """The values at temperature 1, by at least so many episodes, and at temperature 0."""
+    return {"sampled": measure(trainer, game, episodes), "greedy": measure(trainer, game, 1, temperature=0.0)}
 
 
 def measure(trainer: AgentTrainer, game: Game, episodes: int, temperature: float = 1.0) -> dict[str, float]:

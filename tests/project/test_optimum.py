@@ -97,7 +97,7 @@ def test_a_run_tells_its_curve_and_its_values(room: dict[str, ModuleType]) -> No
     settings["options"] |= {"per_device_train_batch_size": 8, "num_generations": 4, "max_steps": 2}
     run = room["training"].train(game, settings)
     assert [point["step"] for point in run["curve"]] == [0, 1, 2]
-    for values in (*run["curve"], run["sampled"], run["greedy"]):
+    for values in (each[kind] for each in (*run["curve"], run) for kind in ("sampled", "greedy")):
         assert 0 <= values["reward"] <= values["success"] <= 1
         assert 1 <= values["turns"] <= game.max_turns
 
@@ -106,7 +106,8 @@ def test_a_run_tells_its_curve_and_its_values(room: dict[str, ModuleType]) -> No
 def test_a_finished_run_is_not_repeated(reward: float, code: int, room: dict[str, ModuleType], tmp_path: Path) -> None:
     values = {"reward": reward, "success": 1.0, "turns": 2.5}
     settings = room["recipes"].settings_of("number", "rloo", 1)
-    run = {"settings": settings, "curve": [{"step": 0, **values}], "sampled": values, "greedy": values, "seconds": 9.0}
+    both = {"sampled": values, "greedy": values}
+    run = {"settings": settings, "curve": [{"step": 0, **both}], "seconds": 9.0, **both}
     (tmp_path / "number-rloo-seed1.json").write_text(json.dumps(run))
     command = [sys.executable, "-m", "benchmarks.optimum", "--quick", "--games", "number", "--algorithms", "rloo"]
     command += ["--runs", str(tmp_path)]
