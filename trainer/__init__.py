@@ -1,5 +1,6 @@
 """Learning from episodes: exact tokens, advantages, losses, trainers; start reading at `trainer.py`."""
 
+from . import conformance
 from .chat.chat_format import ChatFormat, recognise_tool_format
 from .chat.prompted_tools import PromptedFormat
 from .chat.recognition import Recognition
@@ -50,6 +51,7 @@ __all__ = [
     "TokenPolicy",
     "ToolFormat",
     "TransformersGenerator",
+    "conformance",
     "read_episodes",
     "recognise_tool_format",
     "tagged",

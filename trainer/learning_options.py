@@ -88,7 +88,6 @@ class LearningOptions(TeachingOptions):
         return options_of(
             self,
             LearningSettings,
-            algorithm=self.algorithm,
             samples_all_tokens=self.sampling.is_full_distribution,
             is_on_policy=self.num_iterations == 1 and self.gradient_accumulation_steps % self.steps_per_generation == 0,
             epsilon_low=self.epsilon,

@@ -20,7 +20,6 @@ EPSILON_LOW, EPSILON_HIGH = 0.2, 0.3
 PAD = 0
 
 SETTINGS = LearningSettings(
-    algorithm="grpo",
     loss_type="grpo",
     temperature=TEMPERATURE,
     samples_all_tokens=True,

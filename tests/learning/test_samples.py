@@ -99,9 +99,9 @@ def test_that_also_holds_off_policy_where_each_token_has_a_ratio(loss_type: str)
 
 
 def test_the_divergence_from_the_reference_is_charged_once_for_an_episode() -> None:
-    options = {"algorithm": "rloo", "loss_type": "rloo", "beta": 0.1, "kl_in": "reward"}
+    options = {"advantage_estimator": "rloo", "loss_type": "rloo", "kl_in": "reward", "beta": 0.1}
     found = [[first_advantage(each) for each in score(made, **options)] for made in (whole(), [*map(cut, whole())])]
-    assert found[0] != [first_advantage(each) for each in score(whole(), algorithm="rloo")]
+    assert found[0] != [first_advantage(each) for each in score(whole(), advantage_estimator="rloo")]
     assert found[1] == pytest.approx(found[0])
 
 

@@ -28,7 +28,8 @@ One optimiser step, from rows of the data set to new weights, with the function 
         hidden = model(ids) at the tokens before loss tokens        learning.output_head.OutputHead
         logprobs = log softmax(head(hidden) / temperature)          learning.logprobs.token_logprobs
         ratio = exp(logprobs - old_logprobs)                        learning.losses.policy_loss
-        terms = surrogate(ratio, A) + beta * KL                     learning.losses.LOSSES[loss_type].surrogate
+        weights = function of pi/mu, against the mismatch           learning.corrections.CORRECTIONS
+        terms = weights * surrogate(ratio, A) + beta * KL           learning.losses.LOSSES[loss_type].surrogate
         loss = sum of terms / counts of the whole step              learning.losses.LOSSES[loss_type].reduce
         loss.backward()                                             transformers.Trainer
     optimiser step                                                  transformers.Trainer

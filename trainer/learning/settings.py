@@ -14,8 +14,6 @@ from .groups import Treatments
 class LearningSettings:
     """Options that stay the same for a whole run; `AgentConfig.learning_settings` builds them."""
 
-    algorithm: str
-    """A row of `ALGORITHMS`."""
     loss_type: str
     """A row of `LOSSES`."""
     temperature: float
