@@ -1,0 +1,93 @@
+"""Rounds: the rounds of one training, each played and scored when its first batch is asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..envs.episode import Episode
+from .distributed import Processes
+from .learning.samples import Batch, EpisodeSamples
+from .learning.scoring import Scorer
+from .records.alarms import NoSpreadAlarm
+from .records.metrics import Metrics, NameOf, weighted_metrics
+from .rollout.failures import FailureWatch
+from .rollout.round import Round
+from .rollout.round_player import PlayedRound, RoundPlayer
+from .rollout.schedule import Rows
+
+
+@dataclass
+class Rounds:
+    """The rounds of one `train()`."""
+
+    rows: Rows
+    player: RoundPlayer
+    scorer: Scorer
+    processes: Processes
+    _: KW_ONLY
+    metrics: Metrics
+    failures: FailureWatch
+    environment_of: NameOf
+    playing: Callable[[], AbstractContextManager[None]]
+    """Entered while episodes are played."""
+    on_episodes: Callable[[Sequence[Episode]], None]
+    """Called with the episodes of each round."""
+    _no_spread: NoSpreadAlarm = field(default_factory=NoSpreadAlarm)
+    _latest: Round | None = None
+
+    def batch(self, number: int) -> Batch:
+        """The batch of this number since the beginning of training; plays its round if it is the first of it."""
+        schedule = self.player.schedule
+        index, place = divmod(number, schedule.batches_per_round)
+        if self._latest is None or self._latest.index != index:
+            self._latest = self._play(index)
+        return self._latest.batches[place % schedule.steps_per_generation]
+
+    def save(self, folder: Path, *, batches: int) -> None:
+        """Write down the samples of the round in progress, if the batches that were used end within it."""
+        index, place = divmod(batches, self.player.schedule.batches_per_round)
+        if self._latest is not None and self._latest.index == index and place:
+            self._latest.save(self._path(folder))
+
+    def load(self, folder: Path) -> None:
+        """Go on with the samples that `save` wrote, if any."""
+        if self._path(folder).is_file():
+            self._latest = Round.load(self._path(folder), **self._cutting)
+
+    def _path(self, folder: Path) -> Path:
+        return folder / f"round{self.processes.suffix}.pt"
+
+    def _play(self, index: int) -> Round:
+        """Play a round of episodes and score it."""
+        started = time.perf_counter()
+        with self.playing():
+            played = self.player(self.rows, index)
+        self.on_episodes(played.episodes)
+        scored, metrics = self.scorer(played.groups)
+        self._watch(played, scored, rejected=metrics.get("mismatch/rejected", 0.0))
+        metrics |= played.metrics | {"rounds/skipped": float(not scored)}
+        self.metrics.add(metrics | {"time/rollout": time.perf_counter() - started})
+        for weight, part in weighted_metrics(played.episodes, self.environment_of):
+            self.metrics.add(part, weight=weight)
+        order = self.player.schedule.batch_order(index, len(scored))
+        return Round(index, [scored[place] for place in order], **self._cutting)
+
+    def _watch(self, played: PlayedRound, samples: Sequence[EpisodeSamples], *, rejected: float) -> None:
+        """Warn of lost episodes, and of rounds that teach nothing."""
+        episodes = played.episodes
+        failed = sum(each.failure is not None for each in episodes)
+        spread = sum(map(self.player.has_spread, played.groups))
+        counts = self.processes.sum_counts(len(episodes), failed, len(samples), spread)
+        self.failures.add_round(episodes, played=counts[0], failed=counts[1], samples=counts[2], rejected=rejected)
+        self._no_spread.add(episodes, with_spread=counts[3])
+
+    @property
+    def _cutting(self) -> dict[str, Any]:
+        """How a round is cut into batches."""
+        parts = self.player.schedule.steps_per_generation
+        return {"parts": parts, "settings": self.scorer.settings, "pad_id": self.scorer.pad_id}
