@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gymnast.trainer import GRPOConfig, RLOOConfig
 from gymnast.trainer.config import AgentConfig
-from gymnast.trainer.trl_names import TRL_NAMES
+from gymnast.trainer.options.trl_names import TRL_NAMES
 
 PAGE = Path(__file__).with_name("training.md")
 TRL_PAGE = Path(__file__).with_name("from_trl.md")

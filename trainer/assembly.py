@@ -20,10 +20,10 @@ from .distributed import Processes
 from .generation.contract import Generator
 from .generator_choice import check_generator, make_generator
 from .learning.groups import has_spread
-from .learning.output_head import OutputHead
 from .learning.scoring import Scorer
-from .option_checks import unknown_names
-from .option_fields import options_of
+from .models.output_head import OutputHead
+from .options.checks import unknown_names
+from .options.fields import options_of
 from .reference import ADAPTER, Reference, ReferenceSync
 from .rollout.compaction import Compact, check_compact
 from .rollout.episode_player import EpisodePlayer

@@ -13,11 +13,10 @@ from typing import Any, Self
 from ..envs.engine.failures import OnFailure
 from ..envs.engine.play_episode import EpisodeLimits
 from ..envs.rewards import Rewards
-from .generator_choice import check_generator_options
-from .learning_options import LearningOptions
-from .nonfinite import OnNonFinite
-from .option_checks import check_refused, check_values, options_without_effect, unknown_names
-from .option_fields import option, options_of
+from .options.checks import check_refused, check_values, options_without_effect, unknown_names
+from .options.fields import OnNonFinite, option, options_of
+from .options.generators import check_generator_options
+from .options.learning import LearningOptions
 from .rollout.budgets import TokenBudgets
 from .rollout.token_policy import OverlongPrompts
 

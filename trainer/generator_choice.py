@@ -1,9 +1,8 @@
-"""The generator that the configuration names, and the options that mean something to it."""
+"""The generator of a configuration."""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -11,28 +10,7 @@ from transformers import PreTrainedModel
 
 from .generation.contract import Generator
 from .generation.transformers_generator import TransformersGenerator
-
-GENERATORS = {
-    "transformers": ("generation_rows",),
-    "vllm": ("generation_rows", "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "vllm_engine_kwargs"),
-    "vllm-server": ("vllm_server_urls", "vllm_server_timeout", "vllm_group_port"),
-}
-"""The generators that `generator=` names, each with the options that it reads."""
-
-
-def check_generator_options(args: Any) -> None:
-    """Check the options of an `AgentConfig` that concern generation.
-
-    Raises:
-        ValueError: the generator does not read an option that was set, or the servers are not a list.
-    """
-    if isinstance(args.vllm_server_urls, str):
-        raise ValueError(f"vllm_server_urls must be a list; write [{args.vllm_server_urls!r}]")
-    ignored = sorted(set(_changed(args)) - set(GENERATORS[args.generator]))
-    if ignored:
-        readers = [name for name, options in GENERATORS.items() if set(ignored) <= set(options)]
-        advice = f" (generator={' or '.join(map(repr, readers))} does)" if readers else ""
-        raise ValueError(f"generator={args.generator!r} does not read {', '.join(ignored)}{advice}")
+from .options.generators import changed_options
 
 
 def check_generator(args: Any, generator: Generator | None) -> None:
@@ -50,15 +28,9 @@ def check_generator(args: Any, generator: Generator | None) -> None:
             f"generator must be a gymnast.trainer.Generator, got {type(generator).__name__}; subclass it: it says how "
             f"new weights reach your engine"
         )
-    changed = _changed(args) + (["generator"] if args.generator != "transformers" else [])
+    changed = changed_options(args) + (["generator"] if args.generator != "transformers" else [])
     if changed:
         warnings.warn(f"{', '.join(changed)}: no effect, because a generator was given", stacklevel=4)
-
-
-def _changed(args: Any) -> list[str]:
-    """Options of generators that differ from their default."""
-    names = {name for options in GENERATORS.values() for name in options}
-    return [each.name for each in fields(args) if each.name in names and getattr(args, each.name) != each.default]
 
 
 def make_generator(model: PreTrainedModel, args: Any, *, pad_id: int, max_model_len: int) -> Generator:

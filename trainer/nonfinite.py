@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .distributed import Processes
+from .options.fields import OnNonFinite
 
 logger = logging.getLogger(__name__)
-
-OnNonFinite = Literal["skip", "stop"]
-"""Skip the step and go on, or stop training."""
 
 WINDOW = 20
 """Optimiser steps over which skipped ones are judged."""

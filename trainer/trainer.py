@@ -28,7 +28,7 @@ from .learning.losses import StepCounts
 from .learning.objective import objective
 from .learning.samples import MicroBatch
 from .nonfinite import NonFiniteError, NonFiniteSteps
-from .option_checks import unknown_names
+from .options.checks import unknown_names
 from .playing import PlayingTrainer
 from .records.alarms import MismatchAlarm
 from .records.metrics import Metrics

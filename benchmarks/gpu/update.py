@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from gymnast.trainer import GRPOConfig
 from gymnast.trainer.learning.losses import StepCounts
 from gymnast.trainer.learning.objective import objective
-from gymnast.trainer.learning.output_head import OutputHead
 from gymnast.trainer.learning.samples import Batch, Sample
 from gymnast.trainer.learning.settings import LearningSettings
+from gymnast.trainer.models.output_head import OutputHead
 
 from .models import DEVICE, count_parameters, described, make_model, peak_megabytes, synchronize, utilisation
 

@@ -26,8 +26,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from gymnast.trainer import GRPOConfig
 from gymnast.trainer.learning.losses import StepCounts
 from gymnast.trainer.learning.objective import objective
-from gymnast.trainer.learning.output_head import OutputHead
 from gymnast.trainer.learning.samples import Batch, Sample, split_evenly
+from gymnast.trainer.models.output_head import OutputHead
 
 EPISODES, GROUP, ROWS = 32, 4, 8
 PAD = 0

@@ -15,8 +15,8 @@ from transformers.cache_utils import Cache, DynamicLayer
 from transformers.core_model_loading import revert_weight_conversion
 
 from gymnast.envs import ConfigurationError
-from gymnast.trainer.generation.internals import append_rows, drop_columns, is_plain, keep_rows
-from gymnast.trainer.generation.named_weights import named_weights
+from gymnast.trainer.models.internals import append_rows, drop_columns, is_plain, keep_rows
+from gymnast.trainer.models.named_weights import named_weights
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 
 

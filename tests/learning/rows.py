@@ -10,8 +10,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from gymnast.trainer.learning.groups import TREATMENTS
 from gymnast.trainer.learning.logprobs import token_logprobs
-from gymnast.trainer.learning.output_head import OutputHead
 from gymnast.trainer.learning.settings import LearningSettings
+from gymnast.trainer.models.output_head import OutputHead
 
 VOCABULARY = 64
 MAX_COMPLETION = 12

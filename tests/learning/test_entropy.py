@@ -16,8 +16,8 @@ from gymnast.envs.episode import Episode, TokenTrace
 from gymnast.trainer.learning.advantages import quantile, this_process_only
 from gymnast.trainer.learning.logprobs import token_logprobs
 from gymnast.trainer.learning.losses import LossInputs
-from gymnast.trainer.learning.output_head import OutputHead
 from gymnast.trainer.learning.scoring import Scorer
+from gymnast.trainer.models.output_head import OutputHead
 
 from .rows import PAD, SETTINGS, TEMPERATURE, Batch, gradients, make_batch, make_model
 from .test_losses import assert_same, counts_of, loss_of, make_trainer, unpatched_copy

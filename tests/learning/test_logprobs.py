@@ -26,7 +26,7 @@ from transformers import (
 
 from gymnast.trainer.learning import logprobs
 from gymnast.trainer.learning.logprobs import token_logprobs
-from gymnast.trainer.learning.output_head import OutputHead
+from gymnast.trainer.models.output_head import OutputHead
 
 from .rows import TEMPERATURE, VOCABULARY, Batch, gradients, make_batch, make_model, our_logprobs
 

@@ -20,8 +20,8 @@ from trl.trainer.rloo_config import RLOOConfig as TRLRLOOConfig
 from trl.trainer.rloo_trainer import RLOOTrainer as TRLRLOOTrainer
 
 from gymnast.trainer import AgentTrainer, GRPOConfig, RLOOConfig
-from gymnast.trainer.inherited_options import READ, REFUSED, WITHOUT_EFFECT
-from gymnast.trainer.trl_names import TRL_NAMES
+from gymnast.trainer.options.inherited import READ, REFUSED, WITHOUT_EFFECT
+from gymnast.trainer.options.trl_names import TRL_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 TRANSFORMERS = Path(transformers.__file__).parent
@@ -40,7 +40,7 @@ def test_every_option_of_transformers_is_in_one_of_three_lists() -> None:
     undecided = INHERITED - set().union(*lists)
     assert not undecided, (
         f"transformers has options that gymnast has not decided about: {sorted(undecided)}. Find out whether training "
-        f"here does what they say, then add each to one list of trainer/inherited_options.py"
+        f"here does what they say, then add each to one list of trainer/options/inherited.py"
     )
     assert sum(map(len, lists)) == len(INHERITED), "an option stands in two lists, or transformers has it no more"
 
@@ -98,8 +98,8 @@ def test_every_own_option_is_read_and_tested() -> None:
 def test_every_name_of_trl_is_known_or_advised_on(known: set[str], of_trl: set[str]) -> None:
     missing = of_trl - known - set(TRL_NAMES)
     assert not missing, (
-        f"TRL has {sorted(missing)}, and gymnast has not: add an advice for each to trainer/trl_names.py, and run "
-        f"python docs/generate.py"
+        f"TRL has {sorted(missing)}, and gymnast has not: add an advice for each to trainer/options/trl_names.py, "
+        f"and run python docs/generate.py"
     )
 
 
@@ -107,7 +107,8 @@ def test_no_advice_is_stale() -> None:
     exist = OWN | set(inspect.signature(AgentTrainer.__init__).parameters)
     stale = set(TRL_NAMES) & exist
     assert not stale, (
-        f"gymnast has {sorted(stale)} now: remove the advice from trainer/trl_names.py, and run python docs/generate.py"
+        f"gymnast has {sorted(stale)} now: remove the advice from trainer/options/trl_names.py, "
+        f"and run python docs/generate.py"
     )
     called = {found[1] for text in TRL_NAMES.values() if (found := re.search(r"it is called (\w+)", text))}
     given = {name for text in TRL_NAMES.values() for name in re.findall(r"\b(\w+)=", text)}

@@ -2,19 +2,17 @@
 
 - `Sampling`: the options that shape it.
 - `log_distribution`, `sample`: its log-probabilities, and tokens drawn from it.
-- `evaluating`: a context in which a model gives the logits that it samples with.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -94,15 +92,3 @@ def _warpers(sampling: Sampling) -> LogitsProcessorList:
     if sampling.min_p:
         warpers.append(MinPLogitsWarper(sampling.min_p))
     return warpers
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch off dropout, and gradient checkpointing, which would switch off the cache. Undone afterwards."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
+from ..models.internals import append_rows, drop_columns, is_plain, keep_rows, rope_types, stack
 from .contract import Generation, GenerationRequest, settle
-from .internals import append_rows, drop_columns, is_plain, keep_rows, rope_types, stack
 from .sampling import sample
 
 SPARSE = 0.75  # finished rows are removed when at most this share of a batch is still decoded

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from .cache_check import check_cache
+from ..models.cache_check import check_cache
+from ..models.evaluating import evaluating
 from .contract import Generation, GenerationError, GenerationRequest, Generator, check_request, settle
-from .sampling import Sampling, evaluating
+from .sampling import Sampling
 from .transformers_batch import Batch, Row
 
 QUIET_SECONDS = 0.003  # a batch starts once no request has come for this long ...

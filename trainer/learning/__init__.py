@@ -25,7 +25,7 @@ One optimiser step, from rows of the data set to new weights, with the function 
             batches = samples with a gradient, padded, cut          learning.samples.split_evenly, Batch
     counts = loss tokens and episodes, over all processes           learning.losses.StepCounts
     for each micro-batch of each batch:                             trainer.AgentTrainer.compute_loss
-        hidden = model(ids) at the tokens before loss tokens        learning.output_head.OutputHead
+        hidden = model(ids) at the tokens before loss tokens        models.output_head.OutputHead
         logprobs = log softmax(head(hidden) / temperature)          learning.logprobs.token_logprobs
         ratio = exp(logprobs - old_logprobs)                        learning.losses.policy_loss
         weights = function of pi/mu, against the mismatch           learning.corrections.CORRECTIONS

@@ -18,7 +18,7 @@ from accelerate.utils.operations import ConvertOutputsToFp32
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .output_head import OutputHead, inner_model, without_cache
+from ..models.output_head import OutputHead, inner_model, without_cache
 
 Entropy = Literal["none", "value", "differentiable"]
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from ..models.output_head import OutputHead
 from .corrections import mismatch_metrics
 from .logprobs import token_logprobs
 from .losses import LossInputs, StepCounts, policy_loss
-from .output_head import OutputHead
 from .settings import LearningSettings
 
 

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from ...envs.episode import Episode
-from ..generation.sampling import evaluating
+from ..models.evaluating import evaluating
+from ..models.output_head import OutputHead
 from .advantages import ESTIMATORS, Gather, quantile, scale_advantages, whiten
 from .corrections import CORRECTIONS
 from .credit import at_loss_tokens, compare, returns_of
 from .groups import Group
 from .logprobs import token_logprobs
 from .losses import kl_in_reward
-from .output_head import OutputHead
 from .samples import EpisodeSamples, Sample, completion_slice, make_micro_batch, micro_batches, samples_of
 from .settings import LearningSettings
 

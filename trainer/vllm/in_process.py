@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from ...envs.core import ConfigurationError
 from ..generation.contract import Generation, GenerationRequest, Generator, check_request
-from ..generation.named_weights import check_loadable, named_weights
+from ..models.named_weights import check_loadable, named_weights
 from . import check_vllm
 from .engine_thread import EngineThread
 from .lora import adapter_request, base_version, base_weights, load_adapter, lora_options, lora_rank

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..generation.named_weights import named_weights
+from ..models.named_weights import named_weights
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of vLLM's `max_lora_rank`
 NAME, NUMBER = "gymnast", 1  # of the adapter, in an engine that has no other

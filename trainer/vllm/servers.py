@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from ...envs.threads import run_in_loop
 from ...sandbox.cancellation import finish
 from ..generation.contract import Generation, GenerationError, GenerationRequest, Generator, check_request
-from ..generation.named_weights import check_loadable
+from ..models.named_weights import check_loadable
 from .fleet import Fleet
 from .options import sampling_options
 from .server import Server

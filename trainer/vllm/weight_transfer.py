@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from ...envs.core import ConfigurationError
 from ...envs.threads import run_in_thread
 from ..generation.contract import GenerationError
-from ..generation.named_weights import named_weights
+from ..models.named_weights import named_weights
 from . import check_vllm
 from .over_nccl import NCCLSenders, SyncClient
 from .over_tcp import WeightListener

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import field, fields
-from typing import Any
+from typing import Any, Literal
+
+OnNonFinite = Literal["skip", "stop"]
+"""An optimiser step whose loss or gradient is not finite: skip it and go on, or stop training."""
 
 
 def option(default: Any, text: str) -> Any:

@@ -31,7 +31,7 @@ READ = frozenset(
         # Several processes.
         *("ddp_backend", "ddp_timeout", "ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers"),
         "ddp_static_graph",
-        # Read by gymnast itself: the seeds of tasks and episodes; and True is an error (`option_checks.check_refused`).
+        # Read by gymnast itself: the seeds of tasks and episodes; and True is an error (`checks.check_refused`).
         *("seed", "data_seed", "remove_unused_columns"),
     }
 )

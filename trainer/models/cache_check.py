@@ -9,8 +9,8 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from ...envs.core import ConfigurationError
+from .evaluating import evaluating
 from .internals import keep_rows, rope_types
-from .sampling import evaluating
 
 TOKENS = 8  # of each row
 PREFILL = 5  # of them are computed in one step, the others one by one

@@ -12,13 +12,13 @@ from typing import Any, get_args, get_type_hints
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from .generator_choice import GENERATORS
-from .inherited_options import LOADER_OPTIONS, REFUSED, WITHOUT_EFFECT
-from .learning.advantages import ESTIMATORS, Scale
-from .learning.credit import Credit
-from .learning.losses import LOSSES
-from .nonfinite import OnNonFinite
-from .rollout.token_policy import OVERLONG_PROMPT_ERRORS
+from ..learning.advantages import ESTIMATORS, Scale
+from ..learning.credit import Credit
+from ..learning.losses import LOSSES
+from ..rollout.token_policy import OVERLONG_PROMPT_ERRORS
+from .fields import OnNonFinite
+from .generators import GENERATORS
+from .inherited import LOADER_OPTIONS, REFUSED, WITHOUT_EFFECT
 from .trl_names import TRL_NAMES
 
 CHOICES: dict[str, Collection[str]] = {

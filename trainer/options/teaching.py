@@ -8,9 +8,9 @@ from typing import Any, get_args
 
 from transformers import TrainingArguments
 
-from ..envs.core import StopReason
-from .learning.groups import TREATMENTS, Treatment, Treatments
-from .option_fields import option
+from ...envs.core import StopReason
+from ..learning.groups import TREATMENTS, Treatment, Treatments
+from .fields import option
 
 
 @dataclass

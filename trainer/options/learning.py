@@ -6,14 +6,14 @@ import warnings
 from dataclasses import dataclass
 from typing import get_args
 
-from .generation.sampling import Sampling
-from .learning.advantages import ALGORITHMS, ESTIMATORS, KLIn, Scale
-from .learning.corrections import CORRECTIONS
-from .learning.credit import Credit
-from .learning.losses import LOSSES, of_sequence
-from .learning.settings import LearningSettings
-from .option_fields import option, options_of
-from .teaching_options import TeachingOptions
+from ..generation.sampling import Sampling
+from ..learning.advantages import ALGORITHMS, ESTIMATORS, KLIn, Scale
+from ..learning.corrections import CORRECTIONS
+from ..learning.credit import Credit
+from ..learning.losses import LOSSES, of_sequence
+from ..learning.settings import LearningSettings
+from .fields import option, options_of
+from .teaching import TeachingOptions
 
 
 @dataclass

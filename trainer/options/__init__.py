@@ -1,0 +1,1 @@
+"""The options of the configuration, and what is said of wrong ones."""

@@ -1,0 +1,34 @@
+"""The options of generators, and which generator reads which."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+GENERATORS = {
+    "transformers": ("generation_rows",),
+    "vllm": ("generation_rows", "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "vllm_engine_kwargs"),
+    "vllm-server": ("vllm_server_urls", "vllm_server_timeout", "vllm_group_port"),
+}
+"""The generators that `generator=` names, each with the options that it reads."""
+
+
+def check_generator_options(args: Any) -> None:
+    """Check the options of an `AgentConfig` that concern generation.
+
+    Raises:
+        ValueError: the generator does not read an option that was set, or the servers are not a list.
+    """
+    if isinstance(args.vllm_server_urls, str):
+        raise ValueError(f"vllm_server_urls must be a list; write [{args.vllm_server_urls!r}]")
+    ignored = sorted(set(changed_options(args)) - set(GENERATORS[args.generator]))
+    if ignored:
+        readers = [name for name, options in GENERATORS.items() if set(ignored) <= set(options)]
+        advice = f" (generator={' or '.join(map(repr, readers))} does)" if readers else ""
+        raise ValueError(f"generator={args.generator!r} does not read {', '.join(ignored)}{advice}")
+
+
+def changed_options(args: Any) -> list[str]:
+    """Options of generators that differ from their default."""
+    names = {name for options in GENERATORS.values() for name in options}
+    return [each.name for each in fields(args) if each.name in names and getattr(args, each.name) != each.default]
