@@ -84,6 +84,17 @@ def test_turns_are_counted_over_all_samples_of_an_episode() -> None:
     assert advantages(cut, credit="turn")[0] == expected[:2] + expected[4:]
 
 
+def test_a_turn_without_another_is_compared_where_the_baseline_is_that_of_the_batch() -> None:
+    """The last turns of the longest episode, which lost, are alone in their group."""
+    group = episodes([[(1, 0.0), (1, 0.0), (1, -1.0)], [(1, 1.0)], [(1, 1.0)]])
+    options = {"advantage_estimator": "reinforce++", "normalize_advantages": True}
+    found = advantages(group, credit="turn", **options)
+    returns = torch.tensor([-1.0, -1.0, -1.0, 1.0, 1.0])
+    expected = (returns - returns.mean()) / returns.std()
+    assert [found[0][place] for place in (0, 3, 6)] == pytest.approx(expected[:3].tolist(), abs=1e-3)
+    assert found[1] == pytest.approx([expected[3].item()], abs=1e-3)
+
+
 def test_a_reward_at_the_end_reaches_every_turn() -> None:
     """Grades, reward functions and penalties count in the last turn; discounted, they are worth less earlier."""
     group = episodes([[(1, 0.0), (1, 0.0)], [(1, 0.0), (1, 0.0)]])

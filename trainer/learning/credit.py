@@ -36,23 +36,28 @@ def returns_of(episode: Episode, reward: float, credit: Credit, discount: float)
 
 
 def compare(
-    groups: Sequence[str], returns: Sequence[Tensor], estimate: Callable[[list[Tensor]], list[Tensor]]
+    groups: Sequence[str],
+    returns: Sequence[Tensor],
+    estimate: Callable[[list[Tensor]], list[Tensor]],
+    *,
+    least: int = 2,
 ) -> list[Tensor]:
     """The advantages (K,) of each episode, from its returns (K,).
 
-    Turn k is compared with turn k of those members of the group that have one. If there is no other, it is 0.
+    Turn k is compared with turn k of those members of the group that have one. If these are too few, it is 0.
 
     Args:
         groups: The group of each episode.
         returns: The returns of each episode.
-        estimate: Takes all comparisons, each the returns (G,) of at least two members, and gives their advantages.
+        estimate: Takes all comparisons, each the returns (G,) of some members, and gives their advantages.
+        least: Members of a comparison; 1 if the estimator compares with the whole batch.
     """
     advantages = [torch.zeros_like(returns_K) for returns_K in returns]
     members: dict[tuple[str, int], list[int]] = {}
     for index, (group, returns_K) in enumerate(zip(groups, returns, strict=True)):
         for turn in range(len(returns_K)):
             members.setdefault((group, turn), []).append(index)
-    sets = [(turn, indices) for (_, turn), indices in members.items() if len(indices) >= 2]
+    sets = [(turn, indices) for (_, turn), indices in members.items() if len(indices) >= least]
     estimates = estimate([torch.stack([returns[index][turn] for index in indices]) for turn, indices in sets])
     for (turn, indices), advantages_G in zip(sets, estimates, strict=True):
         for index, advantage in zip(indices, advantages_G, strict=True):

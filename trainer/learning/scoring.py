@@ -92,7 +92,8 @@ class Scorer:
     ) -> None:
         credit, discount = self.settings.credit, self.settings.discount
         returns = [returns_of(each, reward, credit, discount) for each, reward in zip(episodes, rewards, strict=True)]
-        advantages = compare([episode.spec.group for episode in episodes], returns, self._estimate)
+        least = 1 if ESTIMATORS[self.settings.advantage_estimator].whitens else 2
+        advantages = compare([episode.spec.group for episode in episodes], returns, self._estimate, least=least)
         for episode, own_samples, advantages_K in zip(episodes, samples, advantages, strict=True):
             masks = [torch.tensor(sample.mask, dtype=torch.bool) for sample in own_samples]
             counts = [int(mask_T.sum()) for mask_T in masks]
