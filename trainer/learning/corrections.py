@@ -92,6 +92,8 @@ class Correction:
     """Removes sequences before advantages are computed, so that a removed one has no vote in its group's baseline."""
     of_tokens: bool = True
     """Whether tokens of a sequence have different weights, which a loss with one ratio for each sequence cannot use."""
+    has_least: bool = False
+    """Whether the lower bound has a meaning."""
 
 
 ANY = float("inf")
@@ -102,13 +104,13 @@ CORRECTIONS: dict[str, Correction] = {
     "tis": Correction(bounds=(0.0, 2.0), weigh=truncated),
     "sequence_tis": Correction(bounds=(0.0, 5.0), weigh=truncated_sequence, of_tokens=False),
     # Ling Team 2025, "Every Step Evolves", arXiv 2510.18855: IcePop.
-    "icepop": Correction(bounds=(0.5, 5.0), weigh=masked),
+    "icepop": Correction(bounds=(0.5, 5.0), weigh=masked, has_least=True),
     # Liu et al. 2025, "When Speed Kills Stability": the geometric mean over a sequence.
-    "geometric_mask": Correction(bounds=(0.99, 1.01), keep=geometric_mean_within, of_tokens=False),
+    "geometric_mask": Correction(bounds=(0.99, 1.01), keep=geometric_mean_within, of_tokens=False, has_least=True),
     # DPPO with the binary total variation of a token's probability, as prime-rl has it.
     "behaviour_clip": Correction(bounds=(0.0, 0.2), weigh=behaviour_clip),
     # Hilton et al. 2022, "Batch size-invariance for policy optimization", arXiv 2110.00641: the loss clips around pi.
-    "decoupled": Correction(bounds=(0.0, ANY), weigh=masked),
+    "decoupled": Correction(bounds=(0.0, ANY), weigh=masked, has_least=True),
 }
 
 

@@ -89,8 +89,9 @@ class Batch:
     def of(cls, episodes: Sequence[EpisodeSamples], settings: LearningSettings, *, pad_id: int) -> Batch:
         """The batch of these episodes.
 
-        A sample whose advantages are all 0 has a gradient of exactly 0, unless its loss has a term for the KL. Such
-        samples skip the forward and the backward pass. They still count in every divisor of the loss.
+        A sample whose advantages are all 0 has a gradient of exactly 0, unless its loss has another term (for the KL or
+        the entropy). Such samples skip the forward and the backward pass. They still count in every divisor of the
+        loss.
         """
         samples = [each for samples in episodes for each in samples]
         loss_tokens = sum(sum(each.mask) for each in samples)

@@ -10,10 +10,18 @@ from ..generation.sampling import Sampling
 from ..learning.advantages import ALGORITHMS, ESTIMATORS, KLIn, Scale
 from ..learning.corrections import CORRECTIONS
 from ..learning.credit import Credit
-from ..learning.losses import LOSSES, of_sequence
+from ..learning.losses import LOSSES, clipped, clipped_weight, of_sequence, score, soft_gate
 from ..learning.settings import LearningSettings
 from .fields import option, options_of
 from .teaching import TeachingOptions
+
+OF_SURROGATES = {
+    clipped: ("epsilon", "epsilon_high", "delta"),
+    clipped_weight: ("epsilon_high",),
+    soft_gate: ("sapo_temperature_pos", "sapo_temperature_neg"),
+    score: (),
+}
+"""The options that each surrogate of a loss reads; the others mean nothing to it."""
 
 
 @dataclass
@@ -175,6 +183,7 @@ class LearningOptions(TeachingOptions):
                 "loss_type='dr_grpo' is half of its paper: the other half is scale_rewards='none', got 'group'",
                 stacklevel=5,
             )
+        self._check_surrogate()
         self._check_correction()
         self._check_advantages()
         if self.loss_type == "reinforce" and not self.learning_settings.is_on_policy:
@@ -189,6 +198,18 @@ class LearningOptions(TeachingOptions):
             )
         self._check_reference()
         self._check_entropy()
+
+    def _check_surrogate(self) -> None:
+        read = OF_SURROGATES.get(LOSSES[self.loss_type].surrogate)
+        if read is None:  # one of the user's own
+            return
+        for name in (name for names in OF_SURROGATES.values() for name in names if name not in read):
+            if getattr(self, name) != getattr(LearningOptions, name):
+                known = [each for each, loss in LOSSES.items() if name in OF_SURROGATES.get(loss.surrogate, ())]
+                raise ValueError(
+                    f"loss_type={self.loss_type!r} does not read {name}, got {getattr(self, name)}: leave it out, or "
+                    f"use one of {', '.join(known)}"
+                )
 
     def _check_reference(self) -> None:
         if self.kl_in is not None and self.kl_in not in get_args(KLIn):
@@ -263,3 +284,6 @@ class LearningOptions(TeachingOptions):
             raise ValueError(f"correction_min must be at least 0 and below correction_max, got {least} and {largest}")
         if name == "none" and (self.correction_min is not None or self.correction_max is not None):
             raise ValueError("correction_min and correction_max need a correction, and there is none")
+        if self.correction_min is not None and not CORRECTIONS[name].has_least:
+            known = ", ".join(each for each, correction in CORRECTIONS.items() if correction.has_least)
+            raise ValueError(f"correction={name!r} has no least ratio: leave correction_min out, or use one of {known}")
