@@ -48,7 +48,7 @@ def ask() -> Message:
 
 def compact(messages: list[Message]) -> list[Message]:
     """The agent's last answer as its note, and the question that it has to answer now."""
-    answers = [each["content"] for each in messages if each["role"] == "assistant"]
+    answers = [each.get("content") for each in messages if each["role"] == "assistant"]
     return [note(answers[-1]), messages[-1]]
 
 

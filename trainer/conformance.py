@@ -87,7 +87,7 @@ def step_gradient(episodes: Sequence[Episode], settings: LearningSettings) -> Te
     scorer = Scorer(model=model, settings=settings, reference=None, gather=this_process_only, pad_id=0)
     samples, _ = scorer(form_groups(episodes, settings.truncated)[0])
     with torch.no_grad():
-        model.logits_VV += 0.3 * BigramModel(seed=1).logits_VV
+        model.logits_VV.add_(0.3 * BigramModel(seed=1).logits_VV)
     batch = Batch.of(samples, settings, pad_id=0)
     counts = StepCounts(
         loss_tokens=batch.loss_tokens, sequences=batch.sequences, batch_loss_tokens=0, batches=1, processes=1

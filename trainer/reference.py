@@ -74,7 +74,8 @@ class Reference:
 
     def _active_adapters(self) -> list[str]:
         active: Any = self._model.active_adapters  # a method of transformers' models, a property of PEFT's
-        return active() if callable(active) else active
+        adapters: Any = active() if callable(active) else active
+        return adapters
 
 
 class ReferenceSync:

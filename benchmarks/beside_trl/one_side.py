@@ -17,7 +17,7 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
@@ -177,7 +177,7 @@ def trl(model: Any, tokenizer: Any, data: list[dict[str, Any]], clock: Clock, **
         model=model,
         processing_class=tokenizer,
         environment_factory=CalculatorOfTRL,
-        reward_funcs=right,
+        reward_funcs=cast(Any, right),  # its own types know no columns
         train_dataset=datasets.Dataset.from_list(data),
         args=trl.GRPOConfig(max_tool_calling_iterations=TURNS - 1, **SHARED, **options),
         callbacks=[clock],

@@ -85,7 +85,7 @@ class BanditBelief:
         ]
         posterior = tuple(each / sum(joint) for each in joint)
         after = BanditBelief(probabilities=posterior, calls_left=self.calls_left - 1)
-        return Outcome(sum(joint), -_exact(PRICE_OF_A_LOOK), False, after if after.calls_left else None)
+        return Outcome(Fraction(sum(joint)), -_exact(PRICE_OF_A_LOOK), False, after if after.calls_left else None)
 
 
 def _exact(number: float) -> Fraction:

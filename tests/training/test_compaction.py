@@ -103,8 +103,8 @@ async def test_an_asynchronous_function_and_one_that_changes_its_messages() -> N
 
     episode, generator = await play(compact)
     check_exact(episode, generator, ids(ANSWER))
-    assert [each["content"] for each in episode.prompt] == ["number 0"]
-    assert episode.turns[0].message["content"] == "well"
+    assert [each.get("content") for each in episode.prompt] == ["number 0"]
+    assert episode.turns[0].message.get("content") == "well"
 
 
 @pytest.mark.parametrize(
@@ -150,10 +150,10 @@ async def test_an_observation_that_was_cut_is_compacted_as_it_was_shown() -> Non
     lengths: list[int] = []
 
     def compact(messages: list[Message]) -> list[Message]:
-        lengths.append(len(str(messages[-1]["content"])))
+        lengths.append(len(str(messages[-1].get("content"))))
         return messages[-1:]
 
-    budgets = {"max_observation_tokens": 90, "max_model_len": 160}
+    budgets: dict[str, Any] = {"max_observation_tokens": 90, "max_model_len": 160}
     episode, generator = await play(compact, environment=Verbose, **budgets)
     assert episode.stop is StopReason.ENV_TERMINATED
     assert lengths

@@ -31,17 +31,17 @@ def either(request: Any) -> list[int]:
 
 def refilled(folder: Path, rows: Any, **options: Any) -> tuple[Any, list[Episode]]:
     """A trainer that has trained one step of two groups, and all episodes that it played."""
-    episodes: list[Episode] = []
+    kept: list[Episode] = []
 
     class Keeps(KeepsBatches):
-        def on_episodes(self, played: Any) -> None:
-            episodes.extend(played)
+        def on_episodes(self, episodes: Any) -> None:
+            kept.extend(episodes)
 
     trainer = make_trainer(
         folder, Keeps, rows=rows, generator=ScriptedGenerator(either), shuffle_dataset=False, **options
     )
     trainer.train()
-    return trainer, episodes
+    return trainer, kept
 
 
 def test_groups_without_spread_are_replaced(tmp_path: Path) -> None:

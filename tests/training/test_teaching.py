@@ -19,14 +19,14 @@ from .inspecting import KeepsBatches, step_logs
 def test_each_stop_reason_has_its_treatment(treatment: str, tmp_path: Path) -> None:
     """Episodes that look in their only turn are cut, and rewarded with 3 instead of 1."""
     generator = ScriptedGenerator(lambda request: call_ids("look" if request.seed % 2 else "left"))
-    episodes: list[Episode] = []
+    kept: list[Episode] = []
 
     def looked(episodes: list[Episode], **columns: Any) -> list[float]:
         return [3.0 * (each.tool_calls[0].name == "look") for each in episodes]
 
     class Keeps(KeepsBatches):
-        def on_episodes(self, played: Any) -> None:
-            episodes.extend(played)
+        def on_episodes(self, episodes: Any) -> None:
+            kept.extend(episodes)
 
     truncated = {"max_turns": treatment, "max_tokens": "leave"}  # no episode ends by max_tokens
     options: dict[str, Any] = {"truncated": truncated, "max_turns": 1, "scale_rewards": "none"}
@@ -34,13 +34,13 @@ def test_each_stop_reason_has_its_treatment(treatment: str, tmp_path: Path) -> N
     trainer.train()
     [batch] = trainer.batches  # type: ignore[attr-defined]
     rewards: dict[str, list[float]] = {}
-    for each in episodes:
+    for each in kept:
         if treatment != "leave" or not each.stop.is_truncation:
             assert each.reward is not None
             rewards.setdefault(each.spec.group, []).append(each.reward)
     expected = [
         each.reward - sum(rewards[each.spec.group]) / len(rewards[each.spec.group])
-        for each in episodes
+        for each in kept
         if each.reward is not None and (treatment == "teach" or not each.stop.is_truncation)
     ]
     assert 0 < step_logs(trainer)[0]["stop/max_turns"] < 1
@@ -80,20 +80,20 @@ def test_a_round_that_the_correction_rejects_warns(tmp_path: Path, caplog: pytes
 
 def test_the_reward_falls_in_the_last_tokens_of_the_limit(tmp_path: Path) -> None:
     """The reward function of TRL with the same formula is the reference."""
-    episodes: list[Episode] = []
+    kept: list[Episode] = []
 
     class Keeps(GRPOTrainer):
-        def on_episodes(self, played: Any) -> None:
-            episodes.extend(played)
+        def on_episodes(self, episodes: Any) -> None:
+            kept.extend(episodes)
 
     options: dict[str, Any] = {"overlong_buffer": 30, "overlong_penalty": 0.5, "max_completion_length": 40}
     trainer = make_trainer(tmp_path, Keeps, **options)
     trainer.train()
-    lengths = [each.traces[0].completion_ids for each in episodes]
+    lengths = [each.traces[0].completion_ids for each in kept]
     expected = get_soft_overlong_punishment(40, 30)(completion_ids=lengths)
     assert len({*expected}) > 1
-    assert [each.reward_parts["overlong_penalty"] for each in episodes] == pytest.approx([0.5 * x for x in expected])
-    rewards = [sum(part or 0.0 for part in each.reward_parts.values()) for each in episodes]
-    assert [each.reward for each in episodes] == pytest.approx(rewards)
+    assert [each.reward_parts["overlong_penalty"] for each in kept] == pytest.approx([0.5 * x for x in expected])
+    rewards = [sum(part or 0.0 for part in each.reward_parts.values()) for each in kept]
+    assert [each.reward for each in kept] == pytest.approx(rewards)
     mean = step_logs(trainer)[0]["rewards/overlong_penalty/mean"]
     assert mean == pytest.approx(0.5 * sum(expected) / len(expected))
