@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ..envs.episode import Episode
 from .distributed import Processes
+from .learning.advantages import ESTIMATORS
 from .learning.samples import Batch, EpisodeSamples
 from .learning.scoring import Scorer
 from .records.alarms import NoSpreadAlarm
@@ -81,7 +83,9 @@ class Rounds:
         """Warn of lost episodes, and of rounds that teach nothing."""
         episodes = played.episodes
         failed = sum(each.failure is not None for each in episodes)
-        spread = sum(map(self.player.has_spread, played.groups))
+        whitens = ESTIMATORS[self.scorer.settings.advantage_estimator].whitens
+        compared = [[*chain(*played.groups)]] if whitens else played.groups  # `whiten` compares groups with each other
+        spread = sum(map(self.player.has_spread, compared))
         counts = self.processes.sum_counts(len(episodes), failed, len(samples), spread)
         self.failures.add_round(episodes, played=counts[0], failed=counts[1], samples=counts[2], rejected=rejected)
         self._no_spread.add(episodes, with_spread=counts[3])

@@ -101,6 +101,23 @@ def round_player(plan: Schedule, played: list[list[EpisodeSpec]], *, others_miss
     )
 
 
+def test_spread_between_groups_is_enough_where_they_are_compared(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each group has equal rewards, 1 in one and 0 in the other, and `reinforce++` learns from that."""
+    trainer = make_trainer(
+        tmp_path,
+        rows=[NEITHER, ROWS[0]],
+        generator=ScriptedGenerator(lambda request: call_ids("left")),
+        advantage_estimator="reinforce++",
+        scale_rewards="none",
+        max_steps=5,
+    )
+    trainer.train()
+    assert all(logs["grad_norm"] > 0 and logs["frac_reward_zero_std"] == 1 for logs in step_logs(trainer))
+    assert "no group has had spread" not in caplog.text
+
+
 @pytest.mark.parametrize(("others_miss", "calls"), [(0, 1), (1, 4)])
 def test_a_process_takes_part_in_the_refills_of_others(others_miss: int, calls: int) -> None:
     plan = Schedule(
