@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ from .buttons import ROWS, Buttons, config, model
         ({"num_generations": 3}, "= 8 episodes.*no multiple of num_generations=3"),
         ({"generation_batch_size": 12}, "generation_batch_size=12.*= 8"),
         ({"loss_type": "gpro"}, "loss_type must be one of grpo, bnpo, dr_grpo, dapo, .*, got 'gpro'"),
-        ({"steps_per_generation": 2, "generation_batch_size": 16}, "steps_per_generation and generation_batch_size"),
+        (
+            {"steps_per_generation": 3, "generation_batch_size": 16},
+            "steps_per_generation=3 and generation_batch_size=16",
+        ),
         ({"normalize_advantages": True}, "normalize_advantages=True and scale_rewards='group'"),
         ({"loss_type": "rloo", "beta": 0.1}, "loss_type='rloo'.*beta=0, or kl_in='reward'"),
         (
@@ -196,7 +200,7 @@ def test_reduce_lr_on_plateau_waits_for_a_higher_reward(tmp_path: Path) -> None:
     [
         ({"per_device_eval_batch_size": 3}, ["per_device_eval_batch_size"]),
         ({"dataloader_num_workers": 2, "label_names": ["x"]}, ["dataloader_num_workers", "label_names"]),
-        ({"dataloader_pin_memory": False}, ["dataloader_pin_memory"]),
+        ({"dataloader_in_order": False}, ["dataloader_in_order"]),
         ({"average_tokens_across_devices": False}, ["average_tokens_across_devices"]),
         ({"accelerator_config": {"split_batches": True}}, ["accelerator_config.split_batches"]),
         ({"use_cache": True}, ["use_cache (generation always has the cache"]),
@@ -232,3 +236,9 @@ def test_dr_grpo_warns_unless_rewards_are_not_scaled(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="half of its paper: the other half is scale_rewards='none', got 'group'"):
         config(tmp_path, loss_type="dr_grpo")
     config(tmp_path, loss_type="dr_grpo", scale_rewards="none")
+
+
+def test_a_configuration_can_be_copied_with_another_option(tmp_path: Path) -> None:
+    first = config(tmp_path)
+    second = dataclasses.replace(first, learning_rate=1e-4)
+    assert (second.learning_rate, second.steps_per_generation) == (1e-4, first.steps_per_generation)

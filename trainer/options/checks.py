@@ -96,6 +96,8 @@ def options_without_effect(args: TrainingArguments) -> list[str]:
         each.name: each.default if each.default_factory is MISSING else each.default_factory()
         for each in fields(TrainingArguments)
     }
+    if args.use_cpu:
+        del defaults["dataloader_pin_memory"]  # transformers sets it to False then, so a copy has another value
     changed = [
         f"{name} ({reason})"
         for name, reason in WITHOUT_EFFECT.items()

@@ -153,17 +153,21 @@ class LearningOptions(TeachingOptions):
         """
         per_step = self.per_device_train_batch_size * self.world_size
         if self.generation_batch_size is None:
-            self.steps_per_generation = self.steps_per_generation or self.gradient_accumulation_steps
-        elif self.steps_per_generation is not None:
-            raise ValueError("steps_per_generation and generation_batch_size say the same thing: give one of them")
+            steps = self.steps_per_generation or self.gradient_accumulation_steps
         elif self.generation_batch_size % per_step:
             raise ValueError(
                 f"generation_batch_size={self.generation_batch_size} must be a multiple of "
                 f"per_device_train_batch_size x processes = {per_step}"
             )
         else:
-            self.steps_per_generation = self.generation_batch_size // per_step
-        self.generation_batch_size = per_step * self.steps_per_generation
+            steps = self.generation_batch_size // per_step
+        if self.steps_per_generation not in (None, steps):
+            raise ValueError(
+                f"steps_per_generation={self.steps_per_generation} and generation_batch_size="
+                f"{self.generation_batch_size} say different things: a batch of all processes has {per_step} episodes; "
+                f"give one of the two, and None for the other"
+            )
+        self.steps_per_generation, self.generation_batch_size = steps, per_step * steps
         per_process = self.per_device_train_batch_size * self.steps_per_generation
         if per_process % self.num_generations:
             raise ValueError(
