@@ -89,10 +89,15 @@ def test_a_reward_is_a_success_where_there_is_no_metric(
 def test_several_environments_have_metrics_of_their_own(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"environment": "buttons", **row} for row in LEFT_AND_RIGHT]
     rows += [{"environment": "quiet", "good": "right"}] * 2
-    metrics = evaluated(tmp_path, environment={"buttons": Buttons, "quiet": Quiet}, rows=rows, eval_rows=rows)
+    both = {"environment": {"buttons": Buttons, "quiet": Quiet}, "rows": rows, "eval_rows": rows}
+    metrics = evaluated(tmp_path, **both)
     assert metrics["eval_environments/buttons/pass@4"] == metrics["eval_environments/buttons/reward"] == 0.75
     assert metrics["eval_environments/buttons/environment/success"] == 0.75
     assert metrics["eval_environments/buttons/turns/mean"] == 1
     assert metrics["eval_environments/quiet/reward"] == 0
     assert metrics["eval_environments/quiet/frac_reward_zero_std"] == 1
     assert "eval_environments/quiet/pass@1" not in metrics
+    assert metrics["eval_pass@4"] == 0.75  # of the environment in which success is defined
+    metrics = evaluated(tmp_path, success_reward=0.5, **both)
+    assert metrics["eval_environments/quiet/pass@4"] == 0
+    assert metrics["eval_pass@4"] == 0.5

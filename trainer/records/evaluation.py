@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -21,28 +22,31 @@ Z95 = 1.959964
 def evaluation_metrics(
     episodes: Sequence[Episode], environment_of: NameOf | None = None, *, success_reward: float | None = None
 ) -> dict[str, float]:
-    """`episode_metrics` and `pass_metrics`, the latter for each environment too where there are several."""
-    metrics = episode_metrics(episodes, environment_of) | pass_metrics(episodes, success_reward=success_reward)
-    for name, own in by_environment(episodes, environment_of).items():
-        passed = pass_metrics(own, success_reward=success_reward)
-        metrics |= {f"environments/{name}/{key}": value for key, value in passed.items()}
-    return metrics
+    """`episode_metrics`, and `pass@k` of all episodes and of each environment where there are several.
 
-
-def pass_metrics(episodes: Sequence[Episode], *, success_reward: float | None = None) -> dict[str, float]:
-    """`pass@k` for k = 1, 2, 4, ... up to the episodes of a task: the share of tasks that one of k episodes solves.
-
-    An episode is a success if its environment's metric `success` is 1, or, where the environment has no such metric, if
+    `pass@k` for k = 1, 2, 4, ... up to the episodes of a task is the share of tasks that one of k episodes solves. An
+    episode is a success if its environment's metric `success` is 1, or, where the environment has no such metric, if
     its reward is at least `success_reward`. Failed episodes are not counted. A task with fewer than k episodes left is
-    not part of `pass@k`.
+    not part of `pass@k`, and neither is one of an environment in which success is not defined.
 
     Returns:
-        `pass@k`, and its 95 % confidence interval `pass@k/low` to `pass@k/high`; empty if success is not defined.
+        Among others `pass@k`, and its 95 % confidence interval `pass@k/low` to `pass@k/high`.
     """
+    metrics = episode_metrics(episodes, environment_of)
+    environments = by_environment(episodes, environment_of)
+    outcomes = {name: _outcomes(own, success_reward) for name, own in environments.items()}
+    for name, own_outcomes in outcomes.items():
+        metrics |= {f"environments/{name}/{key}": value for key, value in _pass_at_each_k(own_outcomes)}
+    known = [*chain(*outcomes.values())] if environments else _outcomes(episodes, success_reward)
+    return metrics | dict(_pass_at_each_k(known))
+
+
+def _outcomes(episodes: Sequence[Episode], success_reward: float | None) -> list[list[bool]]:
+    """For each task of one environment, the successes of its episodes; empty if success is not defined."""
     played = [episode for episode in episodes if not (episode.stop.is_failure or episode.is_overlong)]
     has_metric = any("success" in episode.metrics for episode in played)
     if not (has_metric or success_reward is not None):
-        return {}
+        return []
     outcomes: dict[str, list[bool]] = defaultdict(list)
     for episode in played:
         if has_metric:  # an episode that was cut before its environment set the metric has not succeeded
@@ -50,7 +54,7 @@ def pass_metrics(episodes: Sequence[Episode], *, success_reward: float | None = 
         else:
             success = episode.reward is not None and success_reward is not None and episode.reward >= success_reward
         outcomes[episode.spec.group].append(success)
-    return dict(_pass_at_each_k(list(outcomes.values())))
+    return list(outcomes.values())
 
 
 def _pass_at_each_k(outcomes: Sequence[Sequence[bool]]) -> Iterator[tuple[str, float]]:
