@@ -22,9 +22,9 @@ from .generator_choice import check_generator, make_generator
 from .learning.groups import has_spread
 from .learning.scoring import Scorer
 from .models.output_head import OutputHead
+from .models.reference import ADAPTER, Reference, ReferenceSync
 from .options.checks import unknown_names
 from .options.fields import options_of
-from .reference import ADAPTER, Reference, ReferenceSync
 from .rollout.compaction import Compact, check_compact
 from .rollout.episode_player import EpisodePlayer
 from .rollout.overlong import OverlongPenalty

@@ -19,7 +19,7 @@ from ..envs.registry import EnvironmentLike, EnvironmentSource
 from ..envs.rewards import Rewards
 from ..envs.threads import run_in_loop
 from ..envs.tool_env import ToolEnv
-from .adapters import with_adapter
+from .models.adapters import with_adapter
 from .rollout.schedule import Rows
 
 ROWS_LOOKED_AT = 100

@@ -27,6 +27,7 @@ from .generation.contract import Generator
 from .learning.losses import StepCounts
 from .learning.objective import objective
 from .learning.samples import MicroBatch
+from .models.reference import Reference
 from .nonfinite import NonFiniteError, NonFiniteSteps
 from .options.checks import unknown_names
 from .playing import PlayingTrainer
@@ -34,7 +35,6 @@ from .records.alarms import MismatchAlarm
 from .records.metrics import Metrics
 from .records.progress import rich_displays
 from .records.run_folder import EpisodeLog
-from .reference import Reference
 from .rollout.compaction import Compact
 from .rollout.failure_totals import FailureTotals
 from .rollout.failures import FailureWatch, RolloutError

@@ -19,7 +19,7 @@ from gymnast.trainer.learning.losses import LOSSES, StepCounts
 from gymnast.trainer.learning.objective import objective
 from gymnast.trainer.learning.samples import Batch, EpisodeSamples, samples_of
 from gymnast.trainer.learning.scoring import Scorer
-from gymnast.trainer.reference import Reference
+from gymnast.trainer.models.reference import Reference
 
 from .rows import PAD, SETTINGS, VOCABULARY, make_model
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from ...envs.episode import Episode
 from ..models.evaluating import evaluating
 from ..models.output_head import OutputHead
+from ..models.reference import Reference
 from .advantages import ESTIMATORS, Gather, quantile, scale_advantages, whiten
 from .corrections import CORRECTIONS
 from .credit import at_loss_tokens, compare, returns_of
@@ -25,12 +25,6 @@ from .samples import EpisodeSamples, Sample, completion_slice, make_micro_batch,
 from .settings import LearningSettings
 
 Item = TypeVar("Item")
-
-
-class Reference(Protocol):
-    """The policy that the KL term compares with; `trainer.reference` has one."""
-
-    def weights(self) -> AbstractContextManager[nn.Module]: ...
 
 
 @dataclass(kw_only=True)
