@@ -10,12 +10,12 @@ from ..generation.sampling import Sampling
 from ..learning.advantages import ALGORITHMS, ESTIMATORS, KLIn, Scale
 from ..learning.corrections import CORRECTIONS
 from ..learning.credit import Credit
-from ..learning.losses import LOSSES, clipped, clipped_weight, of_sequence, score, soft_gate
+from ..learning.losses import LOSSES, Surrogate, clipped, clipped_weight, of_sequence, score, soft_gate
 from ..learning.settings import LearningSettings
 from .fields import option, options_of
 from .teaching import TeachingOptions
 
-OF_SURROGATES = {
+OF_SURROGATES: dict[Surrogate, tuple[str, ...]] = {
     clipped: ("epsilon", "epsilon_high", "delta"),
     clipped_weight: ("epsilon_high",),
     soft_gate: ("sapo_temperature_pos", "sapo_temperature_neg"),
