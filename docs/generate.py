@@ -35,7 +35,7 @@ def options_table() -> str:
 
 
 def _rows() -> Iterator[tuple[str, str, str, str]]:
-    yield "Option", "`GRPOConfig`", "`RLOOConfig`", "What it is"
+    yield "Option", "`GRPOConfig`", "`RLOOConfig`", "Meaning"
     yield "---", "---", "---", "---"
     grpo, rloo = own_options(GRPOConfig), own_options(RLOOConfig)
     for name in {**grpo, **rloo}:

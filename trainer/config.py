@@ -34,48 +34,50 @@ class AgentConfig(LearningOptions):
 
     # Chat template.
     chat_template_kwargs: dict[str, Any] | None = option(None, "Passed to the chat template.")
-    chat_template_date: str = option("2025-01-01", "The date of today for chat templates that ask for it.")
+    chat_template_date: str = option("2025-01-01", "The date that chat templates get when they ask for today's.")
 
     # Generation.
-    generation_rows: int = option(256, "Requests that the generator decodes together at most.")
+    generation_rows: int = option(256, "The most requests that the generator decodes together.")
     vllm_gpu_memory_utilization: float = option(0.3, "Share of the GPU's memory for vLLM; the rest is for training.")
     vllm_enable_sleep_mode: bool = option(False, "Let vLLM give its GPU memory back while the model is trained.")
     vllm_engine_kwargs: dict[str, Any] | None = option(None, "Further options of vLLM's engine in this process.")
-    vllm_server_urls: list[str] | None = option(None, "Addresses of the vLLM servers; port 8000 here by default.")
+    vllm_server_urls: list[str] | None = option(None, "Addresses of the vLLM servers; None: port 8000 of this machine.")
     vllm_server_timeout: float = option(240.0, "Seconds to wait for a server that is starting, or starting again.")
     vllm_group_port: int = option(0, "Port of this machine where servers fetch new weights; 0 = any free.")
 
     # Budgets. None = no limit of its own.
-    max_model_len: int | None = option(None, "Tokens of the context; by default those of the model's config.")
-    max_turn_tokens: int | None = option(None, "Tokens of one answer.")
-    max_observation_tokens: int | None = option(None, "Tokens of one observation, which is cut to it.")
-    max_turns: int | None = option(None, "Answers in an episode.")
-    max_tool_calls: int | None = option(None, "Tool calls in an episode; a final answer is never refused.")
-    episode_timeout: float | None = option(None, "Seconds; a longer episode is not learned from, by default.")
-    step_timeout: float | None = option(600.0, "Seconds; an environment whose reset or step takes longer has failed.")
-    reward_timeout: float | None = option(600.0, "Seconds; a call of a reward function that takes longer has failed.")
+    max_model_len: int | None = option(None, "Most tokens in the context; by default the limit in the model's config.")
+    max_turn_tokens: int | None = option(None, "Most tokens in one answer.")
+    max_observation_tokens: int | None = option(None, "Most tokens in one observation; a longer one is cut.")
+    max_turns: int | None = option(None, "Most turns in an episode.")
+    max_tool_calls: int | None = option(None, "Most tool calls in an episode; a final answer is never refused.")
+    episode_timeout: float | None = option(None, "Seconds; a longer episode is cut, with stop reason timeout.")
+    step_timeout: float | None = option(600.0, "Seconds; an episode whose reset or step takes longer fails.")
+    reward_timeout: float | None = option(600.0, "Seconds; a call of a reward function that takes longer fails.")
     overlong_prompts: OverlongPrompts = option(
         "fail",
-        "What a prompt longer than the context does: fail = its episode fails; drop = the episode is left out and is "
-        "not a failure; raise = the run stops.",
+        "The treatment of prompts longer than the context: fail = the episode fails; drop = it is left out "
+        "and is not a failure; raise = the run stops.",
     )
 
     # Failures.
-    max_concurrency: int = option(256, "Episodes in flight in each process.")
+    max_concurrency: int = option(256, "Most episodes in flight in each process.")
     on_failure: str = option("drop", "The treatment of a failed episode: drop, retry(n), zero or raise.")
     max_failure_rate: float = option(0.5, "Share of failed episodes in ten rounds above which training stops.")
-    stall_warning: float | None = option(300.0, "Seconds without any move after which a line says who waits for whom.")
-    on_nonfinite: OnNonFinite = option("skip", "An update whose loss or gradient is not finite: skip it, or stop.")
+    stall_warning: float | None = option(
+        300.0, "Seconds without progress before a warning names what the run waits for."
+    )
+    on_nonfinite: OnNonFinite = option("skip", "If the loss or gradient of an update is not finite: skip it, or stop.")
 
     # Rewards.
-    reward_weights: list[float] | None = option(None, "One for each of reward_funcs; 1 by default.")
+    reward_weights: list[float] | None = option(None, "One weight for each of reward_funcs; 1 by default.")
 
     success_reward: float | None = option(
-        None, "The reward of a success in pass@k, for environments that report no metric `success`."
+        None, "Least reward that counts as a success in pass@k, for environments without a metric `success`."
     )
 
     # Records.
-    log_episodes_steps: int = option(0, "Append a round's episodes to episodes.jsonl every n steps; 0 = never.")
+    log_episodes_steps: int = option(0, "Append the episodes of a round to episodes.jsonl every n steps; 0 = never.")
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Check the names: the error of a dataclass suggests no other name."""
@@ -140,7 +142,7 @@ class AgentConfig(LearningOptions):
 class GRPOConfig(AgentConfig):
     """Options of `GRPOTrainer`."""
 
-    use_bias_correction_kl: bool = option(True, "Multiply the divergence of each token by its ratio.")
+    use_bias_correction_kl: bool = option(True, "Multiply the divergence at a token by its ratio, with kl_in='loss'.")
 
 
 @dataclass
@@ -149,5 +151,5 @@ class RLOOConfig(AgentConfig):
 
     algorithm = "rloo"
 
-    beta: float = option(0.05, "Weight of the divergence from the reference model; 0: there is no reference.")
+    beta: float = option(0.05, "Weight of the divergence from the reference; 0 = no reference.")
     loss_type: str = option("rloo", "One of trainer.LOSSES.")

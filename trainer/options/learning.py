@@ -29,7 +29,7 @@ class LearningOptions(TeachingOptions):
     """The part of `AgentConfig` that decides what is sampled, and how samples become a loss."""
 
     algorithm = "grpo"
-    use_bias_correction_kl = False  # an option of GRPO alone, since RLOO's divergence is not in the loss
+    use_bias_correction_kl = False  # an option of GRPOConfig alone, as in TRL
 
     # Sampling.
     temperature: float = option(1.0, "Sampling temperature in training.")
@@ -37,12 +37,12 @@ class LearningOptions(TeachingOptions):
     top_k: int = option(0, "Sample among this many tokens; 0 = all.")
     min_p: float = option(0.0, "Least probability, relative to the most probable token; 0 = off.")
     eval_temperature: float | None = option(None, "Sampling temperature in evaluation; 0 is greedy; None: temperature.")
-    generator: str = option("transformers", "The sampler: transformers, vllm (in this process), or vllm-server.")
-    max_completion_length: int = option(256, "Tokens of an episode after its prompt, tool results included.")
+    generator: str = option("transformers", "The generator: transformers, vllm (in this process), or vllm-server.")
+    max_completion_length: int = option(256, "Most tokens of an episode after its prompt, tool results included.")
 
     # Batches. As in TRL, per_device_train_batch_size counts completions.
     max_tokens_per_batch: int | None = option(
-        None, "Tokens, padding included, of one forward pass of the update; larger batches are cut. None = no limit."
+        None, "Most tokens, padding included, in a micro-batch; larger batches are cut. None = no limit."
     )
     num_generations: int = option(8, "Episodes in a group: the same task from the same environment seed.")
     num_generations_eval: int | None = option(None, "Episodes in a group in evaluation; num_generations by default.")
@@ -50,9 +50,9 @@ class LearningOptions(TeachingOptions):
         None, "Batches that one round of episodes is cut into; gradient_accumulation_steps by default."
     )
     generation_batch_size: int | None = option(
-        None, "Episodes in a round, all processes; or give steps_per_generation."
+        None, "Episodes in a round, over all processes; or give steps_per_generation."
     )
-    num_iterations: int = option(1, "How often a round is learned from.")
+    num_iterations: int = option(1, "How many times each round is used.")
     shuffle_dataset: bool = option(True, "Play the tasks in a random order.")
 
     # The objective.
@@ -60,29 +60,31 @@ class LearningOptions(TeachingOptions):
     epsilon: float = option(0.2, "The ratio is clipped below at 1 - epsilon.")
     epsilon_high: float | None = option(None, "The ratio is clipped above at 1 + epsilon_high; epsilon by default.")
     delta: float | None = option(None, "The ratio of losses that clip is at most this (dual clip); None = no limit.")
-    sapo_temperature_pos: float = option(1.0, "How fast `sapo` fades with the ratio, for positive advantages.")
-    sapo_temperature_neg: float = option(1.05, "How fast `sapo` fades with the ratio, for the other advantages.")
-    entropy_coef: float = option(0.0, "This times the mean entropy of loss tokens is subtracted from the loss.")
-    top_entropy_quantile: float = option(1.0, "Share of loss tokens that teach: those of highest entropy; 1 = all.")
+    sapo_temperature_pos: float = option(1.0, "How fast `sapo` fades as the ratio leaves 1, for advantages above 0.")
+    sapo_temperature_neg: float = option(1.05, "The same for the other advantages.")
+    entropy_coef: float = option(0.0, "Weight of the entropy bonus; 0 = none.")
+    top_entropy_quantile: float = option(1.0, "Share of loss tokens to learn from, those of highest entropy; 1 = all.")
     correction: str | None = option(
-        None, "Of the mismatch between sampler and trainer, one of trainer.CORRECTIONS; None: tis with vLLM, else none."
+        None, "One of trainer.CORRECTIONS, of the mismatch between sampler and trainer; None: tis with vLLM, else none."
     )
-    correction_min: float | None = option(None, "Least ratio of the correction; its own default by default.")
-    correction_max: float | None = option(None, "Largest ratio of the correction; its own default by default.")
-    beta: float = option(0.0, "Weight of the divergence from the reference model; 0: there is no reference.")
+    correction_min: float | None = option(None, "Lower bound of the correction; None: the default of the correction.")
+    correction_max: float | None = option(None, "Upper bound of the correction; None: the default of the correction.")
+    beta: float = option(0.0, "Weight of the divergence from the reference; 0 = no reference.")
     kl_in: str | None = option(
-        None, "Where the divergence goes: loss or reward; None: loss in GRPOTrainer, reward in RLOOTrainer."
+        None, "Where the divergence counts: loss or reward; None: loss in GRPOTrainer, reward in RLOOTrainer."
     )
-    sync_ref_model: bool = option(False, "Move the reference model towards the model in training, now and then.")
-    ref_model_mixup_alpha: float = option(0.6, "How far it moves: ref = alpha * model + (1 - alpha) * ref.")
-    ref_model_sync_steps: int = option(512, "It moves after every so many optimiser steps.")
-    advantage_estimator: str | None = option(None, "One of trainer.ESTIMATORS; None: the trainer's own, grpo or rloo.")
-    credit: Credit = option("episode", "Judge a token by the reward of its episode, or by the return of its turn.")
+    sync_ref_model: bool = option(False, "Move the reference towards the policy every ref_model_sync_steps steps.")
+    ref_model_mixup_alpha: float = option(0.6, "How far the reference moves: ref = alpha * policy + (1 - alpha) * ref.")
+    ref_model_sync_steps: int = option(512, "Optimiser steps between two moves of the reference.")
+    advantage_estimator: str | None = option(None, "One of trainer.ESTIMATORS; None: grpo, or rloo in RLOOTrainer.")
+    credit: Credit = option("episode", "Judge a token by the reward of its episode, or the return of its turn.")
     discount: float = option(1.0, "Weight of the next turn's return in the return of a turn, with credit='turn'.")
     scale_rewards: Scale | None = option(
-        None, "Divide advantages by the standard deviation of: group, batch, or none; None: the estimator's own."
+        None, "Divide advantages by the standard deviation of: group, batch, or none; None: the estimator's default."
     )
-    normalize_advantages: bool = option(False, "Whiten the advantages of a round; reinforce++ always does.")
+    normalize_advantages: bool = option(
+        False, "Whiten the advantages of a round: mean 0, standard deviation 1. reinforce++ always does."
+    )
 
     @property
     def sampling(self) -> Sampling:
@@ -149,7 +151,7 @@ class LearningOptions(TeachingOptions):
         """Check that a round can be cut into batches and groups, and fill in the sizes that were not given.
 
         Raises:
-            ValueError: one number is no multiple of another; the message names both.
+            ValueError: one number is not a multiple of another; the message names both.
         """
         per_step = self.per_device_train_batch_size * self.world_size
         if self.generation_batch_size is None:

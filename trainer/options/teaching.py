@@ -1,4 +1,4 @@
-"""TeachingOptions: which of the episodes that were played teach, and what a long one costs."""
+"""TeachingOptions: which of the episodes that were played teach, and the penalty of long ones."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ class TeachingOptions(TrainingArguments):
 
     truncated: dict[str, str] | str | None = option(
         None,
-        "The treatment of episodes that a limit cut: teach, mask (a vote in the baseline, no loss) or leave (no vote), "
-        "for all of them, or by stop reason. None, and for reasons that are not named: teach; timeout: leave.",
+        "The treatment of truncated episodes: teach, mask (it counts in the baseline and has no loss) or leave; one "
+        "for all, or a dict by stop reason. The default is leave for timeout, and teach for other stop reasons.",
     )
-    overlong_buffer: int = option(0, "Tokens before max_completion_length in which the reward falls; 0 = none.")
-    overlong_penalty: float = option(1.0, "What an episode of max_completion_length loses, with overlong_buffer.")
+    overlong_buffer: int = option(0, "The last tokens of max_completion_length, in which the reward falls; 0 = none.")
+    overlong_penalty: float = option(
+        1.0, "The reward that an episode of max_completion_length loses, with overlong_buffer."
+    )
 
     max_refills: int = option(
-        0, "How often a round is refilled: groups without spread of reward are replaced by groups of other tasks."
+        0, "How many times in a round groups of equal rewards may be replaced by groups of other tasks."
     )
 
     @property
