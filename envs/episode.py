@@ -183,7 +183,7 @@ class Episode:
     reward_parts: dict[str, float | None] = field(default_factory=dict)  # "environment", and each reward function
     metrics: dict[str, float] = field(default_factory=dict)  # numbers that the environment reports
     report: dict[str, Any] = field(default_factory=dict)  # `Environment.report`, such as the checks of a `CodeEnv`
-    traces: list[TokenTrace] = field(default_factory=list)  # more than one if the history was rewritten; see there
+    traces: list[TokenTrace] = field(default_factory=list)  # several if the history was rewritten; see `TokenTrace`
     attempts: int = 1  # how often the episode was played; this is the record of the last time
     retried: list[Failure] = field(default_factory=list)  # failures of earlier attempts and calls of reward functions
     seconds: float = 0.0

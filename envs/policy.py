@@ -33,7 +33,7 @@ class Conversation(Protocol):
 
     @property
     def traces(self) -> list[TokenTrace]:
-        """The exact tokens so far; the list grows if the history is rewritten. Empty if the policy knows no tokens."""
+        """The exact tokens so far; the list grows if the history is rewritten. Empty for a policy without tokens."""
         ...
 
     async def act(self) -> Act:

@@ -1,4 +1,4 @@
-"""Whereabouts: at which place each episode in flight is, for a warning when nothing moves."""
+"""Whereabouts: the place of each episode in flight, for the warning of a stall."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Place:
         self._tools: tuple[str, ...] = ()
 
     def enter(self, stage: str) -> None:
-        """The episode moves to this stage, such as "reset"."""
+        """Record that the episode has reached this stage, such as "reset"."""
         self._stage = stage
         self._all.moves += 1
 
     def begin_tool(self, name: str) -> None:
-        """The episode runs this tool too, until `end_tool`."""
+        """Record that the episode runs this tool, too, until `end_tool`."""
         self._tools = (*self._tools, name)
         self._all.moves += 1
 
@@ -42,12 +42,12 @@ class Whereabouts:
     """The places of the episodes in flight. Any thread may read them."""
 
     def __init__(self) -> None:
-        self.moves = 0  # so far, of all episodes: unchanged while nothing moves
+        self.moves = 0  # of all episodes so far; it does not change during a stall
         self._places: set[Place] = set()
 
     @contextmanager
     def episode(self) -> Iterator[Place]:
-        """An episode is in flight meanwhile; `current_place` is its place in this task."""
+        """Within this context an episode is in flight; `current_place` is its place in this task."""
         place = Place(self)
         self._places.add(place)
         token = current_place.set(place)
@@ -69,7 +69,7 @@ current_place: ContextVar[Place | None] = ContextVar("gymnast_place", default=No
 
 @contextmanager
 def running_tool(name: str) -> Iterator[None]:
-    """The episode that this code runs for, if any, runs this tool meanwhile."""
+    """Within this context the episode that this code runs for, if any, runs this tool."""
     place = current_place.get()
     if place is None:
         yield

@@ -54,7 +54,7 @@ def make_player(
     The data sets (for training and evaluation) are checked before a generator is made, which takes long.
 
     Raises:
-        ConfigurationError: the model, its chat template or its generator cannot do what the configuration asks.
+        ConfigurationError: the model, its chat template or its generator cannot do as the configuration asks.
     """
     check_generator(args, generator)
     functions = [reward_funcs] if callable(reward_funcs) else reward_funcs
@@ -131,7 +131,7 @@ def make_round_player(
 
 
 def make_reference_sync(reference: Reference | None, args: AgentConfig) -> ReferenceSync | None:
-    """What keeps the reference up to date, if the configuration asks for it.
+    """The synchronisation of the reference with the policy; None without `sync_ref_model`.
 
     Raises:
         ValueError: the reference is an adapter, which has no copied weights.

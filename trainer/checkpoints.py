@@ -20,8 +20,9 @@ STATE = "trainer_state.json"
 def move_checkpoints_aside(folder: str | Path | None, *, after: int | None = None) -> None:
     """Move the checkpoints of an earlier training into `checkpoints.1` (or the next free number).
 
-    The newest checkpoint of a folder is the one of most steps, so those of two trainings must not lie together. A
-    training that is resumed from step `after` moves whole ones of later steps. It writes over others in their turn.
+    The newest checkpoint of a folder is the one with the most steps, so two trainings must not share a folder. A
+    training that is resumed from step `after` moves complete checkpoints of later steps. It overwrites incomplete
+    ones when it reaches their steps.
     """
     folder = Path(folder or ".")
     earlier = [path for step, path in _checkpoints(folder) if after is None or (step > after and _is_whole(path))]
@@ -79,7 +80,7 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def write_unlogged(folder: Path, suffix: str, loss: tuple[float, int], metrics: Mapping[str, Any]) -> None:
-    """Write down what a process has not logged yet: its loss and the step of the last log, and its metrics."""
+    """Write the values that a process has not logged yet: its loss, the step of the last log, and its metrics."""
     (folder / f"unlogged{suffix}.json").write_text(json.dumps({"loss": loss, "metrics": metrics}))
 
 

@@ -1,10 +1,11 @@
-"""Only rows that count vote: a check of a loss, an estimator, or a whole pipeline of your own.
+"""Checks that episodes that left a round have no influence: with your own loss, estimator, or whole pipeline.
 
     LOSSES["mine"] = Loss(...)
     assert conformance.check(loss_type="mine") == []
 
-An episode that leaves a round must not change what the others teach. So for each way to leave, the gradient of a step
-with the episode is compared with the gradient without it. The model is a table of logits, so a check takes no second.
+An episode that leaves a round must not change the gradient of the others. So for each way to leave, the gradient of a
+step with the episode is compared with the gradient without it. The model is a table of logits, so a check takes less
+than a second.
 
 An age limit of samples does not exist yet. Its way to leave belongs in `WAYS`.
 """
@@ -34,7 +35,7 @@ from .learning.settings import LearningSettings
 
 VOCABULARY = 12
 TOLERANCE = 1e-6
-"""Largest difference of two gradients, relative to the largest entry: rows of another order are added up otherwise."""
+"""Largest difference of two gradients, relative to the largest entry: the order of rows changes the rounding."""
 
 SETTINGS = LearningSettings(
     loss_type="dapo",
@@ -126,8 +127,8 @@ class Way:
     spoil: Callable[[Episode], None]
     """Makes an episode leave."""
     changes: dict[str, Any] | None = None
-    """Of the settings, where it takes an option to leave in this way."""
-    has_vote: bool = False
+    """Settings without which no episode leaves in this way."""
+    counts_in_baseline: bool = False
     """Whether its reward still counts in the baseline of its group; then only its tokens must not count."""
 
 
@@ -168,7 +169,9 @@ WAYS: dict[str, Way] = {
         spoil=_stop(StopReason.MAX_TURNS), changes={"truncated": {StopReason.MAX_TURNS: "leave"}}
     ),
     "it was cut, and is masked": Way(
-        spoil=_stop(StopReason.MAX_TURNS), changes={"truncated": {StopReason.MAX_TURNS: "mask"}}, has_vote=True
+        spoil=_stop(StopReason.MAX_TURNS),
+        changes={"truncated": {StopReason.MAX_TURNS: "mask"}},
+        counts_in_baseline=True,
     ),
     "the correction rejects it": Way(spoil=_mismatch, changes=_GEOMETRIC),
 }
@@ -182,13 +185,13 @@ def check(
     gradient: Gradient = step_gradient,
     **changes: Any,
 ) -> list[str]:
-    """The ways in which a row that left still has an influence, a sentence for each; empty if all is well.
+    """A sentence for each way in which an episode that left still has an influence; empty if there is no fault.
 
     Args:
         loss_type: A row of `LOSSES`.
         advantage_estimator: A row of `ESTIMATORS`.
-        credit: As the option. A loss with one ratio for each sequence takes "episode" only.
-        gradient: The pipeline from episodes to a gradient, where you have one of your own.
+        credit: As the option of this name. A loss with one ratio for each sequence takes "episode" only.
+        gradient: Your own pipeline from episodes to a gradient, if you have one.
         changes: Other fields of `LearningSettings`.
     """
     estimator = ESTIMATORS[advantage_estimator]
@@ -208,7 +211,7 @@ def check(
         for members in (4, 2):  # in a group of two, the other member leaves as well
             rows, others = make_round(members=members), make_round(members=members)
             way.spoil(rows[1])
-            if way.has_vote:
+            if way.counts_in_baseline:
                 others = [replace(each) for each in rows]
                 others[1].traces = _other_tokens(rows[1])
             else:
@@ -239,7 +242,7 @@ def loss_type_ignores_rows_without_tokens(settings: LearningSettings) -> bool:
 
 
 def _other_tokens(episode: Episode) -> list[TokenTrace]:
-    """Traces of as many sampled tokens, of another kind."""
+    """Traces with the same number of sampled tokens, but other tokens."""
     [trace] = episode.traces
     other = TokenTrace(prompt_ids=[4])
     other.append_sampled([5] * trace.num_sampled, [-1.0] * trace.num_sampled)

@@ -63,7 +63,7 @@ class Processes:
 
     def sum_counts(self, *counts: int) -> list[int]:
         """Each number, summed over all processes."""
-        with self.waiting("the other processes"):  # also to read the sums: a device works while Python goes on
+        with self.waiting("the other processes"):  # reading the sums waits, too: a device works asynchronously
             return [int(each) for each in self.sum(torch.tensor(counts, device=self._accelerator.device)).tolist()]
 
     def all_or_none(self, work: Callable[[], Result]) -> Result:

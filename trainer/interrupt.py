@@ -24,14 +24,14 @@ Result = TypeVar("Result")
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""Ctrl-C, and the signal by which a scheduler announces that it will kill the process."""
+"""Ctrl-C, and the signal that a scheduler sends before it kills the process."""
 
 
 @contextmanager
 def stop_on_interrupt(stop: Callable[[str], None]) -> Iterator[None]:
     """While this is open, the first of `SIGNALS` calls `stop` with its name; the second ends the program, as usual.
 
-    Does nothing outside the main thread, where Python delivers no signals.
+    It does nothing outside the main thread, because Python delivers signals only there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -58,7 +58,7 @@ def stop_on_interrupt(stop: Callable[[str], None]) -> Iterator[None]:
 class InterruptibleTrainer(HookedTrainer):
     """A trainer that saves a checkpoint when a signal or an error ends it; resuming a finished training does nothing.
 
-    The first signal gives up a round or an evaluation in progress, or lets an update in progress finish. Several
+    The first signal cancels a round or an evaluation in progress, or lets an update in progress finish. Several
     processes stop together, before their next step: if one stopped alone, the others would wait for it.
     """
 
@@ -74,12 +74,12 @@ class InterruptibleTrainer(HookedTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train; arguments are those of `transformers.Trainer.train`.
 
-        Ctrl-C, like SIGTERM, gives up the round that is being played, or finishes the update in progress, then saves a
-        checkpoint and returns. A second one interrupts at once. `resume_from_checkpoint=True` takes the newest whole
+        Ctrl-C, like SIGTERM, cancels the round in play, or finishes the update in progress, then saves a
+        checkpoint and returns. A second one interrupts at once. `resume_from_checkpoint=True` takes the newest complete
         checkpoint.
 
         Raises:
-            ValueError: the checkpoint is not whole, or of another training.
+            ValueError: the checkpoint is incomplete, or belongs to another training.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = newest_whole_checkpoint(self.args.output_dir)
@@ -98,7 +98,7 @@ class InterruptibleTrainer(HookedTrainer):
             raise
 
     def _make_room(self, checkpoint: str | None) -> None:
-        """Move the checkpoints of other trainings out of the way of this one, which goes on from `checkpoint`."""
+        """Move the checkpoints of other trainings aside, for this one, which continues from `checkpoint`."""
         folder, step = self.args.output_dir or ".", None
         if checkpoint is not None:
             step = step_of(checkpoint)

@@ -1,4 +1,4 @@
-"""NonFiniteSteps: what becomes of an optimiser step whose loss or gradient is not finite."""
+"""NonFiniteSteps: the treatment of optimiser steps whose loss or gradient is not finite."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .options.fields import OnNonFinite
 logger = logging.getLogger(__name__)
 
 WINDOW = 20
-"""Optimiser steps over which skipped ones are judged."""
+"""The number of latest optimiser steps among which skipped ones are counted."""
 
 MOST_SKIPPED = 10
-"""Training stops when so many steps of the window were skipped: a run that learns nothing must be noticed."""
+"""Training stops when so many steps of the window were skipped, so that nobody pays for a run that learns nothing."""
 
 
 class NonFiniteError(RuntimeError):
@@ -28,8 +28,8 @@ class NonFiniteError(RuntimeError):
 class NonFiniteSteps:
     """Finds the steps whose loss or gradient norm is not finite. All processes find the same ones.
 
-    With fp16 a gradient overflows while the loss scaler looks for its scale. The scaler skips such a step itself, so
-    here it is none. At a scale of 1 or less the gradient itself is not finite.
+    With fp16 a gradient overflows while the loss scaler looks for its scale. The scaler itself skips such a step, so it
+    is not counted here. At a scale of 1 or less the gradient itself is not finite.
 
     Args:
         action: Skip such a step, or stop training.

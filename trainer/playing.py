@@ -1,4 +1,4 @@
-"""PlayingTrainer: plays episodes without learning from them, to look at or to evaluate."""
+"""PlayingTrainer: plays episodes without learning from them, for inspection and evaluation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PlayingTrainer(InterruptibleTrainer):
 
     @contextmanager
     def playing(self) -> Iterator[None]:
-        """Entered while episodes are played; the watchdog names the generator while no episode has begun."""
+        """A context for playing episodes. Until the first episode begins, the watchdog names the generator."""
         with self.watchdog, self.waiting("the generator to take new weights"):
             yield
 

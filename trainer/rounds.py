@@ -36,7 +36,7 @@ class Rounds:
     failures: FailureWatch
     environment_of: NameOf
     playing: Callable[[], AbstractContextManager[None]]
-    """Entered while episodes are played."""
+    """A context that is entered while episodes are played."""
     on_episodes: Callable[[Sequence[Episode]], None]
     """Called with the episodes of each round."""
     _no_spread: NoSpreadAlarm = field(default_factory=NoSpreadAlarm)
@@ -51,13 +51,13 @@ class Rounds:
         return self._latest.batches[place % schedule.steps_per_generation]
 
     def save(self, folder: Path, *, batches: int) -> None:
-        """Write down the samples of the round in progress, if the batches that were used end within it."""
+        """Write the samples of the round in progress, if `batches` batches end within a round."""
         index, place = divmod(batches, self.player.schedule.batches_per_round)
         if self._latest is not None and self._latest.index == index and place:
             self._latest.save(self._path(folder))
 
     def load(self, folder: Path) -> None:
-        """Go on with the samples that `save` wrote, if any."""
+        """Continue with the samples that `save` wrote, if any."""
         if self._path(folder).is_file():
             self._latest = Round.load(self._path(folder), **self._cutting)
 

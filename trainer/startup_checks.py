@@ -38,7 +38,7 @@ def load_model(
 ) -> PreTrainedModel:
     """The model, with an adapter if there is a `peft_config`.
 
-    One that is given by name is loaded in float32, unless `init_kwargs` say otherwise.
+    A model that is given by name is loaded in float32, unless `init_kwargs` say otherwise.
 
     Raises:
         TypeError: it is neither a name nor a causal language model, or `peft_config` is of the wrong kind.
@@ -97,7 +97,7 @@ def _warn_of_dropout(model: nn.Module) -> None:
 def load_tokenizer(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, init_kwargs: Mapping[str, Any] | None = None
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer; by default the model's own, from the same place, as `init_kwargs` said for the model.
+    """The tokenizer; by default the model's own, from the same place and with the `init_kwargs` of the model.
 
     Raises:
         TypeError: it is not a tokenizer.

@@ -61,7 +61,7 @@ class AgentTrainer(PlayingTrainer):
         eval_dataset: The tasks of `evaluate()`; or a dict of such data sets.
         processing_class: The tokenizer; the model's own by default.
         reward_funcs: Further rewards, TRL-style: `f(completions=..., **columns) -> list`.
-        tool_format: How the model writes tool calls, where its chat template does not tell.
+        tool_format: How the model writes tool calls, if its chat template does not show it.
         generator: Samples the answers; by default the one that the configuration names.
         peft_config: Trains a new adapter on the model, such as `peft.LoraConfig(...)`; the model's weights stay.
         compact: Rewrites the messages of an episode that fill the model's context: `f(messages) -> messages`.
@@ -180,7 +180,7 @@ class AgentTrainer(PlayingTrainer):
     train.__doc__ = PlayingTrainer.train.__doc__
 
     def fails_everywhere(self, error: Exception) -> bool:
-        # The counts behind these errors are of all processes.
+        # These errors follow from counts over all processes.
         known = isinstance(error, RolloutError | NonFiniteError)
         return super().fails_everywhere(error) or self.processes.all_failed or known
 

@@ -59,7 +59,7 @@ class HookedTrainer(Trainer):
         """Called before the first step, when weights and state are loaded."""
 
     def waiting(self, what: str) -> AbstractContextManager[None]:
-        """Entered while this process waits for others; `what` says for which."""
+        """A context that is entered while this process waits for `what`."""
         return nullcontext()
 
     def before_update(self) -> None:
@@ -81,7 +81,7 @@ class HookedTrainer(Trainer):
         return self._tr_loss.item(), self._globalstep_last_logged
 
     def restore_unlogged_loss(self, loss: float, logged_step: int) -> None:
-        """Go on with these; the mean loss of this `train()` stays that of its own steps."""
+        """Restore these; the mean loss of this `train()` stays the mean over its own steps."""
         self._tr_loss.fill_(loss)
         self._globalstep_last_logged = logged_step
         self._total_loss_scalar = -loss
@@ -141,14 +141,14 @@ class HookedTrainer(Trainer):
         super()._save_rng_state(output_dir)
         self.save_more(Path(output_dir))
         with self.waiting("the other processes to save their part of a checkpoint"):
-            self.accelerator.wait_for_everyone()  # the next file, of rank 0, tells that the checkpoint is whole
+            self.accelerator.wait_for_everyone()  # the next file, of rank 0, marks the checkpoint as complete
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         self.load_more(Path(resume_from_checkpoint))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        if self.saved_step != self.state.global_step:  # to write over a whole one would take its wholeness away
+        if self.saved_step != self.state.global_step:  # overwriting it would make it incomplete for a while
             super()._save_checkpoint(model, trial)
             self.saved_step = self.state.global_step
 
@@ -159,7 +159,7 @@ class HookedTrainer(Trainer):
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
     ) -> dict[str, float]:
-        if skip_scheduler and self.state.global_step:  # of `eval_on_start`: a resumed training did it at its start
+        if skip_scheduler and self.state.global_step:  # `eval_on_start` is for the first start only
             return {}
         try:
             return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)

@@ -1,4 +1,4 @@
-"""Watchdog: says who waits for whom when nothing moves."""
+"""Watchdog: warns of a stall, and says what the run waits for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..envs.whereabouts import Whereabouts
 logger = logging.getLogger(__name__)
 
 LOOKS = 10
-"""How often the watchdog looks within the time after which it warns."""
+"""The number of times that the watchdog looks within its time limit."""
 
 _PLACES = {"create": "the making of an environment", "policy": "the generator", "reward": "a reward function"}
 
@@ -26,7 +26,7 @@ class Watchdog:
     while it is open.
 
     Args:
-        seconds: The time without a move; None = never warn.
+        seconds: The time without progress after which it warns; None = never.
         whereabouts: The places of the episodes in flight.
         process: Names this process in the line, such as " in process 1"; empty if there is one.
     """
@@ -61,12 +61,12 @@ class Watchdog:
             self._thread = None
 
     def moved(self) -> None:
-        """The trainer has made progress."""
+        """Record that the trainer has made progress."""
         self._moves += 1
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
-        """The trainer waits for this meanwhile."""
+        """Within this context the trainer waits for `what`."""
         self._waits_for.append(what)
         self._moves += 1
         try:

@@ -139,7 +139,7 @@ class _Run:
             self.places.release()
 
     async def _rewarded(self, place: int, episode: Episode) -> list[Episode]:
-        """The episodes whose reward is known now that this one is over: itself, or its group, or none."""
+        """The episodes whose reward is known now that this one is over: this one, its group, or an empty list."""
         rewards, on_failure = self._engine.rewards, self._engine.on_failure
         await rewards.add(rewards.for_episodes, [episode], retries=on_failure.retries)
         known = [episode]
@@ -215,7 +215,7 @@ def episode_specs(
 def group_specs(
     task_id: str, row: Mapping[str, Any], *, group_size: int, seed: int, visit: int | str = 0
 ) -> list[EpisodeSpec]:
-    """Specs of one group; `visit` numbers or names this time among those that the task is played.
+    """Specs of one group; `visit` is the number or name of this play of the task.
 
     Raises:
         TypeError: the row is not a mapping.

@@ -1,4 +1,4 @@
-"""Only rows that count vote: every loss with every estimator, and wrong ones that the suite finds."""
+"""Episodes that left have no influence, with every loss and estimator; the suite finds wrong ones."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from gymnast.trainer.learning.settings import LearningSettings
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("loss_type", LOSSES)
-def test_only_rows_that_count_vote(loss_type: str, estimator: str) -> None:
+def test_episodes_that_left_have_no_influence(loss_type: str, estimator: str) -> None:
     assert conformance.check(loss_type=loss_type, advantage_estimator=estimator) == []
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_only_turns_of_rows_that_count_vote(estimator: str) -> None:
+def test_turns_of_episodes_that_left_have_no_influence(estimator: str) -> None:
     assert conformance.check(advantage_estimator=estimator, credit="turn") == []
 
 
 @pytest.mark.parametrize("changes", [{"entropy_coef": 0.1}, {"top_entropy_quantile": 0.3}, {"delta": 1.5}], ids=str)
-def test_only_rows_that_count_vote_with_further_terms(changes: dict[str, float]) -> None:
+def test_episodes_that_left_have_no_influence_with_further_terms(changes: dict[str, float]) -> None:
     assert conformance.check(**changes) == []  # type: ignore[arg-type]
 
 

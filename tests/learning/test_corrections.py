@@ -1,4 +1,4 @@
-"""Corrections of the mismatch between sampler and trainer, compared with TRL's and with their formulas; votes."""
+"""Corrections of the mismatch between sampler and trainer, compared with TRL's and with their formulas."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def with_exact_logprobs(group: list[Episode]) -> list[Episode]:
     return group
 
 
-def test_a_rejected_sequence_has_no_vote() -> None:
+def test_a_rejected_episode_does_not_count_in_the_baseline() -> None:
     group = with_exact_logprobs(episodes(4))
     group[3].traces[0].logprobs[:] = [value - 0.5 for value in group[3].traces[0].logprobs]
     kept, metrics = scorer("geometric_mask")([group])

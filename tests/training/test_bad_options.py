@@ -60,7 +60,7 @@ from .buttons import ROWS, Buttons, config, model
         ({"max_failure_rate": 2.0}, r"max_failure_rate must be in \[0, 1\], got 2.0"),
         ({"stall_warning": 0.0}, "stall_warning must be positive, got 0.0"),
         ({"on_nonfinite": "ignore"}, "on_nonfinite must be one of skip, stop, got 'ignore'"),
-        ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint=True cannot work here: SIGTERM leaves a checkpoint"),
+        ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint=True cannot work here: SIGTERM saves a checkpoint"),
         ({"on_failure": "ignore"}, r"on_failure must be 'drop', 'retry\(n\)'.*'ignore'"),
         ({"overlong_prompts": "cut"}, "overlong_prompts must be one of fail, drop, raise, got 'cut'"),
         ({"max_completion_length": 0}, "max_completion_length must be at least 1, got 0"),

@@ -1,4 +1,4 @@
-"""Which episodes of a round teach, which only vote, and the penalty of a long one."""
+"""Which episodes of a round teach, which count only in the baseline, and the penalty of a long one."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_round_that_the_correction_rejects_warns(tmp_path: Path, caplog: pytes
     generator = ScriptedGenerator(lambda request: call_ids("look" if request.seed % 2 else "left"))
     trainer = make_trainer(tmp_path, generator=generator, correction="geometric_mask")
     trainer.train()
-    assert "so it is skipped: the correction rejected 100% of the sequences" in caplog.text
+    assert "so it is skipped: the correction rejected 100% of the episodes" in caplog.text
 
 
 def test_the_reward_falls_in_the_last_tokens_of_the_limit(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class ChatFormat:
 
     Attributes:
         end_ids: Every token that ends a turn.
-        end_id: The one that ends an answer in text.
+        end_id: The token that ends an answer in text.
         recognition: The tool-call format, and how it was found.
 
     Raises:
@@ -190,7 +190,7 @@ class ChatFormat:
         return {**message, "tool_calls": self.endings.style.with_ids(calls, calls_before)} if calls else message
 
     def as_history(self, message: Message, sampled_ids: Sequence[int]) -> Message:
-        """What `parse` returned, as a message that the template renders.
+        """The message that `parse` returned, in a form that the template renders.
 
         Calls that could not be read, or that the template does not render, become the text that the model wrote.
         """

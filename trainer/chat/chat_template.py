@@ -25,7 +25,7 @@ from ...envs.core import ConfigurationError, Message, ToolSchema
 _ESCAPED_BREAK = "\\ufdd0"  # as written by a template that shows lists in Python's syntax
 _SPEAKERS = ("system", "developer", "user", "assistant")
 TEMPLATE_DATE = datetime.date(2025, 1, 1)
-_BREAK = "\ufdd0"  # a noncharacter, which no text contains; marks the place to cut a spelled-out special token
+_BREAK = "\ufdd0"  # a noncharacter, which no text contains: the place to cut a spelled-out special token
 
 
 class ChatTemplate:

@@ -111,7 +111,7 @@ class TurnEndings:
         ids, known = self._template.encode(whole), self._template.encode(before)
         common = next((i for i, (x, y) in enumerate(zip(known, ids, strict=False)) if x != y), len(known))
         prompt, answered = self._template.decode(ids[:common]), self._template.decode(ids[common:])
-        if common < len(known):  # both may go on with a marker, `<think>` and `<tool_call>`, and share its beginning
+        if common < len(known):  # both may continue with a marker, such as `<think>`, and share its first characters
             place = len(_UNFINISHED_TAG.sub("", prompt))
             prompt, answered = prompt[:place], prompt[place:] + answered
         return prompt, answered.partition(self.call_end.anchor)[0]

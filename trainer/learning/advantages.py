@@ -3,7 +3,7 @@
 A group is the episodes of one task from one environment seed. Groups may be ragged (a failed member leaves its group),
 so an estimator takes one group, of two members or more, and functions that need the whole batch take a list of groups.
 Rewards are float64: float32 rounds the mean of equal rewards to another number, and division by a tiny deviation
-enlarges the difference. With `credit="turn"` a group's returns of one turn take the place of its rewards.
+enlarges the difference. With `credit="turn"` the returns of one turn of a group take the place of its rewards.
 
 Axes: G, the members of one group; P, the processes.
 """
@@ -22,7 +22,7 @@ Scale = Literal["group", "batch", "none"]
 """Which standard deviation of rewards advantages are divided by: the group's, the whole batch's, or none."""
 
 KLIn = Literal["loss", "reward"]
-"""Whether the divergence from the reference is added to the loss, or taken off the reward."""
+"""Whether the divergence from the reference is added to the loss, or subtracted from the reward."""
 
 Gather = Callable[[Tensor], Tensor]
 """Concatenates the (1, n) tensors of all P processes to (P, n), as `accelerate.Accelerator.gather` does."""
@@ -58,7 +58,7 @@ def max_rl(rewards_G: Tensor) -> Tensor:
     A group whose rewards are all 0 has advantages of 0.
 
     Raises:
-        ValueError: a reward is negative, so the rewards are no success rate.
+        ValueError: a reward is negative, so their mean is not a rate of success.
     """
     if rewards_G.min() < 0:
         least = f"got {rewards_G.min().item():g}: change the rewards, or take another estimator"

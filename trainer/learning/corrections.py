@@ -1,7 +1,7 @@
 """Corrections of the mismatch between the sampler and the trainer, as a table.
 
 A generator with kernels or a precision of its own (vLLM) samples from a distribution that is not quite the trainer's. A
-correction weighs the terms of the loss by a function of pi/mu, or removes sequences. Here pi is the trainer's policy
+correction weighs the terms of the loss by a function of pi/mu, or removes episodes. Here pi is the trainer's policy
 when the round was played, and mu the distribution that was sampled from, whose exact log-probabilities the trace has.
 
 Axes: B sequences; T tokens; N loss tokens.
@@ -48,7 +48,7 @@ Weigh = Callable[[Mismatch, Bounds], tuple[Tensor, Tensor]]
 """(mismatch, bounds) -> weights of the terms and whether each was cut, both (B, T), or (B, 1) for whole sequences."""
 
 Keep = Callable[[Tensor, Bounds], bool]
-"""(log(pi/mu) of a sequence's loss tokens (N,), bounds) -> whether the sequence stays in its group."""
+"""(log(pi/mu) of an episode's loss tokens (N,), bounds) -> whether the episode stays in its group."""
 
 
 def truncated(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
@@ -77,7 +77,7 @@ def behaviour_clip(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
 
 
 def geometric_mean_within(log_ratio_N: Tensor, bounds: Bounds) -> bool:
-    """Whether the geometric mean of pi/mu over a sequence is within the bounds."""
+    """Whether the geometric mean of pi/mu over an episode is within the bounds."""
     return bounds[0] <= _exp(log_ratio_N.mean()).item() <= bounds[1]
 
 
@@ -89,7 +89,7 @@ class Correction:
     """The defaults of `correction_min` and `correction_max`."""
     weigh: Weigh | None = None
     keep: Keep | None = None
-    """Removes sequences before advantages are computed, so that a removed one has no vote in its group's baseline."""
+    """Removes episodes before advantages are computed, so that they do not count in the baseline of their group."""
     of_tokens: bool = True
     """Whether tokens of a sequence have different weights, which a loss with one ratio for each sequence cannot use."""
     has_least: bool = False

@@ -1,4 +1,4 @@
-"""Credit: by which reward the tokens of an episode are judged, and against which other episodes.
+"""Credit: the reward that judges each token of an episode, and the episodes that it is compared with.
 
 With "episode" every token has the advantage of the episode's reward. With "turn" the tokens of a turn have the
 advantage of the turn's return, which is compared with the same turn of the other members of the group.
@@ -17,11 +17,11 @@ from torch import Tensor
 from ...envs.episode import Episode
 
 Credit = Literal["episode", "turn"]
-"""The part of an episode that is judged at once."""
+"""The part of an episode that has one advantage."""
 
 
 def returns_of(episode: Episode, reward: float, credit: Credit, discount: float) -> Tensor:
-    """The return of each turn, (K,) in float64: R_k = r_k + discount * R_(k+1), where r_k is the reward of its step.
+    """The return of each turn, (K,) in float64: R_k = r_k + discount * R_(k+1), where r_k is the turn's reward.
 
     The part of `reward` that no step gave counts in the last turn: grade, reward functions, penalties, the KL. So with
     `discount=1` the first return is `reward`.
@@ -44,13 +44,13 @@ def compare(
 ) -> list[Tensor]:
     """The advantages (K,) of each episode, from its returns (K,).
 
-    Turn k is compared with turn k of those members of the group that have one. If these are too few, it is 0.
+    Turn k is compared with turn k of those members of the group that have one. If too few have one, its advantage is 0.
 
     Args:
         groups: The group of each episode.
         returns: The returns of each episode.
-        estimate: Takes all comparisons, each the returns (G,) of some members, and gives their advantages.
-        least: Members of a comparison; 1 if the estimator compares with the whole batch.
+        estimate: Takes a list of comparisons, each the returns (G,) of some members; returns their advantages.
+        least: Least number of members of a comparison; 1 if the estimator compares with the whole batch.
     """
     advantages = [torch.zeros_like(returns_K) for returns_K in returns]
     members: dict[tuple[str, int], list[int]] = {}
@@ -68,7 +68,8 @@ def compare(
 def at_loss_tokens(advantages_K: Tensor, episode: Episode, num_tokens: int, credit: Credit) -> Tensor:
     """The advantage of each of an episode's loss tokens, (N,).
 
-    Tokens without a turn have that of the last: those of an answer that failed, where a failure counts as reward 0.
+    Tokens without a turn have the advantage of the last turn. They belong to an answer that failed, with
+    `on_failure="zero"`.
     """
     if credit == "episode":
         return advantages_K.expand(num_tokens)

@@ -14,8 +14,8 @@ Group = list[Episode]
 
 
 Treatment = Literal["teach", "mask", "leave"]
-"""The treatment of an episode that a limit cut: teach = it is learned from; mask = it has a vote in the baseline of its
-group, and no loss tokens; leave = it leaves its group."""
+"""The treatment of an episode that a limit cut: teach = it is learned from; mask = it counts in the baseline of its
+group, and has no loss tokens; leave = it leaves its group."""
 
 Treatments = Mapping[StopReason, Treatment]
 
@@ -46,7 +46,7 @@ def form_groups(episodes: Sequence[Episode], treatments: Treatments = TREATMENTS
 
 
 def has_spread(group: Group, credit: Credit = "episode", discount: float = 1.0) -> bool:
-    """Whether the returns of some turn differ within a group; else its advantages are 0."""
+    """Whether the returns of some turn differ within a group. If not, its advantages are 0."""
     returns = [returns_of(episode, episode.reward or 0.0, credit, discount).tolist() for episode in group]
     turns = [[value for value in turn if value is not None] for turn in zip_longest(*returns)]
     return any(max(turn) - min(turn) > 1e-8 for turn in turns)  # as in the metric `frac_reward_zero_std`

@@ -68,7 +68,7 @@ Surrogate = Callable[[Tensor, Tensor, Tensor, LearningSettings], Tensor]
 """(ratios (B, R), log pi (B, R), advantages (B, R), settings) -> terms (B, R) to minimise."""
 
 Reduction = Callable[[Tensor, Tensor, StepCounts, LearningSettings], Tensor]
-"""(terms (B, R), 0 where they do not count; terms that count in each row's episode (B,); counts, settings) -> loss."""
+"""(terms (B, R), 0 at other tokens; number of terms in each row's episode (B,); counts, settings) -> loss."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

@@ -33,7 +33,7 @@ class Sample:
     mask: list[int]  # (T,) 1 on loss tokens
     sampling_logprobs: list[float]  # (T,) as the generator reported them
     share: float = 1.0  # of its episode's loss tokens
-    is_masked: bool = False  # its episode has a vote in the baseline of its group, and no loss tokens
+    is_masked: bool = False  # its episode counts in the baseline of its group, and has no loss tokens
     advantages: Tensor | None = None  # (T,) 0 where the mask is 0; None before the round is scored
     entropies: Tensor | None = None  # (T,) under the same weights, for `top_entropy_quantile`
     old_logprobs: Tensor | None = None  # (T,) under the weights that sampled, from the training forward pass

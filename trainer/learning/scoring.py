@@ -71,7 +71,7 @@ class Scorer:
     ) -> tuple[list[Episode], list[EpisodeSamples], float]:
         """The episodes and their samples without those that the correction rejects, and the share rejected.
 
-        A group that is left with fewer than two episodes goes, too.
+        A group that is left with fewer than two episodes is removed, too.
         """
         keep, bounds = CORRECTIONS[self.settings.correction].keep, self.settings.correction_bounds
         assert keep is not None
@@ -116,7 +116,7 @@ class Scorer:
                     sample.ref_logprobs = logprobs_T
 
     def _keep_top_entropy(self, samples: Sequence[Sample]) -> None:
-        """Set the advantages of all tokens to 0 but for those of highest entropy in all processes.
+        """Set the advantages to 0, except at the tokens of highest entropy in all processes.
 
         Wang et al. 2025, "Beyond the 80/20 Rule", arXiv 2506.01939.
         """

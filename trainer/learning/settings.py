@@ -35,16 +35,16 @@ class LearningSettings:
     beta: float
     """Weight of the KL term. At 0 the KL is measured if there is a reference, but not trained on."""
     kl_in: KLIn
-    """Whether the divergence from the reference is added to the loss, or taken off the reward."""
+    """Whether the divergence from the reference is added to the loss, or subtracted from the reward."""
     use_bias_correction_kl: bool
     """Multiply the KL term by the ratio, so that its gradient is the reverse KL's (DeepSeek-V3.2, arXiv 2512.02556).
 
     TRL 1.16 does so by default. It changes the gradient on-policy too: the ratio is 1, but its gradient is not 0.
     """
     entropy_coef: float
-    """This times the mean entropy of the step's loss tokens is subtracted from the loss."""
+    """Weight of the entropy bonus: it times the mean entropy of the step's loss tokens is subtracted from the loss."""
     top_entropy_quantile: float
-    """Share of the loss tokens that teach: those of highest entropy when their round was played."""
+    """Share of the loss tokens that are learned from: those of highest entropy when their round was played."""
     correction: str
     """A row of `CORRECTIONS`."""
     correction_bounds: tuple[float, float]

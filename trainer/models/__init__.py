@@ -1,1 +1,1 @@
-"""Transformers models from within: their caches, their output heads, and the names of their weights."""
+"""The internals of transformers' models: their caches, their output heads, and the names of their weights."""

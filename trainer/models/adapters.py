@@ -15,7 +15,7 @@ def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpoin
 
     Raises:
         ImportError: PEFT is not installed.
-        TypeError: `peft_config` is no configuration of PEFT.
+        TypeError: `peft_config` is not a configuration of PEFT.
         ValueError: the model has an adapter already; or it is quantised, and nothing on it can be trained.
     """
     if peft_config is None:

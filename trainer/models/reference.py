@@ -18,7 +18,7 @@ FILE = "reference.pt"
 
 
 class Reference:
-    """The weights that a model has now, so that it can be run with them later; or its adapter `ref`, if it has one.
+    """A copy of a model's present weights, to run the model with them later; or its adapter `ref`, if it has one.
 
     Only weights that can be trained are copied: the adapter, if the model has one. An adapter that was trained before
     is part of the reference.
@@ -95,7 +95,7 @@ class ReferenceSync:
         self._every = every
 
     def after_step(self, step: int) -> None:
-        """The policy has seen so many optimiser steps."""
+        """Called when the policy has seen so many optimiser steps."""
         if step % self._every == 0:
             self._reference.mix(self._alpha)
 
@@ -104,7 +104,7 @@ class ReferenceSync:
         torch.save(self._reference.copies, folder / FILE)
 
     def load(self, folder: Path) -> None:
-        """Read what `save` wrote.
+        """Read the reference that `save` wrote.
 
         Raises:
             ValueError: the checkpoint has no reference.

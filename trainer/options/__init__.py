@@ -1,1 +1,1 @@
-"""The options of the configuration, and what is said of wrong ones."""
+"""The options of the configuration, and the errors and warnings about wrong ones."""

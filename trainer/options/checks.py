@@ -1,4 +1,4 @@
-"""Checks of single options: their types, values and ranges, and names that are not, or mean nothing, here."""
+"""Checks of single options: types, values, ranges, unknown names, and options without effect."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHOICES: dict[str, Collection[str]] = {
     "overlong_prompts": OVERLONG_PROMPT_ERRORS,
     "on_nonfinite": get_args(OnNonFinite),
 }
-"""Options that are names, and the names that they may be."""
+"""Options whose values are names, and the possible names."""
 
 _SAPO = ("sapo_temperature_pos", "sapo_temperature_neg")
 
@@ -67,7 +67,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
 }
 """The ranges of numbers, with the test and the options of each. Sampling, budgets and limits check their own.
 
-Those of transformers are here where a value that makes no sense would be silent, or fail later with another message.
+It has those options of transformers for which transformers accepts senseless values, or fails later.
 """
 
 
@@ -76,7 +76,7 @@ def unknown_names(
 ) -> TypeError:
     """The error for arguments that do not exist, with the names to write instead.
 
-    `config` is a class of options that were perhaps meant: one of them is passed on its own where `args` belongs.
+    `config` is a class of options, for the hint that a name belongs into `args=config(...)`.
     """
     hints = []
     known = [name for name in known if name not in WITHOUT_EFFECT and name not in REFUSED]

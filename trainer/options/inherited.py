@@ -1,4 +1,4 @@
-"""Every option of `transformers.TrainingArguments`, in one of three lists: read, without effect, or refused.
+"""Every option of `transformers.TrainingArguments`, in one of three lists: read, without effect, or an error.
 
 A test fails when transformers has an option that is in none of them.
 """
@@ -35,7 +35,7 @@ READ = frozenset(
         *("seed", "data_seed", "remove_unused_columns"),
     }
 )
-"""Options that do here what transformers documents; most are read by `transformers.Trainer`."""
+"""Options that work as transformers documents them; `transformers.Trainer` reads most of them."""
 
 _NO_LOADER = "episodes are played by the engine, not by a data loader"
 _NO_LABELS = "there are no labels and no predictions"
@@ -66,23 +66,23 @@ WITHOUT_EFFECT = {
     "resume_from_checkpoint": f"{_SCRIPT}: call trainer.train(resume_from_checkpoint=...)",
     "local_rank": "the launcher's environment variables decide",
 }
-"""Options that mean nothing here, and why; setting one warns."""
+"""Options without effect, each with the reason; setting one is a warning."""
 
 LOADER_OPTIONS = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler", "non_blocking")
-"""Options inside `accelerator_config` that concern data loaders; setting one warns, too."""
+"""Options inside `accelerator_config` that concern data loaders; setting one is a warning, too."""
 
 _SHARDED = "sharded weights are not supported yet: a checkpoint, a weight transfer and a sampler all read whole weights"
 
 REFUSED = {
-    "auto_find_batch_size": "a smaller batch would tear groups apart",
+    "auto_find_batch_size": "a smaller batch would split groups",
     "bf16_full_eval": "evaluation plays episodes with the weights in training; use bf16=True",
     "fp16_full_eval": "evaluation plays episodes with the weights in training; use fp16=True",
-    "neftune_noise_alpha": "with noise in its embeddings the model is another one than the one that sampled",
-    "enable_jit_checkpoint": "SIGTERM leaves a checkpoint in any case, as Ctrl-C does",
-    "ignore_data_skip": "resuming skips no batch: it goes on at the next round at once",
+    "neftune_noise_alpha": "with noise in its embeddings the model differs from the one that sampled",
+    "enable_jit_checkpoint": "SIGTERM saves a checkpoint in any case, as Ctrl-C does",
+    "ignore_data_skip": "resuming never replays batches to skip them: it continues with the next batch at once",
     "fsdp": _SHARDED,
     "fsdp_config": _SHARDED,
     "deepspeed": _SHARDED,
     "parallelism_config": _SHARDED,
 }
-"""Options that would break training, and why; setting one is an error."""
+"""Options that would break training, each with the reason; setting one is an error."""

@@ -21,12 +21,12 @@ OF_SURROGATES: dict[Surrogate, tuple[str, ...]] = {
     soft_gate: ("sapo_temperature_pos", "sapo_temperature_neg"),
     score: (),
 }
-"""The options that each surrogate of a loss reads; the others mean nothing to it."""
+"""The options that each surrogate of a loss reads; setting another one is an error."""
 
 
 @dataclass
 class LearningOptions(TeachingOptions):
-    """The part of `AgentConfig` that decides what is sampled, and how samples become a loss."""
+    """The part of `AgentConfig` for sampling, batches and the loss."""
 
     algorithm = "grpo"
     use_bias_correction_kl = False  # an option of GRPOConfig alone, as in TRL

@@ -76,7 +76,7 @@ TRL_NAMES = {
     "log_unique_prompts": _EPISODES,
     "log_multimodal": _EPISODES,
     "num_completions_to_print": _EPISODES,
-    # Names that people try, though TRL has them no more or never had.
+    # Names that people try, though TRL has dropped them or never had them.
     "tokenizer": "it is called processing_class",
     "config": "it is called args",
     "batch_size": "it is called per_device_train_batch_size",

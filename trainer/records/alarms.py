@@ -1,4 +1,4 @@
-"""Alarms that several logs or rounds in a row raise."""
+"""Alarms about several logs or rounds in a row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_SAMPLE_SIZE = 0.5
 LOGS_IN_A_ROW = 3
 
 ROUNDS_IN_A_ROW = 5
-"""After this many rounds without spread of reward a warning names the likeliest cause."""
+"""After this many rounds of groups with equal rewards a warning names the likeliest cause."""
 
 LIMITS = {
     StopReason.MAX_TURNS: "max_turns",
@@ -56,7 +56,7 @@ class MismatchAlarm:
 
 
 class NoSpreadAlarm:
-    """Warns when the rewards of no group have differed for some rounds, so that nothing is learned."""
+    """Warns when all groups of several rounds had equal rewards, so that nothing was learned."""
 
     def __init__(self) -> None:
         self._rounds = 0  # in a row

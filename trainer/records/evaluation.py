@@ -69,16 +69,16 @@ def _pass_at_each_k(outcomes: Sequence[Sequence[bool]]) -> Iterator[tuple[str, f
 
 
 def pass_at_k(episodes: int, successes: int, k: int) -> float:
-    """The probability that k of these episodes, drawn without replacement, hold a success.
+    """The probability that a success is among k of these episodes, drawn without replacement.
 
-    Over all that could have been sampled this is unbiased (Chen et al. 2021, arXiv 2107.03374, equation 1), unlike
+    As an estimate for newly sampled episodes it is unbiased (Chen et al. 2021, arXiv 2107.03374, equation 1), unlike
     1 - (1 - successes / episodes)^k.
     """
     return 1.0 - math.comb(episodes - successes, k) / math.comb(episodes, k)
 
 
 def confidence_interval(shares_T: np.ndarray, *, most: int) -> tuple[float, float]:
-    """A 95 % interval of the mean of one share in [0, 1] for each task, where other tasks could have been drawn.
+    """A 95 % interval of the mean of shares in [0, 1], one for each task, over the tasks that could have been drawn.
 
     The episodes of a task are alike, so tasks are the independent samples. Wilson's score interval, since it stays in
     [0, 1] and has a width where all shares are 0 or 1; its number of samples is the number of independent yes-or-no

@@ -59,13 +59,13 @@ class Metrics:
                 self._values[name].append((value, weight))
 
     def pending(self) -> Weighted:
-        """The values of this process since the last log, NaN left out."""
+        """The values of this process since the last log, without NaN."""
         read = {name: [(float(value), weight) for value, weight in each] for name, each in self._values.items()}
         known = {name: [pair for pair in each if not math.isnan(pair[0])] for name, each in read.items()}
         return {name: each for name, each in known.items() if each}
 
     def restore(self, pending: Mapping[str, Iterable[Sequence[float]]]) -> None:
-        """Go on with the values that `pending` returned."""
+        """Add the values that `pending` returned."""
         for name, pairs in pending.items():
             self._values[name] += [(value, weight) for value, weight in pairs]
 

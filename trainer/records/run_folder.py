@@ -32,7 +32,7 @@ class EpisodeLog:
         self._last: int | None = None  # the step that this training wrote last
 
     def begin(self, step: int) -> None:
-        """A training begins, or is resumed, at this step.
+        """Called when a training begins, or is resumed, at this step.
 
         A new training moves the file of an earlier one aside (`episodes.1.jsonl`); a resumed one drops the lines from
         this step on, since it plays these steps again.
@@ -107,7 +107,7 @@ class RunFolder(TrainerCallback):
             _replace(move_aside(self.metrics_path, self.path / "reward.png", self.path / "summary.json"), earlier)
             earlier = []
         kept = _until(state.global_step, earlier)
-        if state.global_step < state.max_steps:  # the summary of a `train()` that ended early is none of the whole
+        if state.global_step < state.max_steps:  # a `train()` that ended early has a summary of its own part only
             kept = [line for line in kept if "train_runtime" not in json.loads(line)]
         for line in kept:
             self._count(json.loads(line))

@@ -18,7 +18,7 @@ Compact = Callable[[list[Message]], Sequence[Message] | Awaitable[Sequence[Messa
 
 
 def check_compact(compact: Compact | None, budgets: TokenBudgets) -> None:
-    """Check that it is known when the history has to be rewritten: before an answer could be too long for the context.
+    """Check the options of `compact`: `max_turn_tokens` decides when the history is rewritten.
 
     Raises:
         TypeError: `compact` is not a function.
@@ -41,7 +41,7 @@ async def compacted(
 ) -> tuple[list[Message], TokenTrace]:
     """The messages that the user's function makes of a history of `length` tokens, and a trace that begins with them.
 
-    The episode fails at the stage `compact` if the function raises an exception, or if its result is no list of
+    The episode fails at the stage `compact` if the function raises an exception, or if its result is not a list of
     messages, cannot be rendered, or is not shorter.
     """
     with at_stage("compact"):
@@ -49,7 +49,7 @@ async def compacted(
         check_messages(shorter, "compact()")
         try:
             ids = chat.prompt_ids(shorter, tools)
-        except ConfigurationError as error:  # other episodes may be rendered well
+        except ConfigurationError as error:  # of this episode only: it must not stop the run
             raise ValueError(f"the messages of compact() cannot be rendered: {error}") from error
         if len(ids) >= length:
             raise ValueError(

@@ -16,7 +16,7 @@ class FailureTotals:
 
     played: int = 0
     lost: Counter[str] = field(default_factory=Counter)  # episodes that failed, or that episode_timeout cut
-    retried: Counter[str] = field(default_factory=Counter)  # failures after which there was another attempt
+    retried: Counter[str] = field(default_factory=Counter)  # failures that were followed by another attempt
     unclosed: Counter[str] = field(default_factory=Counter)  # environments that did not close cleanly
     tools: Counter[str] = field(default_factory=Counter)  # calls that raised or timed out, not the model's mistakes
 

@@ -28,12 +28,12 @@ class RolloutError(RuntimeError):
 class FailureWatch:
     """Watches the last rounds of a training, warns of lost episodes, and stops when there are too many.
 
-    A round without a group that can be learned from is skipped. Training stops when no round of the last `WINDOW`
+    A round without a group to learn from is skipped. Training stops when no round of the last `WINDOW`
     had such a group, or when more than `max_failure_rate` of the episodes of these rounds failed.
 
     Args:
         max_failure_rate: Share of failed episodes.
-        treatments: Of truncated episodes; for the messages.
+        treatments: The treatments of truncated episodes, for the messages.
     """
 
     def __init__(self, max_failure_rate: float, treatments: Treatments = TREATMENTS) -> None:
@@ -53,7 +53,7 @@ class FailureWatch:
         Args:
             episodes: The episodes that this process played, for the message.
             played, failed, samples: Episodes, failed episodes and samples to learn from, in all processes.
-            rejected: Share of the samples that the correction removed, for the message.
+            rejected: Share of the episodes that the correction removed, for the message.
 
         Raises:
             RolloutError: too many episodes were lost in the last rounds.
@@ -120,7 +120,7 @@ def lost_episodes(episodes: Sequence[Episode], treatments: Treatments, *, reject
             reasons[reason] = [each for each in others if each.stop is stop and not each.is_overlong]
     parts += [f"{len(lost)} of {len(episodes)} episodes {reason}" for reason, lost in reasons.items() if lost]
     if rejected:
-        parts.append(f"the correction rejected {rejected:.0%} of the sequences")
+        parts.append(f"the correction rejected {rejected:.0%} of the episodes")
     return "; ".join(parts) or "no group has two members left to compare"
 
 

@@ -1,4 +1,4 @@
-"""RoundPlayer: plays the episodes of a training round, and chooses the groups that are learned from."""
+"""RoundPlayer: plays the episodes of a training round, and chooses the groups to learn from."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class PlayedRound:
     """The episodes that a process has played in a round, and their groups."""
 
     episodes: list[Episode] = field(default_factory=list)
-    """All of them, also those that are not learned from."""
+    """All of them, including those that are not learned from."""
     groups: list[Group] = field(default_factory=list)
-    """Those that are learned from."""
+    """The groups to learn from."""
     dropped: int = 0
     """Groups that had fewer than two members left."""
     refilled: int = 0
     """Groups that were played because others had no spread."""
     replaced: int = 0
-    """Groups without spread, or dropped ones, whose places such groups took."""
+    """Groups without spread, or dropped ones, that refills replaced."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -36,9 +36,9 @@ class PlayedRound:
 class RoundPlayer:
     """Plays the rounds of a schedule in this process.
 
-    Groups whose rewards do not differ teach nothing. With `max_refills` they are replaced by groups of other tasks, as
-    in the dynamic sampling of DAPO (Yu et al. 2025, arXiv 2503.14476, section 3.2), but not for ever. The tasks depend
-    on the number of the round only, so a resumed training plays the same.
+    Groups whose rewards do not differ teach nothing. They are replaced by groups of other tasks up to `max_refills`
+    times, as in the dynamic sampling of DAPO (Yu et al. 2025, arXiv 2503.14476, section 3.2). The tasks depend only on
+    the number of the round, so a resumed training plays the same ones.
     """
 
     run: Callable[[list[EpisodeSpec]], list[Episode]]
@@ -60,7 +60,7 @@ class RoundPlayer:
             missing = self.schedule.groups_per_process - len(played.groups) + len(flat)
             if self.sum_counts(missing) == [0]:
                 break
-            # A process that misses nothing plays nothing, but it must take part: processes send weights together.
+            # A process that misses no group plays nothing, but must take part: processes send weights together.
             fresh = self._play(self.schedule.refill_specs(rows, index, refill, missing), played)
             fresh = [group for group in fresh if self.has_spread(group)]
             played.refilled += missing

@@ -63,8 +63,8 @@ class Schedule:
     def refill_specs(self, rows: Rows, round_index: int, refill: int, count: int) -> list[EpisodeSpec]:
         """This process's episodes of `count` further groups, for the `refill`-th refill (from 0) of a round.
 
-        Their tasks are those of the next rounds: others than the round's own, unless the data set is small. They are
-        played once more in their own rounds, from other seeds.
+        Their tasks are those of the next rounds, so they differ from the round's own unless the data set is small. They
+        are played again in their own rounds, from other seeds.
         """
         first = (round_index + 1 + refill) * self.groups_per_round
         return self._groups(rows, first, count, name=f"/refill-{round_index}")

@@ -47,7 +47,7 @@ class TokenPolicy:
         compact: Rewrites the history of an episode when the context has less room than `max_turn_tokens`.
 
     Raises:
-        ConfigurationError: there is `compact`, but `max_turn_tokens` is not set, or is not less than the context.
+        ConfigurationError: `compact` is given, but `max_turn_tokens` is not set, or is not less than the context.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TokenPolicy:
         return policy
 
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> TokenConversation:
-        """A conversation that starts from these messages; raises what `begin_trace` raises."""
+        """A conversation that starts from these messages; raises the errors of `begin_trace`."""
         trace = begin_trace(self.chat, self.budgets, self.overlong_prompts, spec, messages, tools)
         return TokenConversation(self, spec, list(messages), list(tools), trace)
 
@@ -180,7 +180,7 @@ class TokenConversation:
         return None
 
     async def _begin_again(self, compact: Compact, length: int) -> StopReason | None:
-        """Rewrite the history, which has `length` tokens, and begin a new trace, unless no budget is left for one."""
+        """Rewrite the history, which has `length` tokens, and begin a new trace, if the budget has tokens left."""
         messages, trace = await compacted(compact, self._policy.chat, self._messages, self._tools, length=length)
         room, reason = self._room(trace)
         if room <= 0:

@@ -1,7 +1,7 @@
 """VLLMGenerator: samples with vLLM in this process.
 
-The engine starts with dummy weights. `load_weights` copies the weights of the model in training: all of them each time,
-or, with a LoRA adapter that vLLM can compute, the adapter each time and the weights under it once.
+The engine starts with dummy weights. `load_weights` copies all weights of the model in training each time. With a LoRA
+adapter that vLLM can compute, it copies the adapter each time and the base weights once.
 """
 
 # pyright: reportMissingImports=false
@@ -95,7 +95,7 @@ class VLLMGenerator(Generator):
         if rank is not None and self._takes_adapters:
             options |= lora_options(rank)
         self._adapter: Any = None  # vLLM's request for the adapter that is loaded
-        self._base: tuple[int, ...] | None = None  # version of the weights under it
+        self._base: tuple[int, ...] | None = None  # version of the base weights
         self.weight_version = 0
         self._sleeps = enable_sleep_mode and on_gpu
         self._vocab_size = model.config.get_text_config().vocab_size
@@ -127,7 +127,7 @@ class VLLMGenerator(Generator):
         )
 
     def load_weights(self, model: PreTrainedModel, version: int) -> None:
-        """Copy the model's weights into the engine, or those that have changed, and empty its prefix cache."""
+        """Copy the model's weights into the engine, with LoRA only the changed ones, and empty its prefix cache."""
         sends_adapter = self._takes_adapters and lora_rank(model) is not None
         base = base_version(model) if sends_adapter else None
         weights: dict[str, torch.Tensor] = {}

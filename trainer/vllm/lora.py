@@ -1,6 +1,6 @@
-"""LoRA adapters that vLLM computes as PEFT does, so that they are sent as adapters, and the model's weights only once.
+"""LoRA adapters that vLLM computes as PEFT does: after a step only the adapter is sent to vLLM, not the base weights.
 
-Merging would round: a small change of an adapter is lost in the 16 bits of a weight.
+Merging would round: a small change of an adapter is lost in a weight of 16 bits.
 """
 
 # pyright: reportMissingImports=false
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..models.named_weights import named_weights
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of vLLM's `max_lora_rank`
-NAME, NUMBER = "gymnast", 1  # of the adapter, in an engine that has no other
+NAME, NUMBER = "gymnast", 1  # the id of the adapter; the engine has no other
 
 
 def lora_rank(model: Any) -> int | None:
@@ -46,12 +46,12 @@ def lora_options(rank: int) -> dict[str, Any]:
 
 
 def base_version(model: Any) -> tuple[int, ...]:
-    """Changes when a weight under the adapter does."""
+    """A value that changes when a base weight changes."""
     return tuple(each._version for each in model.parameters() if not each.requires_grad)
 
 
 def base_weights(model: Any) -> dict[str, Tensor]:
-    """The weights under the adapter, by their names in a checkpoint."""
+    """The base weights, by their names in a checkpoint."""
     with model.disable_adapter():
         return named_weights(model)
 
@@ -78,7 +78,7 @@ def load_adapter(engine: Any, model: Any) -> None:
 
 
 def adapter_request() -> Any:
-    """The argument of a request that shall be answered with the adapter."""
+    """The argument of a request that the engine answers with the adapter."""
     from vllm.lora.request import LoRARequest
 
     return LoRARequest(NAME, NUMBER, "already loaded")
