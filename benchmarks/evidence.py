@@ -2,7 +2,7 @@
 
 - `draw_panel`: the curves of several runs, a thin line for each seed and a thick line for their mean.
 - `write_table`: a Markdown table between two markers of the page.
-- `spread`: the mean of some numbers, with the least and the largest.
+- `spread`: the mean of some numbers, with the lowest and the highest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-COLOURS = ("#d55e00", "#0072b2")  # which colour-blind eyes tell apart
+COLOURS = ("#d55e00", "#0072b2")  # distinguishable for colour-blind readers
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -38,7 +38,7 @@ def make_figure(panels: int, *, width: float = 4.5, height: float = 3.6) -> tupl
 
 
 def draw_panel(axes: Any, curves: Sequence[Curve], *, title: str, xlabel: str, ylabel: str) -> None:
-    """Draw curves into one panel; the mean is taken at 100 places, over the range that all seeds have."""
+    """Draw curves into one panel; the mean is computed at 100 points of the range that all seeds cover."""
     for curve, colour in zip(curves, COLOURS, strict=True):
         for x_T, y_T in zip(curve.x_ST, curve.y_ST, strict=True):
             axes.plot(x_T, y_T, color=colour, linewidth=0.8, alpha=0.4)
@@ -54,7 +54,7 @@ def draw_panel(axes: Any, curves: Sequence[Curve], *, title: str, xlabel: str, y
 
 
 def smooth(values: Sequence[float], width: int) -> list[float]:
-    """The mean of each value and those before it, `width` in all."""
+    """The moving mean of each value and the `width - 1` values before it."""
     windows = [values[max(0, place + 1 - width) : place + 1] for place in range(len(values))]
     return [sum(window) / len(window) for window in windows]
 
@@ -69,7 +69,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def write_table(page: Path, name: str, rows: Sequence[Sequence[str]]) -> None:
-    """Replace the table of this name; the first row is its head.
+    """Replace the table of this name; the first row is its header.
 
     Raises:
         ValueError: the page does not have the table's two markers.

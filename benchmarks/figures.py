@@ -15,7 +15,7 @@ class Figure:
     key: str  # in the values of the measurements
     name: str
     unit: str
-    target: float | None  # None for figures that only put the others into proportion
+    target: float | None  # None for figures that the others are compared with
     at_least: bool = False  # the target is a minimum, not a maximum
     peers: bool = True  # False if the peers have nothing comparable
 

@@ -1,9 +1,9 @@
-"""An agent whose history does not fit its context learns to take notes that last.
+"""An agent whose history does not fit its context learns to take notes.
 
     python examples/long_history.py
 
-A word is said once. Then the agent is asked for it six times, and only its last answer is judged. An episode has 59
-tokens, and the context 28. So `compact` keeps the agent's last answer as its note and drops the rest: an agent that
+The environment says a word once. Then it asks for the word six times, and rewards only the last answer. An episode has
+59 tokens, and the context 28. So `compact` keeps the agent's last answer as its note and drops the rest: an agent that
 notes down a wrong word has lost the right one. Each rewritten history begins a sample, with the exact tokens that the
 model saw, and the samples of an episode share its reward. It takes about 20 seconds.
 """
@@ -24,7 +24,7 @@ TURNS = 6
 
 
 class Courier(Environment):
-    """Says a word, and asks for it `TURNS` times; the last answer is judged."""
+    """Says a word, and asks for it `TURNS` times; the last answer is rewarded."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
@@ -47,13 +47,13 @@ def ask() -> Message:
 
 
 def compact(messages: list[Message]) -> list[Message]:
-    """The agent's last answer as its note, and the question that it has to answer now."""
+    """The agent's last answer as its note, and the question that it must answer now."""
     answers = [each.get("content") for each in messages if each["role"] == "assistant"]
     return [note(answers[-1]), messages[-1]]
 
 
 def demonstrations(count: int, *, right: float) -> list[tuple[list[Message], None]]:
-    """Conversations with an agent that says the right word with this probability, and otherwise any."""
+    """Conversations with an agent that says the right word with this probability, and otherwise a random one."""
     rng = random.Random(0)
     made: list[tuple[list[Message], None]] = []
     for _ in range(count):

@@ -2,7 +2,7 @@
 
     python -m benchmarks.accidents [--accidents NAME ...] [--seeds 1 2 3] [--quick]
 
-trains 18 tiny models, two at a time, in less than five minutes on two cores. It prints a table and fills that of
+trains 18 tiny models, two at a time, in less than five minutes on two cores. It prints a table, writes it into
 docs/evidence.md, draws docs/accidents.png and writes benchmarks/results/accidents.json. Each finished run is kept in
 runs/accidents/ and not repeated.
 """
@@ -23,7 +23,7 @@ from ..evidence import Curve, draw_panel, make_figure, save, smooth, spread, wri
 from .runs import ACCIDENTS, Run, train_all
 
 ROOT = Path(__file__).resolve().parents[2]
-ROUNDS_AT_END = 10  # whose mean is the figure of the table
+ROUNDS_AT_END = 10  # the table has the mean of these last steps
 
 
 def summary(runs: Sequence[Run], folder: Path) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def summary(runs: Sequence[Run], folder: Path) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> list[list[str]]:
-    """The measure at the end of each arm, with a head."""
+    """The measure at the end of each arm, as a table with a header row."""
     head = ["Accident", "Measure", "With the mistake", "With the remedy", "Seeds"]
     return [head] + [
         [

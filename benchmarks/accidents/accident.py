@@ -22,7 +22,7 @@ from gymnast.trainer.tiny import Conversation, make_tiny_model, tokenizer_for, w
 WORDS = ("river", "garden", "lamp", "castle", "forest", "piano", "bridge", "candle")
 
 LEARNING_RATE = 5e-4
-"""For a model of 0.1 M parameters: between that of its warm-up (3e-3) and that of examples/calculator.py (2e-4)."""
+"""For a model of 0.1 M parameters: between the rate of its warm-up (3e-3) and that of examples/calculator.py (2e-4)."""
 
 Measure = Callable[[Episode], float]
 
@@ -51,7 +51,7 @@ class Setting:
     folder: Path
 
     def config(self, **options: Any) -> GRPOConfig:
-        """8 tasks x 8 episodes a step; the rest are defaults, or keep a short run on a CPU small and quiet."""
+        """8 tasks x 8 episodes a step. The other options are defaults, or keep the run short and its output small."""
         return GRPOConfig(
             output_dir=str(self.folder),
             seed=self.seed,
@@ -71,7 +71,7 @@ class Setting:
         )
 
     def model(self, demonstrations: Sequence[Conversation]) -> tuple[Any, Any]:
-        """A model that has learned the form of the demonstrations, and its tokenizer."""
+        """A model that has learned to imitate the demonstrations, and its tokenizer."""
         tokenizer = tokenizer_for(demonstrations)
         model = make_tiny_model(tokenizer, seed=self.seed, hidden_size=64)
         warm_up(model, tokenizer, demonstrations, steps=self.warm_up_steps, seed=self.seed)
@@ -80,7 +80,7 @@ class Setting:
 
 @dataclass(kw_only=True, frozen=True)
 class Accident:
-    """`arms` has the mistake first and the remedy second, by the names that the picture shows."""
+    """`arms` has the mistake first and the remedy second, under the names that the picture shows."""
 
     title: str
     measured: str  # the label of the curve's axis

@@ -1,6 +1,6 @@
-"""Failures that are scored as zero: the model learns to avoid the better tool, whose server is often down.
+"""Failures that are scored as zero: the model learns to avoid the better tool, whose server often fails.
 
-The archive gives the right answer, and is down for 40 % of the calls. A guess is worth 0.8. With failures at 0 the
+The archive gives the right answer, but fails in 40 % of the calls. A guess is worth 0.8. With failures at 0 the
 archive is worth 0.6 on average, less than a guess. A failed episode says nothing about the model, so it is dropped: the
 episodes that remain show that the archive is worth 1.
 """
@@ -21,7 +21,7 @@ GUESS, LOOK_UP = 0.8, 1.0  # rewards
 
 
 class Archive(ToolEnv):
-    """A question that the model may guess or look up; `chance` decides when the archive is down."""
+    """A question that the model may guess or look up; `chance` decides when the archive fails."""
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__()

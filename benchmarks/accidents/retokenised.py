@@ -1,9 +1,9 @@
 """Tokens that were never sampled: the conversation is rendered and tokenised again, without the thoughts.
 
-The model thinks about which key it needs, takes a key and leaves. The chat template shows the thought of the latest
-turn only, as those of many models do. So a trainer that makes its tokens from the messages has a first turn without a
-thought: the thought, in which the key was chosen, is not learned from, and the call is learned from as if the model had
-not thought. With exact tokens, the thought stays where it was sampled.
+The model thinks about which key it needs, takes a key and leaves. Like those of many models, the chat template shows
+only the thought of the latest turn. So a trainer that renders the messages again has a first turn without a thought. It
+does not learn from the thought, in which the model chose the key, and learns from the call as if the model had not
+thought. With exact tokens, the thought stays where it was sampled.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class RetokenisingGenerator(Generator):
             return generation
         text = self._as_history(self._tokenizer.decode(generation.token_ids[:-1]))
         ids = self._tokenizer.encode(text, add_special_tokens=False)
-        # Nobody has log-probabilities of tokens that were not sampled. The loss does not read them: correction="none".
+        # Tokens that were not sampled have no log-probabilities. The loss does not read them: correction="none".
         return replace(generation, token_ids=ids, logprobs=[fmean(generation.logprobs)] * len(ids))
 
     def _as_history(self, answer: str) -> str:

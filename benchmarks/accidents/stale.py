@@ -1,9 +1,9 @@
-"""Stale samples: the sampler is 8 rounds behind, as at the end of a long queue.
+"""Stale samples: the sampler is 12 rounds behind, as at the end of a long queue.
 
 Giving up is worth 0, a brief answer 0.7 and a full one 1. At first the model gives up in half of the episodes and gives
-a full answer in 2 %. Compared with giving up, a brief answer is good. So the old policy's samples praise brief answers
-even when the present policy gives nothing else, and the full answer gets rarer. A correction weighs each token by its
-probability under the present policy, relative to the old one: then only the full answer is better than the average.
+a full answer in 2 %. Compared with giving up, a brief answer is good. So stale samples reinforce brief answers even
+when the current policy gives no others, and the full answer gets rarer. A correction weighs each token by the ratio of
+its probabilities under the current and the old policy. Then only the full answer is better than the average.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Questions(ToolEnv):
 
 
 class LaggingGenerator(Generator):
-    """Samples with the weights of some rounds ago, and reports the log-probabilities under these."""
+    """Samples with the weights of some rounds ago, and reports log-probabilities under those weights."""
 
     def __init__(self, model: PreTrainedModel, *, pad_id: int, rounds: int) -> None:
         self._old_model = copy.deepcopy(model)

@@ -3,7 +3,7 @@
     python -m benchmarks.beside_trl [--seeds 1 2 3] [--steps 80]
 
 trains each seed's checkpoint here and with TRL's GRPOTrainer, one after the other, each in a process of its own. It
-takes less than ten minutes on two cores, prints a table and fills that of docs/evidence.md, draws docs/beside_trl.png
+takes less than ten minutes on two cores, prints a table, writes it into docs/evidence.md, draws docs/beside_trl.png
 (reward against episodes and against seconds) and writes benchmarks/results/beside_trl.json. Each finished training is
 kept in runs/beside_trl/ and not repeated.
 """
@@ -27,7 +27,7 @@ from .one_side import SHARED
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).with_name("one_side.py")
 SIDES = {"trl": "TRL", "ours": "gymnast"}
-STEPS_AT_END = 10  # whose mean is the figure of the table
+STEPS_AT_END = 10  # the table has the mean of these last steps
 
 
 def child(*arguments: object) -> str:
@@ -50,7 +50,7 @@ def train(side: str, seed: int, steps: int, folder: Path) -> dict[str, Any]:
 
 
 def table(found: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
-    """The reward at the end and the time of each side, with a head."""
+    """The reward at the end and the time of each side, as a table with a header row."""
     head = ["", f"Reward, last {STEPS_AT_END} steps", "Seconds", "Processor seconds"]
     return [head] + [
         [

@@ -3,7 +3,7 @@
     python benchmarks/beside_trl/one_side.py warm|ours|trl --seed N --steps N --checkpoint FOLDER
 
 `warm` makes the checkpoint. `ours` and `trl` train it, and print one line of JSON: the mean reward of each step, the
-seconds at which the step was over, and the processor seconds of the whole.
+seconds from the start to its end, and the processor seconds of the training.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
 
 WARM_UP_STEPS = 150
 TURNS = 4
-SHARED: dict[str, Any] = {  # options that both trainers know by the same name
+SHARED: dict[str, Any] = {  # options with the same name in both trainers
     "learning_rate": 4e-4,
     "lr_scheduler_type": "constant",
     "per_device_train_batch_size": 64,
@@ -83,7 +83,7 @@ def multiply(a: int, b: int) -> int:
 
 
 def right(completions: list[list[Message]], answer: list[int], **_: Any) -> list[float]:
-    """1 where the last message is the right number."""
+    """1 if the last message is the right number, else 0."""
     return [
         float(messages[-1]["role"] == "assistant" and messages[-1].get("content") == str(expected))
         for messages, expected in zip(completions, answer, strict=True)
@@ -102,7 +102,7 @@ class CalculatorOfTRL:
 
 
 def calculator() -> ToolEnv:
-    """The same for gymnast: tools in TRL's order, so that the prompts are equal, and a broken call ends an episode."""
+    """The tools for gymnast, in TRL's order, so that the prompts are equal; a malformed call ends an episode."""
     return ToolEnv([add, multiply, subtract], on_malformed="text")
 
 
@@ -172,12 +172,12 @@ def trl(model: Any, tokenizer: Any, data: list[dict[str, Any]], clock: Clock, **
     import trl
     from trl.chat_template_utils import qwen3_template
 
-    tokenizer.response_template = qwen3_template  # the syntax of calls, which TRL knows only by its own templates
+    tokenizer.response_template = qwen3_template  # the syntax of calls, which TRL knows only for its own templates
     return trl.GRPOTrainer(
         model=model,
         processing_class=tokenizer,
         environment_factory=CalculatorOfTRL,
-        reward_funcs=cast(Any, right),  # its own types know no columns
+        reward_funcs=cast(Any, right),  # TRL's types do not declare columns
         train_dataset=datasets.Dataset.from_list(data),
         args=trl.GRPOConfig(max_tool_calling_iterations=TURNS - 1, **SHARED, **options),
         callbacks=[clock],
@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, required=True)
     arguments = parser.parse_args()
     os.environ["CI"] = "1"  # TRL then sends no telemetry
-    torch.set_num_threads(1)  # both sides: two are slower with so small a model
+    torch.set_num_threads(1)  # for both sides: two threads are slower with so small a model
     if arguments.who == "warm":
         make_checkpoint(arguments.checkpoint, arguments.seed)
         return

@@ -1,7 +1,7 @@
 """Measures tool-call formats: reading an answer (beside other parsers), recognition, and the tokens of a tool's result.
 
     python -m benchmarks.formats
-    python -m benchmarks.formats --quick          small samples, to see that all works; writes no results
+    python -m benchmarks.formats --quick          small samples, to see that everything works; writes no results
     python -m benchmarks.formats --vllm none      without vLLM's parsers
 
 prints a table and writes benchmarks/results/formats.json. It takes less than a minute on two cores. An answer is about
@@ -65,7 +65,9 @@ class Cost(Figure):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small samples, to see that all works; writes no results")
+    parser.add_argument(
+        "--quick", action="store_true", help="small samples, to see that everything works; writes no results"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--vllm", default=VLLM, help="a Python that has vLLM (default: %(default)s), or none")
     arguments = parser.parse_args()

@@ -1,11 +1,12 @@
-"""What only a GPU can tell: measurements of a few minutes each, which are kept as they finish.
+"""Measurements that need a GPU: each takes a few minutes, and is kept when it finishes.
 
     python -m benchmarks.gpu                      # lists the measurements, and which are done
-    python -m benchmarks.gpu update generation    # takes those that are not done yet; or `all`
+    python -m benchmarks.gpu update generation    # runs those that are not done yet; or `all`
     python -m benchmarks.gpu all --small          # the same with tiny models, on a CPU, too
 
-Each measurement is a process of its own and ends after ten minutes. Results go to benchmarks/results/gpu.json, those of
-`--small` nowhere unless `--output` names a file. `make gpu-kit` packs all of this for a machine without a network.
+Each measurement is a process of its own and ends after ten minutes. Results go to benchmarks/results/gpu.json. With
+`--small` they are not written, unless `--output` names a file. `make gpu-kit` packs all of this for a machine without a
+network.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MEASUREMENTS: dict[str, list[str]] = {
 
 
 def chosen(names: list[str]) -> list[str]:
-    """The measurements that `all`, a name, or the part of a name before a slash stands for."""
+    """The measurements of a name; the name may be `all`, or the part of a name before a slash."""
     unknown = [name for name in names if name != "all" and not any(_matches(key, name) for key in MEASUREMENTS)]
     if unknown:
         sys.exit(f"there is no measurement {', '.join(unknown)}; there are: all, {', '.join(MEASUREMENTS)}")
@@ -74,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="measurements; none: list them")
     parser.add_argument("--small", action="store_true", help="tiny models, to see that the programs work")
-    parser.add_argument("--again", action="store_true", help="also those that are done")
+    parser.add_argument("--again", action="store_true", help="repeat those that are done, too")
     parser.add_argument("--output", type=Path, help="the results' file")
     arguments = parser.parse_args()
     output: Path | None = arguments.output or (None if arguments.small else RESULTS)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu.generation --size 0.6B [--generator transformers|vllm] [--small]
 
-prints one line of JSON: tokens a second of 128 requests at once, and the seconds that new weights take.
+prints one line of JSON: tokens a second of 128 simultaneous requests, and the seconds that new weights take.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def make_generator(name: str, model: Qwen3ForCausalLM) -> Generator:
 
 
 async def sample(generator: Generator, prompts: list[list[int]], tokens: int) -> int:
-    """Answer all prompts at once; the number of sampled tokens."""
+    """Answer all prompts at once; return the number of sampled tokens."""
     requests = [
         GenerationRequest(prompt_ids=ids, max_tokens=tokens, stop_ids=frozenset(), seed=seed, sampling=Sampling())
         for seed, ids in enumerate(prompts)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu.make_kit [--python 3.12] [--folder gpu-kit]
 
-The other machine needs this Python with torch, transformers, accelerate and peft. There, `gpu-kit/run all` takes the
+The other machine needs this Python with torch, transformers, accelerate and peft. There, `gpu-kit/run all` runs the
 measurements and writes gpu-kit/benchmarks/results/gpu.json.
 """
 
@@ -40,7 +40,7 @@ PYTHONPATH="$here/site" exec "$python" -m benchmarks.gpu "$@"
 
 
 def dependencies(package: str) -> set[str]:
-    """All packages that a package depends on, except those in `THERE`; itself included."""
+    """A package and all packages that it depends on, except those in `THERE`."""
     found: set[str] = set()
     waiting = [package]
     while waiting:

@@ -1,4 +1,4 @@
-"""Models with random weights in the sizes that are measured, and the device they are measured on."""
+"""Models with random weights in the measured sizes, and the device of the measurements."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_model(size: str, dtype: torch.dtype = torch.float32) -> Qwen3ForCausalL
         bos_token_id=None,
     )
     with torch.device(DEVICE):
-        model: Any = Qwen3ForCausalLM(config)  # its types know no `to(dtype)`
+        model: Any = Qwen3ForCausalLM(config)  # its types do not declare `to(dtype)`
         return model.to(dtype)
 
 
@@ -57,7 +57,7 @@ def device_name() -> str:
 def utilisation(parameters: int, tokens_per_second: float) -> dict[str, float]:
     """Model FLOPs utilisation of training: 6 operations a parameter and token, over the GPU's peak; {} if unknown.
 
-    All variants are charged for all logits, so that their figures compare like their times.
+    The count includes all logits for every variant, so that their figures compare as their times do.
     """
     peaks = [peak for name, peak in PEAK_FLOPS.items() if name in device_name()]
     return {"mfu": 6 * parameters * tokens_per_second / peaks[0]} if peaks else {}
@@ -69,7 +69,7 @@ def synchronize() -> None:
 
 
 def peak_megabytes() -> float:
-    """The peak of the GPU's memory, or of the process where there is no GPU."""
+    """The peak of the GPU's memory; without a GPU, that of the process."""
     if DEVICE == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -3,7 +3,7 @@
     python -m benchmarks.optimum [--quick]
 
 There are three games, two algorithms and three seeds, so 18 runs, one after the other. Each run is written to
-runs/optimum/ when it is over, and a finished run is not repeated: start the program again to go on. At the end it
+runs/optimum/ when it is over, and a finished run is not repeated: start the program again to continue. At the end it
 writes benchmarks/results/optimum.json and draws docs/optimum.png; if some of the 18 runs were left out, both go to
 runs/optimum/. It fails if a run is below 95 % of the optimum at temperature 0.
 """
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def known_values(game: Game) -> dict[str, Any]:
-    """The values of the best policy and of random play, which dynamic programming computes."""
+    """The values of the best policy and of random play, by dynamic programming."""
     values = {"optimum": best_value(game.start), "random play": random_value(game.start)}
     named = {
         name: {field: float(number) for field, number in value._asdict().items()} for name, value in values.items()
@@ -85,7 +85,7 @@ def finished_run(path: Path, game: Game, settings: dict[str, Any]) -> dict[str, 
 
     run = train(game, settings)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")  # so that a killed process leaves no half of a file under the name
+    partial = path.with_suffix(".partial")  # so that a killed process leaves no incomplete file under this name
     partial.write_text(json.dumps(run, indent=2) + "\n")
     partial.replace(path)
     return run

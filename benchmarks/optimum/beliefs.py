@@ -27,7 +27,7 @@ from .environments import (
 
 @dataclass(frozen=True, kw_only=True)
 class SearchBelief:
-    """The secrets that agree with all answers so far; each is equally likely."""
+    """The secrets that agree with all answers so far; all are equally likely."""
 
     answer: Callable[[Any, Any], str]  # to a guess, which is the second argument; the first is the secret
     allowed: Sequence[Any]
@@ -77,7 +77,7 @@ class BanditBelief:
         return {sign(seen): self._look(arm, seen) for seen in (True, False)}
 
     def _look(self, arm: Any, seen: bool) -> Outcome:
-        """What is seen, with the posterior after it by Bayes' rule."""
+        """The possible observations, each with the posterior by Bayes' rule."""
         truthful = _exact(TRUTHFUL)
         joint = [
             prior * (truthful if seen == (other == arm) else 1 - truthful)

@@ -1,6 +1,6 @@
 """The best possible policy of a small game, by dynamic programming over beliefs, in exact fractions.
 
-A belief is all that a player knows, with what is left of the budget. It is a sufficient statistic: the value of the
+A belief is everything that a player knows, with the remaining budget. It is a sufficient statistic: the value of the
 best policy from belief b follows from those of the next beliefs by Bellman's recursion,
 
     V(b) = max over moves m of  sum over answers o of  P(o | b, m) * (r(b, m, o) + V(b after m and o)),
@@ -21,12 +21,12 @@ Move = tuple[str, int | str]
 
 
 class Belief(Hashable, Protocol):
-    """All that a player knows: the probabilities of the secrets, and the calls that are left."""
+    """Everything that a player knows: the probabilities of the secrets, and the number of calls left."""
 
     def moves(self) -> Sequence[Move]: ...
 
     def outcomes(self, move: Move) -> Mapping[str, Outcome]:
-        """What may come of a move, by the answer that the player reads; the probabilities add up to 1."""
+        """The outcomes of a move, by the answer that the player reads; their probabilities add up to 1."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Three games whose best policy can be computed: environments as a user would write them, without PyTorch.
 
-- `GuessNumber`: a number from 1 to 15, by "too low" and "too high".
-- `Mastermind`: a code of two pegs in five colours, by black and white pegs.
+- `GuessNumber`: a number from 1 to 7, with the answers "too low" and "too high".
+- `Mastermind`: a code of two pegs in four colours, with black and white pegs as answers.
 - `PricedBandit`: one of three arms pays; a look at an arm has a price, and sometimes misleads.
 
 The prompt says nothing about a game: its rules are learned from rewards alone. `beliefs.py` has the same rules as

@@ -24,10 +24,10 @@ Player = Callable[[Sequence[str]], Move]
 class Game:
     title: str
     environment: type[ToolEnv]
-    parameter: str  # of its tools: each takes one
+    parameter: str  # the only argument of each tool
     start: Belief
     max_turns: int
-    tasks: list[tuple[Task, float]]  # every task that there is, with its probability
+    tasks: list[tuple[Task, float]]  # every possible task, with its probability
 
     def draw(self, count: int, seed: int) -> list[Task]:
         """Draw tasks with their probabilities."""
@@ -35,7 +35,7 @@ class Game:
         return random.Random(seed).choices(rows, weights, k=count)
 
     def training_tasks(self, seed: int) -> list[Task]:
-        """The tasks in the proportions of their probabilities: each once if they are equally likely."""
+        """The tasks in proportion to their probabilities: each once if they are equally likely."""
         if len({probability for _, probability in self.tasks}) == 1:
             return [task for task, _ in self.tasks]
         return self.draw(4096, seed)

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-COLOURS = {"grpo": "#0072b2", "rloo": "#e69f00"}  # which colour-blind eyes tell apart
+COLOURS = {"grpo": "#0072b2", "rloo": "#e69f00"}  # distinguishable for colour-blind readers
 ROWS = {"reward": "reward", "success": "success", "turns": "turns"}
 
 

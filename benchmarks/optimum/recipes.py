@@ -1,4 +1,4 @@
-"""How each game is trained: everything that a run depends on, as plain numbers that are written beside its result."""
+"""The settings of each game's training: everything that a run depends on, as plain numbers beside its result."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 ROUNDS = {"number": 50, "mastermind": 80, "bandit": 50}
 BATCHES = 4  # of a round
-PASSES = 2  # over each round
+PASSES = 2  # passes over each round
 # The reference plays at random, so the divergence from it keeps the policy exploring. GRPO divides rewards by their
 # standard deviation, about a third here, and RLOO does not.
 BETA = {"grpo": 0.05, "rloo": 0.015}
 OPTIONS = {
     "learning_rate": 6e-4,
     "lr_scheduler_type": "linear",
-    "warmup_steps": 8,  # Adam's first steps are as large for the tokens of the format, which are right already
+    "warmup_steps": 8,  # Adam's first steps are equally large for the tokens of the format, which are right already
     "adam_beta2": 0.95,  # gradients shrink as the policy settles; a long memory of large ones would slow it down
     "per_device_train_batch_size": 112,
     "steps_per_generation": BATCHES,

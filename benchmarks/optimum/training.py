@@ -1,4 +1,4 @@
-"""One run: a tiny model that has seen random games only learns one of the games by reinforcement learning."""
+"""One run: a tiny model, trained on random games only, learns one of the games by reinforcement learning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALGORITHMS = {"grpo": (GRPOTrainer, GRPOConfig), "rloo": (RLOOTrainer, RLOOConfi
 
 
 class Curve(TrainerCallback):
-    """Measures the policy before the first step, and then after every so many."""
+    """Measures the policy before the first step, and then at regular intervals."""
 
     def __init__(self, game: Game, every: int, episodes: int) -> None:
         self.trainer: AgentTrainer | None = None
@@ -76,14 +76,14 @@ def train(game: Game, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def values_now(trainer: AgentTrainer, game: Game, episodes: int) -> dict[str, dict[str, float]]:
-    """The values at temperature 1, by at least so many episodes, and at temperature 0."""
+    """The values at temperature 1, from at least so many episodes, and at temperature 0."""
     return {"sampled": measure(trainer, game, episodes), "greedy": measure(trainer, game, 1, temperature=0.0)}
 
 
 def measure(trainer: AgentTrainer, game: Game, episodes: int, temperature: float = 1.0) -> dict[str, float]:
-    """The policy's mean reward, success and turns, by at least so many episodes.
+    """The policy's mean reward, success and turns, from at least so many episodes.
 
-    Every task is played equally often, and weighted by its probability. At temperature 0 the policy is deterministic,
+    Each task is played equally often, and weighted by its probability. At temperature 0 the policy is deterministic,
     so the values are exact.
     """
     repeats = -(-episodes // len(game.tasks))

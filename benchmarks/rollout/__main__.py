@@ -1,7 +1,7 @@
 """Measures rollouts against their targets and beside TRL's GRPOTrainer with the same model, tasks, tools and budgets.
 
     python -m benchmarks.rollout
-    python -m benchmarks.rollout --quick               small samples, to see that all works; writes no results
+    python -m benchmarks.rollout --quick               small samples, to see that everything works; writes no results
 
 prints a table, writes benchmarks/results/rollout.json and draws docs/timeline.png. It takes about four minutes on two
 cores. Only TRL's generation is timed, from the prompts to the last token, tools included.
@@ -68,7 +68,9 @@ FIGURES = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small samples, to see that all works; writes no results")
+    parser.add_argument(
+        "--quick", action="store_true", help="small samples, to see that everything works; writes no results"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--timeline", type=Path, help="the picture; docs/timeline.png by default, none if --quick")
     parser.add_argument("--vllm", default=VLLM, help="a Python that has vLLM (default: %(default)s), or none")

@@ -5,11 +5,11 @@
     python -m benchmarks.sandbox --peers smolagents --quick
 
 prints a table and writes benchmarks/results/sandbox.json. It needs a Docker engine and takes about six minutes on two
-cores. The peers are installed from the package registry into .venv-peers, once; what could not be installed or run is
-reported as such. Times count from nothing to an answer. A peer's reset is a new container, as it has no other; its
-lease is that of its own pool, or a cold start where it has none, which is told in a note and not compared. Lines with
-`cat` have no target but are yardsticks: the time that the engine and this machine, at this moment, need for the line
-above.
+cores. The peers are installed from the package registry into .venv-peers, once; a peer that could not be installed or
+run is reported as such. Times count from nothing to an answer. A peer's reset is a new container, since it has no other
+reset. Its lease is that of its own pool. If it has no pool, its lease is a cold start, which a note says and which is
+not compared. Lines with `cat` have no target. They are yardsticks: the time that the engine and this machine, at this
+moment, need for the line above.
 """
 
 from __future__ import annotations

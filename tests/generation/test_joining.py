@@ -190,7 +190,7 @@ async def test_an_error_fails_only_the_requests_that_it_affects(rows: int) -> No
 
 
 async def test_requests_of_two_versions_of_the_weights_do_not_share_a_batch(generator: Any) -> None:
-    """The trainer does not change weights while requests are in flight. Still, answers name their weights."""
+    """The trainer does not change weights while requests are in flight. Still, every answer names its weights."""
     generator.load_weights(model(), 0)  # which checks the cache, with steps of its own
     with Steps(model(), hold_at=2) as steps:
         first = await begun(generator, ask(max_tokens=20))

@@ -75,7 +75,7 @@ def test_a_disabled_adapter_is_not_merged() -> None:
 @pytest.mark.parametrize("trained", [{"target_modules": ["embed_tokens"]}, {"modules_to_save": ["lm_head"]}])
 @pytest.mark.filterwarnings("ignore:.*tie_word_embeddings", "ignore:.*tied", "ignore:.*ensure_weight_tying")
 def test_half_of_a_tie_cannot_be_trained(trained: dict[str, Any]) -> None:
-    """This also holds for a new adapter, which changes nothing yet."""
+    """This also holds for a new adapter, whose output is still 0."""
     options = {"target_modules": ["q_proj"], "r": 4} | trained
     adapted: Any = get_peft_model(small(), LoraConfig(**options))
     with pytest.raises(ConfigurationError, match=r"ties lm_head.weight to model.embed_tokens.weight, but only one"):

@@ -1,4 +1,4 @@
-"""Credit: the advantages of tokens, from the rewards of steps and of whole episodes."""
+"""Credit: the advantages of tokens, from the rewards of turns and of whole episodes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_an_episode_is_judged_by_its_reward() -> None:
 
 
 def test_a_turn_is_judged_by_its_discounted_return() -> None:
-    """Against the same turn of the members that have one; the third turn of the first member is alone."""
+    """A turn is compared with the same turn of the members that have one; only the first member has a third turn."""
     returns = [[0 + 0.5 * (1 + 0.5 * 0.5), 1 + 0.5 * 0.5], [0.25, 0.0], [1.0]]
     first, second = sum(each[0] for each in returns) / 3, (returns[0][1] + returns[1][1]) / 2
     found = advantages(episodes(GROUP), credit="turn", discount=0.5)
@@ -71,7 +71,7 @@ def test_a_turn_is_judged_by_its_discounted_return() -> None:
 
 
 def test_turns_are_counted_over_all_samples_of_an_episode() -> None:
-    """A history that was rewritten begins a new trace; the turns go on in it."""
+    """A rewritten history begins a new trace, in which the turns continue."""
     whole, cut = episodes(GROUP), episodes(GROUP)
     first = TokenTrace(prompt_ids=[3, 4])
     first.append_sampled([5, 5], [-1.0, -1.0])
@@ -85,7 +85,7 @@ def test_turns_are_counted_over_all_samples_of_an_episode() -> None:
 
 
 def test_a_turn_without_another_is_compared_where_the_baseline_is_that_of_the_batch() -> None:
-    """The last turns of the longest episode, which lost, are alone in their group."""
+    """No other member of its group has the last turns of the longest episode, which lost."""
     group = episodes([[(1, 0.0), (1, 0.0), (1, -1.0)], [(1, 1.0)], [(1, 1.0)]])
     options = {"advantage_estimator": "reinforce++", "normalize_advantages": True}
     found = advantages(group, credit="turn", **options)
@@ -118,7 +118,7 @@ def test_equal_turns_of_unequal_episodes_have_no_advantage() -> None:
 
 
 def test_tokens_of_a_failure_without_a_turn_have_the_advantage_of_the_last() -> None:
-    """With on_failure="zero" an episode counts though its policy failed after it had sampled."""
+    """With on_failure="zero" an episode counts, even if its policy failed after it had sampled."""
     group = episodes([[(1, 1.0)], [(1, 1.0)], [(1, 0.0)]])
     for failed in group[1:]:
         failed.traces[0].append_sampled([7, 7], [-1.0, -1.0])

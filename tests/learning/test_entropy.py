@@ -127,7 +127,7 @@ def test_the_tokens_of_highest_entropy_are_those_of_trl(trl_grpo: GRPOTrainer, s
 
 @pytest.mark.parametrize(("own", "others"), [(5, 3), (3, 5), (0, 4), (4, 0), (0, 0)])
 def test_the_quantile_is_over_all_processes(own: int, others: int) -> None:
-    """The values of another process, which has more or fewer, are gathered in the order of the calls."""
+    """Gathers values with those of another process, which has more or fewer; one answer for each call in turn."""
     values = torch.rand(own + others, generator=torch.Generator().manual_seed(0))
     mine, theirs = values[:own], values[own:]
     calls: list[Tensor] = []

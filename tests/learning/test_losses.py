@@ -371,7 +371,7 @@ def test_huge_ratios_stay_finite(loss_type: str, sign: int) -> None:
 @pytest.mark.parametrize("rows", [[3], [2, 1], [1, 2], [1, 1, 1], [1, 0, 1, 0, 1]])
 @pytest.mark.parametrize("across", ["batches", "processes"])
 def test_the_gradient_does_not_depend_on_how_rows_are_cut(loss_type: str, rows: list[int], across: str) -> None:
-    """It is added up over micro-batches and averaged over processes; parts may be ragged or empty."""
+    """The loss is added up over micro-batches and averaged over processes; parts may be ragged or empty."""
     whole = random_inputs()
     assert whole.old_logprobs_BT is not None
     expected_BT = gradient_of_logprobs(loss_of(whole, loss_type)[0], whole)

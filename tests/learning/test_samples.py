@@ -1,4 +1,4 @@
-"""An episode that was cut into samples counts once: it has the gradient that it would have in one piece."""
+"""An episode of several samples counts once: it has the same gradient as in one piece."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def whole(members: int = 4) -> list[Episode]:
 
 
 def cut(episode: Episode) -> Episode:
-    """The same tokens in a trace for each answer, whose prompt is everything before it."""
+    """The same tokens, with a trace for each answer; its prompt is everything before the answer."""
     [trace] = episode.traces
     parts: list[TokenTrace] = []
     for place, (token, logprob) in enumerate(zip(trace.completion_ids, trace.logprobs, strict=True)):
@@ -67,7 +67,7 @@ def score(episodes: list[Episode], **changes: Any) -> list[EpisodeSamples]:
 
 
 def gradient(episodes: list[Episode], *, weights: int = 0, **changes: Any) -> dict[str, Tensor]:
-    """The gradient of a step on these episodes; other `weights` than 0 are not those that sampled."""
+    """The gradient of a step on these episodes; `weights` other than 0 differ from those that sampled."""
     batch = Batch.of(score(episodes, **changes), settings := replace(SETTINGS, **changes), pad_id=PAD)
     counts = StepCounts(
         loss_tokens=batch.loss_tokens, sequences=batch.sequences, batch_loss_tokens=0, batches=1, processes=1

@@ -9,7 +9,7 @@ import pytest
 from .example_runs import check_folder, run
 
 
-# RLOO has a shorter run; `benchmarks/learning/calculator.py` has whole ones of both.
+# RLOO has a shorter run; `benchmarks/learning/calculator.py` runs both in full.
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("algorithm", "seed", "steps", "reaches"), [("grpo", 1, 160, 0.9), ("rloo", 2, 60, 0.6)], ids=["grpo", "rloo"]

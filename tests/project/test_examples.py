@@ -31,7 +31,7 @@ def test_an_interrupt_leaves_a_checkpoint_and_a_partial_summary(tmp_path: Path) 
                 printed.append(line)
                 if line.startswith("step 1/500"):
                     process.send_signal(signal.SIGINT)
-        except BaseException:  # for example pytest's time-out
+        except BaseException:  # for example pytest's timeout
             process.kill()
             raise
     assert process.returncode == 0, "".join(printed)

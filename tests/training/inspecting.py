@@ -1,4 +1,4 @@
-"""What a training run left behind, for the tests of training: its logs, weights and batches."""
+"""Reads the logs, weights and batches of a training run, for the tests of training."""
 
 from __future__ import annotations
 

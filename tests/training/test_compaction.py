@@ -51,7 +51,7 @@ async def play(
 
 
 def check_exact(episode: Episode, generator: ScriptedGenerator, answer: list[int]) -> None:
-    """Every answer stands in a trace behind the very tokens that the model was shown, and nowhere else."""
+    """Every answer is in exactly one trace, directly after the tokens that the model saw."""
     shown = [list(request.prompt_ids) for request in generator.requests]
     found = []
     for trace in episode.traces:
@@ -83,7 +83,7 @@ async def test_a_rewritten_history_begins_a_sample_with_exact_tokens() -> None:
     )
     assert max(len(request.prompt_ids) for request in generator.requests) <= 80 - 12
     assert seen[0] == episode.messages[: len(seen[0])]
-    assert seen[1][:3] == last_exchange(seen[0])  # later calls get what the earlier one made
+    assert seen[1][:3] == last_exchange(seen[0])  # later calls get the messages of the earlier one
     metrics = episode_metrics([episode])
     assert metrics["samples/mean"] == len(episode.traces) >= 2
     assert metrics["completions/mean_length"] == TURNS * len(ids(ANSWER))

@@ -54,7 +54,7 @@ def test_several_evaluation_sets(tmp_path: Path) -> None:
 
 
 def test_the_best_model_is_loaded_at_the_end(tmp_path: Path) -> None:
-    """The learning rate is so large that the policy breaks after the first evaluation or so."""
+    """The learning rate is so large that the policy breaks soon after the first evaluation."""
     trainer = make_trainer(
         tmp_path,
         eval_rows=ROWS,

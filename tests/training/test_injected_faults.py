@@ -1,4 +1,4 @@
-"""Runs of 30 steps into which faults are injected end as `on_failure` says, with exact counts, and leave nothing."""
+"""Runs of 30 steps with injected faults end as `on_failure` says, with exact counts, and leave no resources."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Box = DockerExecutor | LocalExecutor
 
 
 class Kills(TrainerCallback):
-    """Kills what a box lives in after the first step."""
+    """Kills the container or the process of a box after the first step."""
 
     def __init__(self, box: Box) -> None:
         self.box = box
@@ -59,7 +59,7 @@ def box(request: pytest.FixtureRequest) -> Iterator[Box]:
 
 
 class Faulty(Buttons):
-    """Each instance may have one fault, by the order in which they are made."""
+    """Each instance may have one fault, which depends on the order of creation."""
 
     tool_timeout = 1.0
     plan: dict[int, str] = {}  # noqa: RUF012  (shared on purpose, as the next two)

@@ -1,4 +1,4 @@
-"""Ctrl-C or SIGTERM: the first stops training at a safe place with a checkpoint, the second at once."""
+"""Ctrl-C or SIGTERM: the first signal stops training at a safe place with a checkpoint, the second at once."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_an_update_in_progress_is_finished(event: str, options: dict[str, Any], 
 
 
 def test_sigterm_is_like_ctrl_c(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """And right after it was resumed, a training has its checkpoint already."""
+    """The same holds right after a training was resumed: its checkpoint exists already."""
 
     class Terminates(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

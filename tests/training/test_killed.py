@@ -1,4 +1,4 @@
-"""A training that SIGKILL ends at any moment, and that is resumed, is the training that was never killed."""
+"""A training that SIGKILL ended at any moment, and that was resumed, equals one that was never killed."""
 
 from __future__ import annotations
 

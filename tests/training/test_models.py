@@ -95,7 +95,7 @@ def test_an_adapter_on_a_model_by_name(tmp_path: Path) -> None:
 
 def quantised() -> Any:
     agent: Any = model()
-    agent.is_quantized = True  # as transformers marks it; a quantiser itself needs a GPU
+    agent.is_quantized = True  # the mark of transformers; quantising itself needs a GPU
     return agent
 
 
@@ -116,7 +116,7 @@ def test_adapters_that_cannot_be(
 
 
 def test_a_quantised_model_is_prepared_for_its_adapter() -> None:
-    """Its layers that were not quantised, such as norms, are in float32 then."""
+    """Then its layers that are not quantised, such as norms, are in float32."""
     agent: Any = load_model(quantised().to(torch.bfloat16), peft_config=lora())
     assert {each.dtype for each in agent.parameters()} == {torch.float32}
     assert all("lora_" in name for name, each in agent.named_parameters() if each.requires_grad)

@@ -1,4 +1,4 @@
-"""A step whose loss or gradient is not finite leaves weights and optimiser alone, or ends training."""
+"""A step whose loss or gradient is not finite leaves weights and optimiser as they are, or ends training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every option is read, warned of, or refused; and every name of TRL is known here or advised on."""
+"""Every option is read, or causes a warning or an error; every name of TRL exists here or has advice."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_option_of_transformers_is_in_one_of_three_lists() -> None:
         f"transformers has options that gymnast has not decided about: {sorted(undecided)}. Find out whether training "
         f"here does what they say, then add each to one list of trainer/options/inherited.py"
     )
-    assert sum(map(len, lists)) == len(INHERITED), "an option stands in two lists, or transformers has it no more"
+    assert sum(map(len, lists)) == len(INHERITED), "an option is in two lists, or transformers no longer has it"
 
 
 def test_options_in_the_list_of_those_read_are_read() -> None:

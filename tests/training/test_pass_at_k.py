@@ -65,7 +65,7 @@ def test_an_evaluation_tells_pass_at_each_power_of_two(tmp_path: Path) -> None:
 def test_failed_episodes_are_not_part_of_it(tmp_path: Path) -> None:
     metrics = evaluated(tmp_path, fails=True)
     assert 0 < metrics["eval_episodes/failed"] < 16
-    assert metrics["eval_pass@1"] == 0.75  # a mean over tasks, whatever is left of each
+    assert metrics["eval_pass@1"] == 0.75  # a mean over tasks, each with its remaining episodes
 
 
 class Quiet(Buttons):

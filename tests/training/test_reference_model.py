@@ -35,7 +35,7 @@ def test_divergence_is_zero_at_first(trainer_class: type[AgentTrainer], tmp_path
     ids=["grpo", "rloo"],
 )
 def test_divergence_in_the_loss(trainer_class: type[AgentTrainer], options: dict[str, Any], tmp_path: Path) -> None:
-    """The task's reward is 0, and so is every advantage; the term of the loss is there all the same."""
+    """The task's reward is 0, and so is every advantage, but the loss still has the term of the divergence."""
 
     class Keeps(KeepsBatches, trainer_class):  # type: ignore[misc, valid-type]
         config_class = trainer_class.config_class
@@ -52,7 +52,7 @@ def test_divergence_in_the_loss(trainer_class: type[AgentTrainer], options: dict
     ("trainer_class", "options"), [(RLOOTrainer, {}), (GRPOTrainer, {"kl_in": "reward"})], ids=["rloo", "grpo"]
 )
 def test_divergence_in_the_reward(trainer_class: type[AgentTrainer], options: dict[str, Any], tmp_path: Path) -> None:
-    """The task's reward is 0, so the advantage is that of the divergence once the weights differ from the reference."""
+    """The task's reward is 0, so only the divergence gives advantages, once the weights differ from the reference."""
 
     nobody = [{"good": "neither"}]
     for beta, teaches in ((0.0, False), (1.0, True)):

@@ -53,7 +53,7 @@ def test_groups_without_spread_are_replaced(tmp_path: Path) -> None:
     [batch] = trainer.batches
     assert len(batch["mask"]) == 8
     assert batch["advantages"].any(dim=1).all()
-    # The metrics tell of everything that was played.
+    # The metrics are over all episodes that were played.
     assert logs["episodes/played"] == len(episodes) == 16
     assert logs["reward"] == sum(each.reward or 0.0 for each in episodes) / 16
 

@@ -112,7 +112,7 @@ def test_the_reference_of_a_resumed_training_is_the_first_model(tmp_path: Path) 
 
 
 def test_a_reference_that_follows_is_resumed(tmp_path: Path) -> None:
-    """It is no longer the first model; the round of step 4 is scored with what steps 2 and 3 made of it."""
+    """The reference is no longer the first model; step 4 scores its round with the reference after steps 2 and 3."""
     options = {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1, "ref_model_mixup_alpha": 0.5}
     whole = trainer_of(GRPOTrainer, tmp_path, **options)
     whole.train()
@@ -167,7 +167,7 @@ def test_a_checkpoint_of_an_earlier_run_is_never_resumed(tmp_path: Path, caplog:
 
 
 def test_resuming_from_an_earlier_checkpoint_moves_later_ones_aside(tmp_path: Path) -> None:
-    """So that the newest whole one is this training's own."""
+    """So the newest complete checkpoint belongs to this training."""
     trainer_of(GRPOTrainer, tmp_path, max_steps=4).train()
     (tmp_path / "checkpoint-3" / "trainer_state.json").write_text('{"epoch": 1.0, "glob')
     for stop in (2, 3):

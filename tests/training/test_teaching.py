@@ -17,7 +17,7 @@ from .inspecting import KeepsBatches, step_logs
 
 @pytest.mark.parametrize("treatment", ["teach", "mask", "leave"])
 def test_each_stop_reason_has_its_treatment(treatment: str, tmp_path: Path) -> None:
-    """Episodes that look in their only turn are cut, and rewarded with 3 instead of 1."""
+    """Episodes that look in their only turn are truncated, and rewarded with 3 instead of 1."""
     generator = ScriptedGenerator(lambda request: call_ids("look" if request.seed % 2 else "left"))
     kept: list[Episode] = []
 
@@ -44,7 +44,7 @@ def test_each_stop_reason_has_its_treatment(treatment: str, tmp_path: Path) -> N
         if each.reward is not None and (treatment == "teach" or not each.stop.is_truncation)
     ]
     assert 0 < step_logs(trainer)[0]["stop/max_turns"] < 1
-    if treatment == "leave":  # the episodes that are left have equal rewards
+    if treatment == "leave":  # the remaining episodes have equal rewards
         assert not batch["mask"].any()
     else:
         advantages = batch["advantages"].flatten().unique().tolist()
@@ -79,7 +79,7 @@ def test_a_round_that_the_correction_rejects_warns(tmp_path: Path, caplog: pytes
 
 
 def test_the_reward_falls_in_the_last_tokens_of_the_limit(tmp_path: Path) -> None:
-    """The reward function of TRL with the same formula is the reference."""
+    """Compared with TRL's reward function of the same formula."""
     kept: list[Episode] = []
 
     class Keeps(GRPOTrainer):

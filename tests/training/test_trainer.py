@@ -74,7 +74,7 @@ def test_it_learns(trainer_class: type[AgentTrainer], tmp_path: Path) -> None:
 def test_each_loss_runs(loss_type: str, tmp_path: Path) -> None:
     scale = (
         "none" if loss_type == "dr_grpo" else "group"
-    )  # with any other scale half of its paper is missing, and the configuration warns
+    )  # with any other scale the configuration warns that half of the paper is missing
     trainer = make_trainer(tmp_path, loss_type=loss_type, scale_rewards=scale, num_iterations=2, max_steps=2)
     before = weights(trainer.model)  # type: ignore[arg-type]
     trainer.train()

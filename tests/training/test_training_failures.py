@@ -1,4 +1,4 @@
-"""Failures during training: which of them end the run, and how the others are counted."""
+"""Failures during training: some end the run, and the others are counted."""
 
 from __future__ import annotations
 

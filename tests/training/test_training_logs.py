@@ -92,7 +92,7 @@ def test_episodes_are_written_down_where_rounds_are_rarer_than_steps(tmp_path: P
 
 
 class Lingers(TrainerCallback):
-    """Takes a known time between the backward pass and the optimiser, and more after the step."""
+    """Takes a known time between the backward pass and the optimiser, and another after the step."""
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         time.sleep(0.25)

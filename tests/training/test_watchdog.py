@@ -1,4 +1,4 @@
-"""When nothing moves, one line says who waits for whom."""
+"""If nothing makes progress, one line says what the run waits for."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def watchdogs() -> list[str]:
 
 
 def test_a_round_that_hangs(tmp_path: Path, hang: Ends) -> None:
-    """Three episodes hang in a tool, the others in the generator, until the line says so."""
+    """Three episodes hang in a tool, the others in the generator, until the expected line is logged."""
     hang.expected = "s: 5 episodes wait in the generator, 3 in tool look"
 
     class Hangs(Buttons):

@@ -241,7 +241,7 @@ def last_generator(servers: list[ServerProcess], last_model: Any) -> Iterator[VL
 
 
 async def started(generator: VLLMServerGenerator, server: ServerProcess) -> list[asyncio.Task[Generation]]:
-    """The long requests; returns when this server has begun with its share."""
+    """Send the long requests; return when this server has begun with its share."""
     tasks = [asyncio.create_task(generator.generate(each)) for each in LONG]
     await until(lambda: server.metric("vllm:num_requests_running") > 0)
     return tasks

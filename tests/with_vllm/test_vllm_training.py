@@ -127,7 +127,7 @@ def test_vllm_samples_with_an_adapter_and_the_model_is_not_changed(
     with torch.no_grad():
         agent.get_base_model().lm_head.weight += 0.1 * torch.randn_like(agent.get_base_model().lm_head.weight)
     episodes = trainer.rollout(ROWS)
-    assert len(loads.versions) == 2  # a change under the adapter counts
+    assert len(loads.versions) == 2  # a change of a base weight counts
     assert logprobs_off_by(agent, episodes) < TOLERANCE
 
 
