@@ -32,7 +32,7 @@ help:
 	@echo "make bench-sandbox [ARGS=...]                              the sandbox beside its peers, which go into .venv-peers"
 	@echo "make bench-update [ARGS=...]                               an optimiser step against its targets, beside TRL's"
 	@echo "make gpu-kit [ARGS=...]                                    pack the measurements of a GPU for a machine without a network"
-	@echo "make optimum [ARGS=...]                                    train on games whose optimum is computed, to 95 % of it"
+	@echo "make optimum [ARGS=...]                                    train on games whose optimum is computed, up to 95 % of it"
 	@echo "make accidents [ARGS=...]                                  three famous accidents, with and without the remedy"
 	@echo "make beside-trl [ARGS=...]                                 whole trainings beside TRL's"
 	@echo "make clean                                                 remove caches and build folders"
@@ -89,7 +89,7 @@ bench-sandbox: $(VENV)/.examples
 bench-update: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.update $(ARGS)
 
-# The other machine takes the measurements with `gpu-kit/run all`; on this one it is `python -m benchmarks.gpu all`.
+# Start the measurements with `gpu-kit/run all` on the other machine, and with `python -m benchmarks.gpu all` on this one.
 gpu-kit: $(VENV)/.examples
 	@$(BIN)/python -m benchmarks.gpu.make_kit $(ARGS)
 
