@@ -54,7 +54,7 @@ class EnvironmentSource:
         - In a dict of these, the row's `environment` column chooses.
 
         Raises:
-            TypeError: the argument is none of these.
+            TypeError: the argument is of another kind.
             ValueError: the dict is empty.
             gymnasium.error.Error: the id is not registered.
         """

@@ -201,7 +201,7 @@ def _name(function: Callable[..., Any], given: str | None) -> str:
     name = given or getattr(function, "__name__", None)
     if name is None or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
         raise ValueError(
-            f"{name or function!r} is no name for a tool: model servers take 1 to 64 letters, digits, '_' and '-'; "
+            f"{name or function!r} is not a name for a tool: model servers take 1 to 64 letters, digits, '_' and '-'; "
             f"give one with @tool(name=...)"
         )
     return name

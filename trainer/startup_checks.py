@@ -129,7 +129,7 @@ def check_data_sets(
     rows are checked when they are drawn: a data set may be too large to be read before training.
 
     Raises:
-        TypeError: a data set is no sequence of mappings.
+        TypeError: a data set is not a sequence of mappings.
         ValueError: there are no rows, a reset fails, or a prompt is too long.
     """
     for name, rows in _data_sets(train, evaluation).items():

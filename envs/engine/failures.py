@@ -31,7 +31,7 @@ class OnFailure:
         """Read `drop`, `retry(2)`, `zero` or `raise`.
 
         Raises:
-            ValueError: the text is none of these.
+            ValueError: the text has another form.
         """
         match = re.fullmatch(r"(drop|zero|raise)|(retry)\((\d+)\)", text.replace(" ", ""))
         if match is None or match[3] == "0":

@@ -36,7 +36,7 @@ class RolloutEngine:
         on_failure: `drop`, `retry(n)`, `zero` or `raise`; see `OnFailure`.
 
     Raises:
-        TypeError: the environment is none of these things, or another argument has the wrong type.
+        TypeError: the environment is of another kind, or another argument has the wrong type.
         ValueError: an option is out of its range.
     """
 

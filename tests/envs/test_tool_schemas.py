@@ -164,7 +164,7 @@ def unresolved(a: Nowhere) -> int:  # type: ignore[name-defined]  # noqa: F821
         (positional, TypeError, "tool 'positional': parameter 'a: .*int.*' must be an ordinary"),
         (no_schema, TypeError, "tool 'no_schema': a parameter's type has no JSON schema"),
         (unresolved, TypeError, "tool 'unresolved': its type hints cannot be resolved: name 'Nowhere'"),
-        (lambda: "", ValueError, "'<lambda>' is no name for a tool"),
+        (lambda: "", ValueError, "'<lambda>' is not a name for a tool"),
         ("add", TypeError, "a tool is a function, got str: 'add'"),
     ],
 )
@@ -201,5 +201,5 @@ def test_a_name_must_suit_model_servers() -> None:
         """Mine."""
         return ""
 
-    with pytest.raises(ValueError, match="'my tool' is no name for a tool"):
+    with pytest.raises(ValueError, match="'my tool' is not a name for a tool"):
         ToolEnv([mine])

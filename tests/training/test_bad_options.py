@@ -19,7 +19,7 @@ from .buttons import ROWS, Buttons, config, model
     ("options", "message"),
     [
         ({"num_generations": 1}, "num_generations must be at least 2.*, got 1"),
-        ({"num_generations": 3}, "= 8 episodes.*no multiple of num_generations=3"),
+        ({"num_generations": 3}, "= 8 episodes.*not a multiple of num_generations=3"),
         ({"generation_batch_size": 12}, "generation_batch_size=12.*= 8"),
         ({"loss_type": "gpro"}, "loss_type must be one of grpo, bnpo, dr_grpo, dapo, .*, got 'gpro'"),
         (

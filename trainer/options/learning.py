@@ -175,7 +175,7 @@ class LearningOptions(TeachingOptions):
             raise ValueError(
                 f"a process plays per_device_train_batch_size x steps_per_generation = "
                 f"{self.per_device_train_batch_size} x {self.steps_per_generation} = {per_process} episodes in a "
-                f"round, which is no multiple of num_generations={self.num_generations}; change one of the three"
+                f"round, which is not a multiple of num_generations={self.num_generations}; change one of the three"
             )
 
     def check_objective(self) -> None:

@@ -317,7 +317,7 @@ _FORMATS: tuple[KnownFormat, ...] = (
         families="Functionary 3.2",
         markers=(">>>", "<|start_header_id|>"),
         spans=tagged(
-            # The prompt ends with the first mark. A line `>>> 1 + 1` of a text is no call.
+            # The prompt ends with the first mark. A line `>>> 1 + 1` of a text is not a call.
             re.compile(r">>>(?!all\n)(?=[\w.\-]{0,256}\n)|\A(?!all\n)(?=[\w.\-]{1,256}\n\s*\{)"),
             "",
             named_json(r"(?P<name>[\w.\-]+)\n"),

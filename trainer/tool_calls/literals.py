@@ -217,7 +217,7 @@ _ONE = {"\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "n": "\
 
 
 def unescape(text: str) -> str:
-    r"""The text that Python's escapes mean; one that is no character (`\d`) stays."""
+    r"""The text that Python's escapes mean; an escape that is not a character (`\d`) stays."""
     if "\\" not in text:
         return text
     # Models escape a character as a surrogate pair, too, as JSON does.
