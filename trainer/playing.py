@@ -61,6 +61,8 @@ class PlayingTrainer(InterruptibleTrainer):
     ) -> dict[str, float]:
         """Play the evaluation tasks, and log and return their metrics, with the prefix before each name.
 
+        Each task is played `num_generations_eval` times: by default `num_generations` times, or once at temperature 0.
+
         Args:
             eval_dataset: Other tasks than the trainer's own; or the name of one of its own data sets.
             ignore_keys: Not used; `transformers.Trainer` passes it.
@@ -82,9 +84,10 @@ class PlayingTrainer(InterruptibleTrainer):
             return metrics
         self._memory_tracker.start()
         started = time.perf_counter()
-        count = self.config.num_generations_eval or self.config.num_generations
         mine = range(self.processes.index, len(rows), self.processes.count)
         temperature = self.config.eval_temperature if temperature is None else temperature
+        usual = 1 if temperature == 0 else self.config.num_generations  # greedy episodes of one task are all the same
+        count = self.config.num_generations_eval or usual
         with self.playing():
             played = self.processes.all_or_none(
                 lambda: self.player.play(rows, mine, count=count, temperature=temperature)

@@ -30,6 +30,15 @@ def test_evaluation_may_be_larger_than_a_training_batch(trainer_class: type[Agen
     assert trainer.evaluate()["eval_reward"] == greedy[0]
 
 
+def test_a_greedy_evaluation_plays_each_task_once(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, eval_rows=ROWS)
+    greedy = trainer.evaluate(temperature=0)
+    assert greedy["eval_episodes/played"] == len(ROWS)
+    assert [name for name in greedy if "pass@" in name and "/" not in name] == ["eval_pass@1"]
+    trainer.config.num_generations_eval = 2
+    assert trainer.evaluate(temperature=0)["eval_episodes/played"] == 2 * len(ROWS)
+
+
 def test_evaluation_does_not_depend_on_other_episodes(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, eval_rows=ROWS, num_generations_eval=3)
     first, again = trainer.evaluate(), trainer.evaluate()

@@ -31,6 +31,14 @@ def test_the_interval_of_equal_shares_is_wilsons() -> None:
     assert confidence_interval(np.zeros(10), most=80) == (pytest.approx(0), pytest.approx(0.2775, abs=1e-4))
 
 
+def test_the_interval_does_not_jump_where_all_shares_are_equal() -> None:
+    shares_T = np.full(20, 0.5)
+    equal = confidence_interval(shares_T, most=160)
+    shares_T[0] += 1e-4
+    assert equal == pytest.approx(confidence_interval(shares_T, most=160), abs=1e-4)
+    assert equal == pytest.approx((0.4235, 0.5765), abs=1e-4)
+
+
 def test_the_interval_holds_the_truth_in_some_95_of_100_evaluations() -> None:
     """20 tasks of 8 episodes, whose difficulties differ uniformly."""
     draws = np.random.default_rng(0)

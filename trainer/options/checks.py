@@ -47,11 +47,15 @@ RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     "at least 0": (
         lambda n: n >= 0,
         (
-            *("beta", "epsilon_high", "eval_temperature", "log_episodes_steps", "overlong_buffer", "overlong_penalty"),
-            *("max_refills", "entropy_coef"),
-            *("learning_rate", "weight_decay", "max_grad_norm", "eval_delay", "seed", "data_seed"),
+            *("epsilon_high", "log_episodes_steps", "overlong_buffer", "max_refills"),
+            *("max_grad_norm", "eval_delay", "seed", "data_seed"),
         ),
     ),
+    "finite and at least 0": (
+        lambda n: 0 <= n < math.inf,
+        ("beta", "entropy_coef", "overlong_penalty", "eval_temperature", "learning_rate", "weight_decay"),
+    ),
+    "finite": (math.isfinite, ("success_reward",)),
     "positive": (
         lambda n: 0 < n < math.inf,
         (
@@ -60,9 +64,12 @@ RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
         ),
     ),
     "positive, or -1 (num_train_epochs decides)": (lambda n: n == -1 or n > 0, ("max_steps",)),
-    "in [0, 1]": (lambda n: 0 <= n <= 1, ("max_failure_rate", "discount", "top_entropy_quantile")),
+    "in [0, 1]": (lambda n: 0 <= n <= 1, ("max_failure_rate", "discount")),
     "in [0, 1)": (lambda n: 0 <= n < 1, ("epsilon",)),
-    "in (0, 1]": (lambda n: 0 < n <= 1, ("vllm_gpu_memory_utilization", "ref_model_mixup_alpha")),
+    "in (0, 1]": (
+        lambda n: 0 < n <= 1,
+        ("vllm_gpu_memory_utilization", "ref_model_mixup_alpha", "top_entropy_quantile"),
+    ),
     "a port, or 0 for any free one": (lambda n: 0 <= n < 1 << 16, ("vllm_group_port",)),
 }
 """The ranges of numbers, with the test and the options of each. Sampling, budgets and limits check their own.

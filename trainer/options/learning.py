@@ -45,7 +45,7 @@ class LearningOptions(TeachingOptions):
         None, "Most tokens, padding included, in a micro-batch; larger batches are cut. None = no limit."
     )
     num_generations: int = option(8, "Episodes in a group: the same task from the same environment seed.")
-    num_generations_eval: int | None = option(None, "Episodes in a group in evaluation; num_generations by default.")
+    num_generations_eval: int | None = option(None, "Group size of evaluation; None: num_generations, or 1 if greedy.")
     steps_per_generation: int | None = option(
         None, "Batches that one round of episodes is cut into; gradient_accumulation_steps by default."
     )
@@ -246,6 +246,12 @@ class LearningOptions(TeachingOptions):
             raise ValueError(
                 f"max_refills replaces groups whose rewards are equal, and advantage_estimator={estimator!r} learns "
                 f"from them: set max_refills=0"
+            )
+        if self.max_refills and self.learning_settings.charges_kl:
+            remedy = "beta=0 or kl_in='loss'" if loss.takes_kl else "beta=0"
+            raise ValueError(
+                f"max_refills replaces groups whose rewards are equal, and with kl_in='reward' and beta={self.beta} "
+                f"they differ by their divergence: set max_refills=0, {remedy}"
             )
         if self.credit == "episode" and self.discount != 1:
             raise ValueError(f"discount={self.discount} needs credit='turn': an episode has one reward")

@@ -82,12 +82,14 @@ def confidence_interval(shares_T: np.ndarray, *, most: int) -> tuple[float, floa
 
     The episodes of a task are alike, so tasks are the independent samples. Wilson's score interval, since it stays in
     [0, 1] and has a width where all shares are 0 or 1; its number of samples is the number of independent yes-or-no
-    samples whose mean would have the standard error that the shares have, at least T and at most `most`.
+    samples whose mean would have the standard error that the shares have, at least T and at most `most`. It is T where
+    the shares tell nothing of their spread: there is one, or all are 0, or all are 1.
     """
     tasks, mean = len(shares_T), float(shares_T.mean())
-    variance = float(shares_T.var(ddof=1)) / tasks if tasks > 1 else 0.0
-    alike = mean * (1 - mean) / variance if variance > 0 else tasks
-    samples = min(max(alike, tasks), most)
+    samples: float = tasks
+    if tasks > 1 and 0 < mean < 1:
+        variance = float(shares_T.var(ddof=1)) / tasks
+        samples = max(tasks, mean * (1 - mean) / max(variance, mean * (1 - mean) / most))
     centre = (mean + Z95**2 / (2 * samples)) / (1 + Z95**2 / samples)
     half = Z95 / (1 + Z95**2 / samples) * math.sqrt(mean * (1 - mean) / samples + Z95**2 / (4 * samples**2))
     return max(centre - half, 0.0), min(centre + half, 1.0)
