@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..envs.core import ConfigurationError
 from ..envs.engine.rollout_engine import RolloutEngine
+from ..envs.episode import Episode, EpisodeSpec
 from ..envs.registry import EnvironmentLike, EnvironmentSource
 from ..envs.rewards import RewardFunction, Rewards
 from .chat.chat_format import ChatFormat
@@ -19,6 +20,7 @@ from .config import AgentConfig
 from .distributed import Processes
 from .generation.contract import Generator
 from .generator_choice import check_generator, make_generator
+from .learning.credit import check_returns
 from .learning.groups import has_spread
 from .learning.scoring import Scorer
 from .models.output_head import OutputHead
@@ -119,12 +121,19 @@ def make_round_player(
     player: EpisodePlayer, schedule: Schedule, args: AgentConfig, processes: Processes
 ) -> RoundPlayer:
     """The player of the rounds of this schedule."""
+    settings = args.learning_settings
+
+    def run(specs: list[EpisodeSpec]) -> list[Episode]:
+        episodes = player.run(specs)
+        check_returns(episodes, settings.advantage_estimator, settings.credit, settings.discount)
+        return episodes
+
     return RoundPlayer(
-        run=lambda specs: processes.all_or_none(lambda: player.run(specs)),
+        run=lambda specs: processes.all_or_none(lambda: run(specs)),
         schedule=schedule,
         sum_counts=processes.sum_counts,
         max_refills=args.max_refills,
-        has_spread=partial(has_spread, credit=args.learning_settings.credit, discount=args.learning_settings.discount),
+        has_spread=partial(has_spread, credit=settings.credit, discount=settings.discount),
         treatments=args.treatments,
         penalty=options_of(args, OverlongPenalty),
     )

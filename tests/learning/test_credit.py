@@ -13,6 +13,7 @@ from gymnast.envs.core import StopReason
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.envs.episode import Episode, TokenTrace, Turn
 from gymnast.trainer.learning.advantages import this_process_only
+from gymnast.trainer.learning.credit import check_returns
 from gymnast.trainer.learning.scoring import Scorer
 
 from .rows import PAD, SETTINGS
@@ -109,6 +110,20 @@ def test_with_one_turn_each_both_ways_are_the_same(estimator: str, scale: str) -
     group = episodes([[(2, 0.5)], [(3, 0.0)], [(1, 2.0)]], extra=1.0)
     options = {"advantage_estimator": estimator, "scale_rewards": scale}
     assert advantages(group, **options) == advantages(group, credit="turn", discount=0.5, **options)
+
+
+@pytest.mark.parametrize(
+    ("turns", "reward", "message"),
+    [
+        ([(1, 0.0)], -0.5, r"the mean reward, .*: \S+\[0\] has -0.5; change the rewards"),
+        ([(1, 1.0), (1, 0.0)], 0.0, r"the mean return of a turn, .*: \S+\[0\] has -1; set credit='episode'"),
+    ],
+)
+def test_max_rl_names_the_task_of_a_negative_return(turns: Any, reward: float, message: str) -> None:
+    [episode] = episodes([turns])
+    episode.reward = reward
+    with pytest.raises(ValueError, match=message):
+        check_returns([episode], "max_rl", "turn", 1.0)
 
 
 def test_equal_turns_of_unequal_episodes_have_no_advantage() -> None:

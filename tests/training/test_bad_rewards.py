@@ -55,6 +55,16 @@ def test_reward_functions_that_return_nonsense(returned: list[float], message: s
         make_trainer(tmp_path, reward_funcs=nonsense, max_steps=5).train()
 
 
+def test_max_rl_names_the_task_of_a_negative_reward(tmp_path: Path) -> None:
+    def negative(completions: Any) -> list[float]:
+        return [-2.0] * len(completions)
+
+    with pytest.raises(
+        ValueError, match=r"'max_rl' divides by the mean reward, .*: train-\d@0\[\d\] has -[12]; change"
+    ):
+        make_trainer(tmp_path, reward_funcs=negative, advantage_estimator="max_rl").train()
+
+
 def test_an_environment_in_which_nothing_can_reward_warns(tmp_path: Path) -> None:
     class Forgotten(ToolEnv):
         def lookup(self, word: str) -> str:  # no @tool

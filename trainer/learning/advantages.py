@@ -55,14 +55,8 @@ def rloo(rewards_G: Tensor) -> Tensor:
 def max_rl(rewards_G: Tensor) -> Tensor:
     """(Reward - mean) / mean: the gradient of the log of the success rate (Tajwar et al. 2026, arXiv 2602.02710).
 
-    A group whose rewards are all 0 has advantages of 0.
-
-    Raises:
-        ValueError: a reward is negative, so their mean is not a rate of success.
+    A group whose rewards are all 0 has advantages of 0. Negative rewards are an error, see `check_returns`.
     """
-    if rewards_G.min() < 0:
-        least = f"got {rewards_G.min().item():g}: change the rewards, or take another estimator"
-        raise ValueError(f"advantage_estimator='max_rl' divides by mean rewards, so they must be at least 0, {least}")
     mean = rewards_G.mean()
     return grpo(rewards_G) / (mean if mean > 0 else 1.0)
 
