@@ -10,6 +10,7 @@ model saw, and the samples of an episode share its reward. It takes about 20 sec
 
 from __future__ import annotations
 
+import argparse
 import random
 from typing import Any
 
@@ -66,6 +67,9 @@ def demonstrations(count: int, *, right: float) -> list[tuple[list[Message], Non
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=15, help="optimiser steps (default: %(default)s)")
+    arguments = parser.parse_args()
     shown = demonstrations(500, right=0.6)
     tokenizer = tokenizer_for(shown)
     model = make_tiny_model(tokenizer, hidden_size=64)
@@ -87,7 +91,7 @@ def main() -> None:
             max_turn_tokens=4,
             learning_rate=2e-3,
             lr_scheduler_type="constant",
-            max_steps=15,
+            max_steps=arguments.steps,
             logging_steps=1,
             save_strategy="no",
             report_to="none",

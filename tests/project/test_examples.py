@@ -35,7 +35,7 @@ def test_an_interrupt_leaves_a_checkpoint_and_a_partial_summary(tmp_path: Path) 
             process.kill()
             raise
     assert process.returncode == 0, "".join(printed)
-    assert any("Ctrl-C again quits at once" in line for line in printed)
+    assert any("a second signal quits at once" in line for line in printed)
 
     folder = tmp_path / "runs" / "calculator-grpo-seed4"
     summary = check_folder(folder, algorithm="grpo", seed=4, steps=read_summary(folder)["steps"])
@@ -96,5 +96,5 @@ def test_the_code_agent_needs_an_engine_and_says_so_at_once(tmp_path: Path) -> N
 def test_every_example_explains_itself(example: str, tmp_path: Path) -> None:
     first, *_ = (ROOT / "examples" / example).read_text().split('"""')[1:]
     assert f"python examples/{example}" in first
-    assert "--model" in run(example, "--help", cwd=tmp_path)
+    assert "usage:" in run(example, "--help", cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []
