@@ -40,26 +40,30 @@ class Rounds:
     on_episodes: Callable[[Sequence[Episode]], None]
     """Called with the episodes of each round."""
     _no_spread: NoSpreadAlarm = field(default_factory=NoSpreadAlarm)
-    _latest: Round | None = None
+    _of_step: dict[int, Round] = field(default_factory=dict)
+    """The rounds of the latest step by their numbers: if the step fails, its checkpoint needs the first of them."""
 
-    def batch(self, number: int) -> Batch:
-        """The batch of this number since the beginning of training; plays its round if it is the first of it."""
+    def batches(self, first: int, count: int) -> list[Batch]:
+        """The batches of a step, numbered since the beginning of training; plays the rounds that begin with them."""
         schedule = self.player.schedule
-        index, place = divmod(number, schedule.batches_per_round)
-        if self._latest is None or self._latest.index != index:
-            self._latest = self._play(index)
-        return self._latest.batches[place % schedule.steps_per_generation]
+        places = [divmod(number, schedule.batches_per_round) for number in range(first, first + count)]
+        self._of_step = {index: each for index, each in self._of_step.items() if index >= places[0][0]}
+        for index, _ in places:
+            if index not in self._of_step:
+                self._of_step[index] = self._play(index)
+        return [self._of_step[index].batches[place % schedule.steps_per_generation] for index, place in places]
 
     def save(self, folder: Path, *, batches: int) -> None:
         """Write the samples of the round in progress, if `batches` batches end within a round."""
         index, place = divmod(batches, self.player.schedule.batches_per_round)
-        if self._latest is not None and self._latest.index == index and place:
-            self._latest.save(self._path(folder))
+        if index in self._of_step and place:
+            self._of_step[index].save(self._path(folder))
 
     def load(self, folder: Path) -> None:
         """Continue with the samples that `save` wrote, if any."""
         if self._path(folder).is_file():
-            self._latest = Round.load(self._path(folder), **self._cutting)
+            loaded = Round.load(self._path(folder), **self._cutting)
+            self._of_step = {loaded.index: loaded}
 
     def _path(self, folder: Path) -> Path:
         return folder / f"round{self.processes.suffix}.pt"

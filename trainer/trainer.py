@@ -27,7 +27,7 @@ from .generation.contract import Generator
 from .learning.losses import StepCounts
 from .learning.objective import objective
 from .learning.samples import MicroBatch
-from .models.reference import Reference
+from .models.reference import Reference, check_stays
 from .nonfinite import NonFiniteError, NonFiniteSteps
 from .options.checks import unknown_names
 from .playing import PlayingTrainer
@@ -200,6 +200,7 @@ class AgentTrainer(PlayingTrainer):
     def after_update(self) -> None:
         self.watchdog.moved()
         self._metrics.add({"time/update": time.perf_counter() - self._batches_ready_at})
+        self._metrics.finish_step()
         if self._reference_sync is not None:
             self._reference_sync.after_step(self.state.global_step)
 
@@ -208,7 +209,7 @@ class AgentTrainer(PlayingTrainer):
 
     def next_batches(self, count: int, device: torch.device) -> tuple[list[list[MicroBatch]], Tensor]:
         first = self.schedule.batches_before(self.state.global_step)
-        batches = self.unless_interrupted(lambda: [self._rounds.batch(first + place) for place in range(count)]) or []
+        batches = self.unless_interrupted(lambda: self._rounds.batches(first, count)) or []
         for display in self._displays:
             display.latest_failure = self._failures.latest
         counts = torch.tensor([sum(each.loss_tokens for each in batches), sum(each.sequences for each in batches)])
@@ -236,6 +237,8 @@ class AgentTrainer(PlayingTrainer):
         check_plan(folder, self.schedule.describe(self.train_dataset))  # type: ignore[arg-type]
         if self._reference_sync is not None:
             self._reference_sync.load(folder)
+        elif self.reference is not None:
+            check_stays(folder)
         unlogged = read_unlogged(folder, self.processes.suffix)
         self._resumed_loss = unlogged["loss"]
         self._metrics.restore(unlogged["metrics"])

@@ -28,6 +28,7 @@ class _Calls(TrainerCallback):
         self._trainer.before_update()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._trainer.loss_before_step = None
         self._trainer.after_update()
 
 
@@ -37,6 +38,7 @@ class HookedTrainer(Trainer):
     loss_is_scaled_for_ga = True  # `policy_loss` has divided gradient accumulation out
     saved_step: int | None = None  # of the newest checkpoint of this training
     step_loss: Tensor  # () of this process, of the optimiser step in progress
+    loss_before_step: Tensor | None = None  # () since the last log, if a step is in progress
     grad_norm: Tensor | float  # of all processes, before clipping
 
     def __init__(self, *, callbacks: Sequence[TrainerCallback], **options: Any) -> None:
@@ -77,8 +79,9 @@ class HookedTrainer(Trainer):
 
     @property
     def unlogged_loss(self) -> tuple[float, int]:
-        """The sum of losses since the last log, and the step of that log."""
-        return self._tr_loss.item(), self._globalstep_last_logged
+        """The sum of the losses of finished steps since the last log, and the step of that log."""
+        loss = self._tr_loss if self.loss_before_step is None else self.loss_before_step
+        return loss.item(), self._globalstep_last_logged
 
     def restore_unlogged_loss(self, loss: float, logged_step: int) -> None:
         """Restore these; the mean loss of this `train()` stays the mean over its own steps."""
@@ -109,11 +112,13 @@ class HookedTrainer(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
-        self.step_loss = torch.zeros((), device=device)
+        self.step_loss, self.loss_before_step = torch.zeros((), device=device), None
         return self.next_batches(num_batches, device)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """A forward and a backward pass of each micro-batch; processes exchange gradients in the last one."""
+        if self.loss_before_step is None:
+            self.loss_before_step = self._tr_loss.clone()
         losses: list[Tensor] = []
         for micro_batch in inputs:
             is_last = len(losses) + 1 == len(inputs)

@@ -201,6 +201,23 @@ def test_between_two_rounds_of_a_step(tmp_path: Path) -> None:
     assert (trainer.was_interrupted, trainer.state.global_step) == (True, 0)
 
 
+def test_a_step_that_was_given_up_is_counted_once(tmp_path: Path) -> None:
+    """The signal comes after the first of the two rounds of step 3."""
+    options = {"per_device_train_batch_size": 4, "steps_per_generation": 1, "gradient_accumulation_steps": 2}
+    trainer: Any = trainer_of(tmp_path, **options)
+
+    def on_episodes(episodes: Any) -> None:
+        if trainer.state.global_step == 2:
+            press()
+
+    trainer.on_episodes = on_episodes
+    trainer.train()
+    assert checkpoints(tmp_path) == ["checkpoint-2"]
+    rest = make_trainer(tmp_path, max_steps=3, **options)
+    rest.train(resume_from_checkpoint=True)
+    assert [logs["episodes/played"] for logs in rest.state.log_history if "loss" in logs] == [8, 8, 8]
+
+
 @pytest.mark.parametrize(("options", "step"), [({"eval_on_start": True}, 0), ({"eval_delay": 2}, 2)])
 def test_during_an_evaluation(options: dict[str, Any], step: int, tmp_path: Path) -> None:
     never = threading.Event()

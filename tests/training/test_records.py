@@ -261,6 +261,7 @@ def test_metrics_cover_the_episodes_of_all_processes() -> None:
     for part in parts:
         for weight, values in weighted_metrics(part):
             metrics.add(values | {"environment/high_max": 1.0 * weight}, weight=weight)
+    metrics.finish_step()
     got, expected = metrics.flush(lambda lists: lists), episode_metrics([*parts[0], *parts[1]])
     for name in ("reward", "reward_std", "rewards/environment/mean", "rewards/environment/std", "stop/failed"):
         assert got[name] == pytest.approx(expected[name]), name

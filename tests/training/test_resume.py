@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import TrainerCallback
 
 from gymnast.envs import Episode
 from gymnast.trainer import AgentTrainer, GRPOTrainer, RLOOTrainer
 
-from .buttons import ROWS, Buttons, config, model, tokenizer
+from .buttons import ROWS, Buttons, config, make_trainer, model, tokenizer
 
 STEPS = 5
 
@@ -125,6 +126,37 @@ def test_a_reference_that_follows_is_resumed(tmp_path: Path) -> None:
     trainer_of(GRPOTrainer, tmp_path / "still", max_steps=1, beta=0.1).train()
     with pytest.raises(ValueError, match=r"checkpoint-1 has no reference\.pt, since sync_ref_model was False there"):
         rest.train(resume_from_checkpoint=str(tmp_path / "still" / "checkpoint-1"))
+
+
+def test_a_reference_that_followed_is_not_dropped_silently(tmp_path: Path) -> None:
+    options = {"beta": 0.1, "max_steps": 1}
+    trainer_of(GRPOTrainer, tmp_path, sync_ref_model=True, ref_model_sync_steps=1, **options).train()
+    with pytest.raises(ValueError, match=r"checkpoint-1 has a reference\.pt, since sync_ref_model was True there"):
+        trainer_of(GRPOTrainer, tmp_path, **options).train(resume_from_checkpoint=True)
+
+
+class Fails(TrainerCallback):
+    """Raises an error in the update of step 2."""
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 1:
+            raise RuntimeError("the update broke")
+
+
+def test_a_step_whose_update_failed_is_taken_again(tmp_path: Path) -> None:
+    """Its batches are the last of round 0, whose samples are in the checkpoint, and the first of round 1."""
+    options = CASES["rounds that overlap steps"] | {"max_steps": 2, "logging_steps": 2, "rows": ROWS * 3}
+    whole: Any = make_trainer(tmp_path / "whole", **options)
+    whole.train()
+    with pytest.raises(RuntimeError, match="the update broke"):
+        make_trainer(tmp_path, callbacks=[Fails()], **options).train()
+    rest: Any = make_trainer(tmp_path, **options)
+    rest.train(resume_from_checkpoint=True)
+    expected = state_of(whole)
+    assert not [name for name, value in state_of(rest).items() if not torch.equal(value, expected[name])]
+    [expected_logs], [logs] = ([each for each in run.state.log_history if "loss" in each] for run in (whole, rest))
+    for name in ("loss", "episodes/played", "entropy"):
+        assert logs[name] == pytest.approx(expected_logs[name]), name
 
 
 def test_resuming_with_other_tasks_is_refused(tmp_path: Path) -> None:

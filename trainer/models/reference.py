@@ -78,6 +78,19 @@ class Reference:
         return adapters
 
 
+def check_stays(folder: Path) -> None:
+    """Check that the reference of a checkpoint is the model that its training began with.
+
+    Raises:
+        ValueError: it followed the policy.
+    """
+    if (folder / FILE).is_file():
+        raise ValueError(
+            f"{folder} has a {FILE}, since sync_ref_model was True there: set it to True to resume. Otherwise the KL "
+            f"term would compare with the model that training began with"
+        )
+
+
 class ReferenceSync:
     """Mixes the policy into the reference every so many steps, and keeps the reference in checkpoints.
 

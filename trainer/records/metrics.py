@@ -44,22 +44,33 @@ NameOf = Callable[[Episode], str | None]
 
 
 class Metrics:
-    """Values since the last time that they were logged."""
+    """Values of the finished steps since the last time that they were logged.
+
+    A step that is given up is taken again by the training that resumes this one, and would count twice.
+    """
 
     def __init__(self) -> None:
         self._values: dict[str, list[tuple[float | Tensor, float]]] = defaultdict(list)
+        self._of_step: dict[str, list[tuple[float | Tensor, float]]] = defaultdict(list)
 
     def add(self, values: Mapping[str, float | Tensor], *, weight: float = 1.0) -> None:
-        """Add one value under each name, with its weight in the mean; values of weight 0 and NaN are left out.
+        """Add one value under each name to the step in progress, with its weight in the mean.
 
-        Tensors stay on their device until `flush`, since to read one waits for the device.
+        Values of weight 0 and NaN are left out. Tensors stay on their device until `flush`, since to read one waits
+        for the device.
         """
         if weight > 0:
             for name, value in values.items():
-                self._values[name].append((value, weight))
+                self._of_step[name].append((value, weight))
+
+    def finish_step(self) -> None:
+        """Count the values that were added since the last finished step."""
+        for name, pairs in self._of_step.items():
+            self._values[name] += pairs
+        self._of_step.clear()
 
     def pending(self) -> Weighted:
-        """The values of this process since the last log, without NaN."""
+        """The values of this process from finished steps since the last log, without NaN."""
         read = {name: [(float(value), weight) for value, weight in each] for name, each in self._values.items()}
         known = {name: [pair for pair in each if not math.isnan(pair[0])] for name, each in read.items()}
         return {name: each for name, each in known.items() if each}
