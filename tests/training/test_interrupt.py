@@ -203,7 +203,11 @@ def test_between_two_rounds_of_a_step(tmp_path: Path) -> None:
 
 def test_a_step_that_was_given_up_is_counted_once(tmp_path: Path) -> None:
     """The signal comes after the first of the two rounds of step 3."""
-    options = {"per_device_train_batch_size": 4, "steps_per_generation": 1, "gradient_accumulation_steps": 2}
+    options: dict[str, Any] = {
+        "per_device_train_batch_size": 4,
+        "steps_per_generation": 1,
+        "gradient_accumulation_steps": 2,
+    }
     trainer: Any = trainer_of(tmp_path, **options)
 
     def on_episodes(episodes: Any) -> None:
