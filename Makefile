@@ -32,7 +32,7 @@ help:
 	@echo "make bench-sandbox [ARGS=...]                              the sandbox beside its peers, which go into .venv-peers"
 	@echo "make bench-update [ARGS=...]                               an optimiser step against its targets, beside TRL's"
 	@echo "make gpu-kit [ARGS=...]                                    pack the measurements of a GPU for a machine without a network"
-	@echo "make optimum [ARGS=...]                                    train on games whose optimum is computed, up to 95 % of it"
+	@echo "make optimum [ARGS=...]                                    train on games whose optimum is computed, and compare with it"
 	@echo "make accidents [ARGS=...]                                  three famous accidents, with and without the remedy"
 	@echo "make beside-trl [ARGS=...]                                 whole trainings beside TRL's"
 	@echo "make clean                                                 remove caches and build folders"
@@ -93,7 +93,7 @@ bench-update: $(VENV)/.dev
 gpu-kit: $(VENV)/.examples
 	@$(BIN)/python -m benchmarks.gpu.make_kit $(ARGS)
 
-# About an hour on two cores, or ARGS=--quick: a third of it. Finished runs are in runs/optimum/ and are not repeated.
+# Hours on two cores, or ARGS=--quick: a third of them. Finished runs are in runs/optimum/ and are not repeated.
 optimum: $(VENV)/.examples
 	@$(BIN)/python -m benchmarks.optimum $(ARGS)
 
