@@ -152,6 +152,12 @@ class HookedTrainer(Trainer):
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         self.load_more(Path(resume_from_checkpoint))
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        # Weights that are tied to others are saved once, and transformers would warn that they are missing.
+        model: Any = self.model
+        missing = [name for name in load_result.missing_keys if name not in model.all_tied_weights_keys]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if self.saved_step != self.state.global_step:  # overwriting it would make it incomplete for a while
             super()._save_checkpoint(model, trial)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,14 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("base", [GRPOTrainer, RLOOTrainer], ids=["grpo", "rloo"])
-def test_a_resumed_run_equals_one_that_never_stopped(base: type[AgentTrainer], case: str, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_one_that_never_stopped(
+    base: type[AgentTrainer],
+    case: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     options = CASES[case]
     whole = trainer_of(base, tmp_path, **options)
     whole.train()
@@ -91,6 +99,7 @@ def test_a_resumed_run_equals_one_that_never_stopped(base: type[AgentTrainer], c
         rounds = getattr(rest, "played", [])
         assert rounds == whole.played[len(whole.played) - len(rounds) :]
         assert all(step >= stopped for step, _ in rounds)
+    assert [record.message for record in caplog.records if "keys in the checkpoint" in record.message] == []
 
 
 def test_the_weights_change(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ SIGNATURES = {
     "_get_grad_norm": ["self", "model", "grad_norm"],
     "_save_rng_state": ["self", "output_dir"],
     "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
+    "_issue_warnings_after_load": ["self", "load_result"],
     "_save_checkpoint": ["self", "model", "trial"],
     "_determine_best_metric": ["self", "metrics", "trial"],
     "_evaluate": ["self", "trial", "ignore_keys_for_eval", "skip_scheduler"],
