@@ -9,10 +9,10 @@ import pytest
 from .example_runs import check_folder, run
 
 
-# RLOO has a shorter run; `benchmarks/learning/calculator.py` runs both in full.
+# Shorter runs than the example's 160 steps; `benchmarks/learning/calculator.py` runs both in full.
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("algorithm", "seed", "steps", "reaches"), [("grpo", 1, 160, 0.9), ("rloo", 2, 60, 0.6)], ids=["grpo", "rloo"]
+    ("algorithm", "seed", "steps", "reaches"), [("grpo", 1, 80, 0.85), ("rloo", 2, 60, 0.6)], ids=["grpo", "rloo"]
 )
 def test_the_calculator_learns(algorithm: str, seed: int, steps: int, reaches: float, tmp_path: Path) -> None:
     arguments = ["--algorithm", algorithm, "--seed", str(seed), "--steps", str(steps)]
