@@ -267,6 +267,13 @@ class Environment(gymnasium.Env[list[Message], Message]):
             return None
         raise NotImplementedError(f"{type(self).__name__} declares render modes and must implement render()")
 
+    def render_html(self) -> str | None:
+        """The state of the episode as HTML, for people: `gymnast view` shows it beside the turn, without scripts.
+
+        The engine asks after each step of every episode, so it should be quick. None, the default, shows nothing.
+        """
+        return None
+
     # The asynchronous form, which the engine awaits.
 
     async def areset(

@@ -110,8 +110,10 @@ class Turn:
     num_prompt_tokens: int = 0  # tokens of the model's input
     num_cached_tokens: int = 0  # how many of the input tokens the engine had cached
     weight_version: int | None = None  # optimiser steps that the model's weights had seen
+    began: float = field(default=0.0, compare=False)  # seconds since the episode began
     generation_seconds: float = 0.0
     environment_seconds: float = 0.0
+    html: str | None = None  # what `Environment.render_html` returned after the environment's reply
     tool_calls: list[ToolCallRecord] = field(default_factory=list)
 
 
@@ -186,6 +188,7 @@ class Episode:
     traces: list[TokenTrace] = field(default_factory=list)  # several if the history was rewritten; see `TokenTrace`
     attempts: int = 1  # how often the episode was played; this is the record of the last time
     retried: list[Failure] = field(default_factory=list)  # failures of earlier attempts and calls of reward functions
+    began: float = field(default=0.0, compare=False)  # seconds since 1970
     seconds: float = 0.0
 
     def fail(self, failure: Failure) -> None:

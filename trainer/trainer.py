@@ -32,6 +32,7 @@ from .nonfinite import NonFiniteError, NonFiniteSteps
 from .options.checks import unknown_names
 from .playing import PlayingTrainer
 from .records.alarms import MismatchAlarm
+from .records.learning_log import LearningLog
 from .records.metrics import Metrics
 from .records.progress import rich_displays
 from .records.run_folder import EpisodeLog
@@ -128,12 +129,16 @@ class AgentTrainer(PlayingTrainer):
         self._metrics = Metrics()
         folder, every = args.output_dir or ".", args.log_episodes_steps
         self._episode_log = EpisodeLog(folder, every=every, suffix=self.processes.suffix)
+        self._learning_log = LearningLog(
+            self._episode_log.learning_path, args.learning_settings, lambda token: str(tokenizer.decode([token]))
+        )
         self._mismatch_alarm = MismatchAlarm(args.generator if generator is None else type(generator).__name__)
         self._displays = rich_displays(self)
         self.pad_id = padding_id(tokenizer, self.player.policy.chat)
         self.reference = Reference(model) if args.beta else None  # the model is on its device now
         self._reference_sync = make_reference_sync(self.reference, args)
         self.scorer = make_scorer(model, self.reference, args, self.processes, pad_id=self.pad_id)
+        self.scorer.on_scored = self._learning_log.add_scored
 
     @contextmanager
     def _playing_round(self) -> Iterator[None]:
@@ -144,7 +149,8 @@ class AgentTrainer(PlayingTrainer):
 
     def on_episodes(self, episodes: Sequence[Episode]) -> None:
         """Called with the episodes of each round; by default they are written down as `log_episodes_steps` says."""
-        self._episode_log.add(self.state.global_step, episodes)
+        recorded = self._episode_log.add(self.state.global_step, episodes)
+        self._learning_log.begin_round(self.state.global_step, episodes if recorded else ())
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         if self.train_dataset is None:
@@ -186,6 +192,7 @@ class AgentTrainer(PlayingTrainer):
 
     def begin(self) -> None:
         self._episode_log.begin(self.state.global_step)
+        self._learning_log.begin()
         if self._resumed_loss is not None:
             self.restore_unlogged_loss(*self._resumed_loss)
 
@@ -201,6 +208,7 @@ class AgentTrainer(PlayingTrainer):
         self.watchdog.moved()
         self._metrics.add({"time/update": time.perf_counter() - self._batches_ready_at})
         self._metrics.finish_step()
+        self._learning_log.finish_step(self.state.global_step)
         if self._reference_sync is not None:
             self._reference_sync.after_step(self.state.global_step)
 
@@ -258,6 +266,7 @@ class AgentTrainer(PlayingTrainer):
             self._counts,
             head=self.scorer.head,
             with_entropy=self._is_logged,
+            watch=self._learning_log.watch(inputs),
         )
         self._metrics.add(metrics, weight=len(inputs["places"]))
         self.watchdog.moved()

@@ -56,8 +56,7 @@ async def play_episode(
     Raises:
         ConfigurationError: a mistake that every other episode would meet again.
     """
-    episode = Episode(spec=spec)
-    started = time.perf_counter()
+    episode = Episode(spec=spec, began=time.time())
     loop = _EpisodeLoop(episode, policy, limits)
     try:
         stop = await loop.run(create)
@@ -73,7 +72,7 @@ async def play_episode(
         if loop.environment is not None:
             episode.close_failure = await finish(close_environment(loop.environment))
         loop.step_limit.close()
-        episode.seconds = time.perf_counter() - started
+        episode.seconds = time.perf_counter() - loop.started
     if not episode.stop.is_failure and not episode.is_overlong:
         episode.reward = episode.environment_reward if loop.gives_rewards else None
         episode.reward_parts["environment"] = episode.reward
@@ -91,6 +90,7 @@ class _EpisodeLoop:
 
     def __init__(self, episode: Episode, policy: Policy, limits: EpisodeLimits) -> None:
         self.episode = episode
+        self.started = time.perf_counter()
         self.policy = policy
         self.limits = limits
         self.step_limit = TimeLimit(limits.step_timeout or math.inf)
@@ -184,6 +184,7 @@ class _EpisodeLoop:
             num_prompt_tokens=act.num_prompt_tokens,
             num_cached_tokens=act.num_cached_tokens,
             weight_version=act.weight_version,
+            began=started - self.started,
         )
         turn.generation_seconds = time.perf_counter() - started
         self.episode.turns.append(turn)
@@ -218,6 +219,8 @@ class _EpisodeLoop:
         turn.reward = result.reward
         self.episode.metrics |= result.info.get("metrics", {})
         turn.observation, turn.tool_calls = list(result.messages), list(result.info.get("tool_calls", ()))
+        if isinstance(self.core, Environment):
+            turn.html = self.core.render_html()
         if refused:
             _insert(refused, len(calls), turn)
         if self.calls_left is not None:

@@ -166,3 +166,16 @@ async def test_refusals_stand_before_other_messages() -> None:
     observation = episode.turns[0].observation
     assert [message["role"] for message in observation] == ["tool", "tool", "user"]
     assert observation[0].get("content") == "ran"
+
+
+async def test_turns_keep_their_times_and_the_html_of_the_environment() -> None:
+    class Drawn(Calculator):
+        def render_html(self) -> str:
+            return f"<b>{self.expected}</b>"
+
+    episode = await play_one(Drawn(), [ADD, ANSWER])
+    assert [turn.html for turn in episode.turns] == ["<b>3</b>"] * 2
+    first, second = episode.turns
+    assert 0 < first.began < second.began < episode.seconds
+    assert second.began >= first.began + first.generation_seconds + first.environment_seconds
+    assert episode.began > 1.7e9  # seconds since 1970

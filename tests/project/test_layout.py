@@ -46,7 +46,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
         "trainer/chat",
         "trainer/learning",
     },
-    "trainer/records": set(),
+    "trainer/records": {"trainer/learning"},
     "trainer/options": {"trainer/generation", "trainer/learning", "trainer/rollout"},
     "trainer": {
         "trainer/tool_calls",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ def objective(
     *,
     head: OutputHead | None = None,
     with_entropy: bool = False,
+    watch: Callable[[Tensor], None] | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of a micro-batch.
 
@@ -32,6 +33,7 @@ def objective(
         counts: The sizes of the optimiser step that the micro-batch belongs to.
         head: The output head of the model; see `token_logprobs`.
         with_entropy: Whether the metrics have the entropy.
+        watch: Called with the log-probabilities (B, T), before the loss is computed.
 
     Returns:
         The loss, ready for `backward()`, and metrics, which stay on the device.
@@ -47,6 +49,8 @@ def objective(
         head=head,
         entropy="differentiable" if settings.entropy_coef else "value" if with_entropy else "none",
     )
+    if watch is not None:
+        watch(logprobs_BT)
     counts = replace(counts, batch_loss_tokens=batch["batch_loss_tokens"])
     inputs = LossInputs(
         logprobs_BT=logprobs_BT,

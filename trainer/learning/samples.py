@@ -38,6 +38,7 @@ class Sample:
     entropies: Tensor | None = None  # (T,) under the same weights, for `top_entropy_quantile`
     old_logprobs: Tensor | None = None  # (T,) under the weights that sampled, from the training forward pass
     ref_logprobs: Tensor | None = None  # (T,) under the reference model
+    number: int = -1  # names it in its round, for the records of the run
 
     @property
     def length(self) -> int:
@@ -138,7 +139,7 @@ def make_micro_batch(samples: Sequence[Sample], *, pad_id: int) -> MicroBatch:
     Returns:
         `input_ids`, `attention_mask` (B, L); `mask`, `sampling_logprobs`, and where the samples have them
         `advantages`, `old_logprobs` and `ref_logprobs` (B, T); `places` (N,), the indices of the loss tokens in the
-        flattened mask; `shares` (B,).
+        flattened mask; `shares` and `numbers` (B,).
     """
     length = max(each.length for each in samples)
     keep = length - min(len(each.prompt_ids) for each in samples)
@@ -148,6 +149,7 @@ def make_micro_batch(samples: Sequence[Sample], *, pad_id: int) -> MicroBatch:
         "mask": torch.zeros(len(samples), keep),
         "sampling_logprobs": torch.zeros(len(samples), keep),
         "shares": torch.tensor([each.share for each in samples]),
+        "numbers": torch.tensor([each.number for each in samples]),
     }
     for name in ("advantages", "old_logprobs", "ref_logprobs"):
         if getattr(samples[0], name) is not None:

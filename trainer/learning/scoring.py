@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -37,6 +37,8 @@ class Scorer:
     gather: Gather  # concatenates (1, n) tensors of all processes
     pad_id: int
     head: OutputHead | None = None  # of the model; see `token_logprobs`
+    on_scored: Callable[[list[tuple[Episode, EpisodeSamples, float]]], None] | None = None
+    """Called with each episode that counts in a baseline, its samples and the reward that was compared."""
 
     def __call__(self, groups: Sequence[Group]) -> tuple[list[EpisodeSamples], dict[str, float]]:
         """The samples of each episode of these groups that has loss tokens, in order, and metrics."""
@@ -53,6 +55,8 @@ class Scorer:
             self._add_ref_logprobs(_flat(samples))
             metrics["kl"] = self._charge_kl(samples, rewards)
         self._add_advantages(episodes, samples, rewards)
+        if self.on_scored is not None:
+            self.on_scored([*zip(episodes, samples, rewards, strict=True)])
         samples = [each for each in samples if not each[0].is_masked]
         if settings.top_entropy_quantile < 1:
             self._keep_top_entropy(_flat(samples))

@@ -20,6 +20,8 @@ from .metrics import SUMS
 class EpisodeLog:
     """`episodes.jsonl`: a line for each episode, `{"step": ..., "episode": ...}`; `read_episodes` reads it.
 
+    It also keeps `learning.jsonl` (see `LearningLog`) at the same steps.
+
     Args:
         folder: The folder of the file.
         every: Steps; 0 = write nothing.
@@ -28,36 +30,39 @@ class EpisodeLog:
 
     def __init__(self, folder: str | Path, *, every: int, suffix: str = "") -> None:
         self.path = Path(folder, f"episodes{suffix}.jsonl")
+        self.learning_path = Path(folder, f"learning{suffix}.jsonl")
         self._every = every
         self._last: int | None = None  # the step that this training wrote last
 
     def begin(self, step: int) -> None:
         """Called when a training begins, or is resumed, at this step.
 
-        A new training moves the file of an earlier one aside (`episodes.1.jsonl`); a resumed one drops the lines from
+        A new training moves the files of an earlier one aside (`episodes.1.jsonl`); a resumed one drops the lines from
         this step on, since it plays these steps again.
         """
         self._last = None
         if self._every and self.path.exists():
             if step == 0:
-                move_aside(self.path)
+                move_aside(self.path, self.learning_path)
                 return
+            _replace(self.learning_path, _until(step - 1, _lines(self.learning_path)))
             kept = _until(step - 1, _lines(self.path))
             _replace(self.path, kept)
             self._last = json.loads(kept[-1])["step"] if kept else None
 
-    def add(self, step: int, episodes: Sequence[Episode]) -> None:
+    def add(self, step: int, episodes: Sequence[Episode]) -> bool:
         """Append the episodes of a step, if it is the first, or a multiple of `every` was reached since the last one.
 
-        No round may be played at the multiple itself.
+        No round may be played at the multiple itself. Returns whether they were written.
         """
         if not self._every or (self._last is not None and step // self._every <= self._last // self._every):
-            return
+            return False
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._last = step
         with self.path.open("a") as file:
             for episode in episodes:
                 file.write(f'{{"step": {step}, "episode": {episode.to_json()}}}\n')
+        return True
 
 
 def read_episodes(path: str | Path) -> Iterator[tuple[int, Episode]]:

@@ -1,0 +1,195 @@
+"""`learning.jsonl`: what the training made of the episodes in `episodes.jsonl`; `gymnast view` shows it.
+
+Each line has `step`, as the episode's own line, and is one of these:
+
+- `settings`: the options that advantages and the loss depend on, once a training.
+- `tokens`: the text of each token id, before the first episode that has it.
+- `vote`: whether an episode counts in the baseline of its group, or why not; its final reward; its advantages.
+- `update`: the optimiser step that a trace was learned in; per token of its completion the trainer's log-probability
+  and the derivative of the loss by it; the places of the tokens that were clipped, and that a correction cut.
+
+Axes: B, rows of one micro-batch; T, tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...envs.episode import Episode
+from ..learning.corrections import CORRECTIONS, Mismatch
+from ..learning.losses import LOSSES, MAX_LOG_RATIO
+from ..learning.samples import EpisodeSamples, Sample, completion_slice
+from ..learning.settings import LearningSettings
+
+SETTINGS = (
+    *("advantage_estimator", "scale_rewards", "credit", "discount", "loss_type", "epsilon_low", "epsilon_high"),
+    *("beta", "kl_in", "correction", "correction_bounds", "temperature"),
+)
+"""The options that the first line holds."""
+
+Watch = Callable[[Tensor], None]
+"""Takes the log-probabilities (B, T) of a micro-batch, which have a gradient."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Update:
+    """One micro-batch of a step."""
+
+    rows: list[tuple[int, int, slice]]  # row, number of its sample, place of its completion among the T tokens
+    logprobs_BT: Tensor
+    gradient_BT: Tensor | None = None  # known after the backward pass
+
+
+class LearningLog:
+    """Writes `learning.jsonl` for the rounds that `EpisodeLog` writes down; costs nothing in other rounds.
+
+    Args:
+        path: The file.
+        settings: The options of the run.
+        decode: Returns the text of a token id.
+    """
+
+    def __init__(self, path: Path, settings: LearningSettings, decode: Callable[[int], str]) -> None:
+        self.path = path
+        self._settings = settings
+        self._decode = decode
+        self.begin()
+
+    def begin(self) -> None:
+        """Called when a training begins or is resumed."""
+        self._has_settings = False
+        self._known: set[int] = set()  # token ids whose text was written
+        self._played: Sequence[Episode] = ()  # the present round, if it is recorded
+        self._step = -1  # in which the present round was played
+        self._samples: dict[int, tuple[int, Sample, dict[str, Any]]] = {}  # step, sample, and names, by their numbers
+        self._updates: list[_Update] = []
+
+    def begin_round(self, step: int, episodes: Sequence[Episode]) -> None:
+        """Called before a round is scored; without episodes if the round is not recorded."""
+        self._step, self._played = step, episodes
+        if not episodes:
+            return
+        if not self._has_settings:
+            self._has_settings = True
+            self._write({"settings": {name: _plain(getattr(self._settings, name)) for name in SETTINGS}})
+        ids = {token for each in episodes for trace in each.traces for token in trace.ids} - self._known
+        self._known |= ids
+        self._write({"tokens": {str(token): self._decode(token) for token in sorted(ids)}})
+
+    def add_scored(self, scored: Sequence[tuple[Episode, EpisodeSamples, float]]) -> None:
+        """Write the votes of a round: see `Scorer.on_scored`."""
+        own = {id(episode): (samples, reward) for episode, samples, reward in scored}
+        members = Counter(each.spec.group for each in self._played if self._absence(each) is None)
+        for episode in self._played:
+            name = {"group": episode.spec.group, "member": episode.spec.member}
+            if id(episode) not in own:
+                alone = "alone" if members[episode.spec.group] < 2 else "dropped"
+                self._write(name | {"vote": self._absence(episode) or alone})
+                continue
+            samples, reward = own[id(episode)]
+            vote = "counts only" if samples[0].is_masked else "counts"
+            self._write(name | {"vote": vote, "reward": reward, "advantages": [_advantages(each) for each in samples]})
+            for trace, sample in enumerate(samples):
+                sample.number = max(self._samples, default=-1) + 1
+                self._samples[sample.number] = self._step, sample, name | {"trace": trace}
+
+    def _absence(self, episode: Episode) -> str | None:
+        """Why an episode is in no group."""
+        if episode.failure is not None and episode.reward is None:
+            return "failed"
+        if episode.reward is None:
+            return "no reward"
+        if not episode.num_sampled:
+            return "no tokens"
+        return "left" if self._settings.truncated.get(episode.stop) == "leave" else None
+
+    def watch(self, batch: Mapping[str, Tensor]) -> Watch | None:
+        """A function to call with the log-probabilities of a micro-batch; None if none of its rows is recorded."""
+        if not self._samples:
+            return None
+        length, keep = batch["input_ids"].shape[1], batch["mask"].shape[1]
+        rows = [(row, number) for row, number in enumerate(batch["numbers"].tolist()) if number in self._samples]
+        places = {row: completion_slice(self._samples[number][1], length, keep) for row, number in rows}
+
+        def watch(logprobs_BT: Tensor) -> None:
+            update = _Update(
+                rows=[(row, number, places[row]) for row, number in rows], logprobs_BT=logprobs_BT.detach()
+            )
+            logprobs_BT.register_hook(lambda gradient_BT: setattr(update, "gradient_BT", gradient_BT.detach()))
+            self._updates.append(update)
+
+        return watch if rows else None
+
+    def finish_step(self, step: int) -> None:
+        """Write the updates of an optimiser step of this number."""
+        updates, self._updates = self._updates, []
+        for update in updates:
+            assert update.gradient_BT is not None
+            logprobs_BT, gradient_BT = update.logprobs_BT.cpu(), update.gradient_BT.cpu()
+            for row, number, place in update.rows:
+                played, sample, name = self._samples[number]
+                values = {"logprobs": logprobs_BT[row, place], "gradient": gradient_BT[row, place]}
+                values = {key: _rounded(each) for key, each in values.items()}
+                cuts = self._cuts(sample, logprobs_BT[row, place])
+                self._write(name | {"update": step} | values | cuts, step=played)
+        # Batches are used in the order of their rounds, so all of an earlier round are used up.
+        self._samples = {number: each for number, each in self._samples.items() if each[0] == self._step}
+
+    def _cuts(self, sample: Sample, logprobs_T: Tensor) -> dict[str, list[int]]:
+        """The places of the tokens that the loss clips, and of those that the correction cuts."""
+        assert sample.advantages is not None
+        mask_1T = torch.tensor([sample.mask]).bool()
+        logprobs_1T, advantages_1T = logprobs_T[None], sample.advantages[None]
+        old_1T = logprobs_1T if sample.old_logprobs is None else sample.old_logprobs[None]
+        found = {"clipped": _is_clipped(logprobs_1T, old_1T, advantages_1T, mask_1T, self._settings)}
+        weigh = CORRECTIONS[self._settings.correction].weigh
+        if weigh is not None:
+            sampling_1T = torch.tensor([sample.sampling_logprobs])
+            mismatch = Mismatch.of(logprobs_1T, old_1T, sampling_1T, mask_1T, advantages_1T)
+            _, is_cut = weigh(mismatch, self._settings.correction_bounds)
+            found["cut"] = is_cut.expand(mask_1T.shape) & mask_1T
+        return {name: each[0].nonzero()[:, 0].tolist() for name, each in found.items() if each.any()}
+
+    def _write(self, line: Mapping[str, Any], step: int | None = None) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps({"step": self._step if step is None else step, **line}) + "\n")
+
+
+def _is_clipped(
+    logprobs_1T: Tensor, old_1T: Tensor, advantages_1T: Tensor, mask_1T: Tensor, settings: LearningSettings
+) -> Tensor:
+    """The tokens with an advantage whose term of the loss has no gradient, (1, T)."""
+    loss = LOSSES[settings.loss_type]
+    logprobs_1T = torch.where(mask_1T, logprobs_1T, 0.0).requires_grad_()
+    ratio_1R = loss.ratio(torch.where(mask_1T, logprobs_1T - old_1T, 0.0), mask_1T).clamp(max=MAX_LOG_RATIO).exp()
+    advantages_1R = advantages_1T if loss.is_of_tokens else advantages_1T[mask_1T][None, :1]
+    terms_1R = loss.surrogate(ratio_1R, logprobs_1T, advantages_1R, settings)
+    [gradient_1T] = torch.autograd.grad(terms_1R.sum(), logprobs_1T)
+    return mask_1T & (advantages_1T != 0) & (gradient_1T == 0)
+
+
+def _plain(option: Any) -> Any:
+    """The option as JSON has it: bounds as a list, without infinity."""
+    return [each if math.isfinite(each) else None for each in option] if isinstance(option, tuple) else option
+
+
+def _rounded(values_T: Tensor) -> list[float | None]:
+    """The values with six digits; None for those that JSON does not have."""
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values_T.tolist()]
+
+
+def _advantages(sample: Sample) -> list[float | None] | float | None:
+    """The advantages of a sample: one number if its loss tokens have the same, else one for each token."""
+    assert sample.advantages is not None
+    values = _rounded(sample.advantages)
+    of_loss_tokens = {value for value, is_sampled in zip(values, sample.mask, strict=True) if is_sampled}
+    return of_loss_tokens.pop() if len(of_loss_tokens) == 1 else values
