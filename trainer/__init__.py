@@ -15,6 +15,7 @@ from .nonfinite import NonFiniteError
 from .records.progress import RichProgress
 from .records.run_folder import RunFolder, read_episodes
 from .rollout.budgets import TokenBudgets
+from .rollout.compaction import EveryTurn, strip_thoughts
 from .rollout.failures import RolloutError
 from .rollout.token_policy import TokenPolicy
 from .tool_calls.families import FORMATS
@@ -31,6 +32,7 @@ __all__ = [
     "ChatFormat",
     "Conventions",
     "Estimator",
+    "EveryTurn",
     "GRPOConfig",
     "GRPOTrainer",
     "Generation",
@@ -54,5 +56,6 @@ __all__ = [
     "conformance",
     "read_episodes",
     "recognise_tool_format",
+    "strip_thoughts",
     "tagged",
 ]

@@ -65,7 +65,8 @@ class AgentTrainer(PlayingTrainer):
         tool_format: How the model writes tool calls, if its chat template does not show it.
         generator: Samples the answers; by default the one that the configuration names.
         peft_config: Trains a new adapter on the model, such as `peft.LoraConfig(...)`; the model's weights stay.
-        compact: Rewrites the messages of an episode that fill the model's context: `f(messages) -> messages`.
+        compact: Rewrites the messages of an episode that fill the model's context: `f(messages) -> messages`; or
+            `EveryTurn(f)`.
         callbacks: As in `transformers.Trainer`; or a single one.
         optimizers: As in `transformers.Trainer`.
 

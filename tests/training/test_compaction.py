@@ -10,7 +10,7 @@ import pytest
 from gymnast.envs import ConfigurationError, Episode, Message, RolloutEngine, StepResult
 from gymnast.envs.core import Environment, StopReason
 from gymnast.envs.engine.rollout_engine import episode_specs
-from gymnast.trainer import ChatFormat, Sampling, TokenBudgets, TokenPolicy
+from gymnast.trainer import ChatFormat, EveryTurn, Sampling, TokenBudgets, TokenPolicy, strip_thoughts
 from gymnast.trainer.records.metrics import episode_metrics
 
 from .buttons import ScriptedGenerator, ids, make_trainer, tokenizer
@@ -88,6 +88,26 @@ async def test_a_rewritten_history_begins_a_sample_with_exact_tokens() -> None:
     assert metrics["samples/mean"] == len(episode.traces) >= 2
     assert metrics["completions/mean_length"] == TURNS * len(ids(ANSWER))
     assert Episode.from_json(episode.to_json()) == episode
+
+
+async def test_stripped_thoughts_begin_a_sample_after_every_turn() -> None:
+    answer = "<think>\nhm\n</think>\n\nwell<|im_end|>"
+    episode, generator = await play(EveryTurn(strip_thoughts), answer=answer, max_model_len=4000, max_turn_tokens=None)
+    check_exact(episode, generator, ids(answer))
+    assert len(episode.traces) == TURNS
+    assert [tokenizer().decode(trace.prompt_ids).count("hm") for trace in episode.traces] == [0] * TURNS
+    assert tokenizer().decode(episode.traces[-1].prompt_ids).count("well") == TURNS - 1
+
+
+async def test_a_history_that_stays_goes_on_in_its_sample() -> None:
+    """Thoughts are kept until the user speaks again."""
+    thought: Message = {"role": "assistant", "content": "", "reasoning_content": "hm"}
+    result: Message = {"role": "tool", "name": "look", "content": "one is lit"}
+    assert strip_thoughts([said("Look."), thought, result]) == [said("Look."), thought, result]
+    episode, _ = await play(EveryTurn(lambda messages: messages), max_model_len=4000, max_turn_tokens=None)
+    assert len(episode.traces) == 1
+    episode, _ = await play(EveryTurn(lambda messages: [*messages[-3:-2], *messages[-1:]]), max_turn_tokens=None)
+    assert len(episode.traces) == TURNS  # each rewriting is of all messages
 
 
 async def test_without_a_need_nothing_is_rewritten() -> None:

@@ -1,9 +1,10 @@
-"""Compaction: a user's function makes the history shorter before it fills the model's context."""
+"""Compaction: a user's function rewrites the history that the model sees."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from ...envs.core import ConfigurationError, Message, ToolSchema
 from ...envs.engine.opening_and_closing import at_stage
@@ -11,10 +12,46 @@ from ...envs.episode import TokenTrace
 from ...envs.spaces import check_messages
 from ...envs.user_calls import call_function
 from ..chat.chat_format import ChatFormat
+from ..tool_calls.assistant_message import THINK
 from .budgets import TokenBudgets
 
-Compact = Callable[[list[Message]], Sequence[Message] | Awaitable[Sequence[Message]]]
-"""All messages of an episode so far -> fewer or shorter ones; a plain function runs in a thread."""
+Rewrite = Callable[[list[Message]], Sequence[Message] | Awaitable[Sequence[Message]]]
+"""Messages of an episode -> the history that the model sees next; a plain function runs in a thread."""
+
+
+@dataclass(frozen=True)
+class EveryTurn:
+    """For `compact=`: a function that is called after every turn, not only when the context is full.
+
+    It gets all messages of the episode, as they were played. If it returns the history that the model has seen, and the
+    new messages after it, then the sample goes on. Any other history begins a sample.
+    """
+
+    rewrite: Rewrite
+
+
+Compact = Rewrite | EveryTurn
+
+
+def strip_thoughts(messages: Sequence[Message]) -> list[Message]:
+    """The messages without the thoughts of answers before the last message of the user.
+
+    The chat templates of many reasoning models, such as Qwen3's, drop the same thoughts. So a model that is trained
+    with `compact=EveryTurn(strip_thoughts)` sees the histories that it sees when it is used.
+    """
+    last = max((index for index, each in enumerate(messages) if each["role"] == "user"), default=0)
+    return [*map(_without_thought, messages[:last]), *messages[last:]]
+
+
+def _without_thought(message: Message) -> Message:
+    if message["role"] != "assistant":
+        return message
+    kept: Message = {**message}
+    kept.pop("reasoning_content", None)
+    content = kept.get("content")
+    if isinstance(content, str) and THINK[1] in content:  # an answer that stays as it was written
+        kept["content"] = content.rpartition(THINK[1])[2].lstrip("\n")
+    return kept
 
 
 def check_compact(compact: Compact | None, budgets: TokenBudgets) -> None:
@@ -26,33 +63,42 @@ def check_compact(compact: Compact | None, budgets: TokenBudgets) -> None:
     """
     if compact is None:
         return
-    if not callable(compact):
-        raise TypeError(f"compact must be a function from messages to messages, got {compact!r}")
+    rewrite = compact.rewrite if isinstance(compact, EveryTurn) else compact
+    if not callable(rewrite):
+        raise TypeError(f"compact must be a function from messages to messages, got {rewrite!r}")
     longest, context = budgets.max_turn_tokens, budgets.max_model_len
-    if longest is None or longest >= context:
+    if not isinstance(compact, EveryTurn) and (longest is None or longest >= context):
         raise ConfigurationError(
             f"compact= rewrites the history when the context has less room than one answer may take, so "
             f"max_turn_tokens must be set, to less than the context of {context} tokens; got {longest}"
         )
 
 
-async def compacted(
-    compact: Compact, chat: ChatFormat, messages: Sequence[Message], tools: Sequence[ToolSchema], *, length: int
-) -> tuple[list[Message], TokenTrace]:
-    """The messages that the user's function makes of a history of `length` tokens, and a trace that begins with them.
+async def rewritten(rewrite: Rewrite, messages: Sequence[Message]) -> list[Message]:
+    """The history that the user's function makes of these messages.
 
-    The episode fails at the stage `compact` if the function raises an exception, or if its result is not a list of
-    messages, cannot be rendered, or is not shorter.
+    The episode fails at the stage `compact` if the function raises an exception, or returns no list of messages.
     """
     with at_stage("compact"):
-        shorter = await call_function(compact, copy.deepcopy(list(messages)))
-        check_messages(shorter, "compact()")
+        history = await call_function(rewrite, copy.deepcopy(list(messages)))
+        check_messages(history, "compact()")
+        return list(history)
+
+
+def new_trace(
+    chat: ChatFormat, history: Sequence[Message], tools: Sequence[ToolSchema], *, length: int | None = None
+) -> TokenTrace:
+    """A trace that begins with a rewritten history.
+
+    The episode fails at the stage `compact` if the history cannot be rendered, or has at least `length` tokens.
+    """
+    with at_stage("compact"):
         try:
-            ids = chat.prompt_ids(shorter, tools)
+            ids = chat.prompt_ids(history, tools)
         except ConfigurationError as error:  # of this episode only: it must not stop the run
             raise ValueError(f"the messages of compact() cannot be rendered: {error}") from error
-        if len(ids) >= length:
+        if length is not None and len(ids) >= length:
             raise ValueError(
                 f"compact() gave a history of {len(ids)} tokens in place of one of {length}; it must be shorter"
             )
-        return list(shorter), TokenTrace(prompt_ids=ids)
+        return TokenTrace(prompt_ids=ids)

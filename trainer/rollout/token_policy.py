@@ -14,7 +14,7 @@ from ..chat.chat_format import ChatFormat
 from ..generation.contract import GenerationRequest, Generator
 from ..generation.sampling import Sampling
 from .budgets import TokenBudgets
-from .compaction import Compact, check_compact, compacted
+from .compaction import Compact, EveryTurn, check_compact, new_trace, rewritten
 
 OverlongPrompts = Literal["fail", "drop", "raise"]
 """The consequence of a prompt longer than the context: its episode fails or is dropped, or the run stops."""
@@ -44,7 +44,8 @@ class TokenPolicy:
         sampling: The distribution that answers are sampled from.
         budgets: Token limits.
         overlong_prompts: The consequence of a prompt longer than the context.
-        compact: Rewrites the history of an episode when the context has less room than `max_turn_tokens`.
+        compact: Rewrites the history of an episode when the context has less room than `max_turn_tokens`; or, with
+            `EveryTurn`, after every turn.
 
     Raises:
         ConfigurationError: `compact` is given, but `max_turn_tokens` is not set, or is not less than the context.
@@ -119,7 +120,8 @@ class TokenConversation:
         self.traces = [trace]
         self._policy = policy
         self._spec = spec
-        self._messages = messages  # the history that the model sees
+        self._messages = messages  # all of them
+        self._history = list(messages)  # the messages that the model sees
         self._tools = tools
         self._turn = 0
         self._calls = 0
@@ -143,7 +145,7 @@ class TokenConversation:
         trace.append_sampled(generation.token_ids, generation.logprobs)
         message = policy.chat.parse(prompt_ids, generation.token_ids, self._tools, calls_before=self._calls)
         self._calls += len(message.get("tool_calls", []))
-        self._messages.append(policy.chat.as_history(message, generation.token_ids))
+        self._add([policy.chat.as_history(message, generation.token_ids)])
         return Act(
             message=message,
             num_tokens=len(generation.token_ids),
@@ -170,24 +172,36 @@ class TokenConversation:
         if last:
             trace.append_observation(ids[:room])
             return None
-        self._messages += messages
-        length = len(trace) + len(ids)
-        if self._policy.compact is not None and length + (budgets.max_turn_tokens or 0) > budgets.max_model_len:
-            return await self._begin_again(self._policy.compact, length)
+        self._add(messages)
+        new = await self._rewritten(len(trace) + len(ids))
+        if new is not None:
+            room, reason = self._room(new)
+            if room <= 0:
+                return reason
+            self.traces.append(new)
+            return None
         if len(ids) >= room:
             return reason
         trace.append_observation(ids)
         return None
 
-    async def _begin_again(self, compact: Compact, length: int) -> StopReason | None:
-        """Rewrite the history, which has `length` tokens, and begin a new trace, if the budget has tokens left."""
-        messages, trace = await compacted(compact, self._policy.chat, self._messages, self._tools, length=length)
-        room, reason = self._room(trace)
-        if room <= 0:
-            return reason
-        self.traces.append(trace)
-        self._messages = messages
-        return None
+    async def _rewritten(self, length: int) -> TokenTrace | None:
+        """A trace of the rewritten history; None if the history of `length` tokens stays."""
+        compact, budgets, chat = self._policy.compact, self._policy.budgets, self._policy.chat
+        if isinstance(compact, EveryTurn):
+            history = await rewritten(compact.rewrite, self._messages)
+            if history == self._history:
+                return None
+            self._history = history
+            return new_trace(chat, history, self._tools)
+        if compact is None or length + (budgets.max_turn_tokens or 0) <= budgets.max_model_len:
+            return None
+        self._history = await rewritten(compact, self._history)
+        return new_trace(chat, self._history, self._tools, length=length)
+
+    def _add(self, messages: Sequence[Message]) -> None:
+        self._messages += messages
+        self._history += messages
 
     def _check_prompt(self, seen: Sequence[int], sent: Sequence[int]) -> None:
         if list(seen) != list(sent):
