@@ -137,9 +137,9 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 # pip comes last when a venv is made: its presence says that the venv is whole.
 $(BIN)/pip:
 	@command -v $(PYTHON) >/dev/null || { \
-	  echo "error: '$(PYTHON)' was not found; name a Python >= 3.11: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "error: gymnast needs Python >= 3.11, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1); make PYTHON=python3.12 ..." >&2; exit 1; }
+	  echo "error: '$(PYTHON)' was not found; name a Python 3.11 to 3.13: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo "error: gymnast was tested with Python 3.11 to 3.13, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1); make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "error: '$(PYTHON)' cannot make virtual environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "making $(VENV) with $$($(PYTHON) -V) ..."
