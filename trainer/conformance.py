@@ -32,6 +32,7 @@ from .learning.objective import objective
 from .learning.samples import Batch
 from .learning.scoring import Scorer
 from .learning.settings import LearningSettings
+from .models.reference import Reference
 
 VOCABULARY = 12
 TOLERANCE = 1e-6
@@ -84,8 +85,10 @@ Gradient = Callable[[Sequence[Episode], LearningSettings], Tensor]
 
 def step_gradient(episodes: Sequence[Episode], settings: LearningSettings) -> Tensor:
     """The gradient of the second of two steps on a round, so that ratios are not 1."""
-    model = BigramModel()
-    scorer = Scorer(model=model, settings=settings, reference=None, gather=this_process_only, pad_id=0)
+    model = BigramModel(seed=2)
+    reference = Reference(model) if settings.beta else None
+    model.load_state_dict(BigramModel().state_dict())  # the policy that played the round
+    scorer = Scorer(model=model, settings=settings, reference=reference, gather=this_process_only, pad_id=0)
     samples, _ = scorer(form_groups(episodes, settings.truncated)[0])
     with torch.no_grad():
         model.logits_VV.add_(0.3 * BigramModel(seed=1).logits_VV)
@@ -208,6 +211,8 @@ def check(
     faults = [] if loss_type_ignores_rows_without_tokens(settings) else ["a row without loss tokens has an influence"]
     for name, way in WAYS.items():
         changed = replace(settings, **way.changes or {})
+        if way.counts_in_baseline and changed.charges_kl:
+            continue  # the divergence of its tokens is a part of the reward that counts
         for members in (4, 2):  # in a group of two, the other member leaves as well
             rows, others = make_round(members=members), make_round(members=members)
             way.spoil(rows[1])

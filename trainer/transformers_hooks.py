@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from .models.adapters import has_adapter, load_adapters
 
 
 class _Calls(TrainerCallback):
@@ -28,7 +32,7 @@ class _Calls(TrainerCallback):
         self._trainer.before_update()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._trainer.loss_before_step = None
+        self._trainer.loss_before_step = self._trainer.rewind = None
         self._trainer.after_update()
 
 
@@ -39,6 +43,7 @@ class HookedTrainer(Trainer):
     saved_step: int | None = None  # of the newest checkpoint of this training
     step_loss: Tensor  # () of this process, of the optimiser step in progress
     loss_before_step: Tensor | None = None  # () since the last log, if a step is in progress
+    rewind: Callable[[], None] | None = None  # restores the random state from before the step in progress
     grad_norm: Tensor | float  # of all processes, before clipping
 
     def __init__(self, *, callbacks: Sequence[TrainerCallback], **options: Any) -> None:
@@ -113,6 +118,7 @@ class HookedTrainer(Trainer):
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
         self.step_loss, self.loss_before_step = torch.zeros((), device=device), None
+        self.rewind = random_state()
         return self.next_batches(num_batches, device)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -143,13 +149,19 @@ class HookedTrainer(Trainer):
         return norm
 
     def _save_rng_state(self, output_dir: str) -> None:
+        if self.rewind is not None:  # a resumed training takes this step again
+            self.rewind()
         super()._save_rng_state(output_dir)
         self.save_more(Path(output_dir))
         with self.waiting("the other processes to save their part of a checkpoint"):
             self.accelerator.wait_for_everyone()  # the next file, of rank 0, marks the checkpoint as complete
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        if has_adapter(self.model) and not self.is_fsdp_enabled:
+            # transformers refuses an attached adapter, and passes over `default` where there are others.
+            load_adapters(self.model, Path(resume_from_checkpoint))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
         self.load_more(Path(resume_from_checkpoint))
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
@@ -181,6 +193,21 @@ class HookedTrainer(Trainer):
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         return bool(metrics) and super()._determine_best_metric(metrics, trial)
+
+
+def random_state() -> Callable[[], None]:
+    """Return a function that restores the present random state of Python, NumPy and PyTorch."""
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    gpu = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+
+    def restore() -> None:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        if gpu is not None:
+            torch.cuda.set_rng_state(gpu)
+
+    return restore
 
 
 def use_one_gpu(args: TrainingArguments) -> None:

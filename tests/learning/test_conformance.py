@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -26,9 +27,25 @@ def test_turns_of_episodes_that_left_have_no_influence(estimator: str) -> None:
     assert conformance.check(advantage_estimator=estimator, credit="turn") == []
 
 
-@pytest.mark.parametrize("changes", [{"entropy_coef": 0.1}, {"top_entropy_quantile": 0.3}, {"delta": 1.5}], ids=str)
-def test_episodes_that_left_have_no_influence_with_further_terms(changes: dict[str, float]) -> None:
-    assert conformance.check(**changes) == []  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"entropy_coef": 0.1},
+        {"top_entropy_quantile": 0.3},
+        {"delta": 1.5},
+        {"beta": 0.1},
+        {"beta": 0.1, "use_bias_correction_kl": True},
+        {"beta": 0.1, "kl_in": "reward"},
+    ],
+    ids=str,
+)
+def test_episodes_that_left_have_no_influence_with_further_terms(changes: dict[str, Any]) -> None:
+    changed = replace(conformance.SETTINGS, **changes)
+    usual, other = (
+        conformance.step_gradient(conformance.make_round(), each) for each in (conformance.SETTINGS, changed)
+    )
+    assert not torch.allclose(usual, other)
+    assert conformance.check(**changes) == []
 
 
 def test_the_gradients_that_are_compared_are_not_zero() -> None:

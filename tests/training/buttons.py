@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM, TrainerCallback
 
 from gymnast.envs import Message, ToolEnv, tool, tool_call
-from gymnast.trainer import AgentTrainer, Generation, GenerationRequest, Generator, GRPOTrainer
+from gymnast.trainer import AgentTrainer, EveryTurn, Generation, GenerationRequest, Generator, GRPOTrainer
 from gymnast.trainer.generation.contract import GenerationError
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer, warm_up
 
@@ -43,6 +43,10 @@ class Buttons(ToolEnv):
         """Press the right button."""
         self.reward = self.metrics["success"] = float(self.good == "right")
         return "done"
+
+
+forget = EveryTurn(lambda messages: messages[:1])
+"""For `compact=`: each turn begins with the question alone, so it is a sample of its own."""
 
 
 def _demonstration(*names: str) -> list[Message]:

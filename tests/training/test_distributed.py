@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from .buttons import ROWS, make_trainer
+from .buttons import ROWS, forget, make_trainer, model
 from .launching import free_port, launch, run_two
 
 PROGRAM = """
@@ -140,10 +140,17 @@ def test_two_processes_resume(run: Any, tmp_path: Path) -> None:
     assert all(torch.equal(got[name], expected[name]) for name in expected)
 
 
-BREAKS = """
+CASES: dict[str, dict[str, Any]] = {
+    "whitened rewards and tokens of high entropy": {"advantage_estimator": "reinforce++", "top_entropy_quantile": 0.4},
+    "several samples an episode": {"advantage_estimator": "max_rl", "loss_type": "grpo", "forgets": True},
+}
+"""Options of trainings that are run in one process and in two; with `forgets`, each turn begins a sample."""
+
+MANY = """
 import asyncio, json, logging, os, sys
 from pathlib import Path
-from buttons import Buttons, ROWS, config, model, tokenizer
+import torch
+from buttons import Buttons, ROWS, config, forget, model, tokenizer
 from gymnast.trainer import GRPOTrainer
 from transformers import TrainerCallback
 
@@ -175,6 +182,10 @@ def huge(completions):
 WAITS = ["training waits for the other processes", "4 episodes wait in reset"]  # said by each process
 
 
+def negative(completions):
+    return [-1.0 - int(rank)] * len(completions)
+
+
 class Told(logging.Handler):
     def emit(self, record):
         if record.getMessage().endswith(f"{WAITS[int(rank)]}"):
@@ -188,13 +199,13 @@ class Hangs(Buttons):
         return await super().areset(**options)
 
 
-def trainer_of(name, environment=Buttons, reward_funcs=(), callbacks=(), **options):
+def trainer_of(name, environment=Buttons, reward_funcs=(), callbacks=(), forgets=False, **options):
+    usual = dict(max_steps=3, per_device_train_batch_size=4, ddp_backend="gloo", on_failure="raise")
     return GRPOTrainer(
         model=model(),
         environment=environment(),
-        args=config(
-            folder / name, max_steps=3, per_device_train_batch_size=4, ddp_backend="gloo", on_failure="raise", **options
-        ),
+        args=config(folder / name, **(usual | options)),
+        compact=forget if forgets else None,
         train_dataset=ROWS,
         processing_class=tokenizer(),
         reward_funcs=reward_funcs,
@@ -211,34 +222,66 @@ trainer.train()
 steps = [logs["steps/nonfinite"] for logs in trainer.state.log_history if "loss" in logs]
 weights = [float(weight.double().sum()) for weight in trainer.model.parameters()]
 (folder / f"nonfinite-{rank}.json").write_text(json.dumps([steps, weights]))
-trainer = trainer_of("together", reward_funcs=reward)
-try:
+for name, options in json.loads(sys.argv[2]).items():
+    trainer = trainer_of(name, max_steps=2, **options)
     trainer.train()
-except Exception as error:
-    (folder / f"error-{rank}.txt").write_text(f"{type(error).__name__}: {error}")
+    torch.save(trainer.model.state_dict(), folder / f"{name}-{rank}.pt")
+for name, options in (
+    ("negative", dict(reward_funcs=negative, advantage_estimator="max_rl")), ("together", dict(reward_funcs=reward))
+):
+    trainer = trainer_of(name, **options)
+    try:
+        trainer.train()
+    except Exception as error:
+        (folder / f"{name}-{rank}.txt").write_text(f"{type(error).__name__}: {error}")
 trainer = trainer_of("alone", callbacks=[Breaks()])
 trainer.train()
 """
 
 
-def test_trouble_in_one_process_concerns_both(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, str]]]:
+    folder = tmp_path_factory.mktemp("many")
+    return folder, run_two(folder, MANY, json.dumps(CASES), timeout=120)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_train_like_one_with(case: str, many: Any, tmp_path: Path) -> None:
+    folder, _ = many
+    options = {**CASES[case]}
+    compact = forget if options.pop("forgets", False) else None
+    single: Any = make_trainer(tmp_path, max_steps=2, per_device_train_batch_size=8, compact=compact, **options)
+    single.train()
+    before = model().state_dict()
+    pair = torch.load(folder / f"{case}-0.pt", weights_only=True)
+    for name, value in single.model.state_dict().items():
+        torch.testing.assert_close(pair[name], value, rtol=1e-3, atol=1e-4)
+    assert not all(torch.equal(value, before[name]) for name, value in pair.items())
+    samples = [logs["samples/mean"] for logs in single.state.log_history if "loss" in logs]
+    assert (min(samples) > 1) == (compact is not None)
+
+
+def test_trouble_in_one_process_concerns_both(many: Any) -> None:
     """An error while a round is played ends both. For any other error no process may wait to save."""
-    first, second = run_two(tmp_path, BREAKS, timeout=120)
-    assert "another training process failed; see its error" in (tmp_path / "error-0.txt").read_text()
-    assert (tmp_path / "error-1.txt").read_text().startswith("EpisodeFailedError")
-    assert "the judge is gone" in (tmp_path / "error-1.txt").read_text()
-    assert [path.name for path in (tmp_path / "together").glob("checkpoint-*")] == ["checkpoint-1"]
+    folder, (first, second) = many
+    assert "another training process failed; see its error" in (folder / "together-0.txt").read_text()
+    assert (folder / "together-1.txt").read_text().startswith("EpisodeFailedError")
+    assert "the judge is gone" in (folder / "together-1.txt").read_text()
+    assert [path.name for path in (folder / "together").glob("checkpoint-*")] == ["checkpoint-1"]
+    # A reward that the estimator cannot take: both name it.
+    for rank in range(2):
+        assert "divides by the mean reward" in (folder / f"negative-{rank}.txt").read_text()
     assert min(first[0], second[0]) > 0
     assert "RuntimeError: the disk is full" in second[1]
     # A hang in one process: both say what they wait for.
     for rank, told in enumerate(("training waits for the other processes", "4 episodes wait in reset")):
-        assert (tmp_path / f"told-{rank}.txt").read_text().startswith(f"nothing has moved in process {rank} for ")
-        assert (tmp_path / f"told-{rank}.txt").read_text().endswith(f" s: {told}")
+        assert (folder / f"told-{rank}.txt").read_text().startswith(f"nothing has moved in process {rank} for ")
+        assert (folder / f"told-{rank}.txt").read_text().endswith(f" s: {told}")
     # A gradient that is not finite: both skip the same step, and it is counted once.
-    steps, weights = json.loads((tmp_path / "nonfinite-0.json").read_text())
+    steps, weights = json.loads((folder / "nonfinite-0.json").read_text())
     assert steps == [0, 1, 0]
-    assert json.loads((tmp_path / "nonfinite-1.json").read_text())[1] == weights
-    assert not list((tmp_path / "alone").glob("checkpoint-*"))
+    assert json.loads((folder / "nonfinite-1.json").read_text())[1] == weights
+    assert not list((folder / "alone").glob("checkpoint-*"))
 
 
 LAUNCHED = """

@@ -127,6 +127,22 @@ def test_an_adapter_called_ref_is_the_reference(wrap: Any, tmp_path: Path) -> No
     assert all(".default." in name for name in changed)
 
 
+@pytest.mark.filterwarnings("ignore:Already found a `peft_config` attribute")
+@pytest.mark.parametrize("wrap", [get_peft_model, attached])
+def test_a_training_with_a_ref_adapter_is_resumed(wrap: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"beta": 0.1, "learning_rate": 2e-2, "save_strategy": "steps", "save_steps": 1}
+
+    def trained(folder: Path, steps: int, checkpoint: Path | None = None) -> dict[str, Any]:
+        torch.manual_seed(0)
+        trainer: Any = make_trainer(folder, agent=with_ref_adapter(wrap), max_steps=steps, **options)
+        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+        return trainer.model.state_dict()
+
+    whole = trained(tmp_path, 2)
+    rest = trained(tmp_path / "rest", 2, tmp_path / "checkpoint-1")
+    assert not [name for name, value in rest.items() if not torch.equal(value, whole[name])]
+
+
 def test_the_ref_adapter_cannot_be_the_one_in_training_nor_follow_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="sync_ref_model=True would move the adapter 'ref'"):
         make_trainer(tmp_path, agent=with_ref_adapter(get_peft_model), beta=0.1, sync_ref_model=True)

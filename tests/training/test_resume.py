@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from gymnast.envs import Episode
 from gymnast.trainer import AgentTrainer, GRPOTrainer, RLOOTrainer
 
-from .buttons import ROWS, Buttons, config, make_trainer, model, tokenizer
+from .buttons import ROWS, Buttons, config, model, tokenizer
 
 STEPS = 5
 
@@ -36,16 +36,25 @@ def recording(base: type[AgentTrainer]) -> Any:
     return Records
 
 
-def trainer_of(base: type[AgentTrainer], folder: Path, eval_rows: Any = None, **options: Any) -> Any:
+def trainer_of(
+    base: type[AgentTrainer],
+    folder: Path,
+    *,
+    rows: Any = ROWS,
+    eval_rows: Any = None,
+    callbacks: Any = (),
+    **options: Any,
+) -> Any:
     fresh: Any = model()
     every_step = {"save_strategy": "steps", "save_steps": 1, "max_steps": STEPS, "log_episodes_steps": 1}
     trainer = recording(base)(
         model=fresh,
         environment=Buttons(),
         args=config(folder, base, **(every_step | options)),
-        train_dataset=ROWS,
+        train_dataset=rows,
         eval_dataset=eval_rows,
         processing_class=tokenizer(),
+        callbacks=callbacks,
     )
     for layer in fresh.model.layers:  # set now, because the trainer would warn about it
         layer.self_attn.attention_dropout = 0.1  # so that torch's random state matters too
@@ -70,6 +79,8 @@ CASES: dict[str, dict[str, Any]] = {
         "gradient_accumulation_steps": 2,
         "steps_per_generation": 3,
         "num_generations": 2,
+        "rows": ROWS
+        * 3,  # an epoch of two rounds, so the second step has the end of one and the beginning of the other
     },
 }
 
@@ -154,12 +165,12 @@ class Fails(TrainerCallback):
 
 def test_a_step_whose_update_failed_is_taken_again(tmp_path: Path) -> None:
     """Its batches are the last of round 0, whose samples are in the checkpoint, and the first of round 1."""
-    options = CASES["rounds that overlap steps"] | {"max_steps": 2, "logging_steps": 2, "rows": ROWS * 3}
-    whole: Any = make_trainer(tmp_path / "whole", **options)
+    options = CASES["rounds that overlap steps"] | {"max_steps": 2, "logging_steps": 2, "save_steps": 2}
+    whole = trainer_of(GRPOTrainer, tmp_path / "whole", **options)
     whole.train()
     with pytest.raises(RuntimeError, match="the update broke"):
-        make_trainer(tmp_path, callbacks=[Fails()], **options).train()
-    rest: Any = make_trainer(tmp_path, **options)
+        trainer_of(GRPOTrainer, tmp_path, callbacks=[Fails()], **options).train()
+    rest = trainer_of(GRPOTrainer, tmp_path, **options)
     rest.train(resume_from_checkpoint=True)
     expected = state_of(whole)
     assert not [name for name, value in state_of(rest).items() if not torch.equal(value, expected[name])]

@@ -163,8 +163,9 @@ def test_an_environment_that_changes_its_row_does_not_change_the_data() -> None:
 
 def episode_of(spec: EpisodeSpec) -> EpisodeSamples:
     token = 10 + 10 * spec.task.row["n"] + spec.member
-    ones = torch.ones(1)
-    return [Sample(prompt_ids=[1], completion_ids=[token], mask=[1], sampling_logprobs=[-1.0], advantages=ones)]
+    options: dict[str, Any] = {"mask": [1], "sampling_logprobs": [-1.0], "advantages": torch.ones(1)}
+    parts = 1 + spec.member  # samples of the episode
+    return [Sample(prompt_ids=[1], completion_ids=[token], share=1 / parts, **options) for _ in range(parts)]
 
 
 def test_a_round_is_saved_and_cut_into_batches(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_a_round_is_saved_and_cut_into_batches(tmp_path: Path) -> None:
     for one, other in zip(micro_batches_of(made), micro_batches_of(again), strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
     found = [token for batch in micro_batches_of(made) for token in batch["input_ids"][:, -1].tolist()]
-    assert found == [sample.completion_ids[0] for [sample] in episodes]
+    assert found == [sample.completion_ids[0] for samples in episodes for sample in samples]
 
 
 def test_a_round_without_samples_has_batches_that_teach_nothing() -> None:

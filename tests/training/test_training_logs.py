@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gymnast.envs import Episode, EpisodeSpec, StopReason, Task, ToolCallRecord,
 from gymnast.trainer import AgentTrainer, read_episodes
 from gymnast.trainer.records.metrics import episode_metrics
 
-from .buttons import make_trainer
+from .buttons import ScriptedGenerator, call_ids, make_trainer
 from .inspecting import BOTH, step_logs
 
 TRL_METRICS = {
@@ -42,6 +43,18 @@ OWN_METRICS = {
     "time/environment",
     "time/update",
 }
+
+
+def test_the_alarm_of_a_mismatch_names_the_given_generator(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+
+    class Wrong(ScriptedGenerator):
+        async def generate(self, request: Any) -> Any:
+            generation = await super().generate(request)
+            return replace(generation, logprobs=[-9.0, *generation.logprobs[1:]])
+
+    generator = Wrong(lambda request: call_ids("right" if request.seed % 2 else "left"))
+    make_trainer(tmp_path, generator=generator, max_steps=3).train()
+    assert "the log-probabilities of the generator (Wrong) are far from the trainer's" in caplog.text
 
 
 @BOTH

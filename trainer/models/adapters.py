@@ -1,9 +1,12 @@
-"""Adapters: `peft_config=` puts one on the model, and a quantised model needs one."""
+"""Adapters: `peft_config=` puts one on the model, a quantised model needs one, and checkpoints hold them."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
+from torch import Tensor
 from transformers import PreTrainedModel
 
 
@@ -19,7 +22,7 @@ def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpoin
         ValueError: the model has an adapter already; or it is quantised, and nothing on it can be trained.
     """
     if peft_config is None:
-        if _is_quantised(model) and not _has_adapter(model):
+        if _is_quantised(model) and not has_adapter(model):
             raise ValueError(
                 "the model is quantised, and quantised weights cannot be trained: give peft_config=peft.LoraConfig(...)"
             )
@@ -31,7 +34,7 @@ def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpoin
 
     if not isinstance(peft_config, peft.PeftConfig):
         raise TypeError(f"peft_config must be a peft.PeftConfig such as peft.LoraConfig, got {peft_config!r}")
-    if _has_adapter(model):
+    if has_adapter(model):
         raise ValueError(
             "the model has an adapter, and peft_config would add another one: leave peft_config out to go on training "
             "the first, or merge it before (model.merge_and_unload())"
@@ -41,10 +44,34 @@ def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpoin
     return peft.get_peft_model(model, peft_config)  # type: ignore[return-value]
 
 
-def _is_quantised(model: Any) -> bool:
-    return getattr(model, "is_quantized", False)  # transformers sets it on quantised models only
+def load_adapters(model: Any, folder: Path) -> None:
+    """Read the adapters of a checkpoint into those of the model that have the same names.
+
+    Raises:
+        ValueError: the checkpoint has no weights of one of them.
+    """
+    from peft import set_peft_model_state_dict
+
+    if hasattr(model, "get_base_model"):  # PEFT wraps the model, and has saved all adapters
+        for name in model.peft_config:
+            set_peft_model_state_dict(model, _read(folder if name == "default" else folder / name, name), name)
+    else:  # transformers has saved the one in training, under the names that its weights have below PEFT's wrapper
+        [name] = model.active_adapters()
+        weights = {key.removeprefix("base_model.model."): value for key, value in _read(folder, name).items()}
+        set_peft_model_state_dict(model, weights, name)
 
 
-def _has_adapter(model: Any) -> bool:
+def _read(folder: Path, name: str) -> dict[str, Tensor]:
+    path = folder / "adapter_model.safetensors"
+    if not path.is_file():
+        raise ValueError(f"{folder} has no {path.name}, so it is no checkpoint of a model with the adapter {name!r}")
+    return load_file(path)
+
+
+def has_adapter(model: Any) -> bool:
     """Whether PEFT wraps the model, or transformers has attached an adapter (`model.add_adapter`)."""
     return hasattr(model, "get_base_model") or getattr(model, "_hf_peft_config_loaded", False)
+
+
+def _is_quantised(model: Any) -> bool:
+    return getattr(model, "is_quantized", False)  # transformers sets it on quantised models only
