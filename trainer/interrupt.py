@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,9 +68,9 @@ class InterruptibleTrainer(HookedTrainer):
     _began_at: int | None = None  # the step of the first batch of this train()
     _is_over = False  # whether a finished training was resumed
 
+    @abstractmethod
     def cancel(self) -> None:
         """Make every wait for episodes raise `asyncio.CancelledError`; called from a signal handler."""
-        raise NotImplementedError
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train; arguments are those of `transformers.Trainer.train`.

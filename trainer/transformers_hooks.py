@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -36,7 +37,7 @@ class _Calls(TrainerCallback):
         self._trainer.after_update()
 
 
-class HookedTrainer(Trainer):
+class HookedTrainer(Trainer, ABC):
     """`transformers.Trainer`, in which a subclass decides about batches, checkpoints and the end of training."""
 
     loss_is_scaled_for_ga = True  # `policy_loss` has divided gradient accumulation out
@@ -52,15 +53,15 @@ class HookedTrainer(Trainer):
 
     # Hooks for subclasses.
 
+    @abstractmethod
     def next_batches(self, count: int, device: torch.device) -> tuple[list[list[dict[str, Tensor]]], Tensor]:
         """The batches of one optimiser step, each a list of micro-batches, and their number of loss tokens.
 
         An empty list: no step.
         """
-        raise NotImplementedError
 
-    def batches_per_epoch(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def batches_per_epoch(self) -> int: ...
 
     def begin(self) -> None:
         """Called before the first step, when weights and state are loaded."""

@@ -16,9 +16,8 @@ from ..base import Executor
 from ..errors import EngineError, SandboxClosedError, SandboxTimeoutError
 from .boxes import Boxes
 from .lease import LeasedExecutor
-from .lines import Line, Waiter, Waiters
 from .spares import Spares
-from .states import Box, PoolOptions, State, Subpool
+from .states import Box, Line, PoolOptions, State, Subpool, Waiter, Waiters
 from .statistics import PoolStatistics
 
 logger = logging.getLogger("gymnast.sandbox")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any
@@ -22,7 +23,7 @@ def _remembered_ends(grammar: type, text: str) -> dict[tuple[int, str], int | st
     return {}
 
 
-class Literals:
+class Literals(ABC):
     """Reads containers, numbers and words; the subclasses know strings and keys."""
 
     escapes = False  # whether a backslash escapes within strings
@@ -105,9 +106,9 @@ class Literals:
         value, end = self.value(skip_space(self.text, colon + 1))
         return (key, value), end
 
+    @abstractmethod
     def key(self, start: int) -> Found:
         """A key that a colon follows."""
-        raise NotImplementedError
 
     def string(self, start: int, quotes: Sequence[str], follow: str) -> Found:
         """A string that ends at its quote where `follow` follows, so a quote within the text ends nothing.
