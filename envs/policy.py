@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,15 +78,16 @@ def tool_calls(*calls: tuple[str, dict[str, Any]]) -> Message:
     }
 
 
-Script = Sequence[Message | str] | Callable[[list[Message]], Message | str | Awaitable[Message | str]]
-"""Answers in order, or a function of the messages so far (synchronous or not)."""
+Script = Sequence[Message | str] | Callable[..., Message | str | Awaitable[Message | str]]
+"""Answers in order, or a function of the messages so far, or of the messages and the tools (synchronous or not)."""
 
 
 class ScriptedPolicy:
     """Answers from a script: the same answers in every episode, or a function of the conversation.
 
     Args:
-        script: Messages (or plain texts) in order, or a function that is given all messages so far.
+        script: Messages (or plain texts) in order, or a function that answers. It is given all messages so far and,
+            if it has a second parameter without a default, the schemas of the episode's tools.
         delay: Seconds that each answer takes, as a model's would.
 
     Raises:
@@ -97,11 +99,22 @@ class ScriptedPolicy:
             raise TypeError(f"a script is a list of answers or a function, got one answer: {script!r}; write [answer]")
         self.script = script
         self.delay = delay
+        self._sees_tools = callable(script) and _takes_two(script)
 
     def begin(
         self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]
     ) -> _ScriptedConversation:
-        return _ScriptedConversation(self.script, self.delay, list(messages))
+        script, schemas = self.script, list(tools)
+        if callable(script) and self._sees_tools:
+            return _ScriptedConversation(lambda history: script(history, schemas), self.delay, list(messages))
+        return _ScriptedConversation(script, self.delay, list(messages))
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    """Whether a function has a second parameter without a default, for the tools."""
+    parameters = inspect.signature(function).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(each.kind in positional and each.default is each.empty for each in parameters) == 2
 
 
 class _ScriptedConversation:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("sandbox", "envs", "trainer")  # each may import itself and what stands to its left
+PACKAGES = ("sandbox", "envs", "trainer", "cli")  # each may import itself and what stands to its left
 ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of its own package that it may import
     "sandbox": set(),  # the contract: base, limits, errors, arguments, cancellation
     "sandbox/guest": set(),  # not even the contract: it runs inside the box
@@ -59,6 +59,8 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
         "trainer/records",
         "trainer/options",
     },
+    "cli/terminal": set(),
+    "cli": {"cli/terminal"},
 }
 FRONT_DOORS = {"__init__.py", "__main__.py"}  # of a package: they wire its rooms together, and no room imports them
 LEARNING_LIBRARIES = {"torch", "transformers", "accelerate", "peft", "trl", "vllm"}
@@ -209,6 +211,7 @@ def test_every_extra_is_used() -> None:
 
 def test_the_installed_package_is_this_checkout() -> None:
     for package in PACKAGES:
+        assert importlib.util.find_spec(f"gymnast.{package}"), "a new folder: run pip install --no-deps -e ."
         module = importlib.import_module(f"gymnast.{package}")
         assert Path(str(module.__file__)).resolve().parent == ROOT / package
 

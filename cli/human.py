@@ -1,0 +1,139 @@
+"""You as the model: `HumanPolicy` reads answers from the keyboard, `ShownPolicy` shows a conversation as it goes on."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..envs.core import Message, StopReason, ToolSchema
+from ..envs.episode import Episode, EpisodeSpec, TokenTrace
+from ..envs.policy import Act, Conversation, Policy, ScriptedPolicy, tool_calls
+from ..envs.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class HumanPolicy(ScriptedPolicy):
+    """Asks a person for each answer: text, or tool calls as in Python, `add(a=1, b=2); stop()`."""
+
+    def __init__(self, out: Console) -> None:
+        super().__init__(self._ask)
+        self._out = out
+
+    async def _ask(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Message | str:
+        while True:
+            line = await run_in_thread(self._out.input, "[bold]you>[/] ")
+            try:
+                return read_answer(line, tools)
+            except ValueError as error:
+                self._out.print(f"{error}; please repeat", style="red", markup=False)
+
+
+def read_answer(line: str, tools: Sequence[ToolSchema]) -> Message | str:
+    """The message that a line stands for: calls if it begins with the name of a tool and a parenthesis, else text.
+
+    Raises:
+        ValueError: it begins like a call, and cannot be read as calls.
+    """
+    parameters = {each["function"]["name"]: each["function"]["parameters"] for each in tools}
+    name, parenthesis, _ = line.partition("(")
+    if not parenthesis or name.strip() not in parameters:
+        return line
+    try:
+        statements = ast.parse(line.strip()).body
+    except SyntaxError as error:
+        raise ValueError(f"this is not a call as in Python: {error.msg}") from None
+    return tool_calls(*[_call(each, parameters) for each in statements])
+
+
+def _call(statement: ast.stmt, parameters: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=values, keywords=keywords)) if name in parameters:
+            names = list(parameters[name].get("properties", {}))
+        case _:
+            raise ValueError(f"{ast.unparse(statement)} does not call a tool; the tools: {', '.join(parameters)}")
+    if len(values) > len(names):
+        raise ValueError(f"{name} takes {len(names)} arguments, got {len(values)}")
+    try:
+        given = dict(zip(names, map(ast.literal_eval, values), strict=False))
+        return name, given | {each.arg or "**": ast.literal_eval(each.value) for each in keywords}
+    except ValueError:
+        raise ValueError(f"the arguments of {name} must be numbers, texts in quotes, lists or dicts") from None
+
+
+class ShownPolicy:
+    """Another policy's conversations, printed message by message; answers that a person typed are there already."""
+
+    def __init__(self, policy: Policy, out: Console) -> None:
+        self._policy = policy
+        self._out = out
+        self._typed = isinstance(policy, HumanPolicy)
+
+    def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Conversation:
+        for each in tools:
+            self._out.print(f"tool  {signature(each)}", style="dim", markup=False)
+        for message in messages:
+            show_message(message, self._out)
+        return _ShownConversation(self._policy.begin(spec, messages, tools), self._out, self._typed)
+
+
+class _ShownConversation:
+    def __init__(self, conversation: Conversation, out: Console, typed: bool) -> None:
+        self._conversation = conversation
+        self._out = out
+        self._typed = typed
+
+    @property
+    def traces(self) -> list[TokenTrace]:
+        return self._conversation.traces
+
+    async def act(self) -> Act:
+        act = await self._conversation.act()
+        if not self._typed:
+            show_message(act.message, self._out)
+        return act
+
+    async def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
+        for message in messages:
+            show_message(message, self._out)
+        return await self._conversation.observe(messages, last=last)
+
+
+def signature(tool: ToolSchema) -> str:
+    """A tool in one line: `add(a: integer, b: integer)  Add two integers.`"""
+    function = tool["function"]
+    parameters = function["parameters"].get("properties", {}).items()
+    types = ", ".join(f"{name}: {schema.get('type', 'any')}" for name, schema in parameters)
+    summary = function.get("description", "").partition("\n")[0]
+    return f"{function['name']}({types})  {summary}"
+
+
+def show_message(message: Message, out: Console) -> None:
+    """Print a message: its role, its text and its tool calls."""
+    from rich.text import Text
+
+    text = message.get("content") or ""
+    if not isinstance(text, str):
+        text = "".join(part.get("text", f"<{part.get('type')}>") for part in text)
+    lines = [text] if text else []
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        given = function["arguments"]
+        arguments = given if isinstance(given, str) else ", ".join(f"{k}={json.dumps(v)}" for k, v in given.items())
+        lines.append(f"{function['name']}({arguments})")
+    role = message["role"]
+    style = {"assistant": "cyan", "tool": "green", "system": "dim"}.get(role, "bold")
+    out.print(Text(f"{role:>9}  ", style) + Text("\n           ".join("\n".join(lines).splitlines())))
+
+
+def show_episode(episode: Episode, out: Console) -> None:
+    """Print how an episode ended: its reward and the parts of it, its metrics, or its failure."""
+    reward = "none" if episode.reward is None else f"{episode.reward:g}"
+    out.print(f"\nreward {reward}, stop reason {episode.stop}, {len(episode.turns)} turns", style="bold", markup=False)
+    for name, value in episode.metrics.items():
+        out.print(f"  {name} {value:g}", markup=False)
+    if episode.failure is not None:
+        out.print(f"{episode.failure.traceback}the episode failed at {episode.failure}", style="red", markup=False)

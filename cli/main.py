@@ -1,0 +1,64 @@
+"""The command `gymnast`: the list of its commands, exit codes, and errors without tracebacks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from .play import play
+from .terminal.exits import ERROR, report
+
+COMMANDS = [play]
+
+app = typer.Typer(
+    name="gymnast",
+    help="Train language-model agents with reinforcement learning.",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # rich takes longer to import than all the rest of `gymnast --help`
+    pretty_exceptions_enable=False,  # `main` reports errors
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"gymnast {version('gymnast')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options that stand before the command: `gymnast --debug play ...`."""
+
+
+for command in COMMANDS:
+    app.command()(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line, by default `sys.argv`; returns the exit code (see `terminal/exits.py`).
+
+    Raises:
+        Exception: the command failed, and `--debug` is given.
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        app(args=arguments, prog_name="gymnast")
+    except SystemExit as end:  # typer's, with a number, also after Ctrl-C
+        return int(end.code or 0)
+    except Exception as error:
+        if arguments[0] == "--debug":
+            raise
+        report(error)
+        return ERROR
+    raise AssertionError("typer always exits")

@@ -1,0 +1,124 @@
+"""Names on the command line that stand for Python objects: `file.py:Name`, `package.module:Name`, Gymnasium ids."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .terminal.exits import CommandError
+
+if TYPE_CHECKING:
+    from ..envs.policy import Policy
+    from ..envs.registry import EnvironmentLike
+
+
+def load_environment(reference: str) -> EnvironmentLike:
+    """The environment that a reference names: a Gymnasium id, or a class, an instance or a function in Python.
+
+    Raises:
+        CommandError: nothing has that name, or it is not an environment.
+    """
+    if reference.endswith(".py"):
+        raise CommandError(f"{reference} is a file: name the class in it, {reference}:MyEnvironment")
+    import gymnasium
+
+    from ..envs.registry import EnvironmentSource
+
+    place, _, name = reference.rpartition(":")
+    is_id = not place or not name.isidentifier()  # also `module:name/Game-v0`, as Gymnasium takes it
+    environment = reference if is_id else load_object(reference, "an environment")
+    try:
+        EnvironmentSource.of(environment)
+    except gymnasium.error.Error as error:
+        forms = "an environment is a Gymnasium id, file.py:Class or package.module:Class"
+        raise CommandError(f"{reference}: {str(error).rstrip('.')}; {forms}") from error
+    except TypeError as error:
+        raise CommandError(f"{reference}: {error}") from error
+    return environment
+
+
+def load_policy(reference: str) -> Policy:
+    """The policy that a reference names: a `Policy`, a list of answers, or a function that answers.
+
+    Raises:
+        CommandError: nothing has that name, or it is another object.
+    """
+    from ..envs.policy import ScriptedPolicy
+
+    script = load_object(reference, "a policy")
+    if hasattr(script, "begin"):
+        return script
+    if not (callable(script) or isinstance(script, list | tuple)):
+        raise CommandError(
+            f"{reference} must be a list of answers, a function that answers, or a Policy; got {script!r}"
+        )
+    return ScriptedPolicy(script)
+
+
+def load_object(reference: str, kind: str) -> Any:
+    """The object that `file.py:name` or `package.module:name` names; `kind` says in errors what it is for.
+
+    Raises:
+        CommandError: the reference has another form, or the file, the module or the name does not exist.
+        Exception: the module raised it when it was imported.
+    """
+    place, _, name = reference.rpartition(":")
+    if not place:
+        raise CommandError(f"{reference!r} does not name {kind}: write file.py:name or package.module:name")
+    module = _load_file(Path(place)) if place.endswith(".py") else _import(place)
+    if not hasattr(module, name):
+        raise CommandError(f"{place} has no {name!r}{_names_in(module, name)}")
+    return getattr(module, name)
+
+
+def _load_file(path: Path) -> ModuleType:
+    """Import a file; files beside it can be imported by it, as when Python runs it as a program."""
+    path = path.resolve()
+    if not path.is_file():
+        raise CommandError(f"there is no file {path}")
+    known = sys.modules.get(path.stem)
+    if known is not None and known.__file__ == str(path):
+        return known
+    if known is not None:
+        raise CommandError(f"{path} has the name of a module that is loaded already, {path.stem!r}; rename the file")
+    _put_on_path(path.parent)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # where pickle and dataclasses look for it
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return module
+
+
+def _import(name: str) -> ModuleType:
+    _put_on_path(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and imports another one that is not
+        raise CommandError(f"there is no module {name!r}, neither installed nor in {os.getcwd()}") from None
+
+
+def _put_on_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _names_in(module: ModuleType, name: str) -> str:
+    near = difflib.get_close_matches(name, [each for each in vars(module) if not each.startswith("_")], n=1)
+    own = sorted(each for each, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__)
+    if near:
+        return f"; do you mean {near[0]!r}?"
+    return f"; it has {', '.join(own)}" if own else ""

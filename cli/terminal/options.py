@@ -1,0 +1,27 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EnvironmentReference = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENV",
+        help="A Gymnasium id, file.py:Class or package.module:Class; also a function that returns an environment.",
+    ),
+]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs instead of text.")]
+Seed = Annotated[int, typer.Option(help="Chooses the tasks and seeds the environment.")]
+Tasks = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ROWS",
+        help="Rows to play: a .jsonl or .json file, or file.py:name of a list or of a function that returns one. "
+        "By default the environment's own tasks.",
+    ),
+]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]

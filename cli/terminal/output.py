@@ -1,0 +1,37 @@
+"""Output of commands: tables and texts for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_json(value: Mapping[str, Any] | str) -> None:
+    """Print one JSON object on standard output, in one line; a str is JSON already."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    sys.stdout.write(text + "\n")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The terminal; standard error takes progress and remarks, which are not the result of a command."""
+    from rich.console import Console
+
+    return Console(highlight=False, stderr=stderr, soft_wrap=True)
+
+
+def print_table(rows: Iterable[Sequence[Any]], *, headings: Sequence[str] = (), title: str | None = None) -> None:
+    """Print a table; cells are plain, or objects of rich."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=None, show_header=bool(headings), pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*[cell if hasattr(cell, "__rich_console__") else Text(str(cell)) for cell in row])
+    console().print(table)

@@ -1,0 +1,174 @@
+"""The command line itself: start-up, exit codes, errors, and references to environments and rows."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .running import Run
+
+CALCULATOR = "gymnast/Calculator-v0"
+GAME = """
+from gymnast.envs import ToolEnv, tool
+
+class Guess(ToolEnv):
+    def reset_task(self, task):
+        self.number = task["number"]
+        return [{"role": "user", "content": "Guess my number."}]
+
+    def reply(self, message):
+        self.reward = float(str(self.number) in message["content"])
+        self.terminated = True
+        return []
+
+class Broken(ToolEnv):
+    def reset_task(self, task):
+        raise RuntimeError("the database is down")
+
+answers = ["7"]
+rows = [{"number": 7}, {"number": 8}]
+
+def make_rows():
+    return rows
+"""
+
+
+@pytest.fixture
+def game(tmp_path: Path) -> Path:
+    path = tmp_path / "guessing_game.py"
+    path.write_text(GAME)
+    return path
+
+
+def test_help_loads_nothing_slow() -> None:
+    program = (
+        "import sys\nfrom gymnast.cli.main import main\ncode = main(['--help'])\n"
+        "slow = {*sys.modules} & {'torch', 'transformers', 'gymnasium', 'numpy', 'pydantic', 'rich', 'openai'}\n"
+        "sys.exit(f'loaded: {slow}' if slow else code)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "play" in result.stdout
+
+
+@pytest.mark.parametrize("arguments", [["no-such-command"], ["play"], ["play", CALCULATOR, "--row", "-1"]])
+def test_wrong_usage_has_exit_code_2(run: Run, arguments: list[str]) -> None:
+    outcome = run(*arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("Usage: gymnast")
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ("gymnast/Calculater-v0", "Did you mean: `Calculator`"),
+        ("gymnast.envs:Calculater", "gymnast.envs has no 'Calculater'; do you mean 'Calculator'?"),
+        ("no_such_package.games:Game", "there is no module 'no_such_package.games', neither installed nor in"),
+        ("missing.py:Game", "there is no file"),
+        ("guessing_game.py", "guessing_game.py is a file: name the class in it, guessing_game.py:MyEnvironment"),
+        ("guessing_game.py:Chess", "guessing_game.py has no 'Chess'; do you mean 'Guess'?"),
+        ("guessing_game.py:Wordle", "guessing_game.py has no 'Wordle'; it has Broken, Guess, make_rows"),
+        ("guessing_game.py:rows", "guessing_game.py:rows: environment must be an Environment"),
+        ("Chess", "an environment is a Gymnasium id, file.py:Class or package.module:Class"),
+    ],
+)
+def test_an_environment_that_is_not_there(run: Run, game: Path, environment: str, message: str) -> None:
+    outcome = run("play", environment)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["rows.jsonl", "rows.json", "guessing_game.py:rows", "guessing_game.py:make_rows", "guessing_game:rows"],
+)
+def test_rows_come_from_files_and_from_python(run: Run, game: Path, reference: str) -> None:
+    (game.parent / "rows.jsonl").write_text('{"number": 7}\n\n{"number": 8}\n')
+    (game.parent / "rows.json").write_text('[{"number": 7}, {"number": 8}]')
+    play = ["play", "guessing_game.py:Guess", "--policy", "guessing_game.py:answers", "--tasks", reference, "--json"]
+    assert [run(*play, "--row", row).json["reward"] for row in (0, 1)] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (None, "rows.json cannot be read: No such file"),
+        ("[1]", "row 0 of rows.json must map columns to values, got 1"),
+        ('{"number": 7}', "rows.json must be a list of rows, got dict"),
+        ("[", "rows.json is not JSON: "),
+        ("[]", "rows.json has no rows"),
+        ('[{"number": 7}]', "rows.json has 1 rows, and 3 are needed"),
+    ],
+)
+def test_rows_that_cannot_be_used(run: Run, game: Path, rows: str | None, message: str) -> None:
+    if rows is not None:
+        (game.parent / "rows.json").write_text(rows)
+    outcome = run("play", "guessing_game.py:Guess", "--tasks", "rows.json", "--row", 2)
+    assert outcome.code == 2
+    assert message in outcome.err
+
+
+def test_an_environment_without_tasks_asks_for_them(run: Run, game: Path) -> None:
+    outcome = run("play", "guessing_game.py:Guess")
+    assert outcome.code == 2
+    assert "Guess has no task" in outcome.err
+    assert "--tasks rows.jsonl" in outcome.err
+
+
+def test_an_error_in_a_users_file_says_where_it_was_raised(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "faulty.py").write_text("first = 1\nsecond = first.upper()\n")
+    outcome = run("play", "faulty.py:Game")
+    assert outcome.code == 2
+    assert "AttributeError: 'int' object has no attribute 'upper'" in outcome.err
+    assert "faulty.py:2" in outcome.err
+    with pytest.raises(AttributeError):
+        run("--debug", "play", "faulty.py:Game")
+
+
+def test_a_person_plays(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Keyboard:
+        lines = iter(["add(1, 2); multiply(a=2, b=4)", "add(1", "add(a=x)", "final_answer(3)"])
+
+        def readline(self) -> str:
+            return next(self.lines) + "\n"
+
+    monkeypatch.setattr(sys, "stdin", Keyboard())
+    outcome = run("play", CALCULATOR, "--seed", 3)
+    assert outcome.code == 0
+    assert re.findall(r"     tool  (.*)", outcome.out) == ["3", "8", "wrong"]
+    assert outcome.out.count("please repeat") == 2
+    assert "stop reason final_answer, 2 turns" in outcome.out
+
+
+def test_a_failed_episode_has_exit_code_1(run: Run, game: Path) -> None:
+    outcome = run("play", "guessing_game.py:Broken", "--tasks", "guessing_game.py:rows")
+    assert outcome.code == 1
+    assert "the episode failed at reset: RuntimeError: the database is down" in outcome.out
+
+
+def test_json_is_the_only_output(run: Run, game: Path) -> None:
+    outcome = run(
+        "play",
+        "guessing_game.py:Guess",
+        "--tasks",
+        "guessing_game.py:rows",
+        "--policy",
+        "guessing_game.py:answers",
+        "--json",
+    )
+    assert json.loads(outcome.out)["stop"] == "env_terminated"
+
+
+def test_a_scripted_function_sees_the_tools(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "first_tool.py").write_text(
+        "from gymnast.envs import tool_call\n"
+        "def answer(messages, tools):\n"
+        "    return tool_call(tools[-1]['function']['name'], answer=0)\n"
+    )
+    assert run("play", CALCULATOR, "--policy", "first_tool.py:answer", "--json").json["stop"] == "final_answer"
