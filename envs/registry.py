@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
 from .core import Environment
-from .episode import EpisodeSpec
+from .episode import Episode, EpisodeSpec
 
 EnvironmentLike = (
     gymnasium.Env[Any, Any]
@@ -20,8 +20,9 @@ EnvironmentLike = (
     | Callable[[], gymnasium.Env[Any, Any]]
     | str
     | Mapping[str, Any]
+    | "EnvironmentSource"
 )
-"""What `environment=` takes: a prototype, a class, a factory, a Gymnasium id, or a dict of these."""
+"""What `environment=` takes: a prototype, a class, a factory, a Gymnasium id, or a dict of these; or a source."""
 
 Factory = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -52,12 +53,15 @@ class EnvironmentSource:
         - A class or a factory is called without arguments.
         - A Gymnasium id is passed to `gymnasium.make`.
         - In a dict of these, the row's `environment` column chooses.
+        - A source, such as `RayEnvironments`, is returned as it is.
 
         Raises:
             TypeError: the argument is of another kind.
             ValueError: the dict is empty.
             gymnasium.error.Error: the id is not registered.
         """
+        if isinstance(environment, EnvironmentSource):
+            return environment
         if isinstance(environment, Mapping):
             if not environment:
                 raise ValueError("environment is an empty dict: give it at least one environment")
@@ -82,6 +86,13 @@ class EnvironmentSource:
                 )
             self._made[id(environment)] = environment
         return environment
+
+    async def play(self, play_episode: Callable[..., Awaitable[Episode]], spec: EpisodeSpec, *how: Any) -> Episode:
+        """Play an episode with the engine's `play_episode(spec, create, *how)`.
+
+        A source whose environments are on other machines may play the whole episode there.
+        """
+        return await play_episode(spec, self.create, *how)
 
     def choose(self, row: Mapping[str, Any]) -> str | None:
         """The name of the environment that a row is played in; None if there is only one, which has no name.

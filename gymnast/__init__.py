@@ -3,8 +3,9 @@
 - `gymnast.envs`: environments with tools, and the engine that plays them.
 - `gymnast.trainer`: `GRPOTrainer` and `RLOOTrainer`, which learn from the episodes.
 - `gymnast.sandbox`: executors that run untrusted code.
+- `gymnast.cluster`: environments on other machines.
 
-This file holds the version only, so `import gymnast` loads none of the three.
+This file holds the version only, so `import gymnast` loads none of the four.
 """
 
 __version__ = "0.1.0"

@@ -221,7 +221,7 @@ async def _check_reset(spec: EpisodeSpec, environment: Any, begin: Callable[...,
 
 def _where(failure: Failure) -> str:
     """The last place in the traceback that is not in gymnast."""
-    own = tuple(f"{Path(__file__).parents[1] / package}/" for package in ("sandbox", "envs", "trainer"))
+    own = tuple(f"{Path(__file__).parents[1] / package}/" for package in ("sandbox", "envs", "trainer", "cluster"))
     places = [line.strip() for line in failure.traceback.splitlines() if line.startswith('  File "')]
     foreign = [place for place in places if not place.removeprefix('File "').startswith(own)]
     return f" ({foreign[-1]})" if foreign else ""

@@ -163,7 +163,7 @@ class _Run:
             attempt = len(retried) + 1
             # The environment's seed stays the same: the members of a group begin alike.
             seed = spec.seed if attempt == 1 else stable_seed(spec.seed, "attempt", attempt)
-            episode = await play_episode(replace(spec, seed=seed), engine.source.create, engine.policy, engine.limits)
+            episode = await engine.source.play(play_episode, replace(spec, seed=seed), engine.policy, engine.limits)
             episode.attempts, episode.retried = attempt, retried
             if episode.failure is None or attempt > engine.on_failure.retries:
                 return episode
@@ -186,7 +186,7 @@ class MissingColumnError(KeyError):
     __str__ = Exception.__str__  # KeyError shows the message in quotes
 
 
-class _Row(dict[str, Any]):
+class Row(dict[str, Any]):
     """A copy of a row, so that an environment that changes it does not change the data set."""
 
     def __missing__(self, column: str) -> Any:
@@ -222,7 +222,7 @@ def group_specs(
     """
     if not isinstance(row, Mapping):
         raise TypeError(f"the row of {task_id} must be a mapping, got {type(row).__name__}: {row!r}")
-    task = Task(id=task_id, row=_Row(row), seed=stable_seed(seed, "environment", task_id, visit))
+    task = Task(id=task_id, row=Row(row), seed=stable_seed(seed, "environment", task_id, visit))
     return [
         EpisodeSpec(
             task=task,

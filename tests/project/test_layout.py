@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("sandbox", "envs", "trainer", "cli")  # each may import itself and what stands to its left
+PACKAGES = ("sandbox", "envs", "trainer", "cluster", "cli")  # each may import itself and what stands to its left
 ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of its own package that it may import
     "sandbox": set(),  # the contract: base, limits, errors, arguments, cancellation
     "sandbox/guest": set(),  # not even the contract: it runs inside the box
@@ -59,10 +59,15 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
         "trainer/records",
         "trainer/options",
     },
+    "cluster/hosting": set(),
+    "cluster/on_ray": {"cluster/hosting"},
+    "cluster/websocket": {"cluster/hosting"},
+    "cluster": {"cluster/websocket"},
     "cli/terminal": set(),
     "cli": {"cli/terminal"},
 }
 FRONT_DOORS = {"__init__.py", "__main__.py"}  # of a package: they wire its rooms together, and no room imports them
+CLUSTER_LIBRARIES = {"ray"}
 LEARNING_LIBRARIES = {"torch", "transformers", "accelerate", "peft", "trl", "vllm"}
 
 
@@ -129,6 +134,8 @@ def import_faults(path: Path, source: str) -> list[str]:
             faults.append(f"{where} imports {target}: the folders are not importable by their bare names")
         elif top in LEARNING_LIBRARIES and package != "trainer":
             faults.append(f"{where} imports {target}: only trainer/ may import {top}")
+        elif top in CLUSTER_LIBRARIES and package != "cluster":
+            faults.append(f"{where} imports {target}: only cluster/ may import {top}")
     return faults
 
 
@@ -238,6 +245,7 @@ def test_imports_point_to_the_left(package: str) -> None:
         ("envs/x.py", "if TYPE_CHECKING:\n    import torch", "only trainer/ may import torch"),
         ("envs/x.py", "from transformers import Trainer", "only trainer/ may import transformers"),
         ("envs/x.py", "importlib.import_module('torch.nn')", "only trainer/ may import torch"),
+        ("trainer/x.py", "def f():\n    import ray.util", "only cluster/ may import ray"),
         ("trainer/x.py", "import gymnast.envs", "write a relative import"),
         ("trainer/x.py", "from envs.core import Task", "not importable by their bare names"),
         ("trainer/__init__.py", "from ...other import x", "trainer may import"),
@@ -301,10 +309,10 @@ def test_bare_names_do_not_import(name: str, tmp_path: Path) -> None:
 # --- importing does nothing -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("package", ["sandbox", "envs"])
+@pytest.mark.parametrize("package", ["sandbox", "envs", "cluster"])
 def test_importing_without_torch(package: str, tmp_path: Path) -> None:
     modules = ", ".join(name for name in ALL_MODULES if f"{name}.".startswith(f"gymnast.{package}."))
-    loaded = f"[name for name in {sorted(LEARNING_LIBRARIES)} if name in sys.modules]"
+    loaded = f"[name for name in {sorted(LEARNING_LIBRARIES | CLUSTER_LIBRARIES)} if name in sys.modules]"
     result = run_python("-c", f"import sys, {modules}; sys.exit(str({loaded}))", cwd=tmp_path)
     assert (result.stdout, result.stderr.strip()) == ("", "[]")
 

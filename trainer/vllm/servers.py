@@ -8,6 +8,7 @@ import math
 import secrets
 import weakref
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ...envs.threads import run_in_loop
 from ...sandbox.cancellation import finish
-from ..generation.contract import Generation, GenerationError, GenerationRequest, Generator, check_request
+from ..generation.contract import Generation, GenerationError, GenerationRequest, SharedGenerator, check_request
 from ..models.named_weights import check_loadable
 from .fleet import Fleet
 from .options import sampling_options
@@ -25,7 +26,7 @@ from .weight_transfer import WeightTransfer
 LEAST_LOGPROB = -9999.0  # a server sends this for a log-probability that is not finite
 
 
-class VLLMServerGenerator(Generator):
+class VLLMServerGenerator(SharedGenerator):
     """Samples with vLLM servers; `python -m gymnast.trainer.vllm.serve MODEL` starts one.
 
     Each request goes to the server with the fewest requests. The requests of a lost server go to the others, with
@@ -45,6 +46,7 @@ class VLLMServerGenerator(Generator):
     is_shared = True
 
     def __init__(self, urls: Sequence[str], *, max_model_len: int, timeout: float = 240.0, group_port: int = 0) -> None:
+        self._options = {"max_model_len": max_model_len, "timeout": timeout}
         self._run = _shared_name()
         self._model: PreTrainedModel | None = None
         self._version = self._loads = 0
@@ -126,6 +128,21 @@ class VLLMServerGenerator(Generator):
         """The URLs of the servers that are not known to be away."""
         return [each.url for each in self._fleet.present()]
 
+    @property
+    def weights(self) -> tuple[str | None, int, int | None]:
+        return self._fleet.label, self._version, self._vocab_size
+
+    def follow(self, weights: tuple[str, int, int]) -> None:
+        label, self._version, self._vocab_size = weights
+        if label != self._fleet.label:
+            run_in_loop(self._follow(label))
+
+    async def _follow(self, label: str) -> None:
+        self._fleet.relabel(label, dict.fromkeys(self._fleet.present()))
+
+    def __reduce__(self) -> Any:
+        return _follower, (tuple(each.url for each in self._fleet.servers), *self._options.values())
+
     def wake(self) -> None:
         self._may_send = _is_first()
 
@@ -143,7 +160,7 @@ class VLLMServerGenerator(Generator):
     async def _load(self, label: str) -> None:
         servers = self._fleet.present()
         if not _is_first():
-            self._fleet.relabel(label, dict.fromkeys(servers))
+            await self._follow(label)
             return
         self._may_send = True
         async with self._sending:
@@ -175,6 +192,12 @@ class VLLMServerGenerator(Generator):
     async def _await_senders(self) -> None:
         async with self._sending:
             pass
+
+
+@cache  # each round sends a copy of the policy to a rollout worker, which should keep its connections
+def _follower(urls: tuple[str, ...], max_model_len: int, timeout: float) -> VLLMServerGenerator:
+    """The copy of a generator in another process; it may not send weights."""
+    return VLLMServerGenerator(urls, max_model_len=max_model_len, timeout=timeout)
 
 
 def _hang_up(

@@ -1,0 +1,1 @@
+"""Environments on hosts, whatever lies between: the contract (`link.py`), the host, and the trainer's end."""

@@ -1,0 +1,68 @@
+"""The contract between a `RemoteEnvironment` and the host of the real environment: read this file first.
+
+- `HostLink`: makes calls to one host. `RayLink` uses a Ray actor, `WebSocketLink` a connection.
+- `Opened`, `ResetReply`, `GradeReply`: what the calls return. `EnvironmentHost` (host.py) answers them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+from ...envs.core import ToolSchema
+
+
+class HostLostError(Exception):
+    """The host does not answer any more: it has ended, or the network to it is broken."""
+
+
+class Opened(NamedTuple):
+    """The facts about an environment that the engine reads before it is reset."""
+
+    name: str  # of its class
+    gives_rewards: bool
+    min_step_seconds: float | None
+
+
+class ResetReply(NamedTuple):
+    """The result of `reset`, and the tools of the episode."""
+
+    result: Any  # what the environment returned; the engine checks it
+    tools: list[ToolSchema]
+    final: list[str]  # the tools that end the episode
+
+
+class GradeReply(NamedTuple):
+    """The result of `grade`, and the facts that the environment has collected."""
+
+    reward: Any
+    metrics: dict[str, float]
+    report: dict[str, Any]
+
+
+class HostLink(ABC):
+    """The way to one host, which holds the environments of many episodes.
+
+    Args:
+        name: Names the host in errors.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.episodes = 0  # open on this host, as far as this process has opened them
+
+    @property
+    @abstractmethod
+    def is_lost(self) -> bool:
+        """Whether new episodes should go to other hosts."""
+
+    @abstractmethod
+    async def call(self, method: str, episode: int, *arguments: Any) -> Any:
+        """Call a method of the host for an episode; any event loop may await this.
+
+        A call that is cancelled goes on at the host until the episode's next call, which ends it first.
+
+        Raises:
+            HostLostError: the host did not answer.
+            BaseException: the method raised it; see `CaughtError`.
+        """

@@ -1,0 +1,135 @@
+"""RemoteEnvironment: an environment that lives on a host; RemoteEnvironments chooses the host of each."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from ...envs.core import BrokenEnvironmentError, Environment, Message, StepResult, StopReason, ToolCall, ToolSchema
+from ...envs.registry import EnvironmentSource
+from ...envs.threads import run_in_loop
+from .link import GradeReply, HostLink, HostLostError, Opened, ResetReply
+
+logger = logging.getLogger("gymnast.cluster")
+
+
+class RemoteEnvironment(Environment):
+    """This end of an environment that lives on a host: every method is one call.
+
+    Tools that end the episode are asked for once, after `reset`; an `is_final` that changes later is not noticed.
+    """
+
+    def __init__(self, link: HostLink, episode: int, opened: Opened, closed: Callable[[], None]) -> None:
+        super().__init__()
+        self.name = opened.name  # of the class of the real environment
+        self.gives_rewards = opened.gives_rewards
+        self.min_step_seconds = opened.min_step_seconds
+        self._link = link
+        self._episode = episode
+        self._closed: Callable[[], None] | None = closed
+        self._schemas: list[ToolSchema] = []
+        self._final: frozenset[str] = frozenset()
+
+    def tool_schemas(self) -> list[ToolSchema]:
+        return self._schemas
+
+    def is_final(self, call: ToolCall) -> bool:
+        return call["function"]["name"] in self._final
+
+    async def areset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        await super().areset(seed=seed)
+        reply: ResetReply = await self._call("reset", seed, options)
+        self._schemas, self._final = reply.tools, frozenset(reply.final)
+        return reply.result
+
+    async def astep(self, action: Message) -> StepResult:
+        return await self._call("step", action)
+
+    async def agrade(self, stop: StopReason) -> float | None:
+        reply: GradeReply = await self._call("grade", str(stop))
+        self.metrics, self.report = reply.metrics, reply.report
+        return reply.reward
+
+    async def aclose(self) -> None:
+        closed, self._closed = self._closed, None
+        if closed is None:
+            return
+        closed()
+        try:
+            await self._link.call("close", self._episode)
+        except HostLostError:
+            return  # so is the environment
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        try:
+            return await self._link.call(method, self._episode, *arguments)
+        except HostLostError as error:
+            raise BrokenEnvironmentError(f"the host of this {self.name} was lost: {error}") from error
+
+
+class RemoteEnvironments(EnvironmentSource):
+    """Environments on hosts: each episode gets the host with the fewest episodes.
+
+    A host that is lost takes its episodes with it: they fail. New episodes go to the other hosts.
+
+    Args:
+        names: The environments that rows choose from; `[None]` if there is only one.
+        links: The hosts; all have the same environments.
+    """
+
+    def __init__(self, names: Iterable[str | None], links: Sequence[HostLink]) -> None:
+        super().__init__({name: partial(self._open, name) for name in names})
+        self.links = list(links)
+        self._numbers = itertools.count()
+        self._choosing = threading.Lock()
+        self._reported: set[HostLink] = set()  # lost hosts that were logged
+
+    @property
+    def hosts_present(self) -> list[str]:
+        """The names of the hosts that are not lost."""
+        return [link.name for link in self.links if not link.is_lost]
+
+    def take_host(self) -> tuple[HostLink, int]:
+        """The host for a new episode, and the episode's number; `free_host` gives the place back.
+
+        Raises:
+            BrokenEnvironmentError: all hosts are lost.
+        """
+        with self._choosing:
+            present = [link for link in self.links if not link.is_lost]
+            self._report_lost(len(present))
+            if not present:
+                raise BrokenEnvironmentError(f"all {len(self.links)} hosts of environments are lost")
+            link = min(present, key=lambda each: each.episodes)
+            link.episodes += 1
+            return link, next(self._numbers)
+
+    def free_host(self, link: HostLink) -> None:
+        with self._choosing:
+            link.episodes -= 1
+
+    def _report_lost(self, present: int) -> None:
+        lost = {link for link in self.links if link.is_lost}
+        for link in lost - self._reported:
+            logger.warning("lost the host %s; %d of %d are left", link.name, present, len(self.links))
+        self._reported = lost
+
+    def _open(self, name: str | None) -> RemoteEnvironment:
+        """Make an environment on a host. If the host is lost meanwhile, another is asked: nothing has begun."""
+        while True:
+            link, episode = self.take_host()
+            try:
+                opened = run_in_loop(link.call("open", episode, name))
+            except HostLostError:
+                self.free_host(link)
+            except BaseException:
+                self.free_host(link)
+                raise
+            else:
+                return RemoteEnvironment(link, episode, opened, partial(self.free_host, link))

@@ -1,0 +1,34 @@
+"""The versions that a trainer and its hosts must share."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+
+from ...envs.core import ConfigurationError
+
+
+def versions() -> dict[str, str]:
+    """The versions in this process: of gymnast, Python (without its third number) and Ray, if that is installed."""
+    found = {"gymnast": version("gymnast"), "Python": ".".join(platform.python_version_tuple()[:2])}
+    with suppress(PackageNotFoundError):
+        found["Ray"] = version("ray")
+    return found
+
+
+def check_versions(place: str, theirs: Mapping[str, str], *, packages: tuple[str, ...]) -> None:
+    """Compare the versions of these packages at a host with those of this process.
+
+    Raises:
+        ConfigurationError: they differ.
+    """
+    ours = versions()
+    different = [
+        f"{name} {theirs.get(name, 'missing')} (here {ours.get(name, 'missing')})"
+        for name in packages
+        if theirs.get(name) != ours.get(name)
+    ]
+    if different:
+        raise ConfigurationError(f"{place} has {', '.join(different)}; install the same versions on all machines")

@@ -1,0 +1,1 @@
+"""Hosts, rollout workers and vLLM servers as actors of a Ray cluster."""

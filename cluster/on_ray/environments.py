@@ -1,0 +1,200 @@
+"""RayEnvironments: environments on the machines of a Ray cluster."""
+
+# pyright: reportMissingImports=false
+# Ray is an optional dependency, so it is imported inside functions.
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+from ...envs.core import ConfigurationError
+from ...envs.registry import EnvironmentLike, EnvironmentSource
+from ..hosting.caught_errors import CaughtError
+from ..hosting.host import EnvironmentHost
+from ..hosting.link import HostLink, HostLostError
+from ..hosting.recipes import pack
+from ..hosting.remote_environments import RemoteEnvironments
+from ..hosting.versions import check_versions, versions
+from .joining import PLACEMENT_SECONDS, Resources, join, nodes_with, options_of, reserve
+
+START_SECONDS = 120.0  # for a process to start and to import what an environment needs
+CLOSE_SECONDS = 60.0  # for a host to close its environments
+CALLS_AT_ONCE = 1_000_000  # of one actor; by default Ray parks calls above 1,000 silently
+
+
+class HostActor:
+    """An `EnvironmentHost` in a process of its own, as a Ray actor."""
+
+    host_class: ClassVar[type[EnvironmentHost]] = EnvironmentHost
+
+    def __init__(self, recipe: bytes, *, hides_gpus: bool) -> None:
+        if hides_gpus:  # Ray lets actors that ask for no GPU see all of them
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        self._host = self.host_class(EnvironmentSource.of(pickle.loads(recipe)))
+
+    async def call(self, method: str, episode: int, *arguments: Any) -> Any:
+        return await self._host.call(method, episode, *arguments)
+
+    async def describe(self) -> tuple[str, dict[str, str]]:
+        """The node's address and id, and its versions."""
+        import ray
+
+        return f"{ray.util.get_node_ip_address()} ({ray.get_runtime_context().get_node_id()[:8]})", versions()
+
+    async def close(self) -> None:
+        await self._host.close()
+
+
+class RayLink(HostLink):
+    """The way to a `HostActor`."""
+
+    def __init__(self, ray: Any, actor: Any, name: str) -> None:
+        super().__init__(name)
+        self.actor = actor
+        self._ray = ray
+        self._is_lost = False
+
+    @property
+    def is_lost(self) -> bool:
+        return self._is_lost
+
+    async def call(self, method: str, episode: int, *arguments: Any) -> Any:
+        try:
+            reply = await self.actor.call.remote(method, episode, *arguments)
+        except self._ray.exceptions.RayTaskError as error:  # such as a result that cannot be pickled
+            raise error.cause from error
+        except self._ray.exceptions.RayError as error:
+            if not self._is_lost:
+                self._is_lost = True
+                self._ray.kill(self.actor)  # a host that only seemed lost must not keep boxes open
+            raise HostLostError(f"{self.name}: {type(error).__name__}: {_first_line(error)}") from error
+        if isinstance(reply, CaughtError):
+            raise reply.rebuilt()
+        return reply
+
+    def close(self) -> None:
+        """Close the host's environments, and end its process."""
+        if not self._is_lost:
+            self._is_lost = True
+            with contextlib.suppress(self._ray.exceptions.RayError):  # it is gone, or late: it is ended now
+                self._ray.get(self.actor.close.remote(), timeout=CLOSE_SECONDS)
+            self._ray.kill(self.actor)
+
+
+class RayEnvironments(RemoteEnvironments):
+    """Environments on the machines of a Ray cluster; valid wherever `environment=` is.
+
+        ray.init(address="auto")
+        trainer = GRPOTrainer(model, environment=RayEnvironments(CodeEnv(DockerExecutor())), ...)
+
+    One process on each node holds the environments of many episodes, with their pools of boxes. Generation, tokens
+    and rewards stay where they are. A turn costs about a millisecond more. If a node is lost, exactly its episodes
+    fail, and `on_failure` decides about them. Lost hosts are not started again.
+
+    Args:
+        environment: An environment, class, factory, Gymnasium id, or a dict of these. Its code must be importable on
+            the nodes, or be in the main program.
+        hosts: The number of processes, spread over the nodes; by default one on each node.
+        resources: What each process takes of its node, such as `{"CPU": 4}` or, for nodes that were started with
+            `--resources='{"docker": 1}'`, `{"docker": 1}`. Other nodes get none.
+        address: The cluster to join if `ray.init` was not called yet, such as "auto".
+        placement_timeout: Seconds to find these resources.
+
+    Raises:
+        ConfigurationError: there is no cluster, it lacks the resources, it has other versions, or the environment
+            cannot be made there.
+        TypeError, ValueError: as `EnvironmentSource.of`.
+    """
+
+    actor_class: ClassVar[type[HostActor]] = HostActor
+
+    def __init__(
+        self,
+        environment: EnvironmentLike,
+        *,
+        hosts: int | None = None,
+        resources: Resources = MappingProxyType({}),
+        address: str | None = None,
+        placement_timeout: float = PLACEMENT_SECONDS,
+    ) -> None:
+        if hosts is not None and hosts < 1:
+            raise ValueError(f"hosts must be at least 1, or None for one on each node, got {hosts}")
+        EnvironmentSource.of(environment)
+        recipe = pack(environment, "the environment")
+        ray = join(address)
+        self._group: Any = None  # the placement group, if resources are asked for
+        names: list[str | None] = [*map(str, environment)] if isinstance(environment, Mapping) else [None]
+        super().__init__(names, [])
+        self._ray = ray
+        try:
+            self.links: list[RayLink] = self._start(recipe, hosts, resources, placement_timeout)
+            self._check()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all environments and end the hosts. Without it they end with this process."""
+        for link in self.links:
+            link.close()
+        group, self._group = self._group, None
+        if group is not None:
+            self._ray.util.remove_placement_group(group)
+
+    def _start(self, recipe: bytes, hosts: int | None, resources: Resources, timeout: float) -> list[RayLink]:
+        places = self._places(nodes_with(self._ray, resources), hosts, resources, timeout)
+        actor_class = self._ray.remote(self.actor_class)
+        options = options_of(resources) | {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": CALLS_AT_ONCE}
+        hides_gpus = not resources.get("GPU")
+        actors = [
+            actor_class.options(scheduling_strategy=place, **options).remote(recipe, hides_gpus=hides_gpus)
+            for place in places
+        ]
+        return [RayLink(self._ray, actor, "a new host") for actor in actors]
+
+    def _places(
+        self, nodes: Sequence[Mapping[str, Any]], hosts: int | None, resources: Resources, timeout: float
+    ) -> list[Any]:
+        """A scheduling strategy for each host."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+        if not any(resources.values()):
+            if hosts is not None:
+                return ["SPREAD"] * hosts
+            return [NodeAffinitySchedulingStrategy(each["NodeID"], soft=False) for each in nodes]
+        bundles = [resources] * (hosts or len(nodes))
+        strategy = "SPREAD" if hosts else "STRICT_SPREAD"
+        self._group = reserve(self._ray, "hosts of environments", bundles, strategy=strategy, timeout=timeout)
+        return [PlacementGroupSchedulingStrategy(self._group, place) for place in range(len(bundles))]
+
+    def _check(self) -> None:
+        """Wait until all hosts have made their environments, and compare versions."""
+        try:
+            answers = self._ray.get([link.actor.describe.remote() for link in self.links], timeout=START_SECONDS)
+        except self._ray.exceptions.GetTimeoutError as error:
+            raise ConfigurationError(f"a host of environments did not start within {START_SECONDS:g} s") from error
+        except self._ray.exceptions.RayError as error:
+            raise ConfigurationError(f"a host of environments did not start: {_cause(error)}") from error
+        for link, (name, theirs) in zip(self.links, answers, strict=True):
+            link.name = name
+            check_versions(name, theirs, packages=("gymnast", "Python", "Ray"))
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _cause(error: BaseException) -> str:
+    """The last line of Ray's report, which is the exception in the actor."""
+    return str(error).strip().rpartition("\n")[2]

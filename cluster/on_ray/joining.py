@@ -1,0 +1,101 @@
+"""The Ray cluster of this process: joining it, its nodes, and places for actors."""
+
+# pyright: reportMissingImports=false
+# Ray is an optional dependency, so it is imported inside functions.
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...envs.core import ConfigurationError
+
+PLACEMENT_SECONDS = 10.0  # to find places for actors; longer where an autoscaler must first start machines
+
+Resources = Mapping[str, float]
+"""Amounts by Ray's names, such as `{"CPU": 4, "GPU": 1, "docker": 1}`."""
+
+
+def join(address: str | None) -> Any:
+    """Return the module `ray`, connected to a cluster.
+
+    Args:
+        address: The cluster to join if this process has not called `ray.init` yet, such as "auto".
+
+    Raises:
+        ConfigurationError: Ray is not installed, or this process belongs to no cluster and `address` is None.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigurationError("Ray is not installed: pip install 'gymnast[ray]'") from error
+    if not ray.is_initialized():
+        if address is None:
+            raise ConfigurationError(
+                "this process has not joined a Ray cluster: call ray.init() first, which starts Ray on this machine, "
+                "or give address='auto' for the cluster that `ray start` has started here"
+            )
+        ray.init(address=address, log_to_driver=False)
+    return ray
+
+
+def nodes(ray: Any) -> list[dict[str, Any]]:
+    """The nodes that are alive, in the order of their ids."""
+    return sorted((each for each in ray.nodes() if each["Alive"]), key=lambda each: each["NodeID"])
+
+
+def nodes_with(ray: Any, resources: Resources) -> list[dict[str, Any]]:
+    """The nodes that have these resources in all, free or not.
+
+    Raises:
+        ConfigurationError: no node has them.
+    """
+    found = [
+        each for each in nodes(ray) if all(each["Resources"].get(name, 0) >= resources[name] for name in resources)
+    ]
+    if not found:
+        raise ConfigurationError(f"no node of the Ray cluster has {_text(resources)}; {_offer(ray, resources)}")
+    return found
+
+
+def reserve(ray: Any, what: str, bundles: Sequence[Resources], *, strategy: str, timeout: float) -> Any:
+    """A placement group of these bundles. Ray itself would wait for ever for resources that the cluster does not have.
+
+    Raises:
+        ConfigurationError: the cluster could not place them in time.
+    """
+    from ray.util import placement_group, remove_placement_group
+
+    group = placement_group([dict(each) for each in bundles], strategy=strategy)
+    if group.wait(timeout_seconds=timeout):
+        return group
+    remove_placement_group(group)
+    asked: Counter[str] = Counter()
+    for each in bundles:
+        asked.update(each)  # type: ignore[arg-type]
+    spread = ", each on a node of its own" if strategy == "STRICT_SPREAD" else ""
+    raise ConfigurationError(
+        f"the Ray cluster has no place for {what} within {timeout:g} s: asked for {len(bundles)} x "
+        f"{_text(bundles[0])}{spread}, in all {_text(asked)}; {_offer(ray, asked)}"
+    )
+
+
+def options_of(resources: Resources) -> dict[str, Any]:
+    """The options of an actor that needs these resources, in Ray's spelling."""
+    rest = {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU")}
+    return {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "resources": rest}
+
+
+def _offer(ray: Any, asked: Resources) -> str:
+    """The amounts of these resources that the cluster has and that are free, and the most on one node."""
+    total, free, each = ray.cluster_resources(), ray.available_resources(), nodes(ray)
+    parts = []
+    for name in asked:
+        most = max((node["Resources"].get(name, 0) for node in each), default=0)
+        parts.append(f"{total.get(name, 0):g} {name} ({free.get(name, 0):g} free, at most {most:g} on one node)")
+    return f"its {len(each)} nodes have {', '.join(parts)}"
+
+
+def _text(resources: Resources) -> str:
+    return " + ".join(f"{amount:g} {name}" for name, amount in resources.items())

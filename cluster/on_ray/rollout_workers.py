@@ -1,0 +1,156 @@
+"""RayRolloutWorkers: whole episodes, played in processes on the machines of a Ray cluster."""
+
+# pyright: reportMissingImports=false
+# Ray is an optional dependency, so it is imported inside functions. So is the trainer, whose import takes seconds.
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import pickle
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar
+
+from ...envs.core import BrokenEnvironmentError, ConfigurationError
+from ...envs.engine.play_episode import EpisodeLimits, play_episode
+from ...envs.episode import Episode, EpisodeSpec, Failure
+from ...envs.policy import Policy, ScriptedPolicy
+from ...envs.registry import EnvironmentLike
+from ...envs.threads import run_in_thread
+from ...envs.whereabouts import current_place
+from ...sandbox.cancellation import finish
+from ..hosting.host import EnvironmentHost
+from ..hosting.link import HostLink, HostLostError
+from ..hosting.recipes import pack
+from .environments import HostActor, RayEnvironments
+
+POLICIES_KEPT = 4  # training and evaluation each have their own
+
+Shipped = tuple[int, Any]
+"""The number of a policy, and Ray's reference to its pickle."""
+
+
+class WorkerHost(EnvironmentHost):
+    """A host that plays whole episodes, too."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._policies: dict[int, asyncio.Future[Policy]] = {}
+
+    async def _play(
+        self, episode: int, shipped: Shipped, weights: Any, spec: EpisodeSpec, limits: EpisodeLimits
+    ) -> Episode:
+        policy: Any = await self._policy(*shipped)
+        if weights is not None:
+            await run_in_thread(policy.generator.follow, weights)
+        return await play_episode(spec, self._source.create, policy, limits)
+
+    def _policy(self, number: int, reference: Any) -> Awaitable[Policy]:
+        """The policy of this number; it is fetched once, and stays until later ones displace it."""
+        if number not in self._policies:
+            for old in sorted(self._policies)[: 1 - POLICIES_KEPT]:
+                del self._policies[old]
+            self._policies[number] = asyncio.ensure_future(_fetch(reference))
+        return asyncio.shield(self._policies[number])
+
+
+async def _fetch(reference: Any) -> Policy:
+    return await run_in_thread(pickle.loads, await reference)
+
+
+class WorkerActor(HostActor):
+    """A `WorkerHost` in a process of its own."""
+
+    host_class = WorkerHost
+
+
+class RayRolloutWorkers(RayEnvironments):
+    """Workers on a Ray cluster that play whole episodes; valid wherever `environment=` is.
+
+        environment = RayRolloutWorkers(CodeEnv(DockerExecutor()), 8)
+        args = GRPOConfig(generator="vllm-server", vllm_server_urls=[...], ...)
+
+    The environment, the chat format and the tokens of an episode are in a worker, which asks the vLLM servers itself.
+    So the trainer has one call for each episode, and its processor does not limit the turns a second. Same seeds give
+    the same episodes as without workers. Reward functions run in the trainer. If a worker is lost, exactly its episodes
+    fail.
+
+    Args:
+        environment: As for `RayEnvironments`.
+        workers: The number of processes, spread over the nodes; one for each core that can be spared.
+        options: `resources`, `address` and `placement_timeout` of `RayEnvironments`.
+
+    Raises:
+        ConfigurationError, TypeError, ValueError: as `RayEnvironments`.
+    """
+
+    actor_class: ClassVar[type[HostActor]] = WorkerActor
+
+    def __init__(self, environment: EnvironmentLike, workers: int, **options: Any) -> None:
+        super().__init__(environment, hosts=workers, **options)
+        self._shipped: dict[int, tuple[Policy, Shipped]] = {}  # by id()
+        self._policy_numbers = itertools.count()
+
+    async def play(self, play_episode: Callable[..., Any], spec: EpisodeSpec, *how: Any) -> Episode:
+        """Play an episode in the worker with the fewest episodes.
+
+        Raises:
+            ConfigurationError: the policy's generator cannot be used from other processes.
+        """
+        policy, limits = how
+        weights = _weights_of(policy)
+        shipped = self._ship(policy)
+        try:
+            link, episode = self.take_host()
+        except BrokenEnvironmentError as error:
+            return _failed(spec, error)
+        place = current_place.get()
+        if place is not None:
+            place.enter(f"worker {link.name}")
+        try:
+            played = await self._play_at(link, episode, shipped, weights, spec, limits)
+            played.spec = spec  # the same object, whose row is the data set's
+            return played
+        except HostLostError as error:
+            return _failed(spec, BrokenEnvironmentError(f"the worker of this episode was lost: {error}"))
+        finally:
+            self.free_host(link)
+
+    async def _play_at(self, link: HostLink, episode: int, *arguments: Any) -> Episode:
+        try:
+            return await link.call("play", episode, *arguments)
+        except asyncio.CancelledError:
+            with contextlib.suppress(HostLostError):
+                await finish(link.call("close", episode))  # cancels the episode there, and waits for its end
+            raise
+
+    def _ship(self, policy: Policy) -> Shipped:
+        """Store the policy in the cluster, once for each object."""
+        if id(policy) not in self._shipped:
+            for old in list(self._shipped)[: 1 - POLICIES_KEPT]:
+                del self._shipped[old]
+            reference = self._ray.put(pack(policy, "the policy"))
+            self._shipped[id(policy)] = policy, (next(self._policy_numbers), reference)
+        return self._shipped[id(policy)][1]
+
+
+def _failed(spec: EpisodeSpec, error: Exception) -> Episode:
+    return Episode(spec=spec, failure=Failure.of("step", error))
+
+
+def _weights_of(policy: Policy) -> Any:
+    """The weights that a copy of the policy's generator must follow; None for a policy without a generator."""
+    if isinstance(policy, ScriptedPolicy):
+        return None
+    from ...trainer.generation.contract import SharedGenerator
+    from ...trainer.rollout.token_policy import TokenPolicy
+
+    if not isinstance(policy, TokenPolicy):
+        return None
+    if not isinstance(policy.generator, SharedGenerator):
+        raise ConfigurationError(
+            f"rollout workers cannot use {type(policy.generator).__name__}, which samples in the training process: set "
+            f"generator='vllm-server' and vllm_server_urls, or use RayEnvironments"
+        )
+    return policy.generator.weights

@@ -1,0 +1,1 @@
+"""Hosts behind a WebSocket, for machines without Ray."""

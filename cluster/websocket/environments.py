@@ -1,0 +1,243 @@
+"""WebSocketEnvironments: environments on machines that run `python -m gymnast.cluster.serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import itertools
+import os
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any, Self
+
+import aiohttp
+
+from ...envs.core import ConfigurationError
+from ...envs.threads import run_in_loop
+from ..hosting.caught_errors import CaughtError
+from ..hosting.link import HostLink, HostLostError
+from ..hosting.remote_environments import RemoteEnvironments
+from ..hosting.versions import check_versions
+from .server import HEARTBEAT_SECONDS, TOKEN_VARIABLE
+from .wire import MAX_BYTES, from_text, to_text
+
+CONNECT_SECONDS = 10.0
+RETRY_SECONDS = 5.0  # a host that was lost gets no episode for so long; then it is tried again
+
+
+class WebSocketLink(HostLink):
+    """The way to one server. Its state belongs to the event loop that `run_in_loop` uses."""
+
+    def __init__(self, url: str, token: str, heartbeat: float) -> None:
+        super().__init__(url)
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._heartbeat = heartbeat
+        self._lost_at = -RETRY_SECONDS
+        self._connecting = asyncio.Lock()
+        self._connection: _Connection | None = None
+        self._connections: dict[int, _Connection] = {}  # of each episode: a new one does not know it
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        return time.monotonic() - self._lost_at < RETRY_SECONDS
+
+    async def call(self, method: str, episode: int, *arguments: Any) -> Any:
+        if self.loop is None or self.loop is asyncio.get_running_loop():
+            return await self._call(method, episode, *arguments)
+        call = asyncio.run_coroutine_threadsafe(self._call(method, episode, *arguments), self.loop)
+        return await asyncio.wrap_future(call)
+
+    async def connect(self) -> list[str | None]:
+        """Connect now, and return the names of the server's environments."""
+        self.loop = asyncio.get_running_loop()
+        return (await self._connected()).names
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def _call(self, method: str, episode: int, *arguments: Any) -> Any:
+        if method == "open":
+            self._connections[episode] = await self._connected()
+        try:
+            reply = await self._connections[episode].ask(method, episode, arguments)
+        except HostLostError:
+            self._lost_at = time.monotonic()
+            raise
+        finally:
+            if method == "close":
+                del self._connections[episode]
+        if isinstance(reply, CaughtError):
+            raise reply.rebuilt()
+        return reply
+
+    async def _connected(self) -> _Connection:
+        async with self._connecting:
+            if self._connection is None or self._connection.trouble:
+                try:
+                    self._connection = await _connect(self.name, self._headers, self._heartbeat)
+                except HostLostError:
+                    self._lost_at = time.monotonic()
+                    raise
+            return self._connection
+
+
+class _Connection:
+    """One connection, and the calls that wait for its answers."""
+
+    def __init__(
+        self, url: str, session: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse, names: list[str | None]
+    ) -> None:
+        self.names = names
+        self.trouble = ""  # why it has ended
+        self._url = url
+        self._session = session
+        self._socket = socket
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._reader = asyncio.create_task(self._read())
+
+    async def ask(self, method: str, episode: int, arguments: Sequence[Any]) -> Any:
+        """Raises HostLostError if the connection ends before the answer comes."""
+        number = next(self._numbers)
+        text = to_text({"number": number, "method": method, "episode": episode, "arguments": list(arguments)})
+        if self.trouble:
+            raise HostLostError(self.trouble)
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            await self._socket.send_str(text)
+            return await answer
+        except ConnectionError as error:
+            raise HostLostError(f"{self._url}: {error}") from error
+        finally:
+            self._waiting.pop(number, None)
+
+    async def close(self) -> None:
+        await self._socket.close()
+        await asyncio.wait([self._reader])
+        await self._session.close()
+
+    async def _read(self) -> None:
+        trouble = "it hung up"
+        try:
+            async for message in self._socket:
+                if message.type is not aiohttp.WSMsgType.TEXT:
+                    break
+                reply = from_text(message.data)
+                waiting = self._waiting.get(reply["number"])
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(reply["result"])
+            if isinstance(self._socket.exception(), Exception):
+                trouble = f"it did not answer a ping ({self._socket.exception()!r})"
+        except (ValueError, TypeError, KeyError) as error:
+            trouble = f"it sent no message of ours ({error})"
+        finally:
+            self.trouble = f"{self._url}: {trouble}"
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(HostLostError(self.trouble))
+            await self._session.close()
+
+
+async def _connect(url: str, headers: dict[str, str], heartbeat: float) -> _Connection:
+    """Connect to a server and check that it fits.
+
+    Raises:
+        HostLostError: it does not answer.
+        ConfigurationError: it refuses the token, is no server of ours, or has another version.
+    """
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+    session = aiohttp.ClientSession(headers=headers, timeout=timeout)
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            names = await _facts(url, session)
+            socket = await session.ws_connect(f"{url}/calls", heartbeat=heartbeat, max_msg_size=MAX_BYTES)
+        return _Connection(url, session, socket, names)
+    except BaseException as error:
+        await session.close()
+        if isinstance(error, aiohttp.ClientError | OSError | TimeoutError):
+            raise HostLostError(f"{url}: {error or type(error).__name__}") from error
+        raise
+
+
+async def _facts(url: str, session: aiohttp.ClientSession) -> list[str | None]:
+    """The names of the server's environments, after a look at its version."""
+    async with session.get(f"{url}/facts") as response:
+        if response.status == 401:
+            raise ConfigurationError(f"{url} refused the token: {TOKEN_VARIABLE} must be the same there and here")
+        try:
+            facts = await response.json()
+            theirs, names = facts["versions"], facts["environments"]
+        except (aiohttp.ContentTypeError, ValueError, TypeError, KeyError) as error:
+            raise ConfigurationError(f"{url} is no server of `python -m gymnast.cluster.serve`") from error
+    check_versions(url, theirs, packages=("gymnast",))
+    return names
+
+
+class WebSocketEnvironments(RemoteEnvironments):
+    """Environments on machines that run `python -m gymnast.cluster.serve`; valid wherever `environment=` is.
+
+        trainer = GRPOTrainer(model, environment=WebSocketEnvironments(["ws://10.0.0.7:8760"]), ...)
+
+    Each episode goes to the server with the fewest episodes. If a server is lost, or its connection, exactly its
+    episodes fail, and `on_failure` decides about them. It gets new episodes when it is back. Rows and messages may hold
+    text, numbers, bytes, lists and dicts.
+
+    Args:
+        urls: The servers; all have the same environments.
+        token: The secret of the servers; by default the environment variable GYMNAST_CLUSTER_TOKEN.
+        heartbeat: Seconds between two pings; a server that does not answer one in half that time is lost.
+
+    Raises:
+        ConfigurationError: a server cannot be reached, refuses the token, or has another version of gymnast.
+    """
+
+    def __init__(self, urls: Sequence[str], *, token: str | None = None, heartbeat: float = HEARTBEAT_SECONDS) -> None:
+        if isinstance(urls, str) or not urls:
+            raise ValueError(f"urls must be a list such as ['ws://10.0.0.7:8760'], got {urls!r}")
+        token = os.environ.get(TOKEN_VARIABLE) if token is None else token
+        if not token:
+            raise ConfigurationError(f"set {TOKEN_VARIABLE} to the secret of the servers, or give token=")
+        links = [WebSocketLink(url.rstrip("/"), token, heartbeat) for url in urls]
+        self._finalizer = weakref.finalize(self, _hang_up, links)
+        try:
+            names = run_in_loop(_connect_all(links))
+        except BaseException as error:
+            self.close()
+            if isinstance(error, HostLostError):
+                raise ConfigurationError(f"no server of environments answers: {error}") from error
+            raise
+        super().__init__(names, links)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up; the servers close the environments."""
+        self._finalizer()
+
+
+async def _connect_all(links: Sequence[WebSocketLink]) -> list[str | None]:
+    found = [await link.connect() for link in links]
+    for link, names in zip(links, found, strict=True):
+        if names != found[0]:
+            raise ConfigurationError(f"{link.name} has the environments {names}, and {links[0].name} has {found[0]}")
+    return found[0]
+
+
+def _hang_up(links: Sequence[WebSocketLink]) -> None:
+    async def close() -> None:
+        await asyncio.gather(*(link.close() for link in links))
+
+    loops = [link.loop for link in links if link.loop is not None]
+    if loops:
+        closing = asyncio.run_coroutine_threadsafe(close(), loops[0])
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # not inside a loop: waiting inside one could block the loop that has to close
+            concurrent.futures.wait([closing], timeout=CONNECT_SECONDS)

@@ -1,0 +1,106 @@
+"""Messages between a `WebSocketLink` and a server, as JSON.
+
+JSON and not pickle: a pickle may run any code where it is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+from ...envs.core import StepResult
+from ...envs.engine.rollout_engine import Row
+from ...envs.episode import ToolCallRecord
+from ..hosting.caught_errors import CaughtError
+from ..hosting.link import GradeReply, Opened, ResetReply
+
+MAX_BYTES = 64 * 2**20  # of one message
+
+_CLASSES: dict[str, Any] = {
+    f"${each.__name__}": each for each in (Opened, ResetReply, StepResult, GradeReply, CaughtError, ToolCallRecord)
+}
+
+
+def to_text(message: Mapping[str, Any]) -> str:
+    """Write a message of plain values, bytes, and the classes of this contract.
+
+    Raises:
+        TypeError: it holds another kind of value.
+        ValueError: it is longer than `MAX_BYTES`.
+    """
+    text = json.dumps(_plain(message), separators=(",", ":"))
+    if len(text) > MAX_BYTES:  # one byte for each character: others are escaped
+        raise ValueError(f"a message of {len(text) / 2**20:.0f} MiB is too long; the most are {MAX_BYTES // 2**20} MiB")
+    return text
+
+
+def from_text(text: str) -> Any:
+    """Read a message that `to_text` wrote.
+
+    Raises:
+        ValueError, TypeError: it is no such message.
+    """
+    return json.loads(text, object_hook=_read)
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it. Other types are an object with one key that begins with "$"."""
+    tag = f"${type(value).__name__}"
+    if _CLASSES.get(tag) is type(value):
+        return {tag: [_plain(each) for each in _fields(value)]}
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return str(value)  # members of a StrEnum, too
+        case Integral():
+            return int(value)
+        case Real():
+            return float(value)
+        case bytes():
+            return {"$bytes": base64.b64encode(value).decode()}
+        case tuple():
+            return {"$tuple": [_plain(each) for each in value]}
+        case list():
+            return [_plain(each) for each in value]
+        case Row():
+            return {"$row": _plain(dict(value))}
+        case Mapping():
+            if all(isinstance(key, str) and not key.startswith("$") for key in value):
+                return {key: _plain(each) for key, each in value.items()}
+            return {"$dict": [[_plain(key), _plain(each)] for key, each in value.items()]}
+    raise TypeError(
+        f"a host without Ray takes and gives text, numbers, bytes, lists and dicts, not {type(value).__name__}: "
+        f"{value!r:.200}"
+    )
+
+
+def _fields(value: Any) -> list[Any]:
+    if isinstance(value, tuple):
+        return list(value)
+    return [getattr(value, field.name) for field in dataclasses.fields(value)]
+
+
+def _read(found: dict[str, Any]) -> Any:
+    if len(found) != 1:
+        return found
+    [(tag, content)] = found.items()
+    match tag:
+        case "$bytes":
+            return base64.b64decode(content)
+        case "$tuple":
+            return tuple(content)
+        case "$dict":
+            return dict(content)
+        case "$row":
+            return Row(content)
+    made = _CLASSES.get(tag)
+    if made is None:
+        return found
+    if dataclasses.is_dataclass(made):
+        return made(**dict(zip((field.name for field in dataclasses.fields(made)), content, strict=True)))
+    return made(*content)
