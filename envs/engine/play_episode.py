@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any, TypeVar
 
 import gymnasium
@@ -23,6 +22,7 @@ from ..user_calls import TimeLimit, watch_blocking
 from ..whereabouts import current_place
 from .checked_results import checked_grade, checked_reset, checked_step, ending
 from .opening_and_closing import Broken, at_stage, close_environment, open_environment, wait_for_threads
+from .refused_calls import insert_refused
 
 Item = TypeVar("Item")
 
@@ -222,7 +222,7 @@ class _EpisodeLoop:
         if isinstance(self.core, Environment):
             turn.html = self.core.render_html()
         if refused:
-            _insert(refused, len(calls), turn)
+            insert_refused(refused, len(calls), turn)
         if self.calls_left is not None:
             self.calls_left -= len(calls) - len(refused)
         return stop
@@ -289,20 +289,3 @@ def _checked_act(act: Act) -> Act:
     if clause is not None:
         raise ValueError(f"the policy gave a wrong message: {clause}")
     return act
-
-
-def _insert(refused: Mapping[int, tuple[Message, ToolCallRecord]], calls: int, turn: Turn) -> None:
-    """Insert the results of a turn's refused calls among the environment's results of its other calls."""
-    results = list(takewhile(lambda message: message["role"] == "tool", turn.observation))
-    others = turn.observation[len(results) :]
-    messages = {index: message for index, (message, _) in refused.items()}
-    records = {index: record for index, (_, record) in refused.items()}
-    turn.observation = _in_call_order(calls, messages, results) + others
-    turn.tool_calls = _in_call_order(calls, records, turn.tool_calls)
-
-
-def _in_call_order(count: int, refused: Mapping[int, Item], given: Sequence[Item]) -> list[Item]:
-    """Merge the items of refused calls, at the places of their calls, with the items of the other calls."""
-    rest = list(given)
-    merged = [refused[each] if each in refused else rest.pop(0) for each in range(count) if each in refused or rest]
-    return merged + rest

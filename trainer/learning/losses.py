@@ -219,15 +219,7 @@ def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCoun
         ValueError: `loss_type` is not in `LOSSES`, or it has a sequence-level ratio and reference log-probabilities
             were given: there the KL belongs in the reward, see `kl_in_reward`.
     """
-    loss_type = settings.loss_type
-    if loss_type not in LOSSES:
-        raise ValueError(f"Unknown loss_type: {loss_type!r}. Known are {', '.join(LOSSES)}.")
-    loss = LOSSES[loss_type]
-    if not loss.takes_kl and inputs.ref_logprobs_BT is not None:
-        raise ValueError(
-            f"The KL of loss_type {loss_type!r} goes into the reward: use kl_in_reward instead of ref_logprobs_BT."
-        )
-
+    loss = _loss_for(inputs, settings.loss_type)
     mask_BT = inputs.mask_BT.bool()
     logprobs_BT = torch.where(mask_BT, inputs.logprobs_BT, 0.0)
     old_logprobs_BT = logprobs_BT.detach() if inputs.old_logprobs_BT is None else inputs.old_logprobs_BT
@@ -240,9 +232,7 @@ def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCoun
     advantages_BT = torch.where(mask_BT, inputs.advantages_BT, 0.0)
     advantages_BR = advantages_BT if loss.is_of_tokens else _of_first_loss_token(advantages_BT, mask_BT)
     terms_BR = loss.surrogate(ratio_BR, logprobs_BT, advantages_BR, settings)
-    stats: dict[str, Tensor] = {}
-    if loss.surrogate in (clipped, clipped_weight):
-        stats = _clip_stats(ratio_BR.detach(), advantages_BR, mask_BR, settings, from_below=loss.surrogate is clipped)
+    stats = _clip_stats(loss, ratio_BR.detach(), advantages_BR, mask_BR, settings)
 
     weigh = CORRECTIONS[settings.correction].weigh
     if weigh is not None and inputs.sampling_logprobs_BT is not None:
@@ -268,6 +258,17 @@ def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCoun
         entropies_BT = torch.where(mask_BT, inputs.entropies_BT, 0.0)
         total = total - settings.entropy_coef * mean_of_all_tokens(entropies_BT, sizes_B, counts, settings)
     return total, stats
+
+
+def _loss_for(inputs: LossInputs, loss_type: str) -> Loss:
+    if loss_type not in LOSSES:
+        raise ValueError(f"Unknown loss_type: {loss_type!r}. Known are {', '.join(LOSSES)}.")
+    loss = LOSSES[loss_type]
+    if not loss.takes_kl and inputs.ref_logprobs_BT is not None:
+        raise ValueError(
+            f"The KL of loss_type {loss_type!r} goes into the reward: use kl_in_reward instead of ref_logprobs_BT."
+        )
+    return loss
 
 
 def k3(log_ratio: Tensor) -> Tensor:
@@ -296,10 +297,12 @@ def _masked_mean(values_BR: Tensor, mask_BR: Tensor) -> Tensor:
 
 
 def _clip_stats(
-    ratio_BR: Tensor, advantages_BR: Tensor, mask_BR: Tensor, settings: LearningSettings, *, from_below: bool
+    loss: Loss, ratio_BR: Tensor, advantages_BR: Tensor, mask_BR: Tensor, settings: LearningSettings
 ) -> dict[str, Tensor]:
-    """Rates of clipping: from below, from above, and both. Sequences without loss tokens do not count."""
-    low_BR = mask_BR & (ratio_BR < 1 - settings.epsilon_low) & (advantages_BR < 0) & from_below
+    """Rates of clipping, if the loss clips: from below, from above, and both. Rows without loss tokens do not count."""
+    if loss.surrogate not in (clipped, clipped_weight):
+        return {}
+    low_BR = mask_BR & (ratio_BR < 1 - settings.epsilon_low) & (advantages_BR < 0) & (loss.surrogate is clipped)
     high_BR = mask_BR & (ratio_BR > 1 + settings.epsilon_high) & (advantages_BR > 0)
     counts_B = mask_BR.sum(dim=1)
     low_B = low_BR.sum(dim=1) / counts_B.clamp(min=1)
