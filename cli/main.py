@@ -10,8 +10,10 @@ import typer
 
 from .play import play
 from .terminal.exits import ERROR, report
+from .view import view
+from .why import why
 
-COMMANDS = [play]
+COMMANDS = [play, view, why]
 
 app = typer.Typer(
     name="gymnast",

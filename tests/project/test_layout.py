@@ -64,7 +64,9 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "cluster/websocket": {"cluster/hosting"},
     "cluster": {"cluster/websocket"},
     "cli/terminal": set(),
-    "cli": {"cli/terminal"},
+    "cli/runs": set(),
+    "cli/microscope": {"cli/runs"},
+    "cli": {"cli/terminal", "cli/runs", "cli/microscope"},
 }
 FRONT_DOORS = {"__init__.py", "__main__.py"}  # of a package: they wire its rooms together, and no room imports them
 CLUSTER_LIBRARIES = {"ray"}

@@ -1,0 +1,93 @@
+"""PageServer: the page of a run that still grows, on this machine only."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock
+from urllib.parse import parse_qs, urlsplit
+
+from ..runs.run import Run
+from .index import index_of, to_json
+from .page import CHUNK, chunk, page
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the page on the loopback interface.
+
+    A web page of another site can send requests here, too. It must not read a run: a request must name this server as
+    its host (else a name that points to 127.0.0.1 could reach it), and must not come from another origin.
+
+    Args:
+        run: A run that was read; each question about the index reads what is new.
+        port: 0 = any free one.
+    """
+
+    daemon_threads = True  # a browser may keep a connection open
+
+    def __init__(self, run: Run, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.run = run
+        self.lock = Lock()  # a run is read by one thread at a time
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+    @property
+    def hosts(self) -> set[str]:
+        return {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+
+    def do_GET(self) -> None:
+        if not self._is_trusted():
+            self.send_error(HTTPStatus.FORBIDDEN, "another host or origin")
+            return
+        address = urlsplit(self.path)
+        with self.server.lock:
+            try:
+                self._answer(address.path, parse_qs(address.query))
+            except ValueError as error:  # a broken line, or no number
+                self.send_error(HTTPStatus.BAD_REQUEST, explain=str(error))
+
+    def _is_trusted(self) -> bool:
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        site = self.headers.get("Sec-Fetch-Site", "none")
+        return host in self.server.hosts and origin in (None, f"http://{host}") and site in ("none", "same-origin")
+
+    def _answer(self, path: str, query: dict[str, list[str]]) -> None:
+        run = self.server.run
+        match path.split("/")[1:]:
+            case [""]:
+                run.read()
+                self._send("text/html; charset=utf-8", "".join(page(run, follows=True)).encode())
+            case ["index"]:
+                run.read()
+                if query.get("since") == [str(run.changes)]:
+                    self.send_response(HTTPStatus.NO_CONTENT)
+                    self.end_headers()
+                else:
+                    self._send("application/json", to_json(index_of(run, chunk=CHUNK)).encode())
+            case ["chunk", number]:
+                self._send("application/json", chunk(run, int(number)))
+            case _:
+                self.send_error(HTTPStatus.NOT_FOUND)
+
+    def _send(self, kind: str, body: bytes) -> None:
+        self.send_response(HTTPStatus.OK)
+        for name, value in {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Content-Security-Policy": "frame-ancestors 'none'",
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not worth a line on the terminal."""

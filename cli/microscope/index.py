@@ -1,0 +1,96 @@
+"""The index of a page: everything that a list, a filter or a curve shows, in columns."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from ..runs.alarms import alarms
+from ..runs.episodes import TRUNCATIONS, EpisodeRow
+from ..runs.run import Run
+
+CURVES = {
+    "reward": "reward",
+    "frac_reward_zero_std": "groups without spread",
+    "completions/mean_length": "tokens per episode",
+    "completions/clipped_ratio": "truncated",
+    "tools/failure_frequency": "failing tool calls",
+    "episodes/failed": "failed episodes",
+    "entropy": "entropy",
+    "sampling/sampling_logp_difference/mean": "generator–trainer gap",
+    "clip_ratio/region_mean": "clipped tokens",
+    "kl": "KL from the reference",
+    "grad_norm": "gradient norm",
+    "time/rollout": "seconds of a rollout",
+}
+"""Metrics that are drawn, and their titles."""
+
+
+class _Numbers(dict[Any, int]):
+    """The number of each name, so that a column of names is a column of numbers."""
+
+    def __missing__(self, name: Any) -> int:
+        self[name] = len(self)
+        return self[name]
+
+
+def index_of(run: Run, *, chunk: int) -> dict[str, Any]:
+    """The index of a run whose episodes come in chunks of this size."""
+    groups, tasks, stops, tools, votes = (_Numbers() for _ in range(5))
+    columns: dict[str, Callable[[EpisodeRow], Any]] = {
+        "step": lambda row: row.step,
+        "group": lambda row: groups[row.group],
+        "task": lambda row: tasks[row.task, row.question],
+        "member": lambda row: row.member,
+        "reward": lambda row: short(row.reward),
+        "stop": lambda row: stops[row.stop],
+        "tokens": lambda row: row.tokens,
+        "turns": lambda row: row.turns,
+        "seconds": lambda row: short(row.seconds),
+        "tools": lambda row: sorted({tools[name] for name in row.tools}),
+        "errors": lambda row: len(row.errors),
+        "failed": lambda row: int(row.failure is not None),
+        "vote": lambda row: votes[row.vote],
+        "pull": lambda row: short(row.pull),
+        "cut": lambda row: row.cut,
+        "began": lambda row: round(row.began - first, 3) if row.began else None,
+    }
+    first = min((row.began for row in run.episodes if row.began), default=0.0)
+    table = {name: [value(row) for row in run.episodes] for name, value in columns.items()}
+    return {
+        "title": run.folder.resolve().name,
+        "changes": run.changes,
+        "chunk": chunk,
+        "count": len(run.episodes),
+        "episodes": table,
+        "groups": [*groups],
+        "tasks": [list(each) for each in tasks],
+        "stops": [*stops],
+        "truncations": sorted(TRUNCATIONS),
+        "tools": [*tools],
+        "votes": [*votes],
+        "steps": [line["step"] for line in run.metrics],
+        "curves": [
+            {"name": name, "title": title, "values": [short(line.get(name)) for line in run.metrics]}
+            for name, title in CURVES.items()
+            if any(line.get(name) is not None for line in run.metrics)
+        ],
+        "alarms": [asdict(alarm) for alarm in alarms(run)],
+        "settings": run.settings,
+        "tokens": run.tokens,
+    }
+
+
+def short(value: float | None) -> float | None:
+    """The value with five digits; None if JSON has no such number."""
+    if value is None or not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) and abs(value) < 1e15 else float(f"{value:.5g}")
+
+
+def to_json(value: Any) -> str:
+    """JSON that may stand in a `<script>` element: no `<` can end it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

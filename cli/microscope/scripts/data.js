@@ -1,0 +1,86 @@
+"use strict";
+
+/** The index of the run, and its episodes, which are inflated when they are looked at. */
+let run = JSON.parse(document.getElementById("index").textContent);
+let rewardRange;
+let recordedSteps;
+const chunks = new Map(); // number -> promise of its episodes
+const follows = document.body.dataset.follows === "yes";
+
+function prepare() {
+  const rewards = run.episodes.reward.filter((each) => each !== null);
+  rewardRange = rewards.reduce(([low, high], each) => [Math.min(low, each), Math.max(high, each)], [Infinity, -Infinity]);
+  recordedSteps = [...new Set(run.episodes.step)].sort((one, other) => one - other);
+}
+prepare();
+
+/** The brief facts of an episode. */
+function brief(place) {
+  const columns = run.episodes;
+  const [task, question] = run.tasks[columns.task[place]];
+  const stop = run.stops[columns.stop[place]];
+  return {
+    place, task, question, stop,
+    step: columns.step[place], group: run.groups[columns.group[place]], member: columns.member[place],
+    reward: columns.reward[place], tokens: columns.tokens[place], turns: columns.turns[place],
+    seconds: columns.seconds[place], errors: columns.errors[place], failed: columns.failed[place] === 1,
+    truncated: run.truncations.includes(stop), vote: run.votes[columns.vote[place]],
+    pull: columns.pull[place], cut: columns.cut[place], began: columns.began[place],
+  };
+}
+
+/** The places of all episodes that a test accepts. */
+function placesWhere(test) {
+  return Array.from({ length: run.count }, (_, place) => place).filter(test);
+}
+
+function groupOf(place) {
+  const { step, group } = run.episodes;
+  return placesWhere((each) => step[each] === step[place] && group[each] === group[place]);
+}
+
+function sameTask(place) {
+  return placesWhere((each) => run.episodes.task[each] === run.episodes.task[place]);
+}
+
+/** The whole episode: `{episode, learning}`. */
+async function details(place) {
+  const number = Math.floor(place / run.chunk);
+  if (!chunks.has(number)) chunks.set(number, follows ? fetchChunk(number) : embeddedChunk(number));
+  const [line, learning] = (await chunks.get(number))[place - number * run.chunk];
+  return { episode: line.episode, learning };
+}
+
+async function fetchChunk(number) {
+  const answer = await fetch(`chunk/${number}`);
+  if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+  return answer.json();
+}
+
+async function embeddedChunk(number) {
+  const element = await elementOnceRead(`chunk-${number}`);
+  const bytes = Uint8Array.from(atob(element.textContent), (each) => each.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+/** The element, which may stand further down in a file that the browser is still reading. */
+async function elementOnceRead(id) {
+  for (;;) {
+    const element = document.getElementById(id);
+    // An element that is followed by another one is complete.
+    if (element && (element.nextElementSibling || document.readyState !== "loading")) return element;
+    if (document.readyState !== "loading") throw new Error(`the file has no ${id}: it was cut off`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
+/** Take a new index from the server. Chunks that may have grown are fetched again. */
+async function refresh() {
+  const answer = await fetch(`index?since=${run.changes}`);
+  if (answer.status !== 200) return false;
+  run = await answer.json();
+  chunks.clear();
+  prepare();
+  return true;
+}

@@ -1,0 +1,69 @@
+"use strict";
+
+/** Make an element: `h("button.primary", {onclick: f, title: "Go"}, "text", node)`.
+ *  Children are text or nodes and never HTML, so nothing that a transcript holds is interpreted. */
+function h(tag, attributes, ...children) {
+  const [name, ...classes] = tag.split(".");
+  const element = document.createElement(name);
+  return dress(element, classes, attributes, children);
+}
+
+/** The same for SVG. */
+function svg(tag, attributes, ...children) {
+  const [name, ...classes] = tag.split(".");
+  return dress(document.createElementNS("http://www.w3.org/2000/svg", name), classes, attributes, children);
+}
+
+function dress(element, classes, attributes, children) {
+  if (classes.length) element.setAttribute("class", classes.join(" "));
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "style") for (const [name, each] of Object.entries(value)) element.style.setProperty(name, each);
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false));
+  return element;
+}
+
+const MINUS = "−";
+
+/** A number for people: three digits, a true minus sign. */
+function show(value, digits = 3) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (typeof value === "string") return value; // infinity and NaN
+  const size = Math.abs(value);
+  const text = size >= 1000 ? Math.round(size).toLocaleString("en") : String(Number(size.toPrecision(digits)));
+  return (value < 0 ? MINUS : "") + text;
+}
+
+function signed(value) {
+  return value > 0 ? "+" + show(value) : show(value);
+}
+
+function percent(value) {
+  return show(100 * value) + " %";
+}
+
+function seconds(value) {
+  return value < 1 ? show(1000 * value, 2) + " ms" : value < 120 ? show(value) + " s" : show(value / 60) + " min";
+}
+
+function plural(count, name) {
+  return `${show(count)} ${name}${count === 1 ? "" : "s"}`;
+}
+
+function sum(values) {
+  return values.reduce((total, each) => total + each, 0);
+}
+
+function mean(values) {
+  return values.length ? sum(values) / values.length : null;
+}
+
+/** The colour of a reward within the rewards of the run: low is warm, high is green. */
+function rewardColor(value, [low, high]) {
+  if (value === null) return "var(--line)";
+  const share = high > low ? (value - low) / (high - low) : 0.5;
+  return `color-mix(in oklab, var(--good) ${Math.round(100 * share)}%, var(--bad))`;
+}

@@ -1,0 +1,118 @@
+"use strict";
+
+const MOST_SHOWN = 200;
+const KINDS = { failed: "failed", truncated: "truncated", errors: "tool error", cut: "clipped" };
+const SORTS = { best: "best", worst: "worst", longest: "longest", pull: "largest share" };
+
+/** The places of the episodes that pass the filters, in the order of the list. */
+function listed() {
+  const { step, stop, tool, kind, sort, q } = state;
+  const filtered = stop || tool || kind || sort || q;
+  const text = (q || "").toLowerCase();
+  const accepts = {
+    failed: (row) => row.failed, truncated: (row) => row.truncated, errors: (row) => row.errors > 0, cut: (row) => row.cut > 0,
+  };
+  const toolNumber = run.tools.indexOf(tool);
+  const found = placesWhere((place) => {
+    if ((!filtered || state.only === "step") && run.episodes.step[place] !== step) return false;
+    if (stop && run.stops[run.episodes.stop[place]] !== stop) return false;
+    if (tool && !run.episodes.tools[place].includes(toolNumber)) return false;
+    if (kind && !accepts[kind](brief(place))) return false;
+    if (!text) return true;
+    const { task, question, group } = brief(place);
+    return `${task} ${question} ${group}`.toLowerCase().includes(text);
+  });
+  const keys = {
+    best: (place) => -(run.episodes.reward[place] ?? -Infinity), worst: (place) => run.episodes.reward[place] ?? Infinity,
+    longest: (place) => -run.episodes.tokens[place], pull: (place) => -shareOfStep(place),
+  };
+  if (sort) found.sort((one, other) => keys[sort](one) - keys[sort](other) || one - other);
+  return { places: found, isFlat: Boolean(filtered) };
+}
+
+/** The share of an episode in the gradients of its step; see why.js. */
+function shareOfStep(place) {
+  const total = pullOfStep(run.episodes.step[place]);
+  return total ? run.episodes.pull[place] / total : 0;
+}
+
+let pulls = { changes: null, of: new Map() };
+function pullOfStep(step) {
+  if (pulls.changes !== run.changes) {
+    pulls = { changes: run.changes, of: new Map() };
+    run.episodes.step.forEach((each, place) => pulls.of.set(each, (pulls.of.get(each) || 0) + run.episodes.pull[place]));
+  }
+  return pulls.of.get(step) || 0;
+}
+
+function sidebar() {
+  const { places, isFlat } = listed();
+  const reward = run.curves.find((curve) => curve.name === "reward");
+  const options = { marks: recordedSteps, selected: state.step, onstep: (step) => go({ step: nearestStep(step) }), height: 64 };
+  return [
+    reward && chart("reward", run.steps, reward.values, options),
+    run.count ? filters() : null,
+    run.count ? (isFlat ? flatList(places) : [stepSwitch(), groupList(places)]) : null,
+  ];
+}
+
+function filters() {
+  const choose = (name, title, values) =>
+    h("select", { "aria-label": title, name, onchange: (event) => go({ [name]: event.target.value || null }) },
+      h("option", { value: "" }, title), values.map((each) => h("option", { value: each, selected: state[name] === each }, each)));
+  const chip = (name, value, title) =>
+    h("button.chip", { "aria-pressed": String(state[name] === value), onclick: () => go({ [name]: state[name] === value ? null : value }) }, title);
+  const active = ["stop", "tool", "kind", "sort", "q"].some((name) => state[name]);
+  return h("div.filters", {},
+    h("input", { type: "search", name: "q", placeholder: "search tasks", "aria-label": "search tasks", value: state.q || "",
+      oninput: (event) => go({ q: event.target.value || null }, { replace: true }) }),
+    h("div.row", {}, choose("stop", "any stop reason", [...run.stops].sort()), choose("tool", "any tool", [...run.tools].sort())),
+    h("div.row.chips", {},
+      Object.entries(KINDS).map(([value, title]) => chip("kind", value, title)),
+      Object.entries(SORTS).map(([value, title]) => chip("sort", value, title)),
+      active && h("button.chip.clear", { onclick: () => go({ stop: null, tool: null, kind: null, sort: null, q: null }) }, "clear")));
+}
+
+function stepSwitch() {
+  const index = recordedSteps.indexOf(state.step);
+  const to = (change) => ({ disabled: recordedSteps[index + change] === undefined, onclick: () => go({ step: recordedSteps[index + change] }) });
+  return h("div.stepswitch", {},
+    h("button", { ...to(-1), "aria-label": "previous recorded step" }, "‹"),
+    h("span", {}, `step ${state.step}`),
+    h("button", { ...to(1), "aria-label": "next recorded step" }, "›"));
+}
+
+function groupList(places) {
+  const groups = Map.groupBy(places, (place) => run.episodes.group[place]);
+  return h("ol.groups", {}, [...groups.values()].map((members) => {
+    const row = brief(members[0]);
+    const rewards = members.map((place) => run.episodes.reward[place]).filter((each) => each !== null);
+    const isFlat = new Set(rewards).size < 2;
+    return h("li", {},
+      h("div.question", { title: row.group }, row.question || row.task),
+      h("div.cells", {}, members.map(cell), isFlat && h("span.note", {}, "no spread")));
+  }));
+}
+
+/** A small square for an episode, coloured by its reward. */
+function cell(place) {
+  const row = brief(place);
+  const title = `${row.group}[${row.member}]: reward ${show(row.reward)}, ${row.stop}, ${plural(row.tokens, "token")}`;
+  return h(row.failed ? "button.cell.failed" : "button.cell", {
+    title, "aria-label": title, "aria-current": state.episode === place ? "true" : null, "data-place": place,
+    style: { "--fill": rewardColor(row.reward, rewardRange) }, onclick: () => go({ episode: place }),
+  }, row.failed ? "×" : show(row.reward, 2));
+}
+
+function flatList(places) {
+  const rows = places.slice(0, MOST_SHOWN).map((place) => {
+    const row = brief(place);
+    return h("li.episode", { "aria-current": state.episode === place ? "true" : null },
+      cell(place),
+      h("button.plain", { onclick: () => go({ episode: place }) },
+        h("span.question", {}, row.question || row.task),
+        h("span.meta", {}, `step ${row.step} · ${row.stop} · ${plural(row.tokens, "token")}${row.errors ? ` · ${plural(row.errors, "error")}` : ""}`)));
+  });
+  const more = places.length > MOST_SHOWN ? `; the first ${MOST_SHOWN} are shown` : "";
+  return [h("p.count", { role: "status" }, `${plural(places.length, "episode")}${more}`), h("ol.flat", {}, rows)];
+}

@@ -1,0 +1,150 @@
+"use strict";
+
+// The state of the page stands in its address, so that a link leads to what its sender saw.
+const NUMBERS = ["episode", "step", "with"];
+let state = {};
+
+function readState() {
+  state = { episode: null, step: null, with: null };
+  for (const [name, value] of new URLSearchParams(location.hash.slice(1))) state[name] = NUMBERS.includes(name) ? Number(value) : value;
+  if (!(state.episode >= 0 && state.episode < run.count)) state.episode = null;
+  if (state.episode !== null && !state.sticky) state.step = state.step ?? run.episodes.step[state.episode];
+  if (!recordedSteps.includes(state.step)) state.step = recordedSteps[recordedSteps.length - 1] ?? null;
+}
+
+/** Change some of the state and show it. */
+function go(changes, { replace = false } = {}) {
+  const next = { ...state, ...changes };
+  if (changes.episode !== undefined && changes.episode !== null) next.step = run.episodes.step[changes.episode];
+  if (changes.step !== undefined && changes.episode === undefined && state.episode !== null && !window.matchMedia("(max-width: 800px)").matches) next.episode = state.episode;
+  const known = Object.entries(next).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const address = `#${new URLSearchParams(known)}`;
+  if (replace) history.replaceState(null, "", address);
+  else history.pushState(null, "", address);
+  readState();
+  render();
+}
+
+const side = h("aside.side", { "aria-label": "episodes" });
+const main = h("main.main", { id: "main", tabindex: -1 });
+let shown = 0; // counts renderings, so that a slow one does not replace a later one
+
+async function render() {
+  hideTip();
+  const number = (shown += 1);
+  const focused = document.activeElement?.name;
+  const scrolled = side.scrollTop;
+  side.replaceChildren(...sidebar().flat(Infinity).filter(Boolean));
+  side.scrollTop = scrolled;
+  if (focused === "q") {
+    const field = side.querySelector("[name=q]");
+    field?.focus();
+    field?.setSelectionRange(field.value.length, field.value.length);
+  }
+  document.body.classList.toggle("reading", state.episode !== null);
+  const pane = state.episode === null ? overview() : await episodePane(state.episode).catch(trouble);
+  if (number === shown) main.replaceChildren(pane);
+}
+
+function trouble(error) {
+  return h("p.trouble", { role: "alert" }, `This episode cannot be shown: ${error.message}`);
+}
+
+// --- keys ---------------------------------------------------------------------------------------------------------
+
+const KEYS = {
+  j: ["next episode", () => move(1)],
+  k: ["previous episode", () => move(-1)],
+  "]": ["next recorded step", () => moveStep(1)],
+  "[": ["previous recorded step", () => moveStep(-1)],
+  o: ["overview", () => go({ episode: null })],
+  c: ["next colour of the tokens", nextColour],
+  "/": ["search tasks", () => side.querySelector("[name=q]")?.focus()],
+  d: ["light or dark", () => switchTheme()],
+  "?": ["these keys", () => help.showModal()],
+};
+
+function move(change) {
+  const { places } = listed();
+  const now = places.indexOf(state.episode);
+  const next = places[now < 0 ? (change > 0 ? 0 : places.length - 1) : now + change];
+  if (next !== undefined) go({ episode: next });
+}
+
+function moveStep(change) {
+  const step = recordedSteps[recordedSteps.indexOf(state.step) + change];
+  if (step !== undefined) go({ step });
+}
+
+function nextColour() {
+  const names = Object.keys(COLOURS);
+  go({ view: "tokens", color: names[(names.indexOf(state.color ?? "advantage") + 1) % names.length] });
+}
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, dialog")) return;
+  const view = Object.keys(VIEWS)[Number(event.key) - 1];
+  if (view && state.episode !== null) return go({ view });
+  const action = KEYS[event.key]?.[1];
+  if (!action) return;
+  event.preventDefault();
+  action();
+}
+
+const help = h("dialog.help", { "aria-label": "keys", onclick: (event) => { if (event.target === help) help.close(); } },
+  h("h2", {}, "Keys"),
+  h("dl.facts", {}, Object.entries(KEYS).map(([key, [title]]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, title)]),
+    h("dt", {}, h("kbd", {}, "1"), "–", h("kbd", {}, String(Object.keys(VIEWS).length))), h("dd", {}, "views of an episode")),
+  h("form", { method: "dialog" }, h("button", {}, "close")));
+
+// --- the frame ----------------------------------------------------------------------------------------------------
+
+function switchTheme(theme) {
+  const isDark = document.documentElement.dataset.theme
+    ? document.documentElement.dataset.theme === "dark"
+    : window.matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = theme || (isDark ? "light" : "dark");
+}
+
+function topBar() {
+  const rewards = run.curves.find((curve) => curve.name === "reward")?.values.filter((each) => each !== null) || [];
+  const change = rewards.length > 1 ? `reward ${show(rewards[0])} → ${show(rewards[rewards.length - 1])}` : "";
+  const text = [plural(run.steps.length, "step"), plural(run.count, "recorded episode"), change].filter(Boolean).join(" · ");
+  return h("header.top", {},
+    h("button.brand", { onclick: () => go({ episode: null }) }, h("h1", {}, run.title)),
+    h("span.meta", { id: "summary" }, text),
+    run.alarms.length > 0 && h("button.alarmcount", { onclick: () => go({ episode: null }) }, plural(run.alarms.length, "alarm")),
+    follows && h("span.live", { id: "live" }, "live"),
+    h("span.grow", {}),
+    h("button.icon", { onclick: () => switchTheme(), "aria-label": "light or dark", title: "light or dark (d)" }, "◐"),
+    h("button.icon", { onclick: () => help.showModal(), "aria-label": "keys", title: "keys (?)" }, "?"));
+}
+
+let top_ = topBar();
+document.getElementById("app").replaceChildren(top_, h("div.frame", {}, side, main), tip, help);
+window.addEventListener("popstate", () => { readState(); render(); });
+window.addEventListener("hashchange", () => { readState(); render(); });
+window.addEventListener("scroll", hideTip, { passive: true });
+document.addEventListener("keydown", onKey);
+readState();
+render();
+
+if (follows) {
+  const again = async () => {
+    const live = document.getElementById("live");
+    try {
+      if (await refresh()) {
+        const bar = topBar();
+        top_.replaceWith(bar);
+        top_ = bar;
+        readState();
+        await render();
+      }
+      live?.classList.remove("lost");
+    } catch {
+      live?.classList.add("lost");
+    }
+    setTimeout(again, 2000);
+  };
+  setTimeout(again, 2000);
+}

@@ -1,0 +1,87 @@
+"use strict";
+
+/** The messages of an episode; tool calls with their results. */
+function transcript({ episode }) {
+  return h("div.transcript", {},
+    episode.tools.length > 0 && toolSchemas(episode.tools),
+    episode.prompt.map((each) => message(each)),
+    episode.turns.map((turn, index) => turnOf(turn, index)),
+    episode.failure && failure("failed", episode.failure),
+    episode.close_failure && failure("did not close cleanly", episode.close_failure),
+    (episode.retried || []).map((each) => failure("an earlier attempt failed", each)),
+    Object.keys(episode.report).length > 0 && h("details.report", {}, h("summary", {}, "report of the environment"), h("pre", {}, JSON.stringify(episode.report, null, 2))));
+}
+
+function toolSchemas(tools) {
+  return h("details.tools", {}, h("summary", {}, `${plural(tools.length, "tool")}: ${tools.map((each) => each.function.name).join(", ")}`),
+    tools.map((each) => h("div.schema", {}, h("code", {}, signature(each.function)), h("p", {}, each.function.description || ""))));
+}
+
+function signature({ name, parameters }) {
+  const properties = Object.entries(parameters?.properties || {});
+  return `${name}(${properties.map(([key, value]) => `${key}: ${value.type || "any"}`).join(", ")})`;
+}
+
+/** The text of a message's content, which may be a list of parts. */
+function textOf(content) {
+  if (Array.isArray(content)) return content.map((part) => part.text ?? `[${part.type}]`).join("\n");
+  return content === null || content === undefined ? "" : String(content);
+}
+
+function message(each, extra) {
+  const thoughts = each.reasoning_content || each.thinking;
+  const kind = ["system", "user", "assistant", "tool"].includes(each.role) ? each.role : "other";
+  const empty = thoughts || textOf(each.content) ? "" : ".empty";
+  return h(`article.message.${kind}${empty}`, {},
+    h("header", {}, h("span.role", {}, each.role + (each.name ? ` · ${each.name}` : "")), extra),
+    thoughts && h("details.thoughts", { open: true }, h("summary", {}, "thoughts"), h("div.text", {}, textOf(thoughts))),
+    textOf(each.content) && h("div.text", {}, textOf(each.content)));
+}
+
+function turnOf(turn, index) {
+  const calls = turn.message.tool_calls || [];
+  const results = turn.observation.filter((each) => each.role === "tool");
+  const others = turn.observation.filter((each) => each.role !== "tool" || !calls.length);
+  const facts = [plural(turn.num_tokens, "token"), seconds(turn.generation_seconds), turn.reward ? `reward ${signed(turn.reward)}` : null];
+  return h("section.turn", { id: `turn-${index}` },
+    message(turn.message, h("span.meta", {}, `turn ${index + 1} · ${facts.filter(Boolean).join(" · ")}`)),
+    (turn.message.malformed || []).map((each) => h("div.call.bad", {}, h("header", {}, h("span.badge", {}, "malformed call")), h("pre", {}, each.text || JSON.stringify(each)))),
+    calls.map((call, place) => toolCall(call, turn.tool_calls[place], results[place])),
+    others.map((each) => message(each)),
+    turn.html && rendering(turn.html, index));
+}
+
+function toolCall(call, record, result) {
+  const failed = record && !["ok", "not_run"].includes(record.outcome);
+  return h(failed ? "div.call.bad" : "div.call", {},
+    h("header", {},
+      h("code.name", {}, call.function.name),
+      record && h("span.badge", {}, record.outcome),
+      record && h("span.meta", {}, seconds(record.seconds)),
+      record?.ends_episode && h("span.meta", {}, "ends the episode")),
+    argumentTable(call.function.arguments),
+    record?.error && h("div.error", {}, record.error),
+    result && textOf(result.content) !== record?.error && h("div.result", {}, h("span.arrow", { "aria-hidden": "true" }, "→"), h("div.text", {}, textOf(result.content))),
+    record?.traceback && h("details", {}, h("summary", {}, "traceback"), h("pre", {}, record.traceback)));
+}
+
+function argumentTable(given) {
+  let values = given;
+  if (typeof given === "string") {
+    try { values = JSON.parse(given); } catch { values = given; }
+  }
+  if (values === null || typeof values !== "object") return h("pre", {}, String(values));
+  const rows = Object.entries(values).map(([name, value]) =>
+    [h("dt", {}, name), h("dd", {}, typeof value === "string" ? value : JSON.stringify(value, null, 1))]);
+  return rows.length ? h("dl.arguments", {}, rows) : null;
+}
+
+function failure(title, { stage, type, message: text, traceback }) {
+  return h("article.failure", {}, h("strong", {}, `${title} at ${stage}: ${type}`), h("p", {}, text),
+    h("details", {}, h("summary", {}, "traceback"), h("pre", {}, traceback)));
+}
+
+/** The environment's own HTML, in a frame that runs no script and reaches nothing. */
+function rendering(html, index) {
+  return h("iframe.rendering", { sandbox: "", srcdoc: html, title: `the environment after turn ${index + 1}`, loading: "lazy" });
+}

@@ -1,0 +1,190 @@
+"""Alarms of a run, each with its cause and an episode that shows it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .episodes import EpisodeRow
+from .run import Run
+
+REPEATED = 3
+"""A tool's error is an alarm from this many calls on."""
+
+MANY_TRUNCATED = 0.25
+SHIFT = 0.25
+"""Change of a stop reason's share between the beginning and the end of a run."""
+
+RUN_AWAY = 2.0
+"""Growth of the mean length between the beginning and the end of a run."""
+
+LARGE_GAP = 0.01
+"""Mean distance of the generator's log-probabilities from the trainer's."""
+
+LEAST_SAMPLE_SIZE = 0.5
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Alarm:
+    """One thing that is wrong."""
+
+    kind: str
+    title: str  # what happened, in one line
+    cause: str  # the likeliest reason, or the remedy
+    step: int | None = None
+    episode: int | None = None  # an example: its place in `Run.episodes`
+    detail: str | None = None  # a traceback
+
+
+def alarms(run: Run) -> list[Alarm]:
+    """The alarms of a run, the worst first."""
+    return [alarm for check in CHECKS for alarm in check(run)]
+
+
+def latest_episodes(run: Run) -> list[EpisodeRow]:
+    """The episodes of the last recorded step."""
+    *_, (_, rows) = [(0, []), *run.steps()]
+    return rows
+
+
+def spread(rows: Sequence[EpisodeRow]) -> tuple[int, int]:
+    """The number of groups whose rewards differ, and of groups with two rewards or more."""
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        if row.reward is not None:
+            groups.setdefault(row.group, []).append(row.reward)
+    compared = [rewards for rewards in groups.values() if len(rewards) >= 2]
+    return sum(max(rewards) - min(rewards) > 1e-8 for rewards in compared), len(compared)
+
+
+def _failures(run: Run) -> Iterator[Alarm]:
+    kinds = Counter(_kind(row) for row in run.episodes if row.failure)
+    for kind, count in kinds.most_common(3):
+        place, first = next(
+            (place, row) for place, row in enumerate(run.episodes) if row.failure and _kind(row) == kind
+        )
+        yield Alarm(
+            kind="failures",
+            title=f"{count} of {len(run.episodes)} episodes failed: {first.failure}",
+            cause="A failed episode has no reward and leaves its group. The traceback of the first one is below.",
+            step=first.step,
+            episode=place,
+            detail=first.traceback,
+        )
+
+
+def _kind(row: EpisodeRow) -> str:
+    return ":".join((row.failure or "").split(":")[:2])
+
+
+def _repeated_errors(run: Run) -> Iterator[Alarm]:
+    found = [(place, row, error) for place, row in enumerate(run.episodes) for error in row.errors]
+    counts = Counter((error.tool, error.outcome, error.message) for _, _, error in found)
+    calls = Counter(tool for row in run.episodes for tool in row.tools)
+    for (tool, outcome, message), count in counts.most_common(3):
+        if count < REPEATED:
+            continue
+        place, row, first = next(each for each in found if (each[2].tool, each[2].message) == (tool, message))
+        cause = {
+            "exception": "The tool raises this exception; the model sees it as a message.",
+            "timeout": "The tool takes longer than its timeout.",
+            "unknown": "There is no tool of this name: the prompt or the demonstrations may promise it.",
+            "bad_arguments": "The model passes arguments that the signature refuses; see the tool's docstring.",
+        }[outcome]
+        yield Alarm(
+            kind="tool errors",
+            title=f"{count} of {calls[tool]} calls of {tool} end with the same error: {message}",
+            cause=cause,
+            step=row.step,
+            episode=place,
+            detail=first.traceback,
+        )
+
+
+def _no_spread(run: Run) -> Iterator[Alarm]:
+    shares = [line["frac_reward_zero_std"] for line in run.metrics[-5:] if "frac_reward_zero_std" in line]
+    with_spread, groups = spread(rows := latest_episodes(run))
+    if not shares and groups:
+        shares = [1 - with_spread / groups]
+    if shares and (share := sum(shares) / len(shares)) > 0.5:
+        rewards = {row.reward for row in rows if row.reward is not None}
+        cause = f"All rewards of the last recorded step are {min(rewards):g}." if len(rewards) == 1 else ""
+        yield Alarm(
+            kind="no spread",
+            title=f"{share:.0%} of the latest groups have equal rewards, so they teach nothing",
+            cause=cause or "Tasks are too easy or too hard; max_refills replaces such groups.",
+            step=rows[0].step if rows else None,
+            episode=run.episodes.index(rows[0]) if rows else None,
+        )
+
+
+def _truncation(run: Run) -> Iterator[Alarm]:
+    rows = latest_episodes(run)
+    cut = [row for row in rows if row.is_truncated]
+    if rows and len(cut) / len(rows) > MANY_TRUNCATED:
+        [(stop, count)] = Counter(row.stop for row in cut).most_common(1)
+        yield Alarm(
+            kind="truncation",
+            title=f"a limit cut {len(cut) / len(rows):.0%} of the episodes of step {cut[0].step}, most often {stop}",
+            cause=f"{count} episodes stopped by {stop}: raise the limit, or let the prompt ask for shorter answers.",
+            step=cut[0].step,
+            episode=run.episodes.index(cut[0]),
+        )
+
+
+def _shifts(run: Run) -> Iterator[Alarm]:
+    names = sorted({name for line in run.metrics for name in line if name.startswith("stop/")})
+    for name in names:
+        before, after = _ends(run, name)
+        if abs(after - before) > SHIFT and name not in ("stop/final_answer", "stop/env_terminated"):
+            yield Alarm(
+                kind="stop reasons",
+                title=f"{name.removeprefix('stop/')} went from {before:.0%} to {after:.0%} of the episodes",
+                cause="The policy ends its episodes in another way than at the beginning; compare the same task.",
+                step=run.metrics[-1]["step"],
+            )
+
+
+def _gap(run: Run) -> Iterator[Alarm]:
+    before, after = _ends(run, "sampling/sampling_logp_difference/mean")
+    if after > LARGE_GAP and after > 2 * before:
+        yield Alarm(
+            kind="gap",
+            title=f"the generator's log-probabilities differ from the trainer's by {after:.3g}; it was {before:.3g}",
+            cause="Precision, kernels or stale weights differ: colour the tokens by gap to see where.",
+            step=run.metrics[-1]["step"],
+        )
+    _, size = _ends(run, "mismatch/ess")
+    if size < LEAST_SAMPLE_SIZE:
+        yield Alarm(
+            kind="gap",
+            title=f"the effective sample size is {size:.2f}",
+            cause="Most of the gradient comes from few tokens; use a correction that masks, such as 'icepop'.",
+            step=run.metrics[-1]["step"],
+        )
+
+
+def _lengths(run: Run) -> Iterator[Alarm]:
+    before, after = _ends(run, "completions/mean_length")
+    if before > 0 and after > RUN_AWAY * before:
+        yield Alarm(
+            kind="length",
+            title=f"answers grow: {before:.0f} tokens at the beginning, {after:.0f} now",
+            cause="Look at the longest episodes. Their reward may not depend on length, or a tool repeats itself.",
+            step=run.metrics[-1]["step"],
+        )
+
+
+def _ends(run: Run, name: str) -> tuple[float, float]:
+    """The means of a metric over the first and the last fifth of the run; NaN if it has fewer than five values."""
+    values: list[Any] = [line[name] for line in run.metrics if name in line and math.isfinite(line[name])]
+    part = len(values) // 5
+    return (sum(values[:part]) / part, sum(values[-part:]) / part) if part else (math.nan, math.nan)
+
+
+CHECKS: Sequence[Callable[[Run], Iterator[Alarm]]] = (
+    *(_failures, _repeated_errors, _no_spread, _truncation, _shifts, _gap, _lengths),
+)

@@ -1,0 +1,120 @@
+"""EpisodeRow: what a list shows of one episode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .tail import Place
+
+PREVIEW = 160
+"""Characters of a task that a list shows."""
+
+
+@dataclass(kw_only=True, slots=True)
+class EpisodeRow:
+    """One episode in brief; the episode itself stays in its file."""
+
+    place: Place
+    step: int  # the optimiser step that it was played for, from 1 as in `metrics.jsonl`
+    group: str
+    member: int
+    task: str
+    question: str  # the beginning of the last message of the prompt
+    reward: float | None
+    stop: str
+    began: float  # seconds since 1970; 0 in the records of an older version
+    seconds: float
+    turns: int
+    tokens: int  # that the model sampled
+    tools: list[str]  # the tool of each call, in order
+    errors: list[ToolError]
+    failure: str | None  # such as `step: TimeoutError: ...`
+    traceback: str | None  # of the failure
+    learning: list[Place] = field(default_factory=list)  # its lines in `learning.jsonl`
+    vote: str | None = None  # None: not known
+    pull: float = 0.0  # sum over its tokens of |derivative of the loss by the log-probability|
+    cut: int = 0  # tokens that were clipped, or cut by a correction
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.stop in TRUNCATIONS
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class ToolError:
+    """A tool call that failed."""
+
+    tool: str
+    outcome: str
+    message: str  # its first line
+    traceback: str | None
+
+
+TRUNCATIONS = frozenset(
+    {"env_truncated", "max_turns", "max_tool_calls", "max_tokens", "turn_truncated", "context_overflow", "timeout"}
+)
+"""Stop reasons at which a limit cut the episode."""
+
+
+def row_of(place: Place, line: Mapping[str, Any]) -> EpisodeRow:
+    """The row of a line of `episodes.jsonl`.
+
+    Raises:
+        KeyError, TypeError: it is no such line.
+    """
+    episode = line["episode"]
+    spec, turns, failure = episode["spec"], episode["turns"], episode["failure"]
+    calls = [call for turn in turns for call in turn["tool_calls"]]
+    return EpisodeRow(
+        place=place,
+        step=line["step"] + 1,
+        group=spec["group"],
+        member=spec["member"],
+        task=spec["task"]["id"],
+        question=_question(episode["prompt"]),
+        reward=_number(episode["reward"]),
+        stop=episode["stop"],
+        began=episode.get("began", 0.0),  # records of version 0.1 have no times of day
+        seconds=episode["seconds"],
+        turns=len(turns),
+        tokens=sum(turn["num_tokens"] for turn in turns),
+        tools=[call["name"] for call in calls],
+        errors=[_error(call) for call in calls if call["outcome"] not in ("ok", "not_run")],
+        failure=None
+        if failure is None
+        else _first_line(f"{failure['stage']}: {failure['type']}: {failure['message']}"),
+        traceback=None if failure is None else failure["traceback"],
+    )
+
+
+def add_learning(row: EpisodeRow, place: Place, line: Mapping[str, Any]) -> None:
+    """Add a line of `learning.jsonl` about this episode."""
+    row.learning.append(place)
+    if "vote" in line:
+        row.vote = line["vote"]
+    if "update" in line:
+        row.pull += sum(abs(value) for value in line["gradient"] if value is not None)
+        row.cut += len({*line.get("clipped", ()), *line.get("cut", ())})
+
+
+def _question(prompt: list[dict[str, Any]]) -> str:
+    content = prompt[-1].get("content") if prompt else ""
+    if isinstance(content, list):
+        content = " ".join(str(part.get("text", f"[{part.get('type')}]")) for part in content)
+    return " ".join(str(content or "").split())[:PREVIEW]
+
+
+def _error(call: Mapping[str, Any]) -> ToolError:
+    message = _first_line(call["error"] or call["outcome"])
+    return ToolError(tool=call["name"], outcome=call["outcome"], message=message, traceback=call["traceback"])
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:300]
+
+
+def _number(value: Any) -> float | None:
+    """The number; infinity and NaN stand as strings in the file."""
+    return None if value is None else float(value)

@@ -1,0 +1,46 @@
+"""`gymnast view`: look at the episodes of a training."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .run_argument import RunFolder, read_run
+from .terminal.options import Output
+
+
+def view(
+    run: RunFolder,
+    output: Output = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Serve the page on this machine while the run grows.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --follow; 0 = any free port.")] = 0,
+    browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Write the episodes of a training as one HTML file, RUN/view.html by default; it needs no server."""
+    from .microscope.follow import PageServer
+    from .microscope.page import write_page
+
+    found = read_run(run)
+    if not follow:
+        path = output or run / "view.html"
+        write_page(found, path)
+        typer.echo(f"{path}: {len(found.episodes)} episodes, {path.stat().st_size / 1e6:.1f} MB")
+        _open(path.resolve().as_uri(), browser)
+        return
+    with PageServer(found, port) as server:
+        typer.echo(f"{server.url} follows {run}; Ctrl-C ends it")
+        _open(server.url, browser)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            typer.echo("")
+
+
+def _open(url: str, wanted: bool) -> None:
+    if wanted:
+        import webbrowser
+
+        webbrowser.open(url)

@@ -1,0 +1,22 @@
+"""`gymnast why`: why is my reward zero?"""
+
+from __future__ import annotations
+
+from .run_argument import RunFolder, read_run
+from .terminal.options import AsJSON
+
+
+def why(run: RunFolder, as_json: AsJSON = False) -> None:
+    """Say in ten lines why the reward of a training is what it is."""
+    from dataclasses import asdict
+
+    from .runs.alarms import alarms
+    from .runs.why import why_lines
+    from .terminal.output import console, print_json
+
+    found = read_run(run)
+    if as_json:
+        print_json({"lines": why_lines(found), "alarms": [asdict(alarm) for alarm in alarms(found)]})
+        return
+    for line in why_lines(found):
+        console().print(line, markup=False)

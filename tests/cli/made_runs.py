@@ -1,0 +1,67 @@
+"""Run folders written by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gymnast.envs import Episode, EpisodeSpec, Failure, StopReason, Task, TokenTrace, ToolCallRecord, Turn, tool_call
+
+
+def episode(
+    *,
+    group: str = "a@0",
+    member: int = 0,
+    reward: float | None = 0.0,
+    stop: StopReason = StopReason.FINAL_ANSWER,
+    text: str = "an answer",
+    error: str | None = None,
+    question: str = "a question",
+    tokens: int = 4,
+    html: str | None = None,
+) -> Episode:
+    """An episode of one turn; with `error`, its tool call failed."""
+    outcome: Any = "ok" if error is None else "exception"
+    record = ToolCallRecord(name="look", call_id=None, outcome=outcome, error=error, traceback=error and f"at {error}")
+    turn = Turn(
+        message={**tool_call("look", where="up"), "content": text},
+        observation=[{"role": "tool", "name": "look", "content": error or "a result"}],
+        num_tokens=tokens,
+        tool_calls=[record],
+        html=html,
+    )
+    trace = TokenTrace(prompt_ids=[1])
+    trace.append_sampled([*range(2, 2 + tokens)], [-0.5] * tokens)
+    failure = Failure(stage="step", type="OSError", message="the disk is full", traceback="Traceback ...")
+    return Episode(
+        spec=EpisodeSpec(task=Task(id=group.partition("@")[0]), group=group, member=member),
+        prompt=[{"role": "user", "content": question}],
+        turns=[turn],
+        stop=stop,
+        reward=reward,
+        reward_parts={"environment": reward},
+        failure=failure if stop is StopReason.FAILED else None,
+        traces=[trace],
+        seconds=1.0,
+    )
+
+
+def write_run(
+    folder: Path,
+    episodes: Iterable[tuple[int, Episode]] = (),
+    metrics: Iterable[Mapping[str, Any]] = (),
+    learning: Iterable[Mapping[str, Any]] = (),
+) -> Path:
+    """Append these to the files of a run folder; steps of episodes count from 0, as a training writes them."""
+    folder.mkdir(exist_ok=True)
+    lines = {
+        "episodes.jsonl": [f'{{"step": {step}, "episode": {each.to_json()}}}' for step, each in episodes],
+        "metrics.jsonl": [json.dumps(line) for line in metrics],
+        "learning.jsonl": [json.dumps(line) for line in learning],
+    }
+    for name, texts in lines.items():
+        with (folder / name).open("a") as file:
+            file.writelines(f"{text}\n" for text in texts)
+    return folder

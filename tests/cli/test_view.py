@@ -1,0 +1,216 @@
+"""`gymnast view` in a real browser."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from gymnast.cli.main import main
+from gymnast.cli.microscope.follow import PageServer
+from gymnast.cli.microscope.page import write_page
+from gymnast.cli.runs.run import Run
+from gymnast.envs import StopReason
+
+from ..training.buttons import make_trainer
+from .chromium import chromium, opened
+from .made_runs import episode, write_run
+
+HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'><!-- {{ 7 * 7 }}"
+PHONE = {"width": 390, "height": 800}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+def page_of(folder: Path) -> str:
+    """Write the page of a run folder; returns its address."""
+    run = Run(folder)
+    run.read()
+    write_page(run, folder / "view.html")
+    return (folder / "view.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a real training, in which the tasks of step 1 come again in step 3."""
+    from gymnast.trainer import RunFolder
+
+    folder = tmp_path_factory.mktemp("run")
+    options = {"max_steps": 3, "log_episodes_steps": 1, "shuffle_dataset": False, "callbacks": [RunFolder(folder)]}
+    make_trainer(folder, **options).train()
+    assert main(["view", str(folder)]) == 0
+    return (folder / "view.html").as_uri()
+
+
+@contextmanager
+def reading(browser: Browser, url: str, view: str, episode: int = 0) -> Iterator[Page]:
+    with opened(browser, f"{url}#episode={episode}&view={view}") as page:
+        expect(page.locator("#view")).to_have_attribute("data-view", view)
+        yield page
+
+
+def test_the_overview_leads_to_an_episode(browser: Browser, trained: str) -> None:
+    with opened(browser, trained) as page:
+        expect(page.locator("#summary")).to_contain_text("3 steps · 24 recorded episodes")
+        assert page.locator(".chart").count() > 5
+        page.locator("table.steps tbody tr").first.click()
+        expect(page.locator(".stepswitch span")).to_have_text("step 1")
+        page.locator(".cell").first.click()
+        expect(page.locator(".episodehead h2")).to_have_text("Press a button.")
+        expect(page.locator(".call .name").last).to_have_text("left")
+        page.go_back()
+        expect(page.locator("table.steps")).to_be_visible()
+
+
+def test_tokens_are_coloured_and_tell_their_figures(browser: Browser, trained: str) -> None:
+    with opened(browser, trained) as page:
+        place = page.evaluate("run.episodes.pull.findIndex((pull) => pull > 0)")
+    with reading(browser, trained, "tokens", place) as page:
+        token = page.locator(".tok[data-token][tabindex]").first
+        assert token.evaluate("each => getComputedStyle(each).backgroundColor") != "rgba(0, 0, 0, 0)"
+        token.hover()
+        for fact in ("sampled by the model", "generator", "trainer", "gap", "advantage", "∂loss/∂log p"):
+            expect(page.locator("#tip")).to_contain_text(fact)
+        page.keyboard.press("c")  # the next colour
+        expect(page.locator(".chip[aria-pressed=true]")).to_have_text("share of the gradient")
+
+
+def test_why_this_advantage(browser: Browser, trained: str) -> None:
+    with opened(browser, trained) as page:
+        place = page.evaluate("run.episodes.pull.findIndex((pull) => pull > 0)")
+    with reading(browser, trained, "why", place) as page:
+        text = page.locator("#view").inner_text()
+    assert "4 of 4 members vote in the baseline" in text
+    by_hand, recorded = text.partition("0.0001) = ")[2].split()[0], text.partition("advantage\n")[2].split()[0]
+    assert by_hand == recorded
+    assert float(text.partition("gradient is ")[2].split()[0]) > 0
+
+
+def test_the_same_task_across_steps_shows_the_first_divergent_token(browser: Browser, trained: str) -> None:
+    with reading(browser, trained, "steps") as page:
+        assert page.locator(".history .step").all_inner_texts() == ["step 1", "step 3"]
+        rows = page.locator("table.others tbody tr")
+        assert rows.count() == 1
+        assert page.locator(".column").count() == 2
+    with reading(browser, trained, "group") as page:
+        rows = page.locator("table.others tbody tr")
+        assert rows.count() == 3
+        rows.filter(has_not_text="the same tokens").first.click()
+        assert page.locator(".tok.divergent").count() == 2
+
+
+def test_the_timeline_has_a_lane_for_each_member(browser: Browser, trained: str) -> None:
+    with reading(browser, trained, "timeline") as page:
+        assert page.locator(".timeline .lane").count() == 4
+        assert page.locator(".timeline .track .bar.generation").count() >= 4
+        expect(page.locator("#view")).to_contain_text("Slowest calls")
+
+
+def test_filters_and_keys(browser: Browser, tmp_path: Path) -> None:
+    made = [(0, episode(member=0)), (0, episode(member=1, reward=1.0, stop=StopReason.MAX_TURNS))]
+    made += [(0, episode(group="b@0", error="no lamp", question="another one")), (1, episode(reward=0.5))]
+    made += [(1, episode(group="b@1", stop=StopReason.FAILED, reward=None))]
+    with opened(browser, page_of(write_run(tmp_path, made))) as page:
+        for chip, count in {"failed": 1, "truncated": 1, "tool error": 1}.items():
+            page.get_by_role("button", name=chip, exact=True).click()
+            assert page.locator("ol.flat li").count() == count
+            page.get_by_role("button", name="clear").click()
+        page.get_by_role("button", name="best", exact=True).click()
+        assert page.locator("ol.flat .cell").all_inner_texts() == ["1", "0.5", "0", "0", "×"]
+        page.select_option("[name=stop]", "max_turns")
+        assert page.locator("ol.flat li").count() == 1
+        page.get_by_role("button", name="clear").click()
+        page.keyboard.press("/")
+        page.keyboard.type("another")
+        assert page.locator("ol.flat li").count() == 1
+        page.keyboard.press("Tab")
+        page.get_by_role("button", name="clear").click()
+        page.keyboard.press("j")
+        expect(page.locator(".where")).to_contain_text("step 2 / a@0 / member 0")
+        page.keyboard.press("[")
+        expect(page.locator(".stepswitch span")).to_have_text("step 1")
+        page.keyboard.press("?")
+        expect(page.locator("dialog")).to_be_visible()
+
+
+def test_nothing_of_a_transcript_is_interpreted(browser: Browser, tmp_path: Path) -> None:
+    html = "<b>a board</b><script>parent.hacked = 3</script><img src='http://127.0.0.1:9/'>"
+    hostile = episode(text=HOSTILE, question=HOSTILE, error=HOSTILE, html=html, group=f"{HOSTILE}@0")
+    tokens = {"step": 0, "tokens": {str(token): HOSTILE for token in range(1, 6)}}
+    folder = write_run(tmp_path / "run<b>", [(0, hostile)] * 3, learning=[tokens])
+    run = Run(folder)
+    run.read()
+    write_page(run, folder / "view.html")
+    page = browser.new_page()
+    page.goto((folder / "view.html").as_uri())
+    for view in ("transcript", "tokens", "why", "timeline", "group", "steps"):
+        page.evaluate("view => go({episode: 0, view})", view)
+        expect(page.locator("#view")).to_have_attribute("data-view", view)
+        assert page.evaluate("window.hacked") is None, view
+    page.evaluate("go({episode: 0, view: null})")
+    expect(page.locator(".message.assistant .text")).to_have_text(HOSTILE)
+    frame = page.locator("iframe.rendering")
+    assert frame.get_attribute("sandbox") == ""
+    expect(frame.content_frame.locator("b")).to_have_text("a board")
+    assert page.evaluate("window.hacked") is None
+    page.close()
+
+
+def test_a_phone_and_the_dark(browser: Browser, trained: str) -> None:
+    with opened(browser, f"{trained}#episode=0", viewport=PHONE, color_scheme="dark") as page:
+        expect(page.locator(".side")).to_be_hidden()
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        dark = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        page.get_by_role("button", name="light or dark").click()
+        assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != dark
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[PageServer]:
+    run = Run(folder)
+    run.read()
+    with PageServer(run) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_page_that_follows_shows_new_episodes(browser: Browser, tmp_path: Path) -> None:
+    write_run(tmp_path, [(0, episode(question="the first"))])
+    with serving(tmp_path) as server, opened(browser, server.url) as page:
+        expect(page.locator("#summary")).to_contain_text("1 recorded episode")
+        write_run(tmp_path, [(1, episode(question="the second"))])
+        expect(page.locator("#summary")).to_contain_text("2 recorded episodes")
+        page.evaluate("go({episode: 1})")
+        expect(page.locator(".episodehead h2")).to_have_text("the second")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "evil.example"}, 403),  # a name that points to this machine
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ],
+)
+def test_other_sites_cannot_read_a_run(headers: dict[str, str], status: int, tmp_path: Path) -> None:
+    with serving(write_run(tmp_path, [(0, episode())])) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
+        connection.request("GET", "/chunk/0", headers=headers)
+        answer = connection.getresponse()
+        assert (answer.status, b"a question" in answer.read()) == (status, status == 200)
+        connection.close()

@@ -1,0 +1,101 @@
+"""Alarms of a run, and `gymnast why`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymnast.cli.runs.alarms import alarms
+from gymnast.cli.runs.run import Run as RunOfFolder
+from gymnast.envs import StopReason
+
+from .made_runs import episode, write_run
+from .running import Run
+
+CUT, FAILED = StopReason.MAX_TOKENS, StopReason.FAILED
+
+
+def group(**options: Any) -> list[tuple[int, Any]]:
+    return [(0, episode(member=member, **options)) for member in range(4)]
+
+
+def logs(name: str, *values: float) -> list[dict[str, float]]:
+    return [{"step": step, "reward": 0.5, name: value} for step, value in enumerate(values, 1)]
+
+
+def alarms_of(folder: Path) -> list[Any]:
+    run = RunOfFolder(folder)
+    run.read()
+    return alarms(run)
+
+
+@pytest.mark.parametrize(
+    ("kind", "title", "files"),
+    [
+        ("failures", "4 of 4 episodes failed: step: OSError: the disk", {"episodes": group(stop=FAILED, reward=None)}),
+        ("tool errors", "4 of 4 calls of look end with the same error: no lamp", {"episodes": group(error="no lamp")}),
+        ("no spread", "100% of the latest groups have equal rewards", {"episodes": group()}),
+        ("truncation", "a limit cut 100% of the episodes of step 1", {"episodes": group(stop=CUT)}),
+        ("stop reasons", "max_turns went from 0% to 60%", {"metrics": logs("stop/max_turns", 0, 0, 0.2, 0.4, 0.6)}),
+        ("gap", "differ from the trainer's by 0.05", {
+            "metrics": logs("sampling/sampling_logp_difference/mean", 0.001, 0.01, 0.02, 0.03, 0.05)
+        }),
+        ("gap", "the effective sample size is 0.20", {"metrics": logs("mismatch/ess", 0.9, 0.8, 0.6, 0.4, 0.2)}),
+        ("length", "answers grow: 10 tokens", {"metrics": logs("completions/mean_length", 10, 12, 20, 30, 90)}),
+    ],
+)  # fmt: skip
+def test_an_alarm_names_its_cause(kind: str, title: str, files: Any, tmp_path: Path) -> None:
+    found = [alarm for alarm in alarms_of(write_run(tmp_path, **files)) if alarm.kind == kind]
+    assert any(title in alarm.title and alarm.cause for alarm in found), found
+    assert all(alarm.step is not None for alarm in found)
+
+
+def test_an_error_that_repeats_comes_with_its_first_traceback(tmp_path: Path) -> None:
+    [alarm] = [each for each in alarms_of(write_run(tmp_path, group(error="no lamp"))) if each.kind == "tool errors"]
+    assert (alarm.detail, alarm.episode) == ("at no lamp", 0)
+
+
+def test_a_healthy_run_has_no_alarm(tmp_path: Path) -> None:
+    episodes = [(0, episode(member=member, reward=float(member % 2))) for member in range(4)]
+    names = ("stop/final_answer", "completions/mean_length", "mismatch/ess")
+    metrics = [{"step": step, "reward": step / 10, **dict.fromkeys(names, 0.9)} for step in range(1, 9)]
+    assert alarms_of(write_run(tmp_path, episodes, metrics)) == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "options"),
+    [
+        ("100% of the episodes are cut by max_tokens before they can be rewarded", {"stop": CUT}),
+        ("most tool calls fail, first of all look: no lamp", {"error": "no lamp"}),
+        ("100% of the episodes end by malformed tool calls", {"stop": StopReason.MALFORMED}),
+        ("an answer that calls no tool", {"stop": StopReason.MODEL_STOPPED}),
+        ("the answers are wrong, or the check is too strict", {}),
+        ("no episode has a reward", {"stop": FAILED, "reward": None}),
+        ("every reward is 1: the task is solved", {"reward": 1.0}),
+    ],
+)
+def test_why_gives_a_verdict_in_ten_lines(verdict: str, options: Any, run: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", group(**options), [{"step": 1, "reward": 0.0}])
+    outcome = run("why", "run")
+    lines = outcome.out.splitlines()
+    assert outcome.code == 0
+    assert len(lines) <= 10
+    assert verdict in lines[-1]
+    assert lines[-1].endswith("(gymnast view run, episode #episode=0)")
+
+
+def test_why_for_programs(run: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", metrics=[{"step": 1, "reward": 0.0}])
+    found = run("why", "run", "--json").json
+    assert "set log_episodes_steps=1" in found["lines"][1]
+    assert found["alarms"] == []
+
+
+def test_a_folder_without_a_run_is_named(run: Run, tmp_path: Path) -> None:
+    assert run("why", "nowhere") == (2, "", "error: there is no folder 'nowhere'; give the output_dir of a training\n")
+    write_run(tmp_path / "broken", metrics=[{"step": 1, "reward": 0.0}])
+    (tmp_path / "broken" / "episodes.jsonl").write_text('{"step": 0}\n')
+    outcome = run("why", "broken")
+    assert (outcome.code, outcome.err.partition("(")[0]) == (2, "error: episodes.jsonl has a broken line at byte 0 ")
