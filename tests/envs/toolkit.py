@@ -1,7 +1,9 @@
-"""Types and calls for the tests of tools."""
+"""Types, calls and programs for the tests of environments and tools."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -65,3 +67,9 @@ def paint(colour: Colour, point: Point, person: Person, options: Options, title:
         title: A parameter of this name is no title of a schema.
     """
     return f"{colour!r} {point!r} {person!r} {options!r} {title}"
+
+
+def run_python(program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a fresh interpreter, in which warnings are errors."""
+    command = [sys.executable, "-I", "-W", "error", "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)

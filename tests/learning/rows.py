@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from gymnast.trainer.learning.groups import TREATMENTS
 from gymnast.trainer.learning.logprobs import token_logprobs
+from gymnast.trainer.learning.losses import LossInputs, StepCounts, policy_loss
 from gymnast.trainer.learning.settings import LearningSettings
 from gymnast.trainer.models.output_head import OutputHead
 
@@ -130,3 +132,21 @@ def our_logprobs(model: nn.Module, batch: Batch, head: OutputHead | None = None)
     places_N = torch.arange(len(batch.rows) * batch.keep)
     options = {"keep": batch.keep, "temperature": TEMPERATURE, "head": head}
     return token_logprobs(model, batch.input_ids_BL, batch.attention_mask_BL, places_N, **options)[0]
+
+
+def counts_of(mask_BT: Tensor, *, steps: int = 1, processes: int = 1, loss_tokens: float | None = None) -> StepCounts:
+    """The counts of a step of `steps` micro-batches like this one."""
+    return StepCounts(
+        loss_tokens=steps * mask_BT.sum() if loss_tokens is None else loss_tokens,
+        sequences=steps * mask_BT.any(dim=1).sum(),
+        batch_loss_tokens=mask_BT.sum(),
+        batches=steps,
+        processes=processes,
+    )
+
+
+def loss_of(
+    inputs: LossInputs, loss_type: str = "grpo", *, counts: StepCounts | None = None, **changes: Any
+) -> tuple[Tensor, dict[str, Tensor]]:
+    settings = replace(SETTINGS, loss_type=loss_type, **changes)
+    return policy_loss(inputs, settings, counts_of(inputs.mask_BT) if counts is None else counts)

@@ -19,8 +19,8 @@ from gymnast.trainer.learning.losses import LossInputs
 from gymnast.trainer.learning.scoring import Scorer
 from gymnast.trainer.models.output_head import OutputHead
 
-from .rows import PAD, SETTINGS, TEMPERATURE, Batch, gradients, make_batch, make_model
-from .test_losses import assert_same, counts_of, loss_of, make_trainer, unpatched_copy
+from .beside_trl import assert_same, make_trainer, unpatched_copy
+from .rows import PAD, SETTINGS, TEMPERATURE, Batch, counts_of, gradients, loss_of, make_batch, make_model
 
 
 @pytest.fixture(scope="module")
