@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -27,10 +28,13 @@ from .models.output_head import OutputHead
 from .models.reference import ADAPTER, Reference, ReferenceSync
 from .options.checks import unknown_names
 from .options.fields import options_of
+from .overlap.overlapped_rounds import OverlappedRounds
+from .overlap.replay import GroupLog, Replay
+from .overlap.turn_gate import TurnGate
 from .rollout.compaction import Compact, check_compact
 from .rollout.episode_player import EpisodePlayer
 from .rollout.overlong import OverlongPenalty
-from .rollout.round_player import RoundPlayer
+from .rollout.round_player import RoundPlayer, RoundSource
 from .rollout.schedule import Rows, Schedule
 from .rollout.token_policy import TokenPolicy, begin_trace
 from .startup_checks import check_data_sets
@@ -83,7 +87,7 @@ def make_player(
         generator = make_generator(model, args, pad_id=pad_id, max_model_len=budgets.max_model_len)
     policy = TokenPolicy(
         chat,
-        generator,
+        TurnGate(generator) if args.max_staleness else generator,
         sampling=args.sampling,
         budgets=budgets,
         overlong_prompts=args.overlong_prompts,
@@ -117,25 +121,45 @@ def make_schedule(num_tasks: int, args: AgentConfig, processes: Processes) -> Sc
     )
 
 
-def make_round_player(
-    player: EpisodePlayer, schedule: Schedule, args: AgentConfig, processes: Processes
-) -> RoundPlayer:
-    """The player of the rounds of this schedule."""
+def make_round_source(
+    player: EpisodePlayer,
+    schedule: Schedule,
+    args: AgentConfig,
+    processes: Processes,
+    *,
+    progress: Callable[[], tuple[int, int]],
+) -> RoundSource:
+    """The source of the rounds of this schedule; `progress` is as in `OverlappedRounds`."""
     settings = args.learning_settings
+    common: dict[str, Any] = {
+        "schedule": schedule,
+        "has_spread": partial(has_spread, credit=settings.credit, discount=settings.discount),
+        "treatments": args.treatments,
+        "penalty": options_of(args, OverlongPenalty),
+    }
+
+    def check(episodes: list[Episode]) -> None:
+        check_returns(episodes, settings.advantage_estimator, settings.credit, settings.discount)
 
     def run(specs: list[EpisodeSpec]) -> list[Episode]:
         episodes = player.run(specs)
-        check_returns(episodes, settings.advantage_estimator, settings.credit, settings.discount)
+        check(episodes)
         return episodes
 
-    return RoundPlayer(
-        run=lambda specs: processes.all_or_none(lambda: run(specs)),
-        schedule=schedule,
-        sum_counts=processes.sum_counts,
-        max_refills=args.max_refills,
-        has_spread=partial(has_spread, credit=settings.credit, discount=settings.discount),
-        treatments=args.treatments,
-        penalty=options_of(args, OverlongPenalty),
+    if not args.max_staleness:
+        run_together = lambda specs: processes.all_or_none(lambda: run(specs))  # noqa: E731
+        return RoundPlayer(run=run_together, sum_counts=processes.sum_counts, max_refills=args.max_refills, **common)
+    return OverlappedRounds(
+        player=player,
+        max_staleness=args.max_staleness,
+        check=check,
+        together=processes.all_or_none,
+        several_processes=processes.count > 1,
+        progress=progress,
+        log=GroupLog(Path(args.output_dir or ".", f"groups{processes.suffix}.jsonl")),
+        replay=None if args.replay is None else Replay(args.replay),
+        suffix=processes.suffix,
+        **common,
     )
 
 

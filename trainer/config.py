@@ -106,6 +106,8 @@ class AgentConfig(LearningOptions):
         self.check_batches()
         self.check_objective()
         self.check_teaching(self.max_completion_length)
+        sleeps, may_correct = self.vllm_enable_sleep_mode, self.sampling.is_full_distribution
+        self.check_overlap(self.learning_settings.correction, may_correct=may_correct, sleeps=sleeps)
         check_generator_options(self)
         # Their constructors check the ranges of sampling, budgets, limits and on_failure.
         _ = self.template_date, self.sampling, self.limits, self.budgets(max_model_len=self.max_model_len or 1)

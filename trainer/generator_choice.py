@@ -18,6 +18,7 @@ def check_generator(args: Any, generator: Generator | None) -> None:
 
     Raises:
         TypeError: it is no `Generator`.
+        ValueError: it shares the weights in training, and with `max_staleness` they change while it samples.
     """
     if generator is None:
         return
@@ -27,6 +28,11 @@ def check_generator(args: Any, generator: Generator | None) -> None:
         raise TypeError(
             f"generator must be a gymnast.trainer.Generator, got {type(generator).__name__}; subclass it: it says how "
             f"new weights reach your engine"
+        )
+    if args.max_staleness and isinstance(generator, TransformersGenerator) and not generator.copies:
+        raise ValueError(
+            f"max_staleness={args.max_staleness} changes the weights while episodes are played, and this "
+            f"TransformersGenerator samples with them: give TransformersGenerator(model, copies=True), or no generator"
         )
     changed = changed_options(args) + (["generator"] if args.generator != "transformers" else [])
     if changed:
@@ -40,7 +46,8 @@ def make_generator(model: PreTrainedModel, args: Any, *, pad_id: int, max_model_
         ConfigurationError: vLLM is missing or too old, or a server does not fit this configuration.
     """
     if args.generator == "transformers":
-        return TransformersGenerator(model, pad_id=pad_id, max_batch_size=args.generation_rows)
+        copies = args.max_staleness > 0  # episodes are played while the weights in training change
+        return TransformersGenerator(model, pad_id=pad_id, max_batch_size=args.generation_rows, copies=copies)
     if args.generator == "vllm":
         from .vllm.in_process import VLLMGenerator
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from ..envs.episode import Episode
@@ -26,6 +26,8 @@ class PlayingTrainer(InterruptibleTrainer):
     player: EpisodePlayer
     processes: Processes
     watchdog: Watchdog
+    alone: Callable[[], AbstractContextManager[None]] = nullcontext
+    """A context in which no episodes of a training round are in flight."""
 
     def rollout(
         self, rows: Rows, *, num_generations: int = 1, temperature: float | None = None, seed: int | None = None
@@ -42,7 +44,7 @@ class PlayingTrainer(InterruptibleTrainer):
             The episodes of the first row, then those of the second, and so on, with the rewards of reward functions.
         """
         check_is_rows("rows", rows)
-        with self.playing():
+        with self.alone(), self.playing():
             return self.player.play(rows, count=num_generations, temperature=temperature, seed=seed)
 
     @contextmanager
@@ -88,7 +90,7 @@ class PlayingTrainer(InterruptibleTrainer):
         temperature = self.config.eval_temperature if temperature is None else temperature
         usual = 1 if temperature == 0 else self.config.num_generations  # greedy episodes of one task are all the same
         count = self.config.num_generations_eval or usual
-        with self.playing():
+        with self.alone(), self.playing():
             played = self.processes.all_or_none(
                 lambda: self.player.play(rows, mine, count=count, temperature=temperature)
             )

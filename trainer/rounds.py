@@ -19,7 +19,7 @@ from .records.alarms import NoSpreadAlarm
 from .records.metrics import Metrics, NameOf, weighted_metrics
 from .rollout.failures import FailureWatch
 from .rollout.round import Round
-from .rollout.round_player import PlayedRound, RoundPlayer
+from .rollout.round_player import PlayedRound, RoundSource
 from .rollout.schedule import Rows
 
 
@@ -28,7 +28,7 @@ class Rounds:
     """The rounds of one `train()`."""
 
     rows: Rows
-    player: RoundPlayer
+    player: RoundSource
     scorer: Scorer
     processes: Processes
     _: KW_ONLY
@@ -58,12 +58,14 @@ class Rounds:
         index, place = divmod(batches, self.player.schedule.batches_per_round)
         if index in self._of_step and place:
             self._of_step[index].save(self._path(folder))
+        self.player.save(folder)
 
     def load(self, folder: Path) -> None:
         """Continue with the samples that `save` wrote, if any."""
         if self._path(folder).is_file():
             loaded = Round.load(self._path(folder), **self._cutting)
             self._of_step = {loaded.index: loaded}
+        self.player.load(folder, self.rows)
 
     def _path(self, folder: Path) -> Path:
         return folder / f"round{self.processes.suffix}.pt"

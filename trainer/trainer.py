@@ -7,7 +7,7 @@ import inspect
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from transformers.trainer_utils import IntervalStrategy, TrainOutput
 from ..envs.episode import Episode
 from ..envs.registry import EnvironmentLike
 from ..envs.rewards import RewardFunction
-from .assembly import make_player, make_reference_sync, make_round_player, make_schedule, make_scorer, padding_id
+from .assembly import make_player, make_reference_sync, make_round_source, make_schedule, make_scorer, padding_id
 from .checkpoints import check_plan, read_unlogged, write_plan, write_unlogged
 from .config import AgentConfig, GRPOConfig, RLOOConfig
 from .distributed import Processes
@@ -159,9 +159,12 @@ class AgentTrainer(PlayingTrainer):
         self.schedule = make_schedule(len(self.train_dataset), self.config, self.processes)  # type: ignore[arg-type]
         self._metrics, self.processes.all_failed = Metrics(), False
         self._failures = FailureWatch(self.config.max_failure_rate, self.config.treatments)
+        progress = lambda: (self.state.global_step, self.state.max_steps)  # noqa: E731
+        source = make_round_source(self.player, self.schedule, self.config, self.processes, progress=progress)
+        self.alone = source.alone
         self._rounds = Rounds(
             self.train_dataset,  # type: ignore[arg-type]
-            make_round_player(self.player, self.schedule, self.config, self.processes),
+            source,
             self.scorer,
             self.processes,
             metrics=self._metrics,
@@ -179,6 +182,8 @@ class AgentTrainer(PlayingTrainer):
             totals = FailureTotals.of(self.processes.in_first(totals))
             return output
         finally:
+            source.close()
+            self.alone = nullcontext
             for display in self._displays:
                 display.stop()  # an exception calls no callback, and a live display would hide its message
             if str(totals):
@@ -194,10 +199,12 @@ class AgentTrainer(PlayingTrainer):
     def begin(self) -> None:
         self._episode_log.begin(self.state.global_step)
         self._learning_log.begin()
+        self._rounds.player.begin(self._rounds.rows, self.state.global_step)
         if self._resumed_loss is not None:
             self.restore_unlogged_loss(*self._resumed_loss)
 
     def before_update(self) -> None:
+        self._rounds.player.before_update()
         # Momentum and weight decay would move the weights, so optimisers must find no gradient at all.
         skipped = self._nonfinite.skips(self.state.global_step + 1, self.step_loss, self.grad_norm)
         if skipped or not float(self._counts.loss_tokens):

@@ -47,6 +47,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
         "trainer/learning",
     },
     "trainer/records": {"trainer/learning"},
+    "trainer/overlap": {"trainer/generation", "trainer/rollout", "trainer/records"},
     "trainer/options": {"trainer/generation", "trainer/learning", "trainer/rollout"},
     "trainer": {
         "trainer/tool_calls",
@@ -58,6 +59,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
         "trainer/rollout",
         "trainer/records",
         "trainer/options",
+        "trainer/overlap",
     },
     "cluster/hosting": set(),
     "cluster/on_ray": {"cluster/hosting"},

@@ -68,6 +68,9 @@ class Generator(ABC):
 
     Before a round the trainer calls `wake`, and `load_weights` if the weights have changed. After the round it calls
     `sleep`. During these calls no request is in flight.
+
+    With `max_staleness` the trainer calls `sleep` only at the end, and changes the model's weights while requests are
+    in flight. So the engine needs a copy of its own.
     """
 
     is_shared = False  # whether one engine serves all training processes: all call `load_weights`, and rank 0 sends
@@ -82,6 +85,9 @@ class Generator(ABC):
 
     def wake(self) -> None:  # noqa: B027
         """Take back the memory that `sleep` released."""
+
+    def weights_will_change(self) -> None:  # noqa: B027
+        """Do not read the model from now on, until the next `load_weights`; called with `max_staleness`."""
 
     def sleep(self) -> None:  # noqa: B027
         """Release resources that training may use meanwhile, such as the memory of a shared GPU."""

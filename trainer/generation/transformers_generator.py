@@ -1,9 +1,10 @@
-"""TransformersGenerator: samples with the model in this process. Later requests join the running batch."""
+"""TransformersGenerator: samples with a model in this process. Later requests join the running batch."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import copy
 import threading
 import time
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ IDLE_SECONDS = 10.0  # the decoding thread ends after this long without work, so
 
 
 class TransformersGenerator(Generator):
-    """Samples with a transformers model in this process; training and sampling share its weights.
+    """Samples with a transformers model in this process.
 
     One thread decodes. When it is free, all waiting requests become its next batch. Later requests join that batch
     after a few steps, so each episode runs at its own pace, and an answer is returned as soon as it is complete.
@@ -36,12 +37,19 @@ class TransformersGenerator(Generator):
         model: A decoder-only model with a key-value cache (or recurrent states).
         pad_id: Fills rows on the left; the model never attends to it.
         max_batch_size: Requests that are decoded together.
+        copies: Sample with a copy of the model, which `load_weights` brings up to date. Otherwise training and sampling
+            share the weights, and no request may be in flight while they change.
     """
 
-    def __init__(self, model: PreTrainedModel, *, pad_id: int = 0, max_batch_size: int = 256) -> None:
+    def __init__(
+        self, model: PreTrainedModel, *, pad_id: int = 0, max_batch_size: int = 256, copies: bool = False
+    ) -> None:
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size must be at least 1, got {max_batch_size}")
-        self.model = model
+        self.copies = copies
+        self._source = model
+        # Now, because accelerate may wrap `forward` later, and a copy of the wrapper would call the source.
+        self.model = copy.deepcopy(model).requires_grad_(False).eval() if copies else model
         self.pad_id = pad_id
         self.max_batch_size = max_batch_size
         self.weight_version = 0
@@ -64,16 +72,19 @@ class TransformersGenerator(Generator):
         return await asyncio.wrap_future(row.answer)  # on cancellation the row is dropped from its batch
 
     def load_weights(self, model: PreTrainedModel, version: int) -> None:
-        """Record the version; the weights are the model's own. The first time, check that the model's cache works.
+        """Copy the weights, if this generator has a copy. The first time, check that the model's cache works.
 
         Raises:
             ValueError: it is another model.
             ConfigurationError: decoding with the model's cache gives another distribution than without.
         """
-        if model is not self.model:
+        if model is not self._source:
             raise ValueError("a TransformersGenerator samples with the model that it was made for; make a new one")
+        if self.copies:
+            self.model.to(model.device)  # type: ignore[arg-type]
+            self.model.load_state_dict(model.state_dict())
         if not self._checked:
-            check_cache(model)
+            check_cache(self.model)
             self._checked = True
         self.weight_version = version
 

@@ -47,7 +47,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     "at least 0": (
         lambda n: n >= 0,
         (
-            *("epsilon_high", "log_episodes_steps", "overlong_buffer", "max_refills"),
+            *("epsilon_high", "log_episodes_steps", "overlong_buffer", "max_refills", "max_staleness"),
             *("max_grad_norm", "eval_delay", "seed", "data_seed"),
         ),
     ),

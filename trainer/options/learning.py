@@ -13,7 +13,7 @@ from ..learning.credit import Credit
 from ..learning.losses import LOSSES, Surrogate, clipped, clipped_weight, of_sequence, score, soft_gate
 from ..learning.settings import LearningSettings
 from .fields import option, options_of
-from .teaching import TeachingOptions
+from .overlap import OverlapOptions
 
 OF_SURROGATES: dict[Surrogate, tuple[str, ...]] = {
     clipped: ("epsilon", "epsilon_high", "delta"),
@@ -25,7 +25,7 @@ OF_SURROGATES: dict[Surrogate, tuple[str, ...]] = {
 
 
 @dataclass
-class LearningOptions(TeachingOptions):
+class LearningOptions(OverlapOptions):
     """The part of `AgentConfig` for sampling, batches and the loss."""
 
     algorithm = "grpo"
@@ -65,7 +65,9 @@ class LearningOptions(TeachingOptions):
     entropy_coef: float = option(0.0, "Weight of the entropy bonus; 0 = none.")
     top_entropy_quantile: float = option(1.0, "Share of loss tokens to learn from, those of highest entropy; 1 = all.")
     correction: str | None = option(
-        None, "One of trainer.CORRECTIONS, of the mismatch between sampler and trainer; None: tis with vLLM, else none."
+        None,
+        "One of trainer.CORRECTIONS, of the mismatch between sampler and trainer; None: tis with vLLM and with "
+        "max_staleness, else none.",
     )
     correction_min: float | None = option(None, "Lower bound of the correction; None: the default of the correction.")
     correction_max: float | None = option(None, "Upper bound of the correction; None: the default of the correction.")
@@ -129,7 +131,8 @@ class LearningOptions(TeachingOptions):
     def _correction(self) -> str:
         if self.correction is not None:
             return self.correction
-        if not self.generator.startswith("vllm") or not self.sampling.is_full_distribution:
+        differs = self.generator.startswith("vllm") or self.max_staleness > 0
+        if not differs or not self.sampling.is_full_distribution:
             return "none"
         return "sequence_tis" if LOSSES[self.loss_type].ratio is of_sequence else "tis"
 

@@ -22,6 +22,7 @@ SUMS = frozenset(
     {
         *("episodes/played", "episodes/failed", "episodes/close_failed", "episodes/retried"),
         *("groups/dropped", "groups/refilled", "groups/replaced", "rounds/skipped", "steps/nonfinite"),
+        "staleness/late",
         *("prompts/overlong", "tools/calls"),
         *("tokens/cached", "tokens/drift", "tokens/prompt", "tokens/sampled"),
     }
@@ -32,7 +33,7 @@ MINIMA = frozenset({"completions/min_length", "completions/min_terminated_length
 MAXIMA = frozenset(
     {
         *("completions/max_length", "completions/max_terminated_length", "clip_ratio/high_max"),
-        "sampling/sampling_logp_difference/max",
+        *("sampling/sampling_logp_difference/max", "staleness/max"),
     }
 )
 """The least and the largest value of all steps and processes. All other values are averaged."""

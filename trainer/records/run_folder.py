@@ -45,9 +45,9 @@ class EpisodeLog:
             if step == 0:
                 move_aside(self.path, self.learning_path)
                 return
-            _replace(self.learning_path, _until(step - 1, _lines(self.learning_path)))
-            kept = _until(step - 1, _lines(self.path))
-            _replace(self.path, kept)
+            replace_lines(self.learning_path, lines_until(step - 1, read_lines(self.learning_path)))
+            kept = lines_until(step - 1, read_lines(self.path))
+            replace_lines(self.path, kept)
             self._last = json.loads(kept[-1])["step"] if kept else None
 
     def add(self, step: int, episodes: Sequence[Episode]) -> bool:
@@ -95,7 +95,7 @@ class RunFolder(TrainerCallback):
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
         self.totals: dict[str, float] = defaultdict(float)  # of everything that is counted, over the whole run
-        self._lines_before = len(_lines(self.metrics_path))  # those of an earlier run
+        self._lines_before = len(read_lines(self.metrics_path))  # those of an earlier run
 
     @property
     def metrics_path(self) -> Path:
@@ -106,17 +106,17 @@ class RunFolder(TrainerCallback):
         if not state.is_world_process_zero:
             return
         # The lines since this object was made (an evaluation before training) belong to this run.
-        lines = _lines(self.metrics_path)
+        lines = read_lines(self.metrics_path)
         earlier, own = lines[: self._lines_before], lines[self._lines_before :]
         if earlier and state.global_step == 0:
-            _replace(move_aside(self.metrics_path, self.path / "reward.png", self.path / "summary.json"), earlier)
+            replace_lines(move_aside(self.metrics_path, self.path / "reward.png", self.path / "summary.json"), earlier)
             earlier = []
-        kept = _until(state.global_step, earlier)
+        kept = lines_until(state.global_step, earlier)
         if state.global_step < state.max_steps:  # a `train()` that ended early has a summary of its own part only
             kept = [line for line in kept if "train_runtime" not in json.loads(line)]
         for line in kept:
             self._count(json.loads(line))
-        _replace(self.metrics_path, kept + own)
+        replace_lines(self.metrics_path, kept + own)
 
     def _count(self, logs: dict[str, Any]) -> None:
         for name in SUMS & set(logs):
@@ -132,7 +132,7 @@ class RunFolder(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
-        self._lines_before = len(_lines(self.metrics_path))
+        self._lines_before = len(read_lines(self.metrics_path))
         if find_spec("matplotlib") is not None:
             self.plot()
         else:
@@ -147,7 +147,7 @@ class RunFolder(TrainerCallback):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        lines = [json.loads(line) for line in _lines(self.metrics_path)]
+        lines = [json.loads(line) for line in read_lines(self.metrics_path)]
         points = [(line["step"], line["reward"]) for line in lines if "reward" in line]
         if not points:
             return
@@ -178,14 +178,14 @@ def _numbered(path: Path, number: int) -> Path:
     return path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 
-def _replace(path: Path, lines: Sequence[str]) -> None:
+def replace_lines(path: Path, lines: Sequence[str]) -> None:
     """Write these lines in place of a file. A process that is killed meanwhile leaves the old file or the new one."""
     new = path.with_name(f"{path.name}.new")
     new.write_text("".join(lines))
     new.replace(path)
 
 
-def _lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
     """The lines of a file; `str.splitlines` would split at more characters, such as U+2028 in an answer."""
     if not path.exists():
         return []
@@ -193,7 +193,7 @@ def _lines(path: Path) -> list[str]:
         return list(file)
 
 
-def _until(step: int, lines: Sequence[str]) -> list[str]:
+def lines_until(step: int, lines: Sequence[str]) -> list[str]:
     """Drop the lines of later steps, and a line that a killed process left half-written."""
     kept = []
     for line in lines:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from transformers import PreTrainedModel
 
@@ -16,6 +16,8 @@ from ...envs.threads import run_in_loop
 from ..models.evaluating import evaluating
 from .token_policy import TokenPolicy
 from .weight_sync import WeightSync
+
+Result = TypeVar("Result")
 
 
 class EpisodePlayer:
@@ -39,7 +41,7 @@ class EpisodePlayer:
         self.policy = policy
         self.generator = policy.generator
         self.seed = seed
-        self._sync = WeightSync(model, policy.generator, step)
+        self.sync = WeightSync(model, policy.generator, step)
         self._playing: asyncio.Task[Any] | None = None
         self._cancelled = False
 
@@ -54,15 +56,6 @@ class EpisodePlayer:
             engine = copy.copy(engine)
             engine.policy = self.policy.at(replace(self.policy.sampling, temperature=temperature))
 
-        async def cancellable() -> list[Episode]:
-            self._playing = asyncio.current_task()
-            try:
-                if self._cancelled:  # before there was a task
-                    raise asyncio.CancelledError
-                return await engine.run(specs)
-            finally:
-                self._playing = None
-
         self._cancelled = False
 
         # The generator's thread restores the mode of the model when it stops decoding, perhaps after the last answer:
@@ -70,10 +63,28 @@ class EpisodePlayer:
         with evaluating(self.model):
             try:
                 self.generator.wake()
-                self._sync()
-                return run_in_loop(cancellable())
+                self.sync()
+                return run_in_loop(self._cancellable(lambda: engine.run(specs)))
             finally:
                 self.generator.sleep()
+
+    def wait_for(self, work: Callable[[], Awaitable[Result]]) -> Result:
+        """Await this in the engine's event loop.
+
+        Raises:
+            asyncio.CancelledError: `cancel` was called meanwhile.
+        """
+        self._cancelled = False
+        return run_in_loop(self._cancellable(work))
+
+    async def _cancellable(self, work: Callable[[], Awaitable[Result]]) -> Result:
+        self._playing = asyncio.current_task()
+        try:
+            if self._cancelled:  # before there was a task
+                raise asyncio.CancelledError
+            return await work()
+        finally:
+            self._playing = None
 
     def play(
         self,
@@ -105,8 +116,8 @@ class EpisodePlayer:
             return None
 
     def cancel(self) -> None:
-        """Cancel what `play` is playing; safe from a signal handler."""
-        self._cancelled = True  # first: `play` looks at it as soon as there is a task
+        """Cancel `play`, `run` or `wait_for`; safe from a signal handler."""
+        self._cancelled = True  # first: they look at it as soon as there is a task
         task = self._playing
         if task is not None:
             task.get_loop().call_soon_threadsafe(task.cancel)

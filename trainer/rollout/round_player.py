@@ -1,9 +1,15 @@
-"""RoundPlayer: plays the episodes of a training round, and chooses the groups to learn from."""
+"""RoundPlayer: plays the episodes of a training round, and chooses the groups to learn from.
+
+`RoundSource` is the contract between it, its alternative `OverlappedRounds`, and the trainer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ...envs.episode import Episode, EpisodeSpec
 from ..learning.groups import Group, Treatments, form_groups, has_spread
@@ -25,15 +31,62 @@ class PlayedRound:
     """Groups that were played because others had no spread."""
     replaced: int = 0
     """Groups without spread, or dropped ones, that refills replaced."""
+    overlap: dict[str, float] = field(default_factory=dict)
+    """Further metrics, of rollouts that overlap with updates."""
 
     @property
     def metrics(self) -> dict[str, float]:
         counts = {"dropped": self.dropped, "refilled": self.refilled, "replaced": self.replaced}
-        return {f"groups/{name}": float(count) for name, count in counts.items()}
+        return {f"groups/{name}": float(count) for name, count in counts.items()} | self.overlap
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class RoundPlayer:
+@dataclass(kw_only=True)
+class RoundSource(ABC):
+    """Gives the rounds of a schedule in this process."""
+
+    schedule: Schedule
+    treatments: Treatments
+    penalty: OverlongPenalty
+    has_spread: Callable[[Group], bool] = has_spread
+
+    @abstractmethod
+    def __call__(self, rows: Rows, index: int) -> PlayedRound:
+        """The round of this number; its episodes have their final rewards."""
+
+    def begin(self, rows: Rows, step: int) -> None:  # noqa: B027
+        """Called when training begins, or is resumed, at this step."""
+
+    def before_update(self) -> None:  # noqa: B027
+        """Called just before the weights change."""
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """A context in which no episode of a round is in flight."""
+        yield
+
+    def save(self, folder: Path) -> None:  # noqa: B027
+        """Write the episodes into a checkpoint that could not be played again."""
+
+    def load(self, folder: Path, rows: Rows) -> None:  # noqa: B027
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: this training cannot continue with these episodes.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """End all episodes in flight."""
+
+    def form_groups(self, episodes: Sequence[Episode], played: PlayedRound) -> list[Group]:
+        """Add episodes to the round, and form their groups."""
+        groups, dropped = form_groups(episodes, self.treatments)
+        played.episodes += episodes
+        played.dropped += dropped
+        return groups
+
+
+@dataclass(kw_only=True)
+class RoundPlayer(RoundSource):
     """Plays the rounds of a schedule in this process.
 
     Groups whose rewards do not differ teach nothing. They are replaced by groups of other tasks up to `max_refills`
@@ -45,14 +98,9 @@ class RoundPlayer:
     """Raises in all processes or in none."""
     sum_counts: Callable[[int], list[int]]
     """Adds up a number over all processes."""
-    schedule: Schedule
-    treatments: Treatments
-    penalty: OverlongPenalty
     max_refills: int
-    has_spread: Callable[[Group], bool] = has_spread
 
     def __call__(self, rows: Rows, index: int) -> PlayedRound:
-        """Play the round of this number; its episodes have their final rewards."""
         played = PlayedRound()
         played.groups = self._play(self.schedule.specs(rows, index), played)
         for refill in range(self.max_refills):
@@ -75,7 +123,11 @@ class RoundPlayer:
         """Play episodes, add them to the round, and form their groups."""
         episodes = self.run(specs)
         self.penalty.charge(episodes)
-        groups, dropped = form_groups(episodes, self.treatments)
-        played.episodes += episodes
-        played.dropped += dropped
-        return groups
+        return self.form_groups(episodes, played)
+
+    def load(self, folder: Path, rows: Rows) -> None:
+        if any(folder.glob("groups*.json")):
+            raise ValueError(
+                f"{folder} is a checkpoint of a training with max_staleness, which has started groups of later rounds: "
+                f"set max_staleness here, too"
+            )

@@ -60,6 +60,11 @@ class Schedule:
         """This process's episodes of a round: whole groups."""
         return self._groups(rows, round_index * self.groups_per_round, self.groups_per_process)
 
+    def group(self, rows: Rows, number: int) -> list[EpisodeSpec]:
+        """The episodes of one group of this process; its groups are numbered since the beginning of training."""
+        index, place = divmod(number, self.groups_per_process)
+        return self._groups(rows, index * self.groups_per_round + place, 1)
+
     def refill_specs(self, rows: Rows, round_index: int, refill: int, count: int) -> list[EpisodeSpec]:
         """This process's episodes of `count` further groups, for the `refill`-th refill (from 0) of a round.
 

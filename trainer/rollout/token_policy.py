@@ -81,6 +81,11 @@ class TokenPolicy:
         return TokenConversation(self, spec, list(messages), list(tools), trace)
 
 
+def turn_seed(spec: EpisodeSpec, turn: int) -> int:
+    """Seeds the sampling of a turn, counted from 0."""
+    return stable_seed(spec.seed, turn)
+
+
 def begin_trace(
     chat: ChatFormat,
     budgets: TokenBudgets,
@@ -136,7 +141,7 @@ class TokenConversation:
             prompt_ids=prompt_ids,
             max_tokens=room,
             stop_ids=policy.chat.end_ids,
-            seed=stable_seed(self._spec.seed, self._turn),
+            seed=turn_seed(self._spec, self._turn),
             sampling=policy.sampling,
         )
         generation = await policy.generator.generate(request)

@@ -147,7 +147,10 @@ class VLLMServerGenerator(SharedGenerator):
         self._may_send = _is_first()
 
     def sleep(self) -> None:
-        """Training begins: a server that returns now must wait for the next weights."""
+        self.weights_will_change()
+
+    def weights_will_change(self) -> None:
+        """A server that returns now must wait for the next weights."""
         self._may_send = False
         run_in_loop(self._await_senders())
 

@@ -1,0 +1,160 @@
+"""With `max_staleness`, episodes are played while the model trains."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gymnast.envs import Episode, Message
+from gymnast.trainer import AgentTrainer, GRPOTrainer, TransformersGenerator
+
+from .buttons import Buttons, config, make_trainer, model
+
+OPTIONS: dict[str, Any] = {
+    "max_steps": 4,
+    "max_staleness": 2,
+    "generation_rows": 1,  # the rounding of log-probabilities depends on the other rows of a batch
+}
+
+
+ORDER = ([1, 2], [3, 4], [0, 5])
+
+
+def trained(folder: Path, checkpoint: Path | None = None, **options: Any) -> dict[str, torch.Tensor]:
+    """The weights after a training with dropout."""
+    trainer = make_trainer(folder, **(OPTIONS | options))
+    for layer in trainer.model.model.layers:  # type: ignore[union-attr]
+        layer.self_attn.attention_dropout = 0.1
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    return trainer.model.state_dict()  # type: ignore[union-attr]
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "groups.jsonl").read_text().splitlines()]
+
+
+def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_a_training_that_was_stopped_and_resumed_equals_the_replay_of_its_log_bit_for_bit(tmp_path: Path) -> None:
+    folder = tmp_path / "stopped"
+    trained(folder, save_strategy="steps", save_steps=2, max_steps=3)
+    before = log_of(folder)
+    rest = trained(folder, folder / "checkpoint-2")
+    rounds = log_of(folder)
+    assert rounds[:2] == before[:2]
+    assert sorted(each["number"] for line in rounds for each in line["groups"]) == list(range(8))
+    whole = trained(tmp_path / "whole", replay=str(folder / "groups.jsonl"))
+    assert log_of(tmp_path / "whole") == rounds
+    assert same(whole, rest)
+
+
+def test_a_replay_follows_the_order_and_the_versions_of_its_log(tmp_path: Path) -> None:
+    """Group 0 is late, and two of its members meet the weights of steps 1 and 2, whatever the clock says."""
+    groups = [{"number": number, "started_at": 0, "versions": [[0]] * 4} for number in range(6)]
+    groups[0]["versions"] = [[0], [1], [2], [0]]
+    rounds = [{"step": step, "groups": [groups[each] for each in line]} for step, line in enumerate(ORDER)]
+    log = tmp_path / "made.jsonl"
+    log.write_text("".join(f"{json.dumps(line)}\n" for line in rounds))
+    trained(tmp_path, max_steps=3, max_turns=1, replay=str(log))
+    assert log_of(tmp_path) == rounds
+
+
+class WaitsOnce(Buttons):
+    """The group of task 1 waits until it is let go."""
+
+    release = threading.Event()
+
+    def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+        if task["id"] == 1:
+            self.release.wait(60)
+        return super().reset_task(task)
+
+
+class LetsGo(GRPOTrainer):
+    """Lets this group go when two rounds have been consumed; notes the groups of each round."""
+
+    def on_episodes(self, episodes: Sequence[Episode]) -> None:
+        self.rounds: list[list[int]]
+        self.rounds = [*getattr(self, "rounds", []), sorted({each.spec.task.row["id"] for each in episodes})]
+        if len(self.rounds) == 2:
+            WaitsOnce.release.set()
+
+
+def test_a_late_group_delays_no_other_and_is_counted(tmp_path: Path) -> None:
+    rows = [{"good": "left", "id": index} for index in range(8)]
+    options = {"max_steps": 4, "max_staleness": 1, "shuffle_dataset": False}
+    trainer = make_trainer(tmp_path, LetsGo, environment=WaitsOnce(), rows=rows, **options)
+    trainer.train()
+    first, second, third, fourth = trainer.rounds  # type: ignore[attr-defined]
+    assert 1 not in first + second
+    assert sorted(first + second + third + fourth) == list(range(8)), "each group is consumed once"
+    [late] = [logs for logs in trainer.state.log_history if logs.get("staleness/late")]
+    assert late["staleness/late"] == 1
+    assert 1 in trainer.rounds[late["step"] - 1]  # type: ignore[attr-defined]
+    assert {"staleness/mean", "staleness/max", "idle/trainer", "idle/generator", "groups/in_flight"} <= set(late)
+    assert late["staleness/mean"] <= late["staleness/max"] <= 2
+
+
+class AloneInEvaluation(Buttons):
+    """Fails an evaluation that meets an episode of training."""
+
+    training = 0
+    is_training = False
+
+    def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+        self.is_training = task["id"] < 100
+        AloneInEvaluation.training += self.is_training
+        assert self.is_training or not AloneInEvaluation.training
+        return super().reset_task(task)
+
+    def close(self) -> None:
+        AloneInEvaluation.training -= self.is_training
+        super().close()
+
+
+def test_an_evaluation_waits_for_the_groups_in_flight(tmp_path: Path) -> None:
+    held_out = [{"good": "left", "id": 100}]
+    options = {"max_staleness": 2, "max_steps": 3, "eval_strategy": "steps", "eval_steps": 1}
+    trainer = make_trainer(tmp_path, environment=AloneInEvaluation(), eval_rows=held_out, **options)
+    trainer.train()
+    assert [logs["eval_episodes/failed"] for logs in trainer.state.log_history if "eval_reward" in logs] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"correction": "none"}, "older weights.* correction is 'none': leave correction out, or set it to 'tis'"),
+        ({"top_p": 0.9}, "older weights.* switch off top_p, top_k and min_p"),
+        ({"max_refills": 1}, "max_refills=1 replaces groups"),
+        ({"generator": "vllm", "vllm_enable_sleep_mode": True}, "lets the generator sleep"),
+        ({"max_staleness": 0, "replay": "groups.jsonl"}, "replay repeats a training with max_staleness"),
+    ],
+)
+def test_options_that_overlap_cannot_have_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(tmp_path, **({"max_staleness": 1} | options))
+
+
+def test_a_generator_that_shares_the_weights_in_training_is_refused(tmp_path: Path) -> None:
+    agent = model()
+    with pytest.raises(ValueError, match=r"give TransformersGenerator\(model, copies=True\)"):
+        make_trainer(tmp_path, agent=agent, generator=TransformersGenerator(agent), max_staleness=1)
+
+
+def test_the_default_correction_weighs_old_samples() -> None:
+    assert config("unused", max_staleness=1).learning_settings.correction == "tis"
+
+
+def test_a_checkpoint_with_groups_of_later_rounds_is_not_resumed_without_overlap(tmp_path: Path) -> None:
+    make_trainer(tmp_path, max_staleness=1, save_strategy="steps", save_steps=1).train()
+    trainer: AgentTrainer = make_trainer(tmp_path, max_steps=2)
+    with pytest.raises(ValueError, match="which has started groups of later rounds: set max_staleness here, too"):
+        trainer.train(resume_from_checkpoint=True)

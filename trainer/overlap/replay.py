@@ -1,0 +1,144 @@
+"""The log of the groups that a training with overlap has consumed, and its replay.
+
+- `GroupLog`: `groups.jsonl`, a line for each round.
+- `Replay`: repeats such a log: the order of the groups, and the weights of each turn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...envs.episode import Episode, EpisodeSpec
+from ..records.run_folder import lines_until, move_aside, read_lines, replace_lines
+from ..rollout.token_policy import turn_seed
+
+
+@dataclass(kw_only=True, slots=True)
+class FinishedGroup:
+    """The episodes of a group that is over."""
+
+    number: int  # the place of the group among those of this process, in the order of the schedule
+    started_at: int  # the optimiser steps that had been taken when it was started
+    episodes: list[Episode]
+
+    @property
+    def versions(self) -> list[list[int | None]]:
+        """The weight version of each turn of each episode."""
+        return [[turn.weight_version for turn in episode.turns] for episode in self.episodes]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The group in `groups.jsonl`."""
+        return {"number": self.number, "started_at": self.started_at, "versions": self.versions}
+
+
+class GroupLog:
+    """`groups.jsonl`: `{"step": ..., "groups": [...]}` for each round, with the groups in the order of consumption."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def begin(self, step: int) -> None:
+        """Called when a training begins, or is resumed, at this step, whose round is consumed again."""
+        if self.path.exists() and step == 0:
+            move_aside(self.path)
+        elif self.path.exists():
+            replace_lines(self.path, lines_until(step - 1, read_lines(self.path)))
+
+    def add(self, step: int, groups: Iterable[FinishedGroup]) -> None:
+        """Append a round that this step trains on."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            file.write(json.dumps({"step": step, "groups": [each.record for each in groups]}) + "\n")
+
+
+class Replay:
+    """Repeats the groups of a log.
+
+    Sampling depends on the seed of a turn and on the weights. So a training that consumes the same groups in the same
+    order, and samples each turn with the same version of the weights, is the same training.
+
+    Raises:
+        ValueError: the file holds no rounds.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        lines = read_lines(self.path)
+        if not lines:
+            raise ValueError(f"replay={str(path)!r} is not the groups.jsonl of a training with max_staleness")
+        self._rounds: list[list[dict[str, Any]]] = [json.loads(line)["groups"] for line in lines]
+        self._version_of: dict[int, int] = {}  # by the seed of a turn
+        self._left: Counter[int] = Counter()  # by version: turns that have not been sampled yet
+        self._records: dict[int, dict[str, Any]] = {}  # by the number of a group: those that will be played
+
+    def begin(
+        self, first: int, specs_of: Callable[[int], Sequence[EpisodeSpec]], step: int, *, without: Collection[int]
+    ) -> None:
+        """Play the groups of the rounds from `first` on, but for those that are finished already.
+
+        Raises:
+            ValueError: a group began before this step, with weights that are gone.
+        """
+        for record in (each for groups in self._rounds[first:] for each in groups):
+            if record["number"] in without:
+                continue
+            if record["started_at"] < step:
+                raise ValueError(
+                    f"{self.path} cannot be replayed from step {step} on: group {record['number']} began at step "
+                    f"{record['started_at']}, with weights that are gone; replay it from the beginning"
+                )
+            self._records[record["number"]] = record
+            for spec, versions in zip(specs_of(record["number"]), record["versions"], strict=True):
+                for turn, version in enumerate(versions):
+                    self._version_of[turn_seed(spec, turn)] = version
+                    self._left[version] += 1
+
+    def round(self, index: int) -> list[int]:
+        """The numbers of the groups of a round, in the order of consumption.
+
+        Raises:
+            ValueError: the log ends before it.
+        """
+        if index >= len(self._rounds):
+            raise ValueError(f"{self.path} has {len(self._rounds)} rounds: set max_steps to the length of its training")
+        return [each["number"] for each in self._rounds[index]]
+
+    def started_by(self, step: int) -> list[int]:
+        """The numbers of the groups that were started at this step or before."""
+        return [number for number, each in self._records.items() if each["started_at"] <= step]
+
+    def version_of(self, seed: int) -> int | None:
+        """The version that samples the turn of this seed; None if the log does not have it."""
+        return self._version_of.get(seed)
+
+    def turns_left(self, version: int) -> int:
+        """The turns that must still be sampled with this version or an older one."""
+        return sum(count for each, count in self._left.items() if each <= version)
+
+    def sampled(self, seed: int) -> None:
+        """Count a turn."""
+        if seed in self._version_of:
+            self._left[self._version_of[seed]] -= 1
+
+    def last_version(self, number: int) -> int:
+        """The version that samples the last turn of a group."""
+        return max((version for each in self._records[number]["versions"] for version in each), default=0)
+
+    def check(self, group: FinishedGroup) -> None:
+        """Check that a group was played as the log says.
+
+        Raises:
+            ValueError: it was not; an environment that is not reproducible is a likely cause.
+        """
+        if group.number in self._records and group.versions != self._records[group.number]["versions"]:
+            raise ValueError(
+                f"the replay of {self.path} has diverged: group {group.episodes[0].spec.group!r} had turns with the "
+                f"weight versions {self._records[group.number]['versions']}, and now {group.versions}. Are the "
+                f"options, the tasks and the first weights the same, and are environments and sampling reproducible?"
+            )
