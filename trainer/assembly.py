@@ -65,14 +65,7 @@ def make_player(
     check_generator(args, generator)
     functions = [reward_funcs] if callable(reward_funcs) else reward_funcs
     rewards = Rewards(functions, args.reward_weights, timeout=args.reward_timeout)
-    chat = ChatFormat(
-        tokenizer,
-        tool_format=tool_format,
-        end_token_ids=_end_token_ids(model),
-        template_kwargs=args.chat_template_kwargs,
-        today=args.template_date,
-    )
-    _check_template_kwargs(tokenizer, args.chat_template_kwargs or {})
+    chat = _make_chat(model, tokenizer, args, tool_format)
     budgets = args.budgets(max_model_len=_context_length(model, args.max_model_len))
     check_compact(compact, budgets)
     check_data_sets(
@@ -102,6 +95,23 @@ def make_player(
         on_failure=args.on_failure,
     )
     return EpisodePlayer(model, engine, policy, seed=args.seed, step=step)
+
+
+def _make_chat(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    args: AgentConfig,
+    tool_format: str | ToolFormat | ToolParser | None,
+) -> ChatFormat:
+    chat = ChatFormat(
+        tokenizer,
+        tool_format=tool_format,
+        end_token_ids=_end_token_ids(model),
+        template_kwargs=args.chat_template_kwargs,
+        today=args.template_date,
+    )
+    _check_template_kwargs(tokenizer, args.chat_template_kwargs or {})
+    return chat
 
 
 def make_schedule(num_tasks: int, args: AgentConfig, processes: Processes) -> Schedule:
