@@ -11,6 +11,7 @@ from .generation.transformers_generator import TransformersGenerator
 from .learning.advantages import ESTIMATORS, Estimator
 from .learning.corrections import CORRECTIONS
 from .learning.losses import LOSSES
+from .models.named_weights import whole_weights
 from .nonfinite import NonFiniteError
 from .records.progress import RichProgress
 from .records.run_folder import RunFolder, read_episodes
@@ -58,4 +59,5 @@ __all__ = [
     "recognise_tool_format",
     "strip_thoughts",
     "tagged",
+    "whole_weights",
 ]

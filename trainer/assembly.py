@@ -24,7 +24,6 @@ from .generator_choice import check_generator, make_generator
 from .learning.credit import check_returns
 from .learning.groups import has_spread
 from .learning.scoring import Scorer
-from .models.output_head import OutputHead
 from .models.reference import ADAPTER, Reference, ReferenceSync
 from .options.checks import unknown_names
 from .options.fields import options_of
@@ -173,7 +172,7 @@ def make_round_source(
     )
 
 
-def make_reference_sync(reference: Reference | None, args: AgentConfig) -> ReferenceSync | None:
+def make_reference_sync(reference: Reference | None, args: AgentConfig, processes: Processes) -> ReferenceSync | None:
     """The synchronisation of the reference with the policy; None without `sync_ref_model`.
 
     Raises:
@@ -187,20 +186,19 @@ def make_reference_sync(reference: Reference | None, args: AgentConfig) -> Refer
             f"sync_ref_model=True would move the adapter {ADAPTER!r}, which may have another shape than the one in "
             f"training; without an adapter of this name the reference is a copy of the one in training"
         )
-    return ReferenceSync(reference, alpha=args.ref_model_mixup_alpha, every=args.ref_model_sync_steps)
+    suffix = processes.suffix if processes.share_weights else ""
+    return ReferenceSync(reference, alpha=args.ref_model_mixup_alpha, every=args.ref_model_sync_steps, suffix=suffix)
 
 
-def make_scorer(
-    model: PreTrainedModel, reference: Reference | None, args: AgentConfig, processes: Processes, *, pad_id: int
-) -> Scorer:
-    """The scorer of this configuration; the model is on its device."""
+def make_scorer(model: PreTrainedModel, args: AgentConfig, processes: Processes, *, pad_id: int) -> Scorer:
+    """The scorer of this configuration, still without reference and output head."""
     return Scorer(
         model=model,
         settings=args.learning_settings,
-        reference=reference,
+        reference=None,
         gather=processes.gather_tensor,
         pad_id=pad_id,
-        head=OutputHead.of(model),
+        passes=processes.most if processes.share_weights else int,
     )
 
 

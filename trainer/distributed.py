@@ -8,28 +8,34 @@ from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, gather_object
+from accelerate.utils import DistributedType, gather_object, parse_flag_from_env
 from torch import Tensor
 
 from ..envs.core import ConfigurationError
 
 Result = TypeVar("Result")
 
-_WHOLE_WEIGHTS = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+_SUPPORTED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.FSDP)
 
 
 class Processes:
     """The processes that train together; often there is one.
 
     Raises:
-        ConfigurationError: the weights are sharded over them.
+        ConfigurationError: accelerate was told to use an engine that is not supported.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
-        if accelerator.distributed_type not in _WHOLE_WEIGHTS:
+        self.share_weights = accelerator.distributed_type == DistributedType.FSDP
+        if accelerator.distributed_type not in _SUPPORTED or (self.share_weights and not accelerator.is_fsdp2):
             raise ConfigurationError(
-                f"{accelerator.distributed_type} shards the weights, which is not supported yet: checkpoints, weight "
-                f"transfer and samplers read whole weights; use one process, or several with data parallelism"
+                f"{accelerator.distributed_type.value} is not supported: use data parallelism, or FSDP2 to shard the "
+                f"weights (fsdp_version: 2; examples/accelerate/fsdp2.yaml)"
+            )
+        if parse_flag_from_env("ACCELERATE_USE_FSDP") and not self.share_weights:
+            raise ConfigurationError(
+                f"accelerate does not shard weights here ({accelerator.distributed_type.value} on "
+                f"{accelerator.device.type}): FSDP needs several processes, each with a GPU"
             )
         self._accelerator = accelerator
         self.index, self.count = accelerator.process_index, accelerator.num_processes
@@ -60,6 +66,10 @@ class Processes:
         """The objects of all processes, in process 0; an empty list in the others."""
         gathered = self.gather([mine])
         return gathered if self.index == 0 else []
+
+    def most(self, count: int) -> int:
+        """The largest of the numbers of all processes."""
+        return int(self.gather_tensor(torch.tensor([[count]])).max())
 
     def sum_counts(self, *counts: int) -> list[int]:
         """Each number, summed over all processes."""

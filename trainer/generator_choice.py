@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from ..envs.core import ConfigurationError
 from .generation.contract import Generator
 from .generation.transformers_generator import TransformersGenerator
-from .options.generators import changed_options
+from .options.generators import changed_options, sharding_of
 
 
 def check_generator(args: Any, generator: Generator | None) -> None:
@@ -37,6 +38,23 @@ def check_generator(args: Any, generator: Generator | None) -> None:
     changed = changed_options(args) + (["generator"] if args.generator != "transformers" else [])
     if changed:
         warnings.warn(f"{', '.join(changed)}: no effect, because a generator was given", stacklevel=4)
+
+
+def check_sharding(args: Any, generator: Generator | None) -> None:
+    """Check that a generator does not sample with weights that are sharded.
+
+    Raises:
+        ConfigurationError: it would compute each token with all processes, one episode at a time.
+    """
+    engine = sharding_of(args)
+    samples_with_model = (
+        args.generator == "transformers" if generator is None else isinstance(generator, TransformersGenerator)
+    )
+    if engine and samples_with_model:
+        raise ConfigurationError(
+            f"{engine} shards the weights over the processes, and generator='transformers' would gather them for "
+            f"every token: use generator='vllm-server', or 'vllm' where a whole model fits beside each part"
+        )
 
 
 def make_generator(model: PreTrainedModel, args: Any, *, pad_id: int, max_model_len: int) -> Generator:

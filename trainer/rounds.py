@@ -51,7 +51,9 @@ class Rounds:
         for index, _ in places:
             if index not in self._of_step:
                 self._of_step[index] = self._play(index)
-        return [self._of_step[index].batches[place % schedule.steps_per_generation] for index, place in places]
+        batches = [self._of_step[index].batches[place % schedule.steps_per_generation] for index, place in places]
+        # Processes that share the weights compute each layer together, so all need as many micro-batches.
+        return [each.filled(self.scorer.passes(len(each.micro_batches)), self.scorer.pad_id) for each in batches]
 
     def save(self, folder: Path, *, batches: int) -> None:
         """Write the samples of the round in progress, if `batches` batches end within a round."""

@@ -24,9 +24,11 @@ from .checkpoints import check_plan, read_unlogged, write_plan, write_unlogged
 from .config import AgentConfig, GRPOConfig, RLOOConfig
 from .distributed import Processes
 from .generation.contract import Generator
+from .generator_choice import check_sharding
 from .learning.losses import StepCounts
 from .learning.objective import objective
 from .learning.samples import MicroBatch
+from .models.output_head import OutputHead
 from .models.reference import Reference, check_stays
 from .nonfinite import NonFiniteError, NonFiniteSteps
 from .options.checks import unknown_names
@@ -76,6 +78,8 @@ class AgentTrainer(PlayingTrainer):
     """
 
     config_class: ClassVar[type[AgentConfig]] = AgentConfig
+    reference: Reference | None = None
+    _has_read_weights = False
 
     def __init__(
         self,
@@ -105,6 +109,7 @@ class AgentTrainer(PlayingTrainer):
         if not isinstance(args, self.config_class):
             raise TypeError(f"args must be a {self.config_class.__name__}, got {type(args).__name__}")
         use_one_gpu(args)
+        check_sharding(args, generator)
         checkpointing = args.gradient_checkpointing
         model = load_model(model, args.model_init_kwargs, peft_config, gradient_checkpointing=checkpointing)
         tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
@@ -136,10 +141,18 @@ class AgentTrainer(PlayingTrainer):
         self._mismatch_alarm = MismatchAlarm(args.generator if generator is None else type(generator).__name__)
         self._displays = rich_displays(self)
         self.pad_id = padding_id(tokenizer, self.player.policy.chat)
-        self.reference = Reference(model) if args.beta else None  # the model is on its device now
-        self._reference_sync = make_reference_sync(self.reference, args)
-        self.scorer = make_scorer(model, self.reference, args, self.processes, pad_id=self.pad_id)
+        self.scorer = make_scorer(model, args, self.processes, pad_id=self.pad_id)
         self.scorer.on_scored = self._learning_log.add_scored
+        if not self.processes.share_weights:
+            self.wrapped()  # the model is on its device now
+
+    def wrapped(self) -> None:
+        if self._has_read_weights:
+            return
+        self.reference = Reference(self.scorer.model) if self.config.beta else None
+        self._reference_sync = make_reference_sync(self.reference, self.config, self.processes)
+        self.scorer.reference, self.scorer.head = self.reference, OutputHead.of(self.scorer.model)
+        self._has_read_weights = True
 
     @contextmanager
     def _playing_round(self) -> Iterator[None]:
@@ -244,8 +257,8 @@ class AgentTrainer(PlayingTrainer):
     def save_more(self, folder: Path) -> None:
         if self.is_world_process_zero():
             write_plan(folder, self.schedule.describe(self.train_dataset))  # type: ignore[arg-type]
-            if self._reference_sync is not None:
-                self._reference_sync.save(folder)
+        if self._reference_sync is not None and (self.is_world_process_zero() or self.processes.share_weights):
+            self._reference_sync.save(folder)
         write_unlogged(folder, self.processes.suffix, self.unlogged_loss, self._metrics.pending())
         self._rounds.save(folder, batches=self.schedule.batches_before(self.state.global_step))
 

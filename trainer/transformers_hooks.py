@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from .models.adapters import has_adapter, load_adapters
+from .models.sharding import whole
 
 
 class _Calls(TrainerCallback):
@@ -27,6 +28,7 @@ class _Calls(TrainerCallback):
         self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._trainer.wrapped()
         self._trainer.begin()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -62,6 +64,9 @@ class HookedTrainer(Trainer, ABC):
 
     @abstractmethod
     def batches_per_epoch(self) -> int: ...
+
+    def wrapped(self) -> None:
+        """Called when the model is wrapped, and sharded if it will be; before a checkpoint is loaded. Do so once."""
 
     def begin(self) -> None:
         """Called before the first step, when weights and state are loaded."""
@@ -123,13 +128,16 @@ class HookedTrainer(Trainer, ABC):
         return self.next_batches(num_batches, device)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """A forward and a backward pass of each micro-batch; processes exchange gradients in the last one."""
+        """A forward and a backward pass of each micro-batch.
+
+        Processes exchange gradients in the last one; if they share weights in each, since whole gradients do not fit.
+        """
         if self.loss_before_step is None:
             self.loss_before_step = self._tr_loss.clone()
         losses: list[Tensor] = []
         for micro_batch in inputs:
             is_last = len(losses) + 1 == len(inputs)
-            with nullcontext() if is_last else self.accelerator.no_sync(model):
+            with nullcontext() if is_last or self.accelerator.is_fsdp2 else self.accelerator.no_sync(model):
                 losses.append(super().training_step(model, micro_batch, num_items_in_batch))
         loss = torch.stack(losses).sum()
         self.step_loss = self.step_loss + loss
@@ -146,8 +154,8 @@ class HookedTrainer(Trainer, ABC):
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | float | None = None) -> Tensor | float:
         norm: Any = super()._get_grad_norm(model, grad_norm)
-        self.grad_norm = norm
-        return norm
+        self.grad_norm = whole(norm) if isinstance(norm, Tensor) else norm
+        return self.grad_norm
 
     def _save_rng_state(self, output_dir: str) -> None:
         if self.rewind is not None:  # a resumed training takes this step again
@@ -158,6 +166,7 @@ class HookedTrainer(Trainer, ABC):
             self.accelerator.wait_for_everyone()  # the next file, of rank 0, marks the checkpoint as complete
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        self.wrapped()
         if has_adapter(self.model) and not self.is_fsdp_enabled:
             # transformers refuses an attached adapter, and passes over `default` where there are others.
             load_adapters(self.model, Path(resume_from_checkpoint))

@@ -9,6 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils import FullyShardedDataParallelPlugin
+from accelerate.utils.launch import prepare_multi_gpu_env
 from transformers import AutoModelForCausalLM
 
 from .example_runs import ROOT, check_folder, command, read_summary, run
@@ -90,6 +93,17 @@ def test_the_code_agent_needs_an_engine_and_says_so_at_once(tmp_path: Path) -> N
     assert said.startswith("error: no container engine answers at unix:///nowhere")
     assert "apt-get install docker.io" in said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "accelerate").glob("*.yaml")), ids=lambda path: path.stem)
+def test_accelerate_reads_the_configuration_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(["--config_file", str(path), "x.py"]))
+    for name, value in prepare_multi_gpu_env(arguments).items():
+        if name.startswith("FSDP_"):
+            monkeypatch.setenv(name, value)
+    plugin = FullyShardedDataParallelPlugin()
+    assert (arguments.use_fsdp, plugin.fsdp_version, plugin.state_dict_type.name) == (True, 2, "FULL_STATE_DICT")
+    assert f"accelerate launch --config_file examples/accelerate/{path.name}" in path.read_text()
 
 
 @pytest.mark.parametrize("example", sorted(path.name for path in (ROOT / "examples").glob("*.py")))

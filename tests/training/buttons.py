@@ -89,6 +89,17 @@ def model() -> Qwen3ForCausalLM:
     return fresh
 
 
+def untied() -> Qwen3ForCausalLM:
+    """The same model with an output head of its own."""
+    tied = model()
+    weights = {name: value.clone() for name, value in tied.state_dict().items()}
+    tied.config.tie_word_embeddings = False
+    fresh = Qwen3ForCausalLM(tied.config)
+    fresh.load_state_dict(weights)
+    fresh.generation_config = tied.generation_config
+    return fresh
+
+
 def config(folder: Path | str, trainer_class: type[AgentTrainer] = GRPOTrainer, **options: Any) -> Any:
     """A configuration of a few quick steps: 2 groups of 4 in each."""
     defaults: dict[str, Any] = {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accelerate.utils import ParallelismConfig
 from transformers import HfArgumentParser, TrainingArguments
 
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
@@ -84,8 +85,8 @@ from .buttons import ROWS, Buttons, config, model
         ({"eval_temperature": -1.0}, "eval_temperature must be finite and at least 0, got -1.0"),
         ({"delta": float("nan")}, "delta must be positive, got nan"),
         ({"log_episodes_steps": -1}, "log_episodes_steps must be at least 0, got -1"),
-        ({"fsdp": "full_shard"}, "sharded weights are not supported yet"),
-        ({"fsdp_config": {"min_num_params": 1}}, "fsdp_config.*sharded weights are not supported yet"),
+        ({"parallelism_config": ParallelismConfig()}, "parallelism_config.*use FSDP2 to shard the weights"),
+        ({"fsdp_config": {"min_num_params": 1}}, "fsdp_config=.* has no effect without fsdp=True"),
         ({"ignore_data_skip": True}, "ignore_data_skip.*batches to skip"),
         ({"bf16_full_eval": True}, "bf16_full_eval.*bf16=True"),
         ({"kl_in": "both", "beta": 0.1}, "kl_in must be one of loss, reward, got 'both'"),

@@ -1,10 +1,12 @@
-"""Two processes on the CPU train as one."""
+"""Two processes on the CPU train as one, with whole weights and with sharded ones."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from .buttons import ROWS, forget, make_trainer, model
+from gymnast.envs import ConfigurationError
+from gymnast.trainer import GRPOTrainer, whole_weights
+
+from .buttons import ROWS, Buttons, config, forget, make_trainer, model, untied
 from .launching import free_port, launch, run_two
 
 PROGRAM = """
@@ -44,7 +49,7 @@ trainer = Records(
     environment=Buttons(),
     args=config(
         folder, max_steps=2, per_device_train_batch_size=4, ddp_backend="gloo", save_strategy="steps", save_steps=1,
-        scale_rewards="batch", log_episodes_steps=1, beta=0.1,
+        scale_rewards="batch", log_episodes_steps=1, beta=0.1, sync_ref_model=True, ref_model_sync_steps=1,
     ),
     train_dataset=ROWS,
     eval_dataset=[*ROWS, dict(good="neither", id=9)],
@@ -61,14 +66,81 @@ report = {
 }
 (folder / f"report-{rank}.json").write_text(json.dumps(report))
 torch.save(trainer.model.state_dict(), folder / f"weights-{rank}.pt")
-torch.distributed.destroy_process_group()
 """
+
+SHARDED = """
+from accelerate import PartialState
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType
+from buttons import untied
+from gymnast.trainer import Generator, TransformersGenerator, whole_weights
+
+
+class Engine(Generator):
+    \"\"\"Samples with a copy of the weights in training.\"\"\"
+
+    def __init__(self):
+        self.model = model()
+        self.inner = TransformersGenerator(self.model, pad_id=0)
+
+    async def generate(self, request):
+        return await self.inner.generate(request)
+
+    def load_weights(self, model, version):
+        self.model.load_state_dict(dict(whole_weights(model)), strict=False)
+        self.inner.load_weights(self.model, version)
+
+    def close(self):
+        self.inner.close()
+
+
+def train(name, agent, checkpoint=None, **options):
+    AcceleratorState._reset_state()
+    args = config(
+        folder / name, max_steps=2, per_device_train_batch_size=4, ddp_backend="gloo", save_strategy="steps",
+        save_steps=1, scale_rewards="batch", beta=0.1, sync_ref_model=True, ref_model_sync_steps=1,
+        fsdp=True, fsdp_config={"transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}, **options,
+    )
+    PartialState().distributed_type = DistributedType.MULTI_GPU  # accelerate shards weights only there
+    data = dict(environment=Buttons(), train_dataset=ROWS, processing_class=tokenizer())
+    trainer = GRPOTrainer(model=agent, args=args, generator=Engine(), **data)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    assert type(trainer.model).__name__ == "FSDPQwen3ForCausalLM"
+    weights = dict(whole_weights(trainer.model))
+    if rank == 0:
+        torch.save([trainer.state.log_history, weights], folder / f"{name}.pt")
+
+
+train("sharded", model())
+# Micro-batches of one or two rows: the processes do not have the same number of them.
+train("untied", untied(), max_tokens_per_batch=100)
+train("resumed", model(), checkpoint=str(folder / "sharded" / "checkpoint-1"))
+"""
+
+END = "torch.distributed.destroy_process_group()"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("two")
-    return folder, launch(folder, PROGRAM)
+    return folder, launch(folder, PROGRAM + SHARDED + END)
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Any]:
+    """Trains one process with twice the batch, once for each kind of model."""
+
+    @cache
+    def train(make_agent: Any) -> Any:
+        options: dict[str, Any] = {"scale_rewards": "batch", "beta": 0.1, "sync_ref_model": True}
+        folder = tmp_path_factory.mktemp("one")
+        trainer = make_trainer(
+            folder, agent=make_agent(), max_steps=2, per_device_train_batch_size=8, ref_model_sync_steps=1, **options
+        )
+        trainer.train()
+        return trainer
+
+    return train
 
 
 def test_each_process_plays_whole_groups(run: Any) -> None:
@@ -88,16 +160,14 @@ def test_both_processes_have_the_same_weights(run: Any) -> None:
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_two_processes_train_like_one_with_twice_the_batch(run: Any, tmp_path: Path) -> None:
+def test_two_processes_train_like_one_with_twice_the_batch(run: Any, single: Any) -> None:
     """The loss is normalised, and the advantages are scaled, over both processes."""
     folder, (first, _) = run
-    single = make_trainer(tmp_path, max_steps=2, per_device_train_batch_size=8, scale_rewards="batch", beta=0.1)
-    single.train()
-    assert single.model is not None
+    trained = single(model)
     pair = torch.load(folder / "weights-0.pt", weights_only=True)
-    for name, value in single.model.state_dict().items():
+    for name, value in trained.model.state_dict().items():
         torch.testing.assert_close(pair[name], value, rtol=1e-3, atol=1e-4)
-    logs = [each for each in single.state.log_history if "loss" in each]
+    logs = [each for each in trained.state.log_history if "loss" in each]
     for one, both in zip(logs, first["logs"], strict=True):
         for name in ("reward", "grad_norm", "turns/mean", "completions/mean_length", "kl", "stop/final_answer"):
             assert both[name] == pytest.approx(one[name], rel=1e-3, abs=1e-4), name
@@ -117,10 +187,10 @@ def test_evaluation_is_shared(run: Any, tmp_path: Path) -> None:
     timeless = [name for name in first["eval"] if "time" not in name and "seconds" not in name]
     assert {name: first["eval"][name] for name in timeless} == {name: second["eval"][name] for name in timeless}
     assert first["eval"]["eval_episodes/played"] == 20
-    single = make_trainer(tmp_path, eval_rows=[*ROWS, {"good": "neither", "id": 9}])
-    assert single.model is not None
-    single.model.load_state_dict(torch.load(folder / "weights-0.pt", weights_only=True))
-    assert first["eval"]["eval_reward"] == pytest.approx(single.evaluate()["eval_reward"])
+    one = make_trainer(tmp_path, eval_rows=[*ROWS, {"good": "neither", "id": 9}])
+    assert one.model is not None
+    one.model.load_state_dict(torch.load(folder / "weights-0.pt", weights_only=True))
+    assert first["eval"]["eval_reward"] == pytest.approx(one.evaluate()["eval_reward"])
 
 
 def test_the_first_process_writes_the_checkpoint(run: Any) -> None:
@@ -133,11 +203,43 @@ def test_the_first_process_writes_the_checkpoint(run: Any) -> None:
 
 def test_two_processes_resume(run: Any, tmp_path: Path) -> None:
     folder, (first, second) = run
-    reports = launch(tmp_path / "resumed", PROGRAM, str(folder / "checkpoint-1"))
+    reports = launch(tmp_path / "resumed", PROGRAM + END, str(folder / "checkpoint-1"))
     assert [report["played"] for report in reports] == [first["played"][1:], second["played"][1:]]
     expected = torch.load(folder / "weights-0.pt", weights_only=True)
     got = torch.load(tmp_path / "resumed" / "weights-1.pt", weights_only=True)
     assert all(torch.equal(got[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize(("name", "agent"), [("sharded", model), ("untied", untied)])
+def test_sharded_weights_train_like_whole_ones(run: Any, single: Any, name: str, agent: Any) -> None:
+    folder, _ = run
+    trained = single(agent)
+    logs, weights = torch.load(folder / f"{name}.pt", weights_only=True)
+    expected = dict(whole_weights(trained.model))
+    assert weights.keys() == expected.keys()
+    for key, value in expected.items():
+        torch.testing.assert_close(weights[key], value, rtol=1e-3, atol=1e-4)
+    for one, both in zip(trained.state.log_history[:2], logs[:2], strict=True):
+        for metric in ("loss", "grad_norm", "kl", "reward", "tokens/sampled"):
+            assert both[metric] == pytest.approx(one[metric], rel=1e-4, abs=1e-5), metric
+    assert sum(each.get("episodes/failed", 0) + each.get("tokens/drift", 0) for each in logs) == 0
+
+
+def test_a_sharded_training_is_saved_and_resumed(run: Any) -> None:
+    folder, _ = run
+    _, weights = torch.load(folder / "sharded.pt", weights_only=True)
+    saved = load_file(folder / "sharded" / "checkpoint-2" / "model.safetensors")
+    assert all(torch.equal(value, saved[key]) for key, value in weights.items())
+    assert (folder / "sharded" / "checkpoint-2" / "reference-1.pt").is_file()  # each process keeps its part
+    logs, resumed = torch.load(folder / "resumed.pt", weights_only=True)
+    assert [each["step"] for each in logs if "loss" in each] == [1, 2]
+    assert all(torch.equal(value, weights[key]) for key, value in resumed.items())
+
+
+def test_weights_in_training_that_are_sharded_are_not_sampled_with(tmp_path: Path) -> None:
+    """The error comes before the model is loaded."""
+    with pytest.raises(ConfigurationError, match=r"would gather .* use generator='vllm-server'"):
+        GRPOTrainer("no such model", environment=Buttons(), args=config(tmp_path, fsdp=True), train_dataset=ROWS)
 
 
 CASES: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ completion; N, loss tokens. Rows are padded on the right, so tokens have the sam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -97,11 +97,7 @@ class Batch:
         samples = [each for samples in episodes for each in samples]
         loss_tokens = sum(sum(each.mask) for each in samples)
         with_gradient = [each for each in samples if each.has_gradient(settings)]
-        # If there are none, use a dummy row of two tokens. It has no loss token and counts as no sequence.
-        filler = Sample(
-            prompt_ids=[pad_id], completion_ids=[pad_id], mask=[0], sampling_logprobs=[0.0], advantages=torch.zeros(1)
-        )
-        parts = micro_batches(with_gradient or [filler], max_tokens=settings.max_tokens_per_batch)
+        parts = micro_batches(with_gradient or [filler(pad_id)], max_tokens=settings.max_tokens_per_batch)
         return cls(
             micro_batches=[
                 make_micro_batch(part, pad_id=pad_id) | {"batch_loss_tokens": torch.tensor(float(loss_tokens))}
@@ -110,6 +106,18 @@ class Batch:
             loss_tokens=loss_tokens,
             sequences=sum(any(any(each.mask) for each in samples) for samples in episodes),
         )
+
+    def filled(self, count: int, pad_id: int) -> Batch:
+        """The batch with so many micro-batches; the further ones have no loss tokens."""
+        empty = make_micro_batch([filler(pad_id)], pad_id=pad_id) | {"batch_loss_tokens": torch.tensor(0.0)}
+        return replace(self, micro_batches=self.micro_batches + [empty] * (count - len(self.micro_batches)))
+
+
+def filler(pad_id: int) -> Sample:
+    """A dummy row of two tokens, for a forward pass of nothing. It has no loss token and counts as no sequence."""
+    return Sample(
+        prompt_ids=[pad_id], completion_ids=[pad_id], mask=[0], sampling_logprobs=[0.0], advantages=torch.zeros(1)
+    )
 
 
 def micro_batches(

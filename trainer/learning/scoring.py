@@ -21,7 +21,7 @@ from .credit import at_loss_tokens, compare, returns_of
 from .groups import Group
 from .logprobs import token_logprobs
 from .losses import kl_in_reward
-from .samples import EpisodeSamples, Sample, completion_slice, make_micro_batch, micro_batches, samples_of
+from .samples import EpisodeSamples, Sample, completion_slice, filler, make_micro_batch, micro_batches, samples_of
 from .settings import LearningSettings
 
 Item = TypeVar("Item")
@@ -37,6 +37,8 @@ class Scorer:
     gather: Gather  # concatenates (1, n) tensors of all processes
     pad_id: int
     head: OutputHead | None = None  # of the model; see `token_logprobs`
+    passes: Callable[[int], int] = int
+    """The number of forward passes to do, for a number that is needed: sharded weights must run everywhere at once."""
     on_scored: Callable[[list[tuple[Episode, EpisodeSamples, float]]], None] | None = None
     """Called with each episode that counts in a baseline, its samples and the reward that was compared."""
 
@@ -141,9 +143,8 @@ class Scorer:
         settings, device = self.settings, next(model.parameters()).device
         found: dict[int, tuple[Tensor, Tensor]] = {}
         with evaluating(model), torch.no_grad():
-            for part in micro_batches(
-                samples, max_tokens=settings.max_tokens_per_batch, max_rows=settings.rows_at_once
-            ):
+            parts = micro_batches(samples, max_tokens=settings.max_tokens_per_batch, max_rows=settings.rows_at_once)
+            for part in parts + [[filler(self.pad_id)]] * (self.passes(len(parts)) - len(parts)):
                 batch = {key: value.to(device) for key, value in make_micro_batch(part, pad_id=self.pad_id).items()}
                 length, keep = batch["input_ids"].shape[1], batch["mask"].shape[1]
                 logprobs_BT, entropies_BT = token_logprobs(

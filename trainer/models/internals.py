@@ -68,6 +68,7 @@ def merged_state(model: nn.Module) -> dict[str, Tensor]:
     replaced: dict[str, Mapping[str, Tensor]] = {}
     layer: Any
     for name, layer in model.named_modules():
+        name = name.replace("_checkpoint_wrapped_module.", "")  # of activation checkpointing; not in the state's names
         if name.startswith(tuple(f"{outer}." for outer in replaced)):
             continue
         if hasattr(layer, "get_base_layer"):

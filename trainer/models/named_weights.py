@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel
 
 from ...envs.core import ConfigurationError
 from .internals import is_adapted, merged_state, ties, to_checkpoint_names
+from .sharding import own_part, reshard, whole
 
 
 def check_loadable(model: PreTrainedModel) -> None:
@@ -29,13 +31,15 @@ def check_loadable(model: PreTrainedModel) -> None:
 def named_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     """Return the weights by their names in a checkpoint, with adapters (of PEFT, or `model.add_adapter`) merged.
 
-    The model is not changed. Weights without an adapter share its memory. Of tied weights only one is returned.
+    The model is not changed. Weights without an adapter share its memory. Of tied weights only one is returned. Sharded
+    weights stay so; see `whole_weights`.
 
     Raises:
         ConfigurationError: an adapter changes one of two weights that the config ties.
     """
     wrapped: Any = model
     base = wrapped.get_base_model() if hasattr(model, "get_base_model") else wrapped  # PEFT's wrapper
+    reshard(model)
     weights = merged_state(base)
     for name, source in ties(base).items():
         if name in weights and source in weights:
@@ -48,5 +52,15 @@ def named_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     return to_checkpoint_names(base, weights)
 
 
+def whole_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights by their names in a checkpoint; those of a sharded model are gathered one at a time.
+
+    Every process that shares the weights must go through all of them. Raises the errors of `named_weights`.
+    """
+    for name, weight in named_weights(model).items():
+        yield name, whole(weight)
+
+
 def _same(one: Tensor, other: Tensor) -> bool:
+    one, other = own_part(one), own_part(other)
     return one.data_ptr() == other.data_ptr() or torch.allclose(one, other, rtol=1e-4, atol=1e-6)

@@ -16,16 +16,19 @@ import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
+from .sharding import gather_before_use, is_sharded, reshard
+
 
 class OutputHead:
     """The output head of a model, which `hidden_states` leaves out and `logits` applies.
 
     Args:
-        model: A causal language model, before it is wrapped or compiled.
+        model: A causal language model, before it is wrapped or compiled; but sharded, if it will be.
     """
 
     def __init__(self, model: nn.Module) -> None:
         inner: Any = inner_model(model)
+        self._model = model
         self._layer: nn.Module = inner.get_output_embeddings()
         config: Any = inner.config.get_text_config()
         self.vocabulary: int = config.vocab_size
@@ -76,6 +79,7 @@ class OutputHead:
             model.train(was_training)
         expected_V = output.logits[0, 0].float()
         got_V = self.logits(hidden_BLH[0, :1] * 100)[0].float()
+        reshard(self._model)
         return bool((got_V - expected_V).abs().max() <= 0.02 * expected_V.abs().max())  # rounding of bfloat16
 
     def hidden_states(self, model: nn.Module, input_ids_BL: Tensor, attention_mask_BL: Tensor) -> Tensor:
@@ -104,8 +108,11 @@ class OutputHead:
     def logits(self, hidden_NH: Tensor) -> Tensor:
         """The logits (N, V) that the model gives for these hidden states, in the precision that it computes in."""
         device, dtype = hidden_NH.device.type, self._autocast
+        # FSDP2 gathers weights in hooks, which expect that a layer runs once, inside the forward pass of the model.
+        gather_before_use(self._layer, self._model)
+        layer = self._layer.forward if is_sharded(self._model) else self._layer
         with torch.autocast(device, dtype=dtype, enabled=dtype is not None):
-            logits_NV = self._layer(hidden_NH)
+            logits_NV = layer(hidden_NH)
         if self._scale != 1.0:
             logits_NV = logits_NV * self._scale
         if self._cap is not None:

@@ -158,6 +158,8 @@ def check_refused(args: TrainingArguments) -> None:
     for name, reason in REFUSED.items():
         if getattr(args, name):
             raise ValueError(f"{name}={getattr(args, name)!r} cannot work here: {reason}")
+    if args.fsdp_config and not args.fsdp:
+        raise ValueError(f"fsdp_config={args.fsdp_config!r} has no effect without fsdp=True")
     if args.remove_unused_columns:
         raise ValueError("remove_unused_columns=True would remove the columns that environments read; leave it False")
     if args.metric_for_best_model in ("loss", "eval_loss"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from accelerate.utils import parse_flag_from_env
+
 GENERATORS = {
     "transformers": ("generation_rows",),
     "vllm": ("generation_rows", "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "vllm_engine_kwargs"),
@@ -26,6 +28,11 @@ def check_generator_options(args: Any) -> None:
         readers = [name for name, options in GENERATORS.items() if set(ignored) <= set(options)]
         advice = f" (generator={' or '.join(map(repr, readers))} does)" if readers else ""
         raise ValueError(f"generator={args.generator!r} does not read {', '.join(ignored)}{advice}")
+
+
+def sharding_of(args: Any) -> str | None:
+    """The engine that shards the weights, as the options or the environment of `accelerate launch` say; or None."""
+    return "FSDP" if args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP") else None
 
 
 def changed_options(args: Any) -> list[str]:

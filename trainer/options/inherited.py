@@ -30,7 +30,7 @@ READ = frozenset(
         "hub_revision",
         # Several processes.
         *("ddp_backend", "ddp_timeout", "ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers"),
-        "ddp_static_graph",
+        *("ddp_static_graph", "fsdp", "fsdp_config"),
         # Read by gymnast itself: the seeds of tasks and episodes; and True is an error (`checks.check_refused`).
         *("seed", "data_seed", "remove_unused_columns"),
     }
@@ -71,7 +71,7 @@ WITHOUT_EFFECT = {
 LOADER_OPTIONS = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler", "non_blocking")
 """Options inside `accelerator_config` that concern data loaders; setting one is a warning, too."""
 
-_SHARDED = "sharded weights are not supported yet: a checkpoint, a weight transfer and a sampler all read whole weights"
+_FSDP2 = "use FSDP2 to shard the weights: fsdp=True, or `accelerate launch` with examples/accelerate/fsdp2.yaml"
 
 REFUSED = {
     "auto_find_batch_size": "a smaller batch would split groups",
@@ -80,9 +80,7 @@ REFUSED = {
     "neftune_noise_alpha": "with noise in its embeddings the model differs from the one that sampled",
     "enable_jit_checkpoint": "SIGTERM saves a checkpoint in any case, as Ctrl-C does",
     "ignore_data_skip": "resuming never replays batches to skip them: it continues with the next batch at once",
-    "fsdp": _SHARDED,
-    "fsdp_config": _SHARDED,
-    "deepspeed": _SHARDED,
-    "parallelism_config": _SHARDED,
+    "deepspeed": _FSDP2,
+    "parallelism_config": _FSDP2,
 }
 """Options that would break training, each with the reason; setting one is an error."""

@@ -9,13 +9,14 @@ from accelerate.utils import gather_object
 from transformers import PreTrainedModel
 
 from ..generation.contract import GenerationError, Generator
+from ..models.sharding import is_sharded
 
 
 class WeightSync:
     """Loads the model's weights into a generator when they have changed since the last time.
 
-    Several processes must call it together if one generator serves them all. `step` returns how many optimiser steps
-    the weights have seen.
+    Several processes must call it together if one generator serves them all, or if the weights are sharded over them.
+    `step` returns how many optimiser steps the weights have seen.
     """
 
     def __init__(self, model: PreTrainedModel, generator: Generator, step: Callable[[], int]) -> None:
@@ -37,15 +38,15 @@ class WeightSync:
             self._generator.load_weights(self._model, version=self._step())
         except Exception as raised:
             error = raised
-        # Rank 0 sends for all processes. The others wait for it, and must learn if it failed.
+        # The processes wait for each other, and must learn if one failed.
         if self._in_any_process(error is not None):
             raise error or GenerationError("another training process could not load the weights; see its error")
         self._loaded = self._state()
 
     def _in_any_process(self, here: bool) -> bool:
-        """Whether `here` is True in any process that shares the generator; all of them must call this."""
-        shared = self._generator.is_shared and PartialState().num_processes > 1
-        return any(gather_object([here])) if shared else here
+        """Whether `here` is True in any process that shares the generator or the weights; all of them must call it."""
+        together = self._generator.is_shared or is_sharded(self._model)
+        return any(gather_object([here])) if together and PartialState().num_processes > 1 else here
 
     def _state(self) -> tuple[int, ...]:
         """Changes with the weights. PyTorch counts writes to a tensor, but misses those of some optimisers."""
