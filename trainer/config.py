@@ -41,6 +41,9 @@ class AgentConfig(LearningOptions):
     vllm_gpu_memory_utilization: float = option(0.3, "Share of the GPU's memory for vLLM; the rest is for training.")
     vllm_enable_sleep_mode: bool = option(False, "Let vLLM give its GPU memory back while the model is trained.")
     vllm_engine_kwargs: dict[str, Any] | None = option(None, "Further options of vLLM's engine in this process.")
+    vllm_request_seeds: bool = option(
+        True, "Give each request to vLLM a seed of its own; False is faster on GPUs, and no answer can be repeated."
+    )
     vllm_server_urls: list[str] | None = option(None, "Addresses of the vLLM servers; None: port 8000 of this machine.")
     vllm_server_timeout: float = option(240.0, "Seconds to wait for a server that is starting, or starting again.")
     vllm_group_port: int = option(0, "Port of this machine where servers fetch new weights; 0 = any free.")

@@ -6,12 +6,13 @@ import warnings
 from typing import Any
 
 import torch
+from accelerate.utils import parse_flag_from_env
 from transformers import PreTrainedModel
 
 from ..envs.core import ConfigurationError
 from .generation.contract import Generator
 from .generation.transformers_generator import TransformersGenerator
-from .options.generators import changed_options, sharding_of
+from .options.generators import changed_options, shards_weights
 
 
 def check_generator(args: Any, generator: Generator | None) -> None:
@@ -41,19 +42,21 @@ def check_generator(args: Any, generator: Generator | None) -> None:
 
 
 def check_sharding(args: Any, generator: Generator | None) -> None:
-    """Check that a generator does not sample with weights that are sharded.
+    """Check that the weights can be sharded as accelerate was told, and that no generator samples with parts of them.
 
     Raises:
-        ConfigurationError: it would compute each token with all processes, one episode at a time.
+        ConfigurationError: the engine is DeepSpeed, or the generator is `transformers`.
     """
-    engine = sharding_of(args)
-    samples_with_model = (
-        args.generator == "transformers" if generator is None else isinstance(generator, TransformersGenerator)
-    )
-    if engine and samples_with_model:
+    if parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
         raise ConfigurationError(
-            f"{engine} shards the weights over the processes, and generator='transformers' would gather them for "
-            f"every token: use generator='vllm-server', or 'vllm' where a whole model fits beside each part"
+            "DeepSpeed owns the weights and the optimizer, and gymnast cannot gather them for a generator: use FSDP2, "
+            "which shards the same (examples/accelerate/fsdp2.yaml)"
+        )
+    with_model = args.generator == "transformers" if generator is None else isinstance(generator, TransformersGenerator)
+    if shards_weights(args) and with_model:
+        raise ConfigurationError(
+            "FSDP shards the weights over the processes, and generator='transformers' would gather them for every "
+            "token: use generator='vllm-server', or 'vllm' where a whole model fits beside each part"
         )
 
 
@@ -71,6 +74,7 @@ def make_generator(model: PreTrainedModel, args: Any, *, pad_id: int, max_model_
 
         if args.torch_compile and not torch.cuda.is_available():
             warnings.warn("torch_compile: no effect, because vLLM on a CPU switches it off", stacklevel=4)
+        given = args.vllm_engine_kwargs or {}
         return VLLMGenerator(
             model,
             max_model_len=max_model_len,
@@ -79,7 +83,9 @@ def make_generator(model: PreTrainedModel, args: Any, *, pad_id: int, max_model_
             gpu_memory_utilization=args.vllm_gpu_memory_utilization,
             enable_sleep_mode=args.vllm_enable_sleep_mode,
             seed=args.seed,
-            engine_kwargs=args.vllm_engine_kwargs,
+            seeded=args.vllm_request_seeds,
+            # The files of an adapter cannot be written from parts of its weights.
+            engine_kwargs={"enable_lora": False} | given if shards_weights(args) else given,
         )
     from .vllm.servers import VLLMServerGenerator
 
@@ -88,4 +94,5 @@ def make_generator(model: PreTrainedModel, args: Any, *, pad_id: int, max_model_
         max_model_len=max_model_len,
         timeout=args.vllm_server_timeout,
         group_port=args.vllm_group_port,
+        seeded=args.vllm_request_seeds,
     )

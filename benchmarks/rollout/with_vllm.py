@@ -47,7 +47,7 @@ def make_trainer(model: Any, tokenizer: Any, environment: Environment, folder: s
         model=model,
         environment=environment,
         reward_funcs=lambda completions: [0.0] * len(completions),
-        args=GRPOConfig(output_dir=folder, seed=1, use_cpu=True, report_to="none", generator="vllm", **options),
+        args=GRPOConfig(output_dir=folder, seed=1, use_cpu=True, report_to="none", **{"generator": "vllm"} | options),
         train_dataset=rows(8, seed=1),
         processing_class=tokenizer,
     )
@@ -68,10 +68,11 @@ def slow_tools(model: Any, tokenizer: Any, episodes: int) -> dict[str, float]:
     return {"seconds": seconds, "calls": calls}
 
 
-def prefixes(model: Any, tokenizer: Any, episodes: int) -> dict[str, float]:
+def prefixes(model: Any, tokenizer: Any, episodes: int, **options: Any) -> dict[str, float]:
     """Measure which share of an episode's earlier tokens the prefix cache still holds in its next turn."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(model, tokenizer, Interview(), folder, max_completion_length=1600, max_turns=16)
+        limits: dict[str, Any] = {"max_completion_length": 1600, "max_turns": 16}
+        trainer = make_trainer(model, tokenizer, Interview(), folder, **limits, **options)
         played = trainer.rollout(rows(episodes // GROUP, seed=3), num_generations=GROUP)
         trainer.player.generator.close()
     check(played)

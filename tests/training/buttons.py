@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
+from accelerate.utils import DistributedType
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM, TrainerCallback
 
@@ -17,6 +19,7 @@ from gymnast.trainer.generation.contract import GenerationError
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer, warm_up
 
 QUESTION = "Press a button."
+SHARDED: dict[str, Any] = {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}}
 ROWS: list[dict[str, Any]] = [{"good": "left", "id": index} for index in range(4)]
 
 
@@ -118,7 +121,11 @@ def config(folder: Path | str, trainer_class: type[AgentTrainer] = GRPOTrainer, 
         "report_to": "none",
         "disable_tqdm": True,
     }
-    return trainer_class.config_class(**(defaults | options))
+    args = trainer_class.config_class(**(defaults | options))
+    if args.fsdp and args.world_size > 1:
+        # Accelerate shards weights on GPUs only: make it take these processes for some.
+        PartialState().distributed_type = DistributedType.MULTI_GPU
+    return args
 
 
 def make_trainer(

@@ -69,10 +69,8 @@ torch.save(trainer.model.state_dict(), folder / f"weights-{rank}.pt")
 """
 
 SHARDED = """
-from accelerate import PartialState
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType
-from buttons import untied
+from buttons import SHARDED, untied
 from gymnast.trainer import Generator, TransformersGenerator, whole_weights
 
 
@@ -99,9 +97,8 @@ def train(name, agent, checkpoint=None, **options):
     args = config(
         folder / name, max_steps=2, per_device_train_batch_size=4, ddp_backend="gloo", save_strategy="steps",
         save_steps=1, scale_rewards="batch", beta=0.1, sync_ref_model=True, ref_model_sync_steps=1,
-        fsdp=True, fsdp_config={"transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}, **options,
+        **SHARDED, **options,
     )
-    PartialState().distributed_type = DistributedType.MULTI_GPU  # accelerate shards weights only there
     data = dict(environment=Buttons(), train_dataset=ROWS, processing_class=tokenizer())
     trainer = GRPOTrainer(model=agent, args=args, generator=Engine(), **data)
     trainer.train(resume_from_checkpoint=checkpoint)
@@ -236,10 +233,14 @@ def test_a_sharded_training_is_saved_and_resumed(run: Any) -> None:
     assert all(torch.equal(value, weights[key]) for key, value in resumed.items())
 
 
-def test_weights_in_training_that_are_sharded_are_not_sampled_with(tmp_path: Path) -> None:
-    """The error comes before the model is loaded."""
+def test_engines_that_cannot_work_are_refused_before_the_model_is_loaded(tmp_path: Path, monkeypatch: Any) -> None:
+    options: dict[str, Any] = {"environment": Buttons(), "train_dataset": ROWS}
     with pytest.raises(ConfigurationError, match=r"would gather .* use generator='vllm-server'"):
-        GRPOTrainer("no such model", environment=Buttons(), args=config(tmp_path, fsdp=True), train_dataset=ROWS)
+        GRPOTrainer("no such model", args=config(tmp_path, fsdp=True), **options)
+    args = config(tmp_path)
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(ConfigurationError, match=r"DeepSpeed owns the weights .* use FSDP2"):
+        GRPOTrainer("no such model", args=args, **options)
 
 
 CASES: dict[str, dict[str, Any]] = {

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 
-def launch_training(folder: Path, urls: Sequence[str]) -> list[dict[str, Any]]:
+def launch_training(folder: Path, urls: Sequence[str], *, sharded: bool = False) -> list[dict[str, Any]]:
     """Return the reports of both processes."""
     from ..training.launching import launch  # it cannot be imported where this file is the program
 
-    return launch(folder, Path(__file__).read_text(), *urls)
+    return launch(folder, Path(__file__).read_text(), "sharded" if sharded else "whole", *urls)
 
 
-def main(folder: Path, urls: list[str]) -> None:
+def main(folder: Path, weights: str, urls: list[str]) -> None:
     """Train two steps."""
     import torch
-    from buttons import ROWS, make_trainer
+    from buttons import ROWS, SHARDED, make_trainer
 
     trainer = make_trainer(
         folder,
@@ -31,6 +31,7 @@ def main(folder: Path, urls: list[str]) -> None:
         per_device_train_batch_size=4,
         ddp_backend="gloo",
         rows=ROWS,
+        **(SHARDED if weights == "sharded" else {}),
     )
     versions: list[list[int | None]] = []
 
@@ -42,6 +43,8 @@ def main(folder: Path, urls: list[str]) -> None:
     trainer.player.generator.close()
     logged = [logs for logs in trainer.state.log_history if "loss" in logs]
     report = {
+        "model": type(trainer.model).__name__,
+        "losses": [logs["loss"] for logs in logged],
         "versions": versions,
         "failed": sum(logs["episodes/failed"] for logs in logged),
         "difference": max(logs["sampling/sampling_logp_difference/max"] for logs in logged),
@@ -51,4 +54,4 @@ def main(folder: Path, urls: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

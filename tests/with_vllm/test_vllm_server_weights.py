@@ -34,6 +34,13 @@ def test_several_workers_fetch_the_same_weights() -> None:
             assert all(found[name].dtype == value.dtype and found[name].equal(value) for name, value in WEIGHTS.items())
 
 
+def test_a_worker_of_16_bits_gets_weights_of_16_bits() -> None:
+    with WeightListener(WEIGHTS, exact=["scal"]) as listener:
+        found = dict(fetch_weights(Offer(**listener.offer("127.0.0.1")), torch.bfloat16))
+    expected = WEIGHTS | {name: WEIGHTS[name].bfloat16() for name in ("matrix", "transposed", "nothing", "trained")}
+    assert all(found[name].dtype == value.dtype and found[name].equal(value) for name, value in expected.items())
+
+
 def test_a_worker_without_the_token_gets_no_weights() -> None:
     with WeightListener(WEIGHTS) as listener:
         offer = Offer(**listener.offer("127.0.0.1"))
@@ -47,7 +54,7 @@ def test_a_worker_that_stands_still_does_not_hold_up_the_end() -> None:
     with WeightListener({"large": torch.zeros(1 << 24)}) as listener:
         offer = Offer(**listener.offer("127.0.0.1"))
         worker = socket.create_connection((offer.host, offer.port))
-        worker.sendall(offer.token.encode())
+        worker.sendall((offer.token + "float32".ljust(16)).encode())
         assert worker.recv(1)
         leaving = time.monotonic()
     assert time.monotonic() - leaving < 5
@@ -72,3 +79,4 @@ def test_options_of_the_user_replace_ours(given: list[str]) -> None:
     assert found.model_tag == "m"
     assert (found.enable_chunked_prefill, found.logprobs_mode) == (False, "processed_logprobs")
     assert found.weight_transfer_config.backend == "gymnast"
+    assert any("nccl" in each for each in serve_arguments(given, on_gpu=True))

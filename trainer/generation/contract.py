@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from transformers import PreTrainedModel
@@ -34,6 +34,8 @@ class GenerationRequest:
     stop_ids: frozenset[int]  # any of them ends the answer, and is part of it
     seed: int  # not negative; the same seed gives the same answer in every batch, up to floating-point rounding
     sampling: Sampling
+    session: object | None = field(default=None, compare=False)
+    """The same object in all requests of an episode, and alive as long: an engine can keep their common prefix."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

@@ -2,13 +2,13 @@
 
 - Key-value caches: `is_plain`, `keep_rows`, `drop_columns`, `append_rows`, `stack`.
 - Rotary embeddings: `rope_types`.
-- Adapters and tied weights: `merged_state`, `is_adapted`, `ties`, `to_checkpoint_names`.
+- Adapters and tied weights: `merged_state`, `is_adapted`, `ties`, `kept_in_float32`, `to_checkpoint_names`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -100,6 +100,11 @@ def is_adapted(model: nn.Module, weight: str) -> bool:
 def ties(model: nn.Module) -> dict[str, str]:
     """Return the name of each tied weight with the name of the weight that it is tied to."""
     return dict(getattr(model, "all_tied_weights_keys", None) or {})
+
+
+def kept_in_float32(model: Any) -> Collection[str]:
+    """Return parts of the names of weights that the model keeps in float32 when it computes in 16 bits."""
+    return getattr(model, "_keep_in_fp32_modules_strict", None) or ()
 
 
 def to_checkpoint_names(model: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:

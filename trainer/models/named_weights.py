@@ -53,12 +53,11 @@ def named_weights(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def whole_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights by their names in a checkpoint; those of a sharded model are gathered one at a time.
+    """The weights by their names in a checkpoint; those of a sharded model are gathered one at a time.
 
     Every process that shares the weights must go through all of them. Raises the errors of `named_weights`.
     """
-    for name, weight in named_weights(model).items():
-        yield name, whole(weight)
+    return ((name, whole(weight)) for name, weight in named_weights(model).items())
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

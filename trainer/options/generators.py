@@ -9,8 +9,11 @@ from accelerate.utils import parse_flag_from_env
 
 GENERATORS = {
     "transformers": ("generation_rows",),
-    "vllm": ("generation_rows", "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "vllm_engine_kwargs"),
-    "vllm-server": ("vllm_server_urls", "vllm_server_timeout", "vllm_group_port"),
+    "vllm": (
+        *("generation_rows", "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "vllm_engine_kwargs"),
+        "vllm_request_seeds",
+    ),
+    "vllm-server": ("vllm_server_urls", "vllm_server_timeout", "vllm_group_port", "vllm_request_seeds"),
 }
 """The generators that `generator=` names, each with the options that it reads."""
 
@@ -30,9 +33,9 @@ def check_generator_options(args: Any) -> None:
         raise ValueError(f"generator={args.generator!r} does not read {', '.join(ignored)}{advice}")
 
 
-def sharding_of(args: Any) -> str | None:
-    """The engine that shards the weights, as the options or the environment of `accelerate launch` say; or None."""
-    return "FSDP" if args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP") else None
+def shards_weights(args: Any) -> bool:
+    """Whether the options, or the environment that `accelerate launch` sets, ask for FSDP."""
+    return bool(args.fsdp) or parse_flag_from_env("ACCELERATE_USE_FSDP")
 
 
 def changed_options(args: Any) -> list[str]:

@@ -71,7 +71,7 @@ WITHOUT_EFFECT = {
 LOADER_OPTIONS = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler", "non_blocking")
 """Options inside `accelerator_config` that concern data loaders; setting one is a warning, too."""
 
-_FSDP2 = "use FSDP2 to shard the weights: fsdp=True, or `accelerate launch` with examples/accelerate/fsdp2.yaml"
+_FSDP2 = "only FSDP2 shards weights here: fsdp=True, or `accelerate launch` with examples/accelerate/fsdp2.yaml"
 
 REFUSED = {
     "auto_find_batch_size": "a smaller batch would split groups",

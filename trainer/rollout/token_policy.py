@@ -143,6 +143,7 @@ class TokenConversation:
             stop_ids=policy.chat.end_ids,
             seed=turn_seed(self._spec, self._turn),
             sampling=policy.sampling,
+            session=self,
         )
         generation = await policy.generator.generate(request)
         self._turn += 1

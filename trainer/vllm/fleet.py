@@ -1,7 +1,8 @@
 """Fleet: vLLM servers that hold the same weights, some of which may be away.
 
-A request goes to the server with the fewest requests. An unreachable server is left out and probed every second. It
-takes part again once it has the current weights.
+The first request of a session goes to the server with the fewest requests. The later ones go there, too, because that
+server has their prefix in its cache. An unreachable server is left out and probed every second. It takes part again
+once it has the current weights.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import aiohttp
 
@@ -53,6 +55,7 @@ class Fleet:
         self._max_model_len = max_model_len
         self._timeout = timeout
         self._restore = restore
+        self._homes: WeakKeyDictionary[object, Server] = WeakKeyDictionary()  # of sessions
         self._searches: dict[Server, asyncio.Task[None]] = {}
         self._found = asyncio.Event()
         self._closed = False
@@ -67,15 +70,17 @@ class Fleet:
             for server in self.servers:
                 tasks.create_task(self._await_start(server))
 
-    async def ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def ask(self, body: Mapping[str, Any], session: object | None = None) -> dict[str, Any]:
         """Send a request for tokens to a server with the current weights, and return the answer.
+
+        The requests of a session go to the same server while it is there.
 
         Raises:
             GenerationError: the server refused, or no server was there in time.
         """
         trouble = ""
         for _ in range(ATTEMPTS):
-            server = await self.next_server()
+            server = await self.next_server(session)
             label = self.label
             server.in_flight += 1
             try:
@@ -122,8 +127,10 @@ class Fleet:
         self._found.set()
         await self._session.close()
 
-    async def next_server(self) -> Server:
-        """Return the server with the current weights and the fewest requests, and wait for one if there is none.
+    async def next_server(self, session: object | None = None) -> Server:
+        """Return the session's server if it has the current weights, or else the one with the fewest requests.
+
+        Waits for one if there is none.
 
         Raises:
             GenerationError: no server has the weights in time, or the fleet is closed.
@@ -135,7 +142,11 @@ class Fleet:
                         raise GenerationError("the generator is closed")
                     ready = [each for each in self.servers if each.label == self.label]
                     if ready:
-                        return min(ready, key=lambda each: each.in_flight)
+                        home = None if session is None else self._homes.get(session)
+                        server = home if home in ready else min(ready, key=lambda each: each.in_flight)
+                        if session is not None:
+                            self._homes[session] = server
+                        return server
                     self._found.clear()
                     await self._found.wait()
         except TimeoutError as error:

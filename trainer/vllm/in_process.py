@@ -14,7 +14,7 @@ import os
 import tempfile
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from ...envs.core import ConfigurationError
 from ..generation.contract import Generation, GenerationRequest, Generator, check_request
-from ..models.named_weights import check_loadable, named_weights
+from ..models.named_weights import check_loadable, whole_weights
 from . import check_vllm
 from .engine_thread import EngineThread
 from .lora import adapter_request, base_version, base_weights, load_adapter, lora_options, lora_rank
@@ -55,6 +55,7 @@ class VLLMGenerator(Generator):
         gpu_memory_utilization: vLLM's share of the GPU's memory; no effect on a CPU.
         enable_sleep_mode: Whether `sleep` gives the GPU's memory back.
         seed: Seeds the engine; requests have seeds of their own.
+        seeded: Whether each request has its own seed; without, the same request may get another answer.
         engine_kwargs: Further options of `vllm.EngineArgs`; `enable_lora=False` merges a LoRA adapter into the weights.
 
     Raises:
@@ -71,6 +72,7 @@ class VLLMGenerator(Generator):
         gpu_memory_utilization: float = GPU_MEMORY,
         enable_sleep_mode: bool = False,
         seed: int = 0,
+        seeded: bool = True,
         engine_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         check_loadable(model)
@@ -97,6 +99,7 @@ class VLLMGenerator(Generator):
         self._adapter: Any = None  # vLLM's request for the adapter that is loaded
         self._base: tuple[int, ...] | None = None  # version of the base weights
         self.weight_version = 0
+        self._seeded = seeded
         self._sleeps = enable_sleep_mode and on_gpu
         self._vocab_size = model.config.get_text_config().vocab_size
         self._engine = EngineThread(_make_engine(model, max_model_len, options, engine_kwargs or {}))
@@ -113,7 +116,9 @@ class VLLMGenerator(Generator):
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         check_request(request, self._vocab_size)
-        params = SamplingParams(**sampling_options(request), output_kind=RequestOutputKind.FINAL_ONLY)
+        params = SamplingParams(
+            **sampling_options(request, seeded=self._seeded), output_kind=RequestOutputKind.FINAL_ONLY
+        )
         output = await self._engine.ask(request.prompt_ids, params, adapter=self._adapter)
         [answer] = output.outputs
         logprobs = [each[token].logprob for each, token in zip(answer.logprobs, answer.token_ids, strict=True)]
@@ -130,12 +135,12 @@ class VLLMGenerator(Generator):
         """Copy the model's weights into the engine, with LoRA only the changed ones, and empty its prefix cache."""
         sends_adapter = self._takes_adapters and lora_rank(model) is not None
         base = base_version(model) if sends_adapter else None
-        weights: dict[str, torch.Tensor] = {}
+        weights: Iterable[tuple[str, torch.Tensor]] | None = None
         if base is None or base != self._base:
-            weights = base_weights(model) if sends_adapter else named_weights(model)
+            weights = base_weights(model).items() if sends_adapter else whole_weights(model)
 
         def load(engine: Any) -> None:
-            if weights:
+            if weights is not None:
                 _replace_weights(engine, weights)
             if sends_adapter:
                 load_adapter(engine, model)
@@ -160,12 +165,12 @@ class VLLMGenerator(Generator):
         self._finalizer()
 
 
-def _replace_weights(engine: Any, weights: Mapping[str, torch.Tensor]) -> None:
+def _replace_weights(engine: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
     from vllm.config import set_current_vllm_config
 
     config = engine.vllm_config
     with set_current_vllm_config(config):
-        engine.apply_model(lambda target: replace_weights(target, config.model_config, weights.items()))
+        engine.apply_model(lambda target: replace_weights(target, config.model_config, weights))
 
 
 def _synchronize() -> None:

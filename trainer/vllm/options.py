@@ -14,14 +14,14 @@ CPU_OPTIONS = {
 }
 
 
-def sampling_options(request: GenerationRequest) -> dict[str, Any]:
-    """Return the request as keyword arguments of vLLM's `SamplingParams`."""
+def sampling_options(request: GenerationRequest, *, seeded: bool = True) -> dict[str, Any]:
+    """Return the request as keyword arguments of vLLM's `SamplingParams`, with its seed or without."""
     return {
         "temperature": request.sampling.temperature,
         "top_p": request.sampling.top_p,
         "top_k": request.sampling.top_k,
         "min_p": request.sampling.min_p,
-        "seed": request.seed,
+        "seed": request.seed if seeded else None,
         "max_tokens": request.max_tokens,
         "stop_token_ids": sorted(request.stop_ids),
         "ignore_eos": True,  # stop_token_ids holds every id that ends the answer

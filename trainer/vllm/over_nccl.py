@@ -54,10 +54,11 @@ class NCCLSenders:
         self._ports: dict[str, int] = {}
         self._turn = threading.Lock()  # vLLM's engines share CUDA streams, so only one may send at a time
 
-    def send(self, client: SyncClient, weights: Mapping[str, Tensor], *, host: str, num_workers: int) -> None:
-        """Update the weights of this server; `host` is the address at which it reaches this machine."""
-        device = next(iter(weights.values())).device
-        url, source = client.server.url, _source(weights)
+    def send(
+        self, client: SyncClient, weights: Mapping[str, Tensor], *, device: torch.device, host: str, num_workers: int
+    ) -> None:
+        """Update the weights of this server from a GPU; `host` is the address at which it reaches this machine."""
+        url, source = client.server.url, _source(weights, device)
         with self._turn, torch.cuda.device(device):
             engine = self._engines.pop(url, None) or self._join(client, source, host, num_workers)
             engine.client, engine.source = client, source
@@ -89,7 +90,7 @@ class NCCLSenders:
         return WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
 
 
-def _source(weights: Mapping[str, Tensor]) -> Any:
+def _source(weights: Mapping[str, Tensor], device: torch.device) -> Any:
     from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 
     class Source(WeightSource):
@@ -97,6 +98,6 @@ def _source(weights: Mapping[str, Tensor]) -> Any:
             return [ParamMeta(name, each.dtype, tuple(each.shape)) for name, each in weights.items()]
 
         def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-            return iter(weights.items())
+            return ((name, each.detach().to(device)) for name, each in weights.items())
 
     return Source()

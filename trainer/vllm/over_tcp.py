@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -27,6 +27,7 @@ from torch import Tensor
 from .private_api import replace_weights
 
 BACKEND = "gymnast"
+_NAME_BYTES = 16  # of a dtype's name, filled with spaces
 STALL_SECONDS = 300.0  # either side gives up a connection that is silent for this long
 
 
@@ -40,6 +41,7 @@ class Offer:
     names: list[str]
     dtypes: list[str]
     shapes: list[list[int]]
+    exact: list[bool]  # whether a weight keeps its dtype; others may come in that of the worker
 
 
 class WeightListener(ThreadingTCPServer):
@@ -47,6 +49,7 @@ class WeightListener(ThreadingTCPServer):
 
     Args:
         weights: In the order in which they are sent.
+        exact: Parts of the names of weights that keep their dtype.
         port: 0 takes any free one.
     """
 
@@ -54,8 +57,9 @@ class WeightListener(ThreadingTCPServer):
     allow_reuse_address = daemon_threads = True
     block_on_close = False  # a worker that is gone must not hold up training
 
-    def __init__(self, weights: Mapping[str, Tensor], *, port: int = 0) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], *, exact: Collection[str] = (), port: int = 0) -> None:
         self.weights = weights
+        self.exact = [any(part in name for part in exact) for name in weights]
         self.token = secrets.token_hex(16)
         super().__init__(("", port), _Sending)
 
@@ -81,6 +85,7 @@ class WeightListener(ThreadingTCPServer):
             names=list(self.weights),
             dtypes=[str(each.dtype).removeprefix("torch.") for each in self.weights.values()],
             shapes=[list(each.shape) for each in self.weights.values()],
+            exact=self.exact,
         )
         return asdict(offer)
 
@@ -93,25 +98,38 @@ class _Sending(BaseRequestHandler):
         connection: socket.socket = self.request
         connection.settimeout(STALL_SECONDS)
         with suppress(OSError):
-            token = bytearray(len(listener.token))
-            _read(connection, memoryview(token))
+            greeting = bytearray(len(listener.token) + _NAME_BYTES)
+            _read(connection, memoryview(greeting))
+            token, name = greeting[:-_NAME_BYTES], greeting[-_NAME_BYTES:]
             if secrets.compare_digest(bytes(token), listener.token.encode()):
-                for tensor in listener.weights.values():
-                    connection.sendall(_bytes_of(tensor.detach().cpu().contiguous()))
+                wanted = getattr(torch, name.decode().strip())
+                for tensor, exact in zip(listener.weights.values(), listener.exact, strict=True):
+                    sent = tensor.detach().to(_sent_dtype(tensor.dtype, wanted, exact=exact))
+                    connection.sendall(_bytes_of(sent.cpu().contiguous()))
 
 
-def fetch_weights(offer: Offer) -> Iterator[tuple[str, Tensor]]:
+def fetch_weights(offer: Offer, dtype: torch.dtype = torch.float32) -> Iterator[tuple[str, Tensor]]:
     """Yield the offered weights by name as they arrive.
+
+    Args:
+        offer: What the trainer offers.
+        dtype: That of this worker. If it has 16 bits, weights are rounded before they are sent, not after.
 
     Raises:
         OSError: the trainer is gone or refuses the token.
     """
     with socket.create_connection((offer.host, offer.port), timeout=STALL_SECONDS) as connection:
-        connection.sendall(offer.token.encode())
-        for name, dtype, shape in zip(offer.names, offer.dtypes, offer.shapes, strict=True):
-            tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+        wanted = str(dtype).removeprefix("torch.").ljust(_NAME_BYTES)
+        connection.sendall((offer.token + wanted).encode())
+        for name, own, shape, exact in zip(offer.names, offer.dtypes, offer.shapes, offer.exact, strict=True):
+            tensor = torch.empty(shape, dtype=_sent_dtype(getattr(torch, own), dtype, exact=exact))
             _read(connection, _bytes_of(tensor))
             yield name, tensor
+
+
+def _sent_dtype(own: torch.dtype, wanted: torch.dtype, *, exact: bool) -> torch.dtype:
+    """The dtype in which both sides agree to send a weight."""
+    return wanted if own == torch.float32 and wanted.itemsize == 2 and not exact else own
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
@@ -148,7 +166,8 @@ def register() -> None:
                 torch.accelerator.synchronize()
 
         def receive_weights(self, update_info: Offer) -> None:
-            arriving = ((name, tensor.to(self.device)) for name, tensor in fetch_weights(update_info))
+            fetched = fetch_weights(update_info, self.model_config.dtype)
+            arriving = ((name, tensor.to(self.device)) for name, tensor in fetched)
             replace_weights(self.model, self.model_config, arriving)
 
         def init_transfer_engine(self, init_info: dict[str, Any]) -> None: ...

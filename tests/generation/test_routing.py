@@ -1,0 +1,42 @@
+"""The server that a request goes to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gymnast.trainer.vllm.fleet import Fleet
+from gymnast.trainer.vllm.server import Server
+
+
+class Session:
+    """Stands for an episode."""
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    """Three servers that have the current weights; nothing is sent to them."""
+
+    async def restore(server: Server) -> bool:
+        return False
+
+    made = Fleet([f"http://127.0.0.1:{port}" for port in (1, 2, 3)], max_model_len=64, timeout=1, restore=restore)
+    made.relabel("current", dict.fromkeys(made.servers))
+    yield made
+    await made.close()
+
+
+async def test_an_episode_stays_on_its_server_while_that_is_there(fleet: Fleet) -> None:
+    first, second, third = fleet.servers
+    first.in_flight, second.in_flight, third.in_flight = 2, 1, 3
+    session = Session()
+    assert await fleet.next_server(session) is second
+    second.in_flight = 9
+    assert await fleet.next_server(session) is second
+    assert await fleet.next_server(Session()) is first
+    second.label = None  # it is away
+    assert await fleet.next_server(session) is first
+    second.label, second.in_flight = fleet.label, 0
+    assert await fleet.next_server(session) is first  # its conversation is there now
+    assert await fleet.next_server() is second
