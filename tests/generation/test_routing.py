@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gymnast.trainer import GenerationRequest, Sampling
 from gymnast.trainer.vllm.fleet import Fleet
 from gymnast.trainer.vllm.server import Server
+from gymnast.trainer.vllm.options import sampling_options
 
 
 class Session:
@@ -40,3 +42,9 @@ async def test_an_episode_stays_on_its_server_while_that_is_there(fleet: Fleet) 
     second.label, second.in_flight = fleet.label, 0
     assert await fleet.next_server(session) is first  # its conversation is there now
     assert await fleet.next_server() is second
+
+
+def test_seeds_of_requests_can_be_left_out() -> None:
+    """The option `vllm_request_seeds` of both vLLM generators."""
+    request = GenerationRequest(prompt_ids=[1], max_tokens=1, stop_ids=frozenset(), seed=7, sampling=Sampling())
+    assert [sampling_options(request, seeded=each)["seed"] for each in (True, False)] == [7, None]

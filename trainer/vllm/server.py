@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
 import aiohttp
-import torch
 from yarl import URL
 
 from ...envs.core import ConfigurationError
@@ -104,15 +102,6 @@ class Server:
         await self.check_update()
         await self._check_answer()
         self.backend = await self._find_backend()
-        if self.backend == "nccl":
-            self._check_nccl()
-
-    def _check_nccl(self) -> None:
-        if not torch.cuda.is_available() or find_spec("vllm") is None:
-            raise ConfigurationError(
-                f"{self.url} takes weights by NCCL, which needs a GPU and vLLM on the trainer's side, too; start the "
-                f"""server with --weight-transfer-config '{{"backend": "gymnast"}}' to send them over TCP"""
-            )
 
     async def check_update(self) -> None:
         """Raise ConfigurationError after half an update: vLLM would mix the weights of two updates."""

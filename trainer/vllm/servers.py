@@ -58,7 +58,7 @@ class VLLMServerGenerator(SharedGenerator):
         seeded: bool = True,
     ) -> None:
         self._seeded = seeded
-        self._options = {"max_model_len": max_model_len, "timeout": timeout}
+        self._options = {"max_model_len": max_model_len, "timeout": timeout, "seeded": seeded}
         self._run = _shared_name()
         self._model: PreTrainedModel | None = None
         self._gathered: dict[str, Tensor] | None = None  # all weights of a sharded model, in rank 0
@@ -155,7 +155,7 @@ class VLLMServerGenerator(SharedGenerator):
         self._fleet.relabel(label, dict.fromkeys(self._fleet.present()))
 
     def __reduce__(self) -> Any:
-        return _follower, (tuple(each.url for each in self._fleet.servers), *self._options.values())
+        return _follower, (tuple(each.url for each in self._fleet.servers), tuple(self._options.items()))
 
     def wake(self) -> None:
         self._may_send = _is_first()
@@ -212,9 +212,9 @@ class VLLMServerGenerator(SharedGenerator):
 
 
 @cache  # each round sends a copy of the policy to a rollout worker, which should keep its connections
-def _follower(urls: tuple[str, ...], max_model_len: int, timeout: float) -> VLLMServerGenerator:
+def _follower(urls: tuple[str, ...], options: tuple[tuple[str, Any], ...]) -> VLLMServerGenerator:
     """The copy of a generator in another process; it may not send weights."""
-    return VLLMServerGenerator(urls, max_model_len=max_model_len, timeout=timeout)
+    return VLLMServerGenerator(urls, **dict(options))
 
 
 def _hang_up(
