@@ -49,8 +49,9 @@ def check_sharding(args: Any, generator: Generator | None) -> None:
     """
     if parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
         raise ConfigurationError(
-            "DeepSpeed owns the weights and the optimizer, and gymnast cannot gather them for a generator: use FSDP2, "
-            "which shards the same (examples/accelerate/fsdp2.yaml)"
+            "DeepSpeed updates the weights inside the backward pass, so a step that must not change them (a skipped "
+            "round, a gradient that is not finite) could not be stopped: use FSDP2, which shards as much "
+            "(examples/accelerate/fsdp2.yaml)"
         )
     with_model = args.generator == "transformers" if generator is None else isinstance(generator, TransformersGenerator)
     if shards_weights(args) and with_model:

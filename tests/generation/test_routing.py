@@ -8,8 +8,8 @@ import pytest
 
 from gymnast.trainer import GenerationRequest, Sampling
 from gymnast.trainer.vllm.fleet import Fleet
-from gymnast.trainer.vllm.server import Server
 from gymnast.trainer.vllm.options import sampling_options
+from gymnast.trainer.vllm.server import Server
 
 
 class Session:

@@ -239,7 +239,7 @@ def test_engines_that_cannot_work_are_refused_before_the_model_is_loaded(tmp_pat
         GRPOTrainer("no such model", args=config(tmp_path, fsdp=True), **options)
     args = config(tmp_path)
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    with pytest.raises(ConfigurationError, match=r"DeepSpeed owns the weights .* use FSDP2"):
+    with pytest.raises(ConfigurationError, match=r"DeepSpeed updates the weights .* use FSDP2"):
         GRPOTrainer("no such model", args=args, **options)
 
 

@@ -71,6 +71,7 @@ WITHOUT_EFFECT = {
 LOADER_OPTIONS = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler", "non_blocking")
 """Options inside `accelerator_config` that concern data loaders; setting one is a warning, too."""
 
+_DEEPSPEED = "it updates the weights inside the backward pass, so a step that must not change them could not be stopped"
 _FSDP2 = "only FSDP2 shards weights here: fsdp=True, or `accelerate launch` with examples/accelerate/fsdp2.yaml"
 
 REFUSED = {
@@ -80,7 +81,7 @@ REFUSED = {
     "neftune_noise_alpha": "with noise in its embeddings the model differs from the one that sampled",
     "enable_jit_checkpoint": "SIGTERM saves a checkpoint in any case, as Ctrl-C does",
     "ignore_data_skip": "resuming never replays batches to skip them: it continues with the next batch at once",
-    "deepspeed": _FSDP2,
+    "deepspeed": f"{_DEEPSPEED}; {_FSDP2}",
     "parallelism_config": _FSDP2,
 }
 """Options that would break training, each with the reason; setting one is an error."""
