@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .run_argument import RunFolder, read_run
-from .terminal.options import Output
+from .terminal.options import AsJSON, Output
 
 
 def view(
@@ -18,20 +18,26 @@ def view(
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --follow; 0 = any free port.")] = 0,
     browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    as_json: AsJSON = False,
 ) -> None:
     """Write the episodes of a training as one HTML file, RUN/view.html by default; it needs no server."""
     from .microscope.follow import PageServer
     from .microscope.page import write_page
+    from .terminal.output import print_json
 
     found = read_run(run)
     if not follow:
         path = output or run / "view.html"
         write_page(found, path)
-        typer.echo(f"{path}: {len(found.episodes)} episodes, {path.stat().st_size / 1e6:.1f} MB")
+        figures = {"path": str(path), "episodes": len(found.episodes), "bytes": path.stat().st_size}
+        if as_json:
+            print_json(figures)
+        else:
+            typer.echo(f"{path}: {figures['episodes']} episodes, {figures['bytes'] / 1e6:.1f} MB")
         _open(path.resolve().as_uri(), browser)
         return
     with PageServer(found, port) as server:
-        typer.echo(f"{server.url} follows {run}; Ctrl-C ends it")
+        print_json({"url": server.url}) if as_json else typer.echo(f"{server.url} follows {run}; Ctrl-C ends it")
         _open(server.url, browser)
         try:
             server.serve_forever()

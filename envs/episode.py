@@ -18,6 +18,7 @@ import pydantic_core
 from pydantic import ConfigDict, TypeAdapter
 
 from .core import Message, StopReason, Task, ToolSchema
+from .episode_text import as_html, as_text
 from .user_calls import OUR_FOLDER
 
 
@@ -225,6 +226,12 @@ class Episode:
     def tool_calls(self) -> list[ToolCallRecord]:
         """The records of all tool calls, in order."""
         return [record for turn in self.turns for record in turn.tool_calls]
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)  # in a notebook
 
     def to_json(self) -> str:
         """The episode as one line of JSON.

@@ -77,7 +77,7 @@ function tokenSpan(token, colour, most, index) {
 }
 
 function paintOf(token, colour, most) {
-  const tint = (name, share) => `color-mix(in srgb, var(--${name}) ${Math.round(75 * Math.min(1, share))}%, transparent)`;
+  const tint = (name, share) => `color-mix(in srgb, var(--${name}) ${Math.round(55 * Math.min(1, share))}%, transparent)`;
   const twoSided = (value, full) => (value ? tint(value > 0 ? "more" : "less", 0.12 + 0.88 * Math.min(1, Math.abs(value) / full)) : null);
   switch (colour) {
     case "mask": return tint("accent", 0.4);
