@@ -47,9 +47,10 @@ def make_episode(rng: random.Random, place: int, tokens: int) -> Episode:
         times = {"began": 2.0 * turn, "generation_seconds": rng.random(), "environment_seconds": rng.random()}
         turns.append(Turn(message=message, observation=results, num_tokens=sampled, tool_calls=[record], **times))
     task = Task(id=f"train-{group % 200}")
+    asked = random.Random(task.id)
     return Episode(
         spec=EpisodeSpec(task=task, group=f"{task.id}@{group // GROUPS}", member=member),
-        prompt=[{"role": "user", "content": " ".join(rng.choices(WORDS, k=30))}],
+        prompt=[{"role": "user", "content": " ".join(asked.choices(WORDS, k=30))}],
         turns=turns,
         stop=rng.choice([StopReason.FINAL_ANSWER, StopReason.MAX_TURNS]),
         reward=float(rng.random() < 0.5),

@@ -61,7 +61,7 @@ def chunk(run: Run, number: int) -> bytes:
 
 def _chunks(run: Run) -> Iterator[str]:
     for number in range(-(-len(run.episodes) // CHUNK)):
-        yield base64.b64encode(gzip.compress(chunk(run, number), compresslevel=6, mtime=0)).decode()
+        yield base64.b64encode(gzip.compress(chunk(run, number), compresslevel=2, mtime=0)).decode()
 
 
 @cache

@@ -4,13 +4,15 @@
 let run = JSON.parse(document.getElementById("index").textContent);
 let rewardRange;
 let recordedSteps;
+let placesOfStep; // step -> places of its episodes
 const chunks = new Map(); // number -> promise of its episodes
 const follows = document.body.dataset.follows === "yes";
 
 function prepare() {
   const rewards = run.episodes.reward.filter((each) => each !== null);
   rewardRange = rewards.reduce(([low, high], each) => [Math.min(low, each), Math.max(high, each)], [Infinity, -Infinity]);
-  recordedSteps = [...new Set(run.episodes.step)].sort((one, other) => one - other);
+  placesOfStep = Map.groupBy(run.episodes.step.keys(), (place) => run.episodes.step[place]);
+  recordedSteps = [...placesOfStep.keys()].sort((one, other) => one - other);
 }
 prepare();
 
@@ -36,7 +38,7 @@ function placesWhere(test) {
 
 function groupOf(place) {
   const { step, group } = run.episodes;
-  return placesWhere((each) => step[each] === step[place] && group[each] === group[place]);
+  return placesOfStep.get(step[place]).filter((each) => group[each] === group[place]);
 }
 
 function sameTask(place) {

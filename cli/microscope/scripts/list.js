@@ -14,7 +14,7 @@ function listed() {
   };
   const toolNumber = run.tools.indexOf(tool);
   const found = placesWhere((place) => {
-    if ((!filtered || state.only === "step") && run.episodes.step[place] !== step) return false;
+    if (!filtered && run.episodes.step[place] !== step) return false;
     if (stop && run.stops[run.episodes.stop[place]] !== stop) return false;
     if (tool && !run.episodes.tools[place].includes(toolNumber)) return false;
     if (kind && !accepts[kind](brief(place))) return false;

@@ -32,7 +32,7 @@ function nearestStep(step) {
 function stepTable() {
   if (!run.count) return h("p.calm", {}, "No episode is recorded: set log_episodes_steps in the training's configuration.");
   const cells = recordedSteps.map((step) => {
-    const rows = placesWhere((place) => run.episodes.step[place] === step).map(brief);
+    const rows = placesOfStep.get(step).map(brief);
     const rewards = rows.map((row) => row.reward).filter((each) => each !== null);
     const share = (test) => percent(rows.filter(test).length / rows.length);
     return h("tr", { tabindex: 0, onclick: () => go({ step, episode: null }), onkeydown: onEnter(() => go({ step })) },

@@ -97,5 +97,5 @@ function gradientPanel(place, learning) {
     ? `It took part in optimiser ${steps.length > 1 ? "steps" : "step"} ${steps.join(", ")}.`
     : "It took part in no recorded update: a sample whose advantages are 0 skips the forward and the backward pass.";
   return panel(4, `Its share of the step's gradient is ${percent(shareOfStep(place))}`,
-    h("p", {}, `${text} The share is that of Σ |∂loss/∂log p| over the loss tokens of this step's recorded episodes; an equal share would be ${percent(1 / run.episodes.step.filter((each) => each === run.episodes.step[place]).length)}.`));
+    h("p", {}, `${text} The share is that of Σ |∂loss/∂log p| over the loss tokens of this step's recorded episodes; an equal share would be ${percent(1 / placesOfStep.get(run.episodes.step[place]).length)}.`));
 }
