@@ -7,7 +7,7 @@ An episode that leaves a round must not change the gradient of the others. So fo
 step with the episode is compared with the gradient without it. The model is a table of logits, so a check takes less
 than a second.
 
-An age limit of samples does not exist yet. Its way to leave belongs in `WAYS`.
+No episode leaves because of its age: `max_staleness` bounds when an episode may start.
 """
 
 from __future__ import annotations

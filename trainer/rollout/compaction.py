@@ -70,7 +70,8 @@ def check_compact(compact: Compact | None, budgets: TokenBudgets) -> None:
     if not isinstance(compact, EveryTurn) and (longest is None or longest >= context):
         raise ConfigurationError(
             f"compact= rewrites the history when the context has less room than one answer may take, so "
-            f"max_turn_tokens must be set, to less than the context of {context} tokens; got {longest}"
+            f"max_turn_tokens must be set, to less than the context of {context} tokens; got {longest}. "
+            f"compact=EveryTurn(f) is called after every turn instead"
         )
 
 
