@@ -8,12 +8,26 @@ from typing import Annotated
 
 import typer
 
+from .evaluate import compare_results, evaluate
+from .init import init
 from .play import play
+from .sandbox import sandbox
+from .serve import serve
 from .terminal.exits import ERROR, report
+from .train import train
 from .view import view
 from .why import why
 
-COMMANDS = [play, view, why]
+COMMANDS = {
+    "init": init,
+    "play": play,
+    "train": train,
+    "eval": evaluate,
+    "compare": compare_results,
+    "view": view,
+    "why": why,
+}
+GROUPS = {"serve": serve, "sandbox": sandbox}
 
 app = typer.Typer(
     name="gymnast",
@@ -43,8 +57,10 @@ def options(
     """Options that stand before the command: `gymnast --debug play ...`."""
 
 
-for command in COMMANDS:
-    app.command()(command)
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+for name, group in GROUPS.items():
+    app.add_typer(group, name=name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

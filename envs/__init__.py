@@ -28,6 +28,7 @@ from .engine.failures import EpisodeFailedError, failure_counts, failure_summary
 from .engine.play_episode import EpisodeLimits, play_episode
 from .engine.rollout_engine import RolloutEngine, episode_specs, group_specs
 from .episode import Episode, EpisodeSpec, Failure, TokenTrace, ToolCallRecord, Turn
+from .openai_policy import OpenAIPolicy
 from .policy import Act, Conversation, Policy, ScriptedPolicy, tool_call, tool_calls
 from .registry import EnvironmentSource, register_environments
 from .rewards import Rewards, matches, per_episode
@@ -51,6 +52,7 @@ __all__ = [
     "Failure",
     "MalformedCall",
     "Message",
+    "OpenAIPolicy",
     "OverlongPromptError",
     "Policy",
     "Rewards",

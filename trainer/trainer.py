@@ -66,7 +66,8 @@ class AgentTrainer(PlayingTrainer):
         reward_funcs: Further rewards, TRL-style: `f(completions=..., **columns) -> list`.
         tool_format: How the model writes tool calls, if its chat template does not show it.
         generator: Samples the answers; by default the one that the configuration names.
-        peft_config: Trains a new adapter on the model, such as `peft.LoraConfig(...)`; the model's weights stay.
+        peft_config: Trains a new adapter on the model, such as `peft.LoraConfig(...)` or a dict of its
+            arguments; the model's weights stay.
         compact: Rewrites the messages of an episode that fill the model's context: `f(messages) -> messages`; or
             `EveryTurn(f)`.
         callbacks: As in `transformers.Trainer`; or a single one.

@@ -25,3 +25,7 @@ Tasks = Annotated[
     ),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
+SuccessReward = Annotated[
+    float | None,
+    typer.Option(help="Least reward that counts as a success in pass@k, for environments without a metric `success`."),
+]

@@ -89,7 +89,7 @@ class RayVLLMServers:
         with RayVLLMServers("Qwen/Qwen3-8B", 4, gpus=2) as servers:
             args = GRPOConfig(generator="vllm-server", vllm_server_urls=servers.urls, ...)
 
-    Each server is `python -m gymnast.trainer.vllm.serve`, a process of its own on GPUs that Ray reserves for it. It
+    Each server is `gymnast serve vllm`, a process of its own on GPUs that Ray reserves for it. It
     ends with `close`, or with this process. Servers that somebody else runs need no such object: their URLs
     are `vllm_server_urls`. Anyone who reaches a server's port can change its model, so the cluster's network must be
     one that you trust.

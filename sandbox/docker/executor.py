@@ -36,7 +36,7 @@ class DockerExecutor(SupervisedExecutor):
     Args:
         image: the name of an image with Python >= 3.8 (its volumes are empty folders here, and its USER and WORKDIR
             are not used); or, as a `Path`, the folder of a Dockerfile, which is built when it has changed. The default
-            is made by `python -m gymnast.sandbox build`.
+            is made by `gymnast sandbox build`.
         limits: the resources that the box may use.
         network: "none"; or "bridge", or the name of another network, which give untrusted code a network.
         runtime: a container runtime that protects more than the shared kernel does, such as "runsc" (gVisor).

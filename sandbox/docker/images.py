@@ -1,6 +1,6 @@
 """Makes images: the default image from this machine's Python, without a registry, and images from a Dockerfile.
 
-`python -m gymnast.sandbox build` makes the default image: the interpreter and its standard library, Bash and the usual
+`gymnast sandbox build` makes the default image: the interpreter and its standard library, Bash and the usual
 command-line tools, and the C libraries that these need. This requires Linux with glibc; elsewhere, build
 `dockerfiles/python`.
 """
@@ -34,7 +34,7 @@ async def default_image(engine: Engine) -> Image:
         return await engine.image(DEFAULT_IMAGE, "never")
     except ImageError:
         raise ImageError(
-            f"there is no image {DEFAULT_IMAGE} yet: `python -m gymnast.sandbox build` makes it from this machine's "
+            f"there is no image {DEFAULT_IMAGE} yet: `gymnast sandbox build` makes it from this machine's "
             "Python within seconds and without a registry; or name an image of yours: DockerExecutor(image=...)"
         ) from None
 

@@ -7,6 +7,7 @@ that moment, or if the container was never started.
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from ..errors import EngineError
 from .client import Client
@@ -15,6 +16,25 @@ from .engine import Engine
 from .labels import is_abandoned
 
 logger = logging.getLogger(__name__)
+
+
+class Box(NamedTuple):
+    """A container that gymnast made."""
+
+    name: str
+    id: str
+    state: str  # the engine's word for it, such as "running"
+    age: float  # seconds
+    is_abandoned: bool  # its owner is dead, or its lifetime is over
+
+
+async def boxes(engine: Engine) -> list[Box]:
+    """List the containers that gymnast made.
+
+    Raises:
+        EngineError: the engine does not list its containers.
+    """
+    return await engine.call(_boxes, engine.client)
 
 
 async def reap(engine: Engine) -> list[str]:
@@ -35,21 +55,27 @@ def reap_once(engine: Engine) -> None:
         engine.session.submit(_reap_or_log, engine.client)
 
 
+def _boxes(client: Client) -> list[Box]:
+    now, boxes = client.now(), []
+    for found in client.containers():
+        names = found.get("Names") or [found["Id"][:12]]  # a half-removed container has no name
+        age, state = now - found["Created"], found["State"]
+        abandoned = is_abandoned(found.get("Labels") or {}, state=state, age=age)
+        boxes.append(Box(names[0].lstrip("/"), found["Id"], state, age, abandoned))
+    return boxes
+
+
 def _reap(client: Client) -> list[str]:
     removed = []
-    now = client.now()
-    for found in client.containers():
-        age = now - found["Created"]
-        if not is_abandoned(found.get("Labels") or {}, state=found["State"], age=age):
+    for box in _boxes(client):
+        if not box.is_abandoned:
             continue
-        names = found.get("Names") or [found["Id"][:12]]  # a half-removed container has no name
-        name = names[0].lstrip("/")
         try:
-            map_errors(client.remove, found["Id"])
+            map_errors(client.remove, box.id)
         except EngineError as error:
-            logger.warning("the abandoned container %s was not removed: %s", name, error)
+            logger.warning("the abandoned container %s was not removed: %s", box.name, error)
         else:
-            removed.append(name)
+            removed.append(box.name)
     return removed
 
 

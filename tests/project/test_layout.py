@@ -68,7 +68,8 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "cli/terminal": set(),
     "cli/runs": set(),
     "cli/microscope": {"cli/runs"},
-    "cli": {"cli/terminal", "cli/runs", "cli/microscope"},
+    "cli/evaluation": {"cli/terminal"},
+    "cli": {"cli/terminal", "cli/runs", "cli/microscope", "cli/evaluation"},
 }
 FRONT_DOORS = {"__init__.py", "__main__.py"}  # of a package: they wire its rooms together, and no room imports them
 CLUSTER_LIBRARIES = {"ray"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import PreTrainedModel
 
 
 def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpointing: bool = False) -> PreTrainedModel:
-    """The model with a new adapter of PEFT; without `peft_config`, the model itself.
+    """The model with a new adapter of PEFT; without `peft_config`, the model itself. A dict is a `peft.LoraConfig`'s.
 
     The weights of the model are frozen. Those of a model that is loaded in 8 or 4 bits are prepared as for QLoRA
     (Dettmers et al. 2023, arXiv 2305.14314): the layers that were not quantised compute in float32.
@@ -32,8 +33,12 @@ def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpoin
     except ImportError as error:
         raise ImportError("peft_config needs PEFT: pip install 'gymnast[peft]'") from error
 
+    if isinstance(peft_config, Mapping):
+        peft_config = peft.LoraConfig(**peft_config)
     if not isinstance(peft_config, peft.PeftConfig):
-        raise TypeError(f"peft_config must be a peft.PeftConfig such as peft.LoraConfig, got {peft_config!r}")
+        raise TypeError(
+            f"peft_config must be a peft.PeftConfig such as peft.LoraConfig, or a dict, got {peft_config!r}"
+        )
     if has_adapter(model):
         raise ValueError(
             "the model has an adapter, and peft_config would add another one: leave peft_config out to go on training "

@@ -1,22 +1,13 @@
-"""The metrics of an evaluation: those of its episodes, and pass@k with confidence intervals.
-
-Axes: T tasks.
-"""
+"""The metrics of an evaluation: those of its episodes, and pass@k with confidence intervals."""
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
-import numpy as np
-
 from ...envs.episode import Episode
+from ...envs.pass_at_k import pass_at_each_k, successes_by_task
 from .metrics import NameOf, by_environment, episode_metrics
-
-Z95 = 1.959964
-"""Half the width of a 95 % interval, in standard errors of a normal distribution."""
 
 
 def evaluation_metrics(
@@ -24,10 +15,9 @@ def evaluation_metrics(
 ) -> dict[str, float]:
     """`episode_metrics`, and `pass@k` of all episodes and of each environment where there are several.
 
-    `pass@k` for k = 1, 2, 4, ... up to the episodes of a task is the share of tasks that one of k episodes solves. An
-    episode is a success if its environment's metric `success` is 1, or, where the environment has no such metric, if
-    its reward is at least `success_reward`. Failed episodes are not counted. A task with fewer than k episodes left is
-    not part of `pass@k`, and neither is one of an environment in which success is not defined.
+    `pass@k` for k = 1, 2, 4, ... up to the episodes of a task is the share of tasks that one of k episodes solves;
+    `successes_by_task` says what a success is. Failed episodes are not counted. A task with fewer than k episodes left
+    is not part of `pass@k`, and neither is one of an environment in which success is not defined.
 
     Returns:
         Among others `pass@k`, and its 95 % confidence interval `pass@k/low` to `pass@k/high`.
@@ -36,60 +26,10 @@ def evaluation_metrics(
     environments = by_environment(episodes, environment_of)
     outcomes = {name: _outcomes(own, success_reward) for name, own in environments.items()}
     for name, own_outcomes in outcomes.items():
-        metrics |= {f"environments/{name}/{key}": value for key, value in _pass_at_each_k(own_outcomes)}
+        metrics |= {f"environments/{name}/{key}": value for key, value in pass_at_each_k(own_outcomes)}
     known = [*chain(*outcomes.values())] if environments else _outcomes(episodes, success_reward)
-    return metrics | dict(_pass_at_each_k(known))
+    return metrics | dict(pass_at_each_k(known))
 
 
 def _outcomes(episodes: Sequence[Episode], success_reward: float | None) -> list[list[bool]]:
-    """For each task of one environment, the successes of its episodes; empty if success is not defined."""
-    played = [episode for episode in episodes if not (episode.stop.is_failure or episode.is_overlong)]
-    has_metric = any("success" in episode.metrics for episode in played)
-    if not (has_metric or success_reward is not None):
-        return []
-    outcomes: dict[str, list[bool]] = defaultdict(list)
-    for episode in played:
-        if has_metric:  # an episode that was cut before its environment set the metric has not succeeded
-            success = episode.metrics.get("success", 0.0) >= 1
-        else:
-            success = episode.reward is not None and success_reward is not None and episode.reward >= success_reward
-        outcomes[episode.spec.group].append(success)
-    return list(outcomes.values())
-
-
-def _pass_at_each_k(outcomes: Sequence[Sequence[bool]]) -> Iterator[tuple[str, float]]:
-    k = 1
-    while counted := [(len(each), sum(each)) for each in outcomes if len(each) >= k]:
-        passes_T = np.array([pass_at_k(episodes, successes, k) for episodes, successes in counted])
-        low, high = confidence_interval(passes_T, most=sum(episodes // k for episodes, _ in counted))
-        yield f"pass@{k}", float(passes_T.mean())
-        yield f"pass@{k}/low", low
-        yield f"pass@{k}/high", high
-        k *= 2
-
-
-def pass_at_k(episodes: int, successes: int, k: int) -> float:
-    """The probability that a success is among k of these episodes, drawn without replacement.
-
-    As an estimate for newly sampled episodes it is unbiased (Chen et al. 2021, arXiv 2107.03374, equation 1), unlike
-    1 - (1 - successes / episodes)^k.
-    """
-    return 1.0 - math.comb(episodes - successes, k) / math.comb(episodes, k)
-
-
-def confidence_interval(shares_T: np.ndarray, *, most: int) -> tuple[float, float]:
-    """A 95 % interval of the mean of shares in [0, 1], one for each task, over the tasks that could have been drawn.
-
-    The episodes of a task are alike, so tasks are the independent samples. Wilson's score interval, since it stays in
-    [0, 1] and has a width where all shares are 0 or 1; its number of samples is the number of independent yes-or-no
-    samples whose mean would have the standard error that the shares have, at least T and at most `most`. It is T where
-    the shares tell nothing of their spread: there is one, or all are 0, or all are 1.
-    """
-    tasks, mean = len(shares_T), float(shares_T.mean())
-    samples: float = tasks
-    if tasks > 1 and 0 < mean < 1:
-        variance = float(shares_T.var(ddof=1)) / tasks
-        samples = max(tasks, mean * (1 - mean) / max(variance, mean * (1 - mean) / most))
-    centre = (mean + Z95**2 / (2 * samples)) / (1 + Z95**2 / samples)
-    half = Z95 / (1 + Z95**2 / samples) * math.sqrt(mean * (1 - mean) / samples + Z95**2 / (4 * samples**2))
-    return max(centre - half, 0.0), min(centre + half, 1.0)
+    return [*successes_by_task(episodes, success_reward).values()]

@@ -45,8 +45,16 @@ class EpisodePlayer:
         self._playing: asyncio.Task[Any] | None = None
         self._cancelled = False
 
-    def run(self, specs: Iterable[EpisodeSpec], *, temperature: float | None = None) -> list[Episode]:
+    def run(
+        self,
+        specs: Iterable[EpisodeSpec],
+        *,
+        temperature: float | None = None,
+        on_episode: Callable[[Episode], None] | None = None,
+    ) -> list[Episode]:
         """Play the episodes of these specs, at the training temperature by default.
+
+        `on_episode` is called with each episode as soon as its reward is known.
 
         Raises:
             asyncio.CancelledError: `cancel` was called meanwhile; every environment is closed.
@@ -64,7 +72,7 @@ class EpisodePlayer:
             try:
                 self.generator.wake()
                 self.sync()
-                return run_in_loop(self._cancellable(lambda: engine.run(specs)))
+                return run_in_loop(self._cancellable(lambda: engine.run(specs, on_episode)))
             finally:
                 self.generator.sleep()
 

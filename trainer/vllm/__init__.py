@@ -7,7 +7,7 @@ In this process:
 
 By servers:
 
-    serve.py            starts a server (`python -m gymnast.trainer.vllm.serve`)
+    serve.py            starts a server (`gymnast serve vllm`)
     servers.py          VLLMServerGenerator: requests to the fleet, new weights to all servers
     fleet.py            chooses a server for each request, leaves out lost servers
     server.py           the HTTP calls of one server

@@ -1,4 +1,4 @@
-"""Start a vLLM server that `generator="vllm-server"` can train with: `python -m gymnast.trainer.vllm.serve MODEL`.
+"""Start a vLLM server that `generator="vllm-server"` can train with: `gymnast serve vllm MODEL`.
 
 It takes the options of `vllm serve` and changes some defaults. The same without this program:
 
@@ -43,7 +43,7 @@ CPU_ENVIRONMENT = {
 }
 
 
-def main(arguments: Sequence[str]) -> None:
+def serve_vllm(arguments: Sequence[str]) -> None:
     """Run `vllm serve` with these arguments and our defaults, until it is stopped.
 
     Raises:
@@ -80,5 +80,5 @@ def serve_arguments(arguments: Sequence[str], *, on_gpu: bool) -> list[str]:
     return ["serve", *arguments[:count], *flags, *arguments[count:]]
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+if __name__ == "__main__":  # for programs that start servers as processes of their own
+    serve_vllm(sys.argv[1:])

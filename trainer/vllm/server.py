@@ -18,7 +18,7 @@ from .over_tcp import BACKEND
 CONNECT_SECONDS = 10.0
 HEALTH_SECONDS = 10.0  # a server that takes longer to answer a health check is away
 FIRST_SECONDS = 120.0  # for the first token, while the server may still compile
-START = "start it with `python -m gymnast.trainer.vllm.serve MODEL`, or see that program for the options it needs"
+START = "start it with `gymnast serve vllm MODEL`, or see that program for the options it needs"
 
 
 class ServerGoneError(Exception):

@@ -29,7 +29,7 @@ LEAST_LOGPROB = -9999.0  # a server sends this for a log-probability that is not
 
 
 class VLLMServerGenerator(SharedGenerator):
-    """Samples with vLLM servers; `python -m gymnast.trainer.vllm.serve MODEL` starts one.
+    """Samples with vLLM servers; `gymnast serve vllm MODEL` starts one.
 
     The first request of an episode goes to the server with the fewest requests, and the later ones follow it. The
     requests of a lost server go to the others, with their seeds. Several training processes share the servers, and

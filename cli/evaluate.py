@@ -1,0 +1,132 @@
+"""`gymnast eval`: many episodes of an environment, with a server's model, a local one, or a script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .terminal.exits import FAULTS
+from .terminal.options import AsJSON, EnvironmentReference, Seed, SuccessReward, Tasks
+
+if TYPE_CHECKING:
+    from ..envs.episode import Episode, EpisodeSpec
+    from .evaluation.results import Results
+    from .players import PlayAll
+
+NUM_TASKS = 32  # of an environment that draws its own
+
+
+def evaluate(
+    env: EnvironmentReference,
+    model: Annotated[
+        str | None, typer.Option(help="The model: a name of the Hub, a folder; with --url the server's name.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="A server that speaks OpenAI's protocol, such as http://gpu1:8000/v1.")
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(metavar="SCRIPT", help="Instead of a model: file.py:name of answers or of a function.")
+    ] = None,
+    tasks: Tasks = None,
+    num_tasks: Annotated[
+        int | None, typer.Option("--num-tasks", "-n", min=1, help=f"Tasks to play. [all rows; {NUM_TASKS} if drawn]")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option("--samples", "-k", min=1, help="Episodes of each task, the most for pass@k.")
+    ] = 1,
+    seed: Seed = 0,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy. [the server's; here 1]")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of one answer.")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="Answers after which an episode is cut.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at the same time.")] = 64,
+    requests_per_minute: Annotated[float | None, typer.Option(help="A rate limit of the server.")] = None,
+    request: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Further parameters of the server's chat completions.")
+    ] = None,
+    price: Annotated[
+        str | None, typer.Option(metavar="PROMPT,ANSWER", help="Prices of a million tokens, such as 0.15,0.60.")
+    ] = None,
+    success_reward: SuccessReward = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file of the results. [evals/ENV-MODEL.jsonl]")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Play the episodes that the results lack, or that failed.")
+    ] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Play many episodes, and report pass@k, reward, endings, tool errors, tokens and cost.
+
+    With --url the model answers from a server; with --model alone it is loaded here.
+    """
+    from ..envs.engine.rollout_engine import episode_specs
+    from .evaluation.results import Results
+    from .evaluation.summary import Price, print_summary, summary_of
+    from .players import choose_player
+    from .references import load_environment
+    from .rows import rows_to_play
+    from .terminal.output import print_json
+
+    prices = None if price is None else Price.parse(price)
+    environment = load_environment(env)
+    rows = rows_to_play(environment, tasks, count=num_tasks or (None if tasks else NUM_TASKS), seed=seed)
+    answers = {"model": model, "url": url, "policy": policy, "request": request}
+    answers |= {"temperature": temperature, "max_tokens": max_tokens, "max_turns": max_turns}
+    player = choose_player(
+        environment, rows, **answers, concurrency=concurrency, requests_per_minute=requests_per_minute
+    )
+    settings = {"environment": env, "rows": tasks, "tasks": len(rows), "samples": samples, "seed": seed, **answers}
+    path = output or Path("evals") / f"{_plain(env)}-{_plain(model or policy or '')}.jsonl"
+    results = (Results.resume if resume else Results.begin)(path, settings)
+    _play(player, results, results.missing(episode_specs(rows, group_size=samples, seed=seed)))
+    summary = summary_of(results.episodes, success_reward=success_reward, price=prices) | {"results": str(path)}
+    if as_json:
+        print_json({"settings": settings, **summary})
+    else:
+        print_summary(summary)
+    if summary["failed"]:
+        raise typer.Exit(FAULTS)
+
+
+def _play(player: PlayAll, results: Results, specs: Sequence[EpisodeSpec]) -> None:
+    """Play these episodes, keep each as soon as it is over, and show on a terminal how many are."""
+    from .terminal.output import console
+
+    over = 0
+    with console(stderr=True).status(f"0 of {len(specs)} episodes") as status:
+
+        def keep(episode: Episode) -> None:
+            nonlocal over
+            over += 1
+            results.add(episode)
+            status.update(f"{over} of {len(specs)} episodes")
+
+        if specs:
+            player(specs, keep)
+
+
+def _plain(reference: str) -> str:
+    """The part of a name that a file may have: `gymnast/Calculator-v0` -> `Calculator-v0`."""
+    return reference.rstrip("/").replace(":", "/").rpartition("/")[2]
+
+
+def compare_results(
+    first: Annotated[Path, typer.Argument(help="Results of `gymnast eval`.")],
+    second: Annotated[Path, typer.Argument(help="Results of another evaluation of the same tasks.")],
+    success_reward: SuccessReward = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Compare two evaluations task by task: the difference, its 95 % interval, and a paired test."""
+    from .evaluation.comparison import compare, print_comparison
+    from .evaluation.results import Results
+    from .terminal.output import print_json
+
+    results = [Results.read(path) for path in (first, second)]
+    comparison = compare(*[each.episodes for each in results], success_reward=success_reward)
+    if as_json:
+        print_json(comparison)
+    else:
+        print_comparison(comparison, str(first), str(second))

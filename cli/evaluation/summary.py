@@ -1,0 +1,128 @@
+"""The summary of an evaluation: success with confidence intervals, reward, endings, tools, tokens, cost."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...envs.episode import Episode
+from ...envs.pass_at_k import Z95, pass_at_each_k, successes_by_task
+from ..terminal.exits import CommandError
+from ..terminal.output import print_table
+
+
+class Price(NamedTuple):
+    """Dollars, or another currency, for a million tokens of prompts and of answers."""
+
+    prompt: float
+    answer: float
+
+    @classmethod
+    def parse(cls, text: str) -> Price:
+        """Read two numbers, `0.15,0.60`.
+
+        Raises:
+            CommandError: it is something else.
+        """
+        try:
+            prompt, answer = map(float, text.split(","))
+        except ValueError:
+            raise CommandError(f"--price takes two numbers, such as 0.15,0.60, got {text!r}") from None
+        return cls(prompt, answer)
+
+
+def summary_of(
+    episodes: Sequence[Episode], *, success_reward: float | None = None, price: Price | None = None
+) -> dict[str, Any]:
+    """The numbers of an evaluation, as `gymnast eval --json` prints them."""
+    failed = [episode for episode in episodes if episode.stop.is_failure]
+    played = [episode for episode in episodes if not episode.stop.is_failure]
+    summary: dict[str, Any] = {
+        "episodes": len(episodes),
+        "failed": len(failed),
+        "tasks": len({episode.spec.group for episode in episodes}),
+        **dict(pass_at_each_k([*successes_by_task(episodes, success_reward).values()])),
+        **_reward(played),
+        "turns": _mean([len(episode.turns) for episode in played]),
+        "stop": dict(Counter(str(episode.stop) for episode in episodes).most_common()),
+        "tools": _tools(played),
+        "failures": dict(Counter(str(episode.failure) for episode in failed).most_common(3)),
+        "tokens": _tokens(episodes),
+    }
+    if price is not None:
+        tokens = summary["tokens"]
+        summary["cost"] = (tokens["prompt"] * price.prompt + tokens["answer"] * price.answer) / 1e6
+    return summary
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _reward(played: Sequence[Episode]) -> dict[str, float | None]:
+    """The mean reward with a 95 % interval over tasks, whose episodes are alike."""
+    by_task: dict[str, list[float]] = {}
+    for episode in played:
+        if episode.reward is not None:
+            by_task.setdefault(episode.spec.group, []).append(episode.reward)
+    if not by_task:
+        return {"reward": None}
+    means_T = np.array([np.mean(rewards) for rewards in by_task.values()])
+    reward = {"reward": float(means_T.mean())}
+    if len(means_T) > 1:
+        half = Z95 * float(means_T.std(ddof=1)) / math.sqrt(len(means_T))
+        reward |= {"reward/low": reward["reward"] - half, "reward/high": reward["reward"] + half}
+    return reward
+
+
+def _tools(played: Sequence[Episode]) -> dict[str, dict[str, Any]]:
+    """For each tool its calls, how many failed, and the error that came most often."""
+    calls = [call for episode in played for call in episode.tool_calls if call.outcome != "not_run"]
+    tools: dict[str, dict[str, Any]] = {}
+    for name, count in Counter(call.name for call in calls).most_common():
+        errors = Counter((call.error or call.outcome) for call in calls if call.name == name and call.failed)
+        tools[name] = {"calls": count, "failed": errors.total()}
+        if errors:
+            tools[name]["error"] = errors.most_common(1)[0][0]
+    return tools
+
+
+def _tokens(episodes: Sequence[Episode]) -> dict[str, int]:
+    turns = [turn for episode in episodes for turn in episode.turns]
+    return {
+        "prompt": sum(turn.num_prompt_tokens for turn in turns),
+        "cached": sum(turn.num_cached_tokens for turn in turns),
+        "answer": sum(turn.num_tokens for turn in turns),
+    }
+
+
+def print_summary(summary: dict[str, Any]) -> None:
+    """Print a summary for people."""
+    rows = [("episodes", f"{summary['episodes']} of {summary['tasks']} tasks, {summary['failed']} failed")]
+    for name in [name for name in summary if name.startswith("pass@") and "/" not in name]:
+        rows.append((name, f"{summary[name]:.1%}  ({summary[name + '/low']:.1%} to {summary[name + '/high']:.1%})"))
+    if summary["reward"] is not None:
+        between = f"  ({summary['reward/low']:.3f} to {summary['reward/high']:.3f})" if "reward/low" in summary else ""
+        rows.append(("reward", f"{summary['reward']:.3f}{between}"))
+    rows.append(("stop", ", ".join(f"{reason} {count}" for reason, count in summary["stop"].items())))
+    for name, tool in summary["tools"].items():
+        error = f"; most often: {_one_line(tool['error'])}" if "error" in tool else ""
+        rows.append((f"tool {name}", f"{tool['calls']} calls, {tool['failed']} failed{error}"))
+    for failure, count in summary["failures"].items():
+        rows.append(("failure", f"{count} times {_one_line(failure)}"))
+    tokens = summary["tokens"]
+    if tokens["answer"]:
+        rows.append(("tokens", f"{tokens['prompt']} prompt ({tokens['cached']} cached), {tokens['answer']} answer"))
+    if "cost" in summary:
+        rows.append(("cost", f"{summary['cost']:.4f}"))
+    rows.append(("results", summary["results"]))
+    print_table(rows)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 120 else line[:117] + "..."

@@ -1,0 +1,104 @@
+"""The files of a new project."""
+
+ENVIRONMENT = '''
+"""An environment: guess a number from 1 to 7."""
+
+from gymnast.envs import ToolEnv, tool, tool_call
+
+rows = [{"secret": number} for number in range(1, 8)]  # the tasks; an environment reads one row in each episode
+
+
+class GuessNumber(ToolEnv):
+    def reset_task(self, task):
+        self.secret = task["secret"]
+        self.metrics["success"] = 0.0
+        return [{"role": "user", "content": "Find my number from 1 to 7, in as few questions as you can."}]
+
+    @tool
+    def compare(self, guess: int) -> str:
+        """Ask how a guess compares with the number.
+
+        Args:
+            guess: The guess.
+        """
+        return "right" if guess == self.secret else "too low" if guess < self.secret else "too high"
+
+    @tool(final=True)
+    def final_answer(self, number: int) -> str:
+        """Say which number it is, which ends the episode.
+
+        Args:
+            number: The number.
+        """
+        self.reward = self.metrics["success"] = float(number == self.secret)
+        return "thank you"
+
+
+def oracle(messages):
+    """A player that is always right: it halves the range. `gymnast check` and the test play with it."""
+    low, high = 1, 7
+    for asked, reply in zip(messages[1::2], messages[2::2]):
+        guess = asked["tool_calls"][0]["function"]["arguments"]["guess"]
+        if reply["content"] == "right":
+            return tool_call("final_answer", number=guess)
+        low, high = (guess + 1, high) if reply["content"] == "too low" else (low, guess - 1)
+    return tool_call("compare", guess=(low + high) // 2)
+'''
+
+TEST = '''
+"""The environment without a model: a script plays in its place."""
+
+from environment import GuessNumber, oracle, rows
+
+from gymnast.envs import RolloutEngine, ScriptedPolicy, StopReason, tool_call
+
+
+def test_the_oracle_wins_every_game():
+    episodes = RolloutEngine(GuessNumber(), ScriptedPolicy(oracle)).play(rows)
+    assert [episode.reward for episode in episodes] == [1.0] * len(rows)
+
+
+def test_a_wrong_answer_earns_nothing():
+    policy = ScriptedPolicy([tool_call("final_answer", number=1)])
+    [episode] = RolloutEngine(GuessNumber(), policy).play([{"secret": 2}])
+    assert (episode.reward, episode.stop) == (0.0, StopReason.FINAL_ANSWER)
+'''
+
+RUN = """
+# gymnast train run.toml
+environment = "environment.py:GuessNumber"
+tasks = "environment.py:rows"
+model = "Qwen/Qwen3-0.6B"
+algorithm = "grpo"
+
+[options] # of GRPOConfig; all are in gymnast's docs/training.md
+output_dir = "runs/PROJECT"
+num_generations = 8 # episodes of each task, whose rewards are compared
+per_device_train_batch_size = 8
+gradient_accumulation_steps = 7 # all seven tasks in each step
+max_completion_length = 2048
+max_turns = 6
+max_steps = 100
+logging_steps = 1
+log_episodes_steps = 10
+"""
+
+README = """
+# PROJECT
+
+An environment for gymnast, and the run that trains a model in it.
+
+    pytest                                                                    # the environment, without a model
+    gymnast play environment.py:GuessNumber --tasks environment.py:rows       # you are the model
+    gymnast check environment.py:GuessNumber --tasks environment.py:rows --oracle environment.py:oracle
+    gymnast train run.toml                                                    # needs a GPU, or patience
+
+| File | Content |
+|---|---|
+| `environment.py` | the environment, its tasks, and a player that solves them |
+| `test_environment.py` | its test |
+| `run.toml` | the model, the tasks and the options of the training |
+"""
+
+FILES = {"environment.py": ENVIRONMENT, "test_environment.py": TEST, "run.toml": RUN, "README.md": README}
+"""Names and contents; PROJECT stands for the name of the project."""

@@ -1,0 +1,111 @@
+"""A run in a file: `gymnast train` reads it, and writes it into the run's folder.
+
+    environment = "game.py:Guess"      # as on the command line
+    model = "Qwen/Qwen3-0.6B"
+    tasks = "game.py:rows"             # file.py:name, .jsonl or .json
+
+    [options]                          # of GRPOConfig, or of RLOOConfig with algorithm = "rloo"
+    output_dir = "runs/guess"
+    num_generations = 8
+
+Names of files are relative to the folder in which the command runs.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from .terminal.exits import CommandError
+
+ALGORITHMS = ("grpo", "rloo")
+
+
+@dataclass(kw_only=True)
+class Run:
+    """The description of a training."""
+
+    environment: str
+    model: str
+    tasks: str | None = None  # None: the environment's own `tasks`
+    eval_tasks: str | None = None
+    rewards: list[str] = field(default_factory=list)  # reward functions, file.py:name
+    algorithm: str = "grpo"
+    options: dict[str, Any] = field(default_factory=dict)
+    lora: dict[str, Any] | None = None  # arguments of peft.LoraConfig
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in ALGORITHMS:
+            raise CommandError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {self.algorithm!r}")
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """The entries of a run file.
+
+    Raises:
+        CommandError: it cannot be read, or has an entry that a run does not have.
+    """
+    try:
+        entries = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise CommandError(f"{path} is not TOML: {error}") from error
+    known = [each.name for each in fields(Run)]
+    if unknown := sorted(entries.keys() - set(known)):
+        raise CommandError(
+            f"{path}: a run has no {', '.join(unknown)}, it has {', '.join(known)}; options of the training stand "
+            f"under [options]"
+        )
+    return entries
+
+
+def make_run(entries: Mapping[str, Any]) -> Run:
+    """A run of these entries.
+
+    Raises:
+        CommandError: the environment or the model is missing, or an entry has a wrong value.
+    """
+    if missing := [name for name in ("environment", "model") if not entries.get(name)]:
+        raise CommandError(f"the run has no {' and no '.join(missing)}: set it in the file or with --model")
+    return Run(**entries)
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """An option of the command line, `learning_rate=1e-5`; the value is TOML, or else text.
+
+    Raises:
+        CommandError: there is no `=`.
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise CommandError(f"--set takes name=value, such as learning_rate=1e-5, got {text!r}")
+    try:
+        return name, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value
+
+
+def to_toml(run: Run) -> str:
+    """The run as a file that `read_run` reads."""
+    entries = {name: value for name, value in asdict(run).items() if value not in (None, [], {})}
+    tables = {name: value for name, value in entries.items() if isinstance(value, dict)}
+    lines = [f"{name} = {_toml(value)}" for name, value in entries.items() if name not in tables]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *[f"{key} = {_toml(value)}" for key, value in table.items()]]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML; texts, numbers, booleans and lists are written as in JSON."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if not isinstance(value, str | int | float):
+        raise CommandError(f"a run file cannot hold {value!r}")
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,100 @@
+"""`gymnast train`: a training that a file or the command line describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .terminal.options import AsJSON, Tasks
+
+if TYPE_CHECKING:
+    from .run_file import Run
+
+DRAWN = 512  # tasks of an environment that draws its own
+
+
+def train(
+    env: Annotated[
+        str, typer.Argument(metavar="ENV|RUN.toml", help="An environment as in `gymnast play`, or the file of a run.")
+    ],
+    model: Annotated[str | None, typer.Option(help="A name of the Hub, or a folder.")] = None,
+    tasks: Tasks = None,
+    algorithm: Annotated[str | None, typer.Option(help="grpo or rloo. [grpo]")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="An option of the training, such as max_steps=100; repeatable."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint in the run's folder.")
+    ] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Train a model. The run's folder gets the description of the run, its metrics and the trained model.
+
+    Options of the command line go before those of the file.
+    """
+    from .run_file import make_run, parse_setting, read_run
+    from .terminal.output import print_json
+
+    entries: dict[str, Any] = read_run(Path(env)) if env.endswith(".toml") else {"environment": env}
+    given = {"model": model, "tasks": tasks, "algorithm": algorithm}
+    entries |= {name: value for name, value in given.items() if value is not None}
+    entries["options"] = {"output_dir": f"runs/{_name(env)}"} | entries.get("options", {})
+    entries["options"] |= dict(map(parse_setting, settings or ()))
+    outcome = _train(make_run(entries), resume=resume)
+    if as_json:
+        print_json(outcome)
+    else:
+        typer.echo(f"the run is in {outcome['folder']}, the model in {outcome['model']}")
+
+
+def _name(env: str) -> str:
+    """A folder's name: `runs/mine.toml` -> `mine`, `game.py:Guess` -> `Guess`."""
+    return env.removesuffix(".toml").replace(":", "/").rpartition("/")[2]
+
+
+def _train(run: Run, *, resume: bool) -> dict[str, Any]:
+    """Train, and return the folders of the run and of the model, and the last value of each metric."""
+    from .references import load_environment, load_object
+    from .rows import load_rows, rows_to_play
+    from .terminal.output import console
+
+    environment = load_environment(run.environment)
+    rows = rows_to_play(environment, run.tasks, count=None if run.tasks else DRAWN, seed=0)
+    from ..trainer import GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder  # loads PyTorch
+
+    trainer_class, config_class = {"grpo": (GRPOTrainer, GRPOConfig), "rloo": (RLOOTrainer, RLOOConfig)}[run.algorithm]
+    args = config_class(**run.options)
+    records = RunFolder(str(args.output_dir))
+    trainer = trainer_class(
+        run.model,
+        environment,
+        args,
+        rows,
+        load_rows(run.eval_tasks) if run.eval_tasks else None,
+        reward_funcs=[load_object(each, "a reward function") for each in run.rewards],
+        peft_config=run.lora,
+        callbacks=[records, RichProgress(console(stderr=True))],
+    )
+    if trainer.is_world_process_zero():
+        _write(run, records.path / "run.toml")
+    trainer.train(resume_from_checkpoint=resume or None)
+    model = records.path / "model"
+    trainer.save_model(str(model))
+    metrics = {name: value for log in trainer.state.log_history for name, value in log.items()}
+    return {"folder": str(records.path), "model": str(model), "metrics": metrics}
+
+
+def _write(run: Run, path: Path) -> None:
+    """Write the run's description; that of an earlier, other run in the folder is moved aside."""
+    from ..trainer.records.run_folder import move_aside
+    from .run_file import to_toml
+
+    text = to_toml(run)
+    if path.exists() and path.read_text() != text:
+        move_aside(path)
+    path.write_text(text)

@@ -1,0 +1,147 @@
+"""`gymnast eval` and `gymnast compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gymnast.cli.evaluation.comparison import sign_flip_test
+from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+
+from .running import Run
+
+GAME = """
+from pathlib import Path
+from gymnast.envs import BrokenEnvironmentError, ToolEnv, tool, tool_call
+
+rows = [{"number": number} for number in range(6)]
+
+class Guess(ToolEnv):
+    def reset_task(self, task):
+        self.number = task["number"]
+        self.metrics["success"] = 0.0
+        return [{"role": "user", "content": f"Guess from 0 to {self.number}."}]
+
+    @tool
+    def peek(self) -> int:
+        '''Look at the number.'''
+        if Path("blind").exists():
+            raise LookupError("it is dark")
+        return self.number
+
+    @tool(final=True)
+    def answer(self, number: int) -> str:
+        '''Answer.
+
+        Args:
+            number: The number.
+        '''
+        if Path("down").exists() and self.number > 2:
+            raise BrokenEnvironmentError("the database is down")
+        self.reward = self.metrics["success"] = float(number == self.number)
+        return ""
+
+def always_3(messages):
+    return tool_call("peek") if len(messages) == 1 else tool_call("answer", number=3)
+
+def oracle(messages):
+    return tool_call("answer", number=int(messages[0]["content"].split()[-1][:-1]))
+"""
+
+
+@pytest.fixture
+def game(tmp_path: Path) -> Path:
+    (tmp_path / "guessing.py").write_text(GAME)
+    return tmp_path
+
+
+EVAL = ["eval", "guessing.py:Guess", "--tasks", "guessing.py:rows"]
+
+
+def test_a_summary(run: Run, game: Path) -> None:
+    (game / "blind").touch()
+    summary = run(*EVAL, "--policy", "guessing.py:always_3", "-k", 2, "--json").json
+    assert (summary["episodes"], summary["tasks"], summary["failed"]) == (12, 6, 0)
+    assert summary["pass@1"] == summary["pass@2"] == pytest.approx(1 / 6)
+    assert summary["pass@2/low"] < 1 / 6 < summary["pass@2/high"]
+    assert summary["stop"] == {"final_answer": 12}
+    assert summary["tools"]["peek"]["failed"] == 12
+    assert "it is dark" in summary["tools"]["peek"]["error"]
+    assert summary["settings"]["rows"] == "guessing.py:rows"
+
+
+def test_the_table_for_people(run: Run, game: Path) -> None:
+    outcome = run(*EVAL, "--policy", "guessing.py:oracle", "-n", 2, "--price", "1,2")
+    assert outcome.code == 0
+    for text in ("2 of 2 tasks, 0 failed", "pass@1", "100.0%", "final_answer 2", "evals/Guess-oracle.jsonl"):
+        assert text in outcome.out
+
+
+def test_an_evaluation_goes_on_where_it_ended(run: Run, game: Path) -> None:
+    (game / "down").touch()
+    interrupted = run(*EVAL, "--policy", "guessing.py:oracle", "--json")
+    assert (interrupted.code, interrupted.json["failed"]) == (1, 3)
+    assert list(interrupted.json["failures"].values()) == [3]
+    path = game / "evals" / "Guess-oracle.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]) + lines[-1][:40])  # as a killed process leaves it
+    (game / "down").unlink()
+    resumed = run(*EVAL, "--policy", "guessing.py:oracle", "--resume", "--json")
+    assert (resumed.code, resumed.json["episodes"], resumed.json["pass@1"]) == (0, 6, 1.0)
+    replayed = len(path.read_text().splitlines()) - len(lines) + 1
+    assert replayed in (3, 4)  # those that failed, and the one of the half line, which may have failed as well
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "evals/Guess-oracle.jsonl exists: --resume plays what is missing in it, --output names another file"),
+        (["--resume", "-k", 2], "holds another evaluation: samples was 1 and is 2"),
+        (["--resume", "-o", "guessing.py"], "guessing.py does not hold an evaluation"),
+        (["--model", "m"], "give --model NAME (and --url for a model of a server), or --policy SCRIPT"),
+        (["--request", "{}"], "--request and --requests-per-minute are for a server: give its --url"),
+        (["--price", "cheap"], "--price takes two numbers, such as 0.15,0.60, got 'cheap'"),
+    ],
+)
+def test_arguments_that_contradict(run: Run, game: Path, arguments: list[str], message: str) -> None:
+    run(*EVAL, "--policy", "guessing.py:oracle")
+    outcome = run(*EVAL, "--policy", "guessing.py:oracle", *arguments)
+    assert outcome.code == 2
+    assert message in outcome.err
+
+
+def test_two_evaluations_are_compared_task_by_task(run: Run, game: Path) -> None:
+    run(*EVAL, "--policy", "guessing.py:always_3", "-o", "first.jsonl")
+    run(*EVAL, "--policy", "guessing.py:oracle", "-n", 5, "-o", "second.jsonl")
+    comparison = run("compare", "first.jsonl", "second.jsonl", "--json").json
+    assert comparison["tasks"] == 5
+    assert comparison["pass@1"]["difference"] == pytest.approx(0.8)
+    assert comparison["pass@1"]["p"] == pytest.approx(2 / 16)  # four tasks changed: two of their 2^4 signs are as far
+    assert "+0.800" in run("compare", "first.jsonl", "second.jsonl").out
+
+
+def test_evaluations_of_other_tasks_are_not_compared(run: Run, game: Path) -> None:
+    (game / "others.json").write_text('[{"number": 77}]')
+    run(*EVAL, "--policy", "guessing.py:oracle", "-o", "first.jsonl")
+    run(*EVAL[:2], "--tasks", "others.json", "--policy", "guessing.py:oracle", "-o", "second.jsonl")
+    assert "have no task in common" in run("compare", "first.jsonl", "second.jsonl").err
+
+
+def test_random_signs_estimate_the_test_with_all_signs() -> None:
+    difference_T = np.random.default_rng(1).normal(0.3, 1, size=14)
+    exact = sign_flip_test(difference_T)
+    drawn = sign_flip_test(np.concatenate([difference_T, np.zeros(1)]))  # a task without a difference changes nothing
+    assert drawn == pytest.approx(exact, abs=0.02)
+
+
+def test_a_model_that_is_loaded_here(run: Run, game: Path) -> None:
+    tokenizer = make_tiny_tokenizer([])
+    make_tiny_model(tokenizer).save_pretrained("tiny")
+    tokenizer.save_pretrained("tiny")
+    summary = run(*EVAL, "--model", "tiny", "-n", 2, "-k", 2, "--max-tokens", 8, "--json").json
+    assert (summary["episodes"], summary["failed"]) == (4, 0)
+    assert 0 < summary["tokens"]["answer"] <= 32
+    assert json.loads((game / "evals" / "Guess-tiny.jsonl").read_text().splitlines()[1])["traces"]

@@ -1,0 +1,168 @@
+"""OpenAIPolicy against a server of the protocol that gives the answers of a list, errors among them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple
+
+import pytest
+from aiohttp import web
+
+from gymnast.envs import Calculator, ConfigurationError, Episode, EpisodeLimits, RolloutEngine, StopReason
+from gymnast.envs.engine.rollout_engine import episode_specs
+from gymnast.envs.openai_policy import OpenAIPolicy
+
+ROW = {"question": "What is 3 plus 4?", "answer": 7}
+USAGE = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25, "prompt_tokens_details": {"cached_tokens": 8}}
+
+
+def said(content: str = "", *calls: tuple[str, str], reason: str = "stop", **more: Any) -> dict[str, Any]:
+    """A completion with this text and these calls."""
+    tool_calls = [
+        {"id": f"c{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for index, (name, arguments) in enumerate(calls)
+    ]
+    message = {"role": "assistant", "content": content or None, "tool_calls": tool_calls or None, **more}
+    choice = {"index": 0, "message": message, "finish_reason": reason}
+    return {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": USAGE}
+
+
+class Refused(NamedTuple):
+    """An error, after which the client waits for a moment only."""
+
+    status: int
+    message: str = "no"
+
+    def response(self) -> web.Response:
+        body = {"error": {"message": self.message, "type": "error", "code": self.status}}
+        return web.json_response(body, status=self.status, headers={"retry-after": "0.001"})
+
+
+class Server:
+    """Answers requests for chat completions with its answers, in order, and keeps the requests."""
+
+    def __init__(self) -> None:
+        self.answers: list[dict[str, Any] | Refused] = []
+        self.requests: list[dict[str, Any]] = []
+        self.url = ""
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.requests.append(await request.json())
+        answer = self.answers.pop(0)
+        return answer.response() if isinstance(answer, Refused) else web.json_response(answer)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    server = Server()
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", server.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    yield server
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def play(server: Server) -> AsyncIterator[Callable[..., Any]]:
+    policies = []
+
+    async def play(*answers: Any, count: int = 1, **options: Any) -> list[Episode]:
+        server.answers = list(answers)
+        policy = OpenAIPolicy("m", base_url=server.url, **options)
+        policies.append(policy)
+        engine = RolloutEngine(Calculator, policy, limits=EpisodeLimits(max_turns=4), max_concurrency=1)
+        return await engine.run(episode_specs([ROW], group_size=count, seed=0))
+
+    yield play
+    for policy in policies:
+        await policy.aclose()
+
+
+ADD, ANSWER = said("", ("add", '{"a": 3, "b": 4}')), said("", ("final_answer", '{"answer": 7}'))
+
+
+async def test_an_episode_with_tools(server: Server, play: Callable[..., Any]) -> None:
+    [episode] = await play(said("let me see", ("add", '{"a": 3, "b": 4}'), reasoning_content="3 + 4"), ANSWER)
+    assert (episode.reward, episode.stop) == (1.0, StopReason.FINAL_ANSWER)
+    assert episode.turns[0].message["reasoning_content"] == "3 + 4"
+    first, second = server.requests
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["add", "subtract", "multiply", "final_answer"]
+    assert second["messages"][1]["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 3, "b": 4}'}
+    assert second["messages"][2] == {"role": "tool", "content": "7", "tool_call_id": "c0"}
+    assert "reasoning_content" not in second["messages"][1]
+
+
+async def test_tokens_are_counted(play: Callable[..., Any]) -> None:
+    [episode] = await play(ADD, ANSWER)
+    counts = [(turn.num_prompt_tokens, turn.num_cached_tokens, turn.num_tokens) for turn in episode.turns]
+    assert counts == [(20, 8, 5)] * 2
+
+
+async def test_requests_are_repeated(server: Server, play: Callable[..., Any]) -> None:
+    [episode] = await play(Refused(503), Refused(429), ADD, Refused(500), ANSWER)
+    assert episode.reward == 1.0
+    assert len(server.requests) == 5
+
+
+async def test_an_episode_fails_when_the_retries_are_used_up(play: Callable[..., Any]) -> None:
+    [failed, whole] = await play(ADD, *[Refused(500, "out of memory")] * 3, ANSWER, count=2, max_retries=2)
+    assert failed.failure is not None
+    assert "out of memory" in str(failed.failure)
+    assert whole.reward == 1.0
+
+
+@pytest.mark.parametrize("refusal", [(401, "wrong key"), (404, "no such model"), (400, "tools need --a-flag")])
+async def test_a_server_that_refuses_the_first_request_ends_the_run(
+    play: Callable[..., Any], refusal: tuple[int, str]
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"/v1 does not answer for the model 'm': .*{refusal[1]}"):
+        await play(Refused(*refusal))
+
+
+async def test_a_server_that_is_not_there_ends_the_run() -> None:
+    policy = OpenAIPolicy("m", base_url="http://127.0.0.1:9/v1")
+    with pytest.raises(ConfigurationError, match="does not answer for the model 'm': Connection error"):
+        await RolloutEngine(Calculator, policy).run(episode_specs([ROW], group_size=1, seed=0))
+    await policy.aclose()
+
+
+async def test_a_context_that_is_full(play: Callable[..., Any]) -> None:
+    [dropped] = await play(Refused(400, "This model's maximum context length is 512 tokens"))
+    assert (dropped.stop, dropped.reward, dropped.is_overlong) == (StopReason.CONTEXT_OVERFLOW, None, True)
+    [graded] = await play(ADD, Refused(400, "This model's maximum context length is 512 tokens"))
+    assert (graded.stop, graded.reward) == (StopReason.CONTEXT_OVERFLOW, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "stop"), [({"max_tokens": 5}, StopReason.TURN_TRUNCATED), ({}, StopReason.CONTEXT_OVERFLOW)]
+)
+async def test_an_answer_that_is_cut(play: Callable[..., Any], options: dict[str, Any], stop: StopReason) -> None:
+    [episode] = await play(said("and so", reason="length"), **options)
+    assert episode.stop is stop
+
+
+async def test_arguments_that_are_not_json_are_the_models_mistake(server: Server, play: Callable[..., Any]) -> None:
+    [episode] = await play(said("", ("add", '{"a": 3')), ANSWER)
+    assert episode.tool_calls[0].outcome == "bad_arguments"
+    assert "must be a JSON object" in server.requests[1]["messages"][2]["content"]
+
+
+async def test_parameters_reach_the_server(server: Server, play: Callable[..., Any]) -> None:
+    await play(ANSWER, temperature=0.3, extra_body={"top_k": 5})
+    assert (server.requests[0]["temperature"], server.requests[0]["top_k"]) == (0.3, 5)
+
+
+def test_an_unknown_parameter_is_Refused() -> None:
+    with pytest.raises(ConfigurationError, match="no parameter temprature; pass what only your server knows as extra_"):
+        OpenAIPolicy("m", base_url="http://127.0.0.1:9/v1", temprature=0.3)
+
+
+async def test_requests_keep_a_rate(play: Callable[..., Any]) -> None:
+    started = time.perf_counter()
+    await play(*[ANSWER] * 4, count=4, requests_per_minute=3000)
+    assert time.perf_counter() - started >= 0.06  # three intervals of 20 ms
