@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -37,7 +38,11 @@ def view(
         _open(path.resolve().as_uri(), browser)
         return
     with PageServer(found, port) as server:
-        print_json({"url": server.url}) if as_json else typer.echo(f"{server.url} follows {run}; Ctrl-C ends it")
+        if as_json:
+            print_json({"url": server.url})
+            sys.stdout.flush()  # a program waits for it
+        else:
+            typer.echo(f"{server.url} follows {run}; Ctrl-C ends it")
         _open(server.url, browser)
         try:
             server.serve_forever()

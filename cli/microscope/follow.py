@@ -40,7 +40,7 @@ class PageServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: PageServer
+    server: PageServer  # type: ignore[assignment]
 
     def do_GET(self) -> None:
         if not self._is_trusted():

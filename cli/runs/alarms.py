@@ -69,7 +69,7 @@ def _failures(run: Run) -> Iterator[Alarm]:
         yield Alarm(
             kind="failures",
             title=f"{count} of {len(run.episodes)} episodes failed: {first.failure}",
-            cause="A failed episode has no reward and leaves its group. The traceback of the first one is below.",
+            cause="A failed episode has no reward and leaves its group.",
             step=first.step,
             episode=place,
             detail=first.traceback,

@@ -266,6 +266,9 @@ def test_the_record_of_a_resumed_training_has_each_episode_once(tmp_path: Path) 
     again = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
     first = [json.loads(line) for line in text.splitlines()]
     assert [line["step"] for line in again] == [step for step in range(STEPS) for _ in range(8)]
+    learned = [json.loads(line) for line in (tmp_path / "learning.jsonl").read_text().splitlines()]
+    votes = [(line["step"], line["group"], line["member"]) for line in learned if "vote" in line]
+    assert len(votes) == len({*votes}) == len(again)
     for one, other in zip(first, again, strict=True):
         episodes = [Episode.from_json(json.dumps(line["episode"])) for line in (one, other)]
         traces = [trace for each in episodes for trace in each.traces]

@@ -6,7 +6,8 @@ Each line has `step`, as the episode's own line, and is one of these:
 - `tokens`: the text of each token id, before the first episode that has it.
 - `vote`: whether an episode counts in the baseline of its group, or why not; its final reward; its advantages.
 - `update`: the optimiser step that a trace was learned in; per token of its completion the trainer's log-probability
-  and the derivative of the loss by it; the places of the tokens that were clipped, and that a correction cut.
+  and the derivative of the loss by it (with fp16, times the loss scale); the places of the tokens that were clipped,
+  and that a correction cut.
 
 Axes: B, rows of one micro-batch; T, tokens.
 """

@@ -8,7 +8,7 @@ function readState() {
   state = { episode: null, step: null, with: null };
   for (const [name, value] of new URLSearchParams(location.hash.slice(1))) state[name] = NUMBERS.includes(name) ? Number(value) : value;
   if (!(state.episode >= 0 && state.episode < run.count)) state.episode = null;
-  if (state.episode !== null && !state.sticky) state.step = state.step ?? run.episodes.step[state.episode];
+  if (state.episode !== null) state.step ??= run.episodes.step[state.episode];
   if (!recordedSteps.includes(state.step)) state.step = recordedSteps[recordedSteps.length - 1] ?? null;
 }
 
@@ -16,7 +16,6 @@ function readState() {
 function go(changes, { replace = false } = {}) {
   const next = { ...state, ...changes };
   if (changes.episode !== undefined && changes.episode !== null) next.step = run.episodes.step[changes.episode];
-  if (changes.step !== undefined && changes.episode === undefined && state.episode !== null && !window.matchMedia("(max-width: 800px)").matches) next.episode = state.episode;
   const known = Object.entries(next).filter(([, value]) => value !== null && value !== undefined && value !== "");
   const address = `#${new URLSearchParams(known)}`;
   if (replace) history.replaceState(null, "", address);
@@ -120,8 +119,8 @@ function topBar() {
     h("button.icon", { onclick: () => help.showModal(), "aria-label": "keys", title: "keys (?)" }, "?"));
 }
 
-let top_ = topBar();
-document.getElementById("app").replaceChildren(top_, h("div.frame", {}, side, main), tip, help);
+let bar = topBar();
+document.getElementById("app").replaceChildren(bar, h("div.frame", {}, side, main), tip, help);
 window.addEventListener("popstate", () => { readState(); render(); });
 window.addEventListener("hashchange", () => { readState(); render(); });
 window.addEventListener("scroll", hideTip, { passive: true });
@@ -134,9 +133,9 @@ if (follows) {
     const live = document.getElementById("live");
     try {
       if (await refresh()) {
-        const bar = topBar();
-        top_.replaceWith(bar);
-        top_ = bar;
+        const newBar = topBar();
+        bar.replaceWith(newBar);
+        bar = newBar;
         readState();
         await render();
       }
