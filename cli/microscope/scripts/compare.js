@@ -1,37 +1,49 @@
 "use strict";
 
-/** Group members, or episodes of the same task, beside this one. */
+const MOST_COLUMNS = 8;
+const MOST_COMPARED = 64;
+
+/** All members of the group side by side. */
 async function compareGroup(own, place) {
   const others = groupOf(place).filter((each) => each !== place);
-  return compare(own, place, others, "This episode has no other member of its group in the records.", (row) => `member ${row.member}`);
+  if (!others.length) return h("p.calm", {}, "This episode has no other member of its group in the records.");
+  const [table, columns] = await compare(own, place, others, (row) => `member ${row.member}`);
+  return h("div.compare", {}, table, sideBySide(own, place, chosenFirst(columns).slice(0, MOST_COLUMNS - 1)));
 }
 
+/** The same task at other steps, and one of them beside this episode. */
 async function compareSteps(own, place) {
-  const others = sameTask(place).filter((each) => run.episodes.step[each] !== run.episodes.step[place]);
-  const bySteps = Map.groupBy(others, (each) => run.episodes.step[each]);
-  const member = run.episodes.member[place];
-  const chosen = [...bySteps.values()].map((each) => each.find((other) => run.episodes.member[other] === member) ?? each[0]);
-  const history = h("div.history", {}, [...Map.groupBy(sameTask(place), (each) => run.episodes.step[each])].sort(([one], [other]) => one - other)
-    .map(([step, members]) => h("div.lane", { "aria-current": step === run.episodes.step[place] ? "true" : null },
-      h("span.step", {}, `step ${step}`), h("span.meta", {}, `reward ${show(mean(members.map((each) => run.episodes.reward[each]).filter((each) => each !== null)))}`),
+  const { step, member, reward } = run.episodes;
+  const bySteps = [...Map.groupBy(sameTask(place), (each) => step[each])].sort(([one], [other]) => one - other);
+  const history = h("div.history", {}, bySteps.map(([each, members]) =>
+    h("div.lane", { "aria-current": each === step[place] ? "true" : null },
+      h("span.step", {}, `step ${each}`),
+      h("span.meta", {}, `reward ${show(mean(members.map((one) => reward[one]).filter((one) => one !== null)))}`),
       h("div.cells", {}, members.map(cell)))));
-  const none = "This task is recorded at this step only. Record more often (log_episodes_steps), or train on fewer tasks.";
-  return [history, await compare(own, place, chosen, none, (row) => `step ${row.step}, member ${row.member}`)];
+  const others = bySteps.filter(([each]) => each !== step[place])
+    .map(([, members]) => members.find((each) => member[each] === member[place]) ?? members[0]);
+  if (!others.length) {
+    return [history, h("p.calm", {}, "This task is recorded at this step only. Record more often (log_episodes_steps), or train on fewer tasks.")];
+  }
+  const [table, columns] = await compare(own, place, others, (row) => `step ${row.step}, member ${row.member}`);
+  return [history, h("div.compare", {}, table, sideBySide(own, place, chosenFirst(columns).slice(0, 1)))];
 }
 
-async function compare(own, place, others, none, nameOf) {
-  if (!others.length) return h("p.calm", {}, none);
-  const chosen = others.includes(state.with) ? state.with : others[0];
-  const rows = others.slice(0, 64);
-  const all = await Promise.all(rows.map(details));
-  const table = h("div.scroll", {}, h("table.others", {}, h("thead", {}, h("tr", {}, ["compare with", "reward", "stop", "first divergent token"].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, rows.map((each, index) => {
-      const row = brief(each);
-      return h("tr", { "aria-current": each === chosen ? "true" : null, tabindex: 0, onclick: () => go({ with: each }), onkeydown: onEnter(() => go({ with: each })) },
-        h("th", { scope: "row" }, nameOf(row)), h("td", {}, show(row.reward)), h("td", {}, row.stop), h("td", {}, divergence(own.episode, all[index].episode)));
-    }))));
-  const other = await details(chosen);
-  return h("div.compare", {}, table, sideBySide(own, place, other, chosen, nameOf));
+function chosenFirst(columns) {
+  return columns.toSorted((one, other) => (other.place === state.with) - (one.place === state.with));
+}
+
+/** A table of where other episodes leave this one, and the columns of `sideBySide`. */
+async function compare(own, place, others, nameOf) {
+  const shown = others.slice(0, MOST_COMPARED);
+  const all = await Promise.all(shown.map(details));
+  const columns = shown.map((each, index) => ({ place: each, row: brief(each), episode: all[index].episode, name: nameOf(brief(each)) }));
+  const choose = (each) => () => go({ with: each });
+  const rows = columns.map(({ place: each, row, episode, name }) =>
+    h("tr", { "aria-current": each === state.with ? "true" : null, tabindex: 0, onclick: choose(each), onkeydown: onEnter(choose(each)) },
+      h("th", { scope: "row" }, name), h("td", {}, show(row.reward)), h("td", {}, row.stop), h("td", {}, divergence(own.episode, episode))));
+  const head = ["compare with", "reward", "stop", "first divergent token"].map((name) => h("th", { scope: "col" }, name));
+  return [h("div.scroll", {}, h("table.others", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows))), columns];
 }
 
 /** The place of the first token that differs in the first completions; null if there is none. */
@@ -50,28 +62,32 @@ function divergence(one, other) {
 }
 
 function tokenName(id) {
-  return id === undefined ? "end" : JSON.stringify(textOfToken(id)).slice(1, -1);
+  return id === undefined ? "end" : textOfToken(id).replaceAll("\n", "⏎");
 }
 
 const KEPT = 8; // common tokens that are shown before the first difference
 
-function sideBySide(own, place, other, otherPlace, nameOf) {
-  const at = divergentPlace(own.episode, other.episode);
-  const column = (each, where) => {
-    const row = brief(where);
-    const ids = each.episode.traces[0]?.completion_ids || [];
-    const mask = each.episode.traces[0]?.mask || [];
-    const start = at === null ? 0 : Math.max(0, at - KEPT);
-    const spans = ids.slice(start).map((id, index) => {
-      const here = start + index;
-      const classes = ["tok", mask[here] ? "" : "given", at !== null && here < at ? "common" : "", here === at ? "divergent" : ""].filter(Boolean);
-      return h(`span.${classes.join(".")}`, {}, visible(textOfToken(id)));
-    });
-    return h("section.column", {},
-      h("header", {}, h("strong", {}, where === place ? "this episode" : nameOf(row)), h("span.meta", {}, `reward ${show(row.reward)} · ${row.stop}`),
-        where !== place && h("button.link", { onclick: () => go({ episode: where, with: null }) }, "open")),
-      start > 0 && h("p.fold", {}, `${plural(start, "token")} in common`),
-      h("div.strip", {}, spans, at !== null && at >= ids.length && h("span.tok.divergent", {}, "end")));
-  };
-  return h("div.columns", {}, column(own, place), column(other, otherPlace));
+/** This episode and others, from shortly before the first token in which any of them differs from it. */
+function sideBySide(own, place, others) {
+  const places = others.map(({ episode }) => divergentPlace(own.episode, episode));
+  const known = places.filter((at) => at !== null);
+  const start = known.length ? Math.max(0, Math.min(...known) - KEPT) : 0;
+  const first = { place, row: brief(place), episode: own.episode, name: "this episode" };
+  return h("div.columns", {}, tokenColumn(first, start, known.length ? Math.min(...known) : null),
+    others.map((other, index) => tokenColumn(other, start, places[index])));
+}
+
+/** The tokens of one column from `start` on; the one at `at` is the first that differs. */
+function tokenColumn({ place, row, episode, name }, start, at) {
+  const { completion_ids: ids, mask } = episode.traces[0] || { completion_ids: [], mask: [] };
+  const spans = ids.slice(start).map((id, index) => {
+    const here = start + index;
+    const classes = ["span", "tok", mask[here] ? "" : "given", at !== null && here < at ? "common" : "", here === at ? "divergent" : ""];
+    return h(classes.filter(Boolean).join("."), {}, visible(textOfToken(id)));
+  });
+  return h("section.column", {},
+    h("header", {}, h("strong", {}, name), h("span.meta", {}, `reward ${show(row.reward)} · ${row.stop}`),
+      place !== state.episode && h("button.link", { onclick: () => go({ episode: place, with: null }) }, "open")),
+    start > 0 && h("p.fold", {}, `${plural(start, "token")} in common`),
+    h("div.strip", {}, spans, at !== null && at >= ids.length && h("span.tok.divergent", {}, "end")));
 }
