@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from .check import check
 from .evaluate import compare_results, evaluate
 from .init import init
 from .play import play
@@ -21,6 +22,7 @@ from .why import why
 COMMANDS = {
     "init": init,
     "play": play,
+    "check": check,
     "train": train,
     "eval": evaluate,
     "compare": compare_results,

@@ -1,0 +1,46 @@
+"""`gymnast check`: faults of an environment, and of a model with it, before a training is paid for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .terminal.exits import FAULTS
+from .terminal.options import AsJSON, EnvironmentReference, Seed, Tasks
+
+
+def check(
+    env: EnvironmentReference,
+    tasks: Tasks = None,
+    num_tasks: Annotated[int, typer.Option("--num-tasks", "-n", min=1, help="Tasks to try, at most.")] = 8,
+    oracle: Annotated[
+        str | None, typer.Option(metavar="SCRIPT", help="file.py:name of a player that solves the tasks.")
+    ] = None,
+    seed: Seed = 0,
+    as_json: AsJSON = False,
+) -> None:
+    """Try an environment with scripted agents, and say what would spoil a training.
+
+    A table of pass, warn and fail, with one line of advice each. The exit code is 1 if a check fails.
+    """
+    from .checks.catalogue import check_environment
+    from .checks.subject import Subject
+    from .references import load_environment, load_policy
+    from .rows import draw_rows, load_rows
+    from .terminal.output import console, print_json
+    from .terminal.verdicts import print_verdicts
+
+    environment = load_environment(env)
+    rows = (load_rows(tasks) if tasks else draw_rows(environment, num_tasks, seed))[:num_tasks]
+    player = None if oracle is None else load_policy(oracle)
+    subject = Subject(environment=environment, rows=rows, oracle=player)
+    verdicts = []
+    with console(stderr=True).status("playing"):
+        verdicts += check_environment(subject)
+    if as_json:
+        print_json({"checks": [each._asdict() for each in verdicts]})
+    else:
+        print_verdicts(verdicts)
+    if any(each.outcome == "fail" for each in verdicts):
+        raise typer.Exit(FAULTS)

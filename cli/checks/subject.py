@@ -1,0 +1,96 @@
+"""The environment that is checked, and episodes of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ...envs.core import ToolSchema
+from ...envs.engine.play_episode import EpisodeLimits
+from ...envs.engine.rollout_engine import RolloutEngine, episode_specs
+from ...envs.episode import Episode
+from ...envs.policy import Policy, ScriptedPolicy
+from ...envs.registry import EnvironmentLike, EnvironmentSource
+from ...envs.threads import run_in_loop
+from ..terminal.verdicts import Verdict
+from .agents import null_agent, random_agent
+
+
+@dataclass(kw_only=True)
+class Subject:
+    """An environment, some of its tasks, and a player that solves them, if there is one."""
+
+    environment: EnvironmentLike
+    rows: Sequence[dict[str, Any]]
+    oracle: Policy | None = None
+    max_turns: int = 8  # of a scripted agent
+    timeout: float = 30.0  # seconds of a reset or a step
+    logged: list[str] = field(default_factory=list)  # warnings of gymnast.envs while episodes were played
+
+    def play(self, policy: Policy, *, tasks: slice = slice(None), members: int = 1) -> list[Episode]:
+        """Play episodes of these tasks, by default of all; a failure is in its episode."""
+        wanted = range(len(self.rows))[tasks]
+        specs = episode_specs(self.rows, group_size=members, seed=0)[wanted.start * members : wanted.stop * members]
+        limits = EpisodeLimits(max_turns=self.max_turns, step_timeout=self.timeout)
+        engine = RolloutEngine(self.environment, policy, limits=limits)
+        handler = _Keep(self.logged)
+        logger = logging.getLogger("gymnast.envs")
+        logger.addHandler(handler)
+        try:
+            return run_in_loop(engine.run(specs))
+        finally:
+            logger.removeHandler(handler)
+
+    def random(self, seed: int = 0) -> ScriptedPolicy:
+        """A random agent, whose choices depend on the seed and the conversation only."""
+        return ScriptedPolicy(random_agent(seed))
+
+    @cached_property
+    def null_episodes(self) -> list[Episode]:
+        """One episode of each row with an agent that does nothing."""
+        return self.play(ScriptedPolicy(null_agent))
+
+    @cached_property
+    def random_episodes(self) -> list[Episode]:
+        """One episode of each row with an agent that calls tools at random."""
+        return self.play(self.random())
+
+    @cached_property
+    def oracle_episodes(self) -> list[Episode]:
+        """One episode of each row with the oracle; empty without one."""
+        return [] if self.oracle is None else self.play(self.oracle)
+
+    @cached_property
+    def tools(self) -> list[ToolSchema]:
+        """The tools of the first task."""
+        return self.null_episodes[0].tools
+
+    def core(self) -> Any:
+        """A fresh environment without its wrappers; the caller closes it."""
+        [spec] = episode_specs(self.rows[:1], group_size=1, seed=0)
+        return EnvironmentSource.of(self.environment).create(spec).unwrapped
+
+
+class _Keep(logging.Handler):
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._messages = messages
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._messages.append(record.getMessage())
+
+
+Check = Callable[[Subject], Verdict]
+"""Its name is that of the function; an exception is a verdict too."""
+
+
+def first_failure(episodes: Sequence[Episode]) -> str | None:
+    """The failure of the first failed episode, with the place in the user's code; None if no episode failed."""
+    for episode in episodes:
+        if episode.failure is not None:
+            places = [line.strip() for line in episode.failure.traceback.splitlines() if line.startswith('  File "')]
+            return f"{episode.failure}{' at ' + places[-1] if places else ''}"
+    return None

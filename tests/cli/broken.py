@@ -1,0 +1,291 @@
+"""A sound environment, and others that are broken in one way each."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from gymnast.envs import BrokenEnvironmentError, ToolEnv, final_answer, tool, tool_call
+
+ROWS = [{"number": number} for number in range(1, 4)]
+COUNTER = itertools.count()
+
+
+class Sound(ToolEnv):
+    def reset_task(self, task: Any) -> Any:
+        self.number = task["number"]
+        return [{"role": "user", "content": f"Double {self.number}."}]
+
+    @tool
+    def note(self, text: str) -> str:
+        """Write a note down.
+
+        Args:
+            text: The note.
+        """
+        return f"{len(text)} characters"
+
+    @tool(final=True)
+    def answer(self, number: int) -> str:
+        """Give the answer to the question.
+
+        Args:
+            number: The answer.
+        """
+        self.reward = float(number == 2 * self.number)
+        return "thank you"
+
+
+def oracle(messages: Any) -> Any:
+    return tool_call("answer", number=2 * int(messages[0]["content"].split()[1][:-1]))
+
+
+def wrong_oracle(messages: Any) -> Any:
+    return tool_call("answer", number=-1)
+
+
+def oracle_without_end(messages: Any) -> Any:
+    return tool_call("note", text="")
+
+
+class CrashInInit(Sound):
+    def __init__(self) -> None:
+        raise RuntimeError("no disk")
+
+
+class CrashInReset(Sound):
+    def reset_task(self, task: Any) -> Any:
+        raise RuntimeError("no disk")
+
+
+class CrashInReply(Sound):
+    def reply(self, message: Any) -> Any:
+        raise RuntimeError("no disk")
+
+
+class CrashInGrade(Sound):
+    def grade(self, stop: Any) -> float:
+        raise RuntimeError("no disk")
+
+
+class CrashInClose(Sound):
+    def close(self) -> None:
+        raise RuntimeError("no disk")
+
+
+class ResetWithoutInfo(Sound):
+    async def areset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return (await super().areset(seed=seed, options=options))[0]
+
+
+class IgnoresSeed(Sound):
+    """Never passes the seed on, so Gymnasium's checker finds `np_random` unseeded."""
+
+    async def areset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return await super().areset(seed=None, options=options)
+
+
+class NotDeterministic(Sound):
+    @tool
+    def note(self, text: str) -> str:
+        """Write a note down.
+
+        Args:
+            text: The note.
+        """
+        return f"note {random.random()}"
+
+
+class PromptsOfAGroupDiffer(Sound):
+    def reset_task(self, task: Any) -> Any:
+        super().reset_task(task)
+        return [{"role": "user", "content": f"Task {next(COUNTER)}."}]
+
+
+class IgnoresTheRow(Sound):
+    def reset_task(self, task: Any) -> Any:
+        super().reset_task(task)
+        return [{"role": "user", "content": "Double the number."}]
+
+
+class SharesState(Sound):
+    notes: list[str] = []  # noqa: RUF012  (the fault)
+
+    def reset_task(self, task: Any) -> Any:
+        self.notes.clear()
+        return super().reset_task(task)
+
+    @tool
+    async def note(self, text: str) -> str:
+        """Write a note down.
+
+        Args:
+            text: The note.
+        """
+        import asyncio
+
+        self.notes.append(text)
+        await asyncio.sleep(0.01)
+        return f"{len(self.notes)} notes"
+
+
+class NoEnd(ToolEnv):
+    def reset_task(self, task: Any) -> Any:
+        return [{"role": "user", "content": f"Talk about {task['number']}."}]
+
+    def reply(self, message: Any) -> Any:
+        return [{"role": "user", "content": "Go on."}]
+
+
+class UntypedArgument(Sound):
+    @tool
+    def note(self, text: Any) -> str:
+        """Write a note down.
+
+        Args:
+            text: The note.
+        """
+        return "noted"
+
+
+class TerseTool(Sound):
+    @tool
+    def note(self, text: str) -> str:
+        """Note.
+
+        Args:
+            text: The note.
+        """
+        return "noted"
+
+
+class RaisesForValid(Sound):
+    @tool
+    def note(self, text: str) -> str:
+        """Write a note down.
+
+        Args:
+            text: The note.
+        """
+        raise KeyError("disk")
+
+
+class Hangs(Sound):
+    tool_timeout = 0.05
+
+    @tool
+    def note(self, text: str) -> str:
+        """Write a note down.
+
+        Args:
+            text: The note.
+        """
+        time.sleep(0.2)
+        return "noted"
+
+
+class RefusesFitting(Sound):
+    @tool
+    def note(self, text: str) -> str:
+        """Write a note down.
+
+        Args:
+            text: The note.
+        """
+        raise BrokenEnvironmentError("the database is down")
+
+
+class CrashOnWrongCall(Sound):
+    async def astep(self, action: Any) -> Any:
+        for call in action.get("tool_calls") or ():
+            if call["function"]["name"] == "no_such_tool":
+                raise KeyError("no_such_tool")
+        return await super().astep(action)
+
+
+class CrashOnHostile(Sound):
+    @tool
+    def note(self, text: str) -> str:
+        """Write a note down.
+
+        Args:
+            text: The note.
+        """
+        if len(text) > 1000:
+            raise BrokenEnvironmentError("the database is down")
+        return "noted"
+
+
+class NoTimeout(Sound):
+    tool_timeout = None
+
+
+class RewardsSilence(Sound):
+    def grade(self, stop: Any) -> float:
+        return 0.0 if self.is_answered else 0.5
+
+    is_answered = False
+
+
+class SameReward(Sound):
+    def grade(self, stop: Any) -> float:
+        return -1.0 - self.reward
+
+
+class HugeReward(Sound):
+    def grade(self, stop: Any) -> float:
+        return 1000 * self.reward
+
+
+class NoReward(ToolEnv):
+    def __init__(self) -> None:
+        super().__init__([final_answer])
+        self.gives_rewards = False
+
+    def reset_task(self, task: Any) -> Any:
+        return [{"role": "user", "content": f"Double {task['number']}."}]
+
+
+class ReadsFiles(Sound):
+    @tool
+    def note(self, text: str) -> str:
+        """Read a file of notes.
+
+        Args:
+            text: The file.
+        """
+        path = Path(text)
+        return path.read_text() if len(text) < 200 and path.is_file() else "there is no such file"
+
+
+class LeaksDescriptors(Sound):
+    files: list[Any] = []  # noqa: RUF012  (the fault)
+
+    def reset_task(self, task: Any) -> Any:
+        self.files.append(open("/dev/null"))  # noqa: SIM115
+        return super().reset_task(task)
+
+
+class LeaksThreads(Sound):
+    stop = threading.Event()
+
+    def reset_task(self, task: Any) -> Any:
+        threading.Thread(target=self.stop.wait, daemon=True).start()
+        return super().reset_task(task)
+
+
+class Blocks(Sound):
+    @tool
+    async def note(self, text: str) -> str:
+        """Write a note down.
+
+        Args:
+            text: The note.
+        """
+        if len(text) > 1000:
+            time.sleep(0.35)  # noqa: ASYNC251  (the fault)
+        return "noted"

@@ -1,0 +1,140 @@
+"""`gymnast check`: each fault is found in an environment that has exactly this one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from gymnast.cli.checks.catalogue import CHECKS, check_environment
+from gymnast.cli.checks.episodes import (
+    deterministic,
+    episodes_are_apart,
+    group_members_begin_alike,
+    gymnasium_contract,
+    has_an_end,
+    plays,
+)
+from gymnast.cli.checks.leaks import leaves_nothing
+from gymnast.cli.checks.rewards import (
+    files_are_out_of_reach,
+    null_agent_earns_nothing,
+    oracle_is_best,
+    rewards_differ,
+)
+from gymnast.cli.checks.subject import Check, Subject
+from gymnast.cli.checks.tools import (
+    does_not_block,
+    has_timeouts,
+    hostile_calls,
+    invalid_calls,
+    schemas,
+    valid_calls,
+)
+from gymnast.envs import ScriptedPolicy
+
+from . import broken
+from .running import Run
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_open() -> Iterator[None]:
+    yield
+    broken.LeaksThreads.stop.set()
+    broken.LeaksThreads.stop = threading.Event()
+    while broken.LeaksDescriptors.files:
+        broken.LeaksDescriptors.files.pop().close()
+
+
+def subject_of(environment: type, oracle: object = broken.oracle) -> Subject:
+    policy = ScriptedPolicy(oracle) if callable(oracle) else None
+    return Subject(environment=environment, rows=broken.ROWS, oracle=policy, max_turns=4)
+
+
+def test_a_sound_environment_passes_every_check() -> None:
+    found = [*check_environment(subject_of(broken.Sound))]
+    assert [each for each in found if each.outcome != "pass"] == []
+    assert len(found) == 1 + len(CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("environment", "check", "outcome", "advice"),
+    [
+        (broken.CrashInInit, plays, "fail", "in create: RuntimeError: no disk"),
+        (broken.CrashInReset, plays, "fail", "in reset: RuntimeError: no disk"),
+        (broken.CrashInReply, plays, "fail", "in step: RuntimeError: no disk"),
+        (broken.CrashInGrade, plays, "fail", "in grade: RuntimeError: no disk"),
+        (broken.CrashInClose, plays, "fail", "the environment does not close: close: RuntimeError: no disk"),
+        (broken.ResetWithoutInfo, plays, "fail", "must return (messages, info)"),
+        (broken.IgnoresSeed, gymnasium_contract, "fail", "gymnasium.utils.env_checker: AssertionError"),
+        (broken.NotDeterministic, deterministic, "fail", "draw from self.np_random"),
+        (broken.PromptsOfAGroupDiffer, group_members_begin_alike, "fail", "begin with different prompts"),
+        (broken.IgnoresTheRow, group_members_begin_alike, "warn", "does reset read the row?"),
+        (broken.SharesState, episodes_are_apart, "fail", "do episodes share a class attribute"),
+        (broken.UntypedArgument, schemas, "warn", "note(text) may be anything"),
+        (broken.TerseTool, schemas, "warn", "no more than a word or two about note"),
+        (broken.RaisesForValid, valid_calls, "warn", "raised KeyError"),
+        (broken.Hangs, valid_calls, "fail", "timed out"),
+        (broken.RefusesFitting, valid_calls, "fail", "failed the episode, in step: BrokenEnvironmentError"),
+        (broken.CrashOnWrongCall, invalid_calls, "fail", "a call of an unknown tool failed the episode"),
+        (broken.CrashOnHostile, hostile_calls, "fail", "note with a very long text failed the episode"),
+        (broken.NoTimeout, has_timeouts, "warn", "note, answer may hang for ever"),
+        (broken.RewardsSilence, null_agent_earns_nothing, "fail", "an agent that says nothing earns 0.5"),
+        (broken.HugeReward, rewards_differ, "warn", "so large a reward drowns others"),
+        (broken.ReadsFiles, files_are_out_of_reach, "fail", "shows a file of this machine"),
+        (broken.LeaksDescriptors, leaves_nothing, "fail", "descriptors open"),
+        (broken.LeaksThreads, leaves_nothing, "fail", "threads open"),
+    ],
+)
+def test_a_fault_is_found(environment: type, check: Check, outcome: str, advice: str) -> None:
+    found = check(subject_of(environment))
+    assert found.outcome == outcome, found
+    assert advice in found.advice
+
+
+def test_a_blocking_call_is_found() -> None:
+    subject = subject_of(broken.Blocks)
+    hostile_calls(subject)
+    found = does_not_block(subject)
+    assert found.outcome == "fail"
+    assert "broken.py:" in found.advice
+
+
+def test_a_check_that_cannot_run_is_a_fault() -> None:
+    assert "fail" in {each.outcome for each in check_environment(subject_of(broken.CrashInClose))}
+
+
+@pytest.mark.parametrize(
+    ("environment", "check", "advice"),
+    [
+        (broken.NoEnd, has_an_end, "no answer ended an episode"),
+        (broken.SameReward, rewards_differ, "every scripted agent earns -1"),
+        (broken.NoReward, rewards_differ, "the environment gives no reward"),
+    ],
+)
+def test_a_fault_is_found_without_an_oracle(environment: type, check: Check, advice: str) -> None:
+    found = check(subject_of(environment, oracle=None))
+    assert found.outcome == "warn"
+    assert advice in found.advice
+
+
+@pytest.mark.parametrize(
+    ("oracle", "check", "advice"),
+    [
+        (broken.wrong_oracle, oracle_is_best, "is the reward the right way up?"),
+        (broken.oracle_without_end, has_an_end, "ended with max_turns"),
+    ],
+)
+def test_an_oracle_that_does_not_win_is_found(oracle: object, check: Check, advice: str) -> None:
+    found = check(subject_of(broken.Sound, oracle))
+    assert found.outcome == "fail"
+    assert advice in found.advice
+
+
+def test_the_table_and_the_exit_code(run: Run) -> None:
+    outcome = run("check", "gymnast/Calculator-v0", "--num-tasks", 2)
+    assert outcome.code == 0
+    assert "null agent" in outcome.out
+    outcome = run("check", "gymnast/Calculator-v0", "--num-tasks", 2, "--json")
+    assert {each["outcome"] for each in outcome.json["checks"]} == {"pass", "skip", "warn"}
