@@ -17,7 +17,7 @@ BENCHMARKS = benchmarks.formats benchmarks.rollout.engine benchmarks.sandbox.poo
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train train-code test test-vllm soak lint format bench bench-rollout bench-sandbox bench-update gpu-kit optimum accidents beside-trl clean distclean
+.PHONY: help train train-code test test-vllm soak lint format bench bench-rollout bench-sandbox bench-update bench-cluster gpu-kit optimum accidents beside-trl clean distclean
 
 help:
 	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]       train the calculator agent from scratch"
@@ -31,6 +31,7 @@ help:
 	@echo "make bench-rollout [ARGS=...]                              rollouts against their targets, and beside TRL"
 	@echo "make bench-sandbox [ARGS=...]                              the sandbox beside its peers, which go into .venv-peers"
 	@echo "make bench-update [ARGS=...]                               an optimiser step against its targets, beside TRL's"
+	@echo "make bench-cluster [ARGS=...]                              turns and episodes on other machines, on a Ray cluster here"
 	@echo "make gpu-kit [ARGS=...]                                    pack the measurements of a GPU for a machine without a network"
 	@echo "make optimum [ARGS=...]                                    train on games whose optimum is computed, and compare with it"
 	@echo "make accidents [ARGS=...]                                  three famous accidents, with and without the remedy"
@@ -88,6 +89,10 @@ bench-sandbox: $(VENV)/.examples
 # About ten minutes, or ARGS=--quick.
 bench-update: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.update $(ARGS)
+
+# About ten minutes, or ARGS=--quick.
+bench-cluster: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.cluster $(ARGS)
 
 # Start the measurements with `gpu-kit/run all` on the other machine, and with `python -m benchmarks.gpu all` on this one.
 gpu-kit: $(VENV)/.examples

@@ -4,7 +4,8 @@
 
 makes a tiny Qwen3 model (0.5 M parameters), shows it some demonstrations, and trains it by reinforcement learning. Its
 success on new questions rises from below 50 % to above 90 %, in about three minutes on two cores.
-With `--model Qwen/Qwen3-0.6B` the same file trains a model from the Hub.
+With `--model Qwen/Qwen3-0.6B` the same file trains a model from the Hub. With `--hosts auto` the environments live on
+the machines of a Ray cluster (docs/cluster.md).
 
 The run is left in `runs/calculator-<algorithm>-seed<seed>/`: summary.json, metrics.jsonl, reward.png, episodes.jsonl
 and the checkpoint in model/.
@@ -24,6 +25,7 @@ import torch
 import transformers
 from rich.console import Console
 
+from gymnast.cluster import RayEnvironments, WebSocketEnvironments
 from gymnast.envs import Calculator, Episode, tool_call
 from gymnast.envs.calculator import random_tasks
 from gymnast.trainer import AgentTrainer, GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder
@@ -65,6 +67,13 @@ def tiny_model(seed: int, console: Console) -> tuple[Any, Any]:
     return model, tokenizer
 
 
+def make_environment(hosts: list[str]) -> Any:
+    """The calculator: in this process, on a Ray cluster, or on machines that serve it."""
+    if not hosts:
+        return Calculator()
+    return WebSocketEnvironments(hosts) if "://" in hosts[0] else RayEnvironments(Calculator(), address=hosts[0])
+
+
 def make_trainer(arguments: argparse.Namespace, folder: Path, callbacks: list[Any], console: Console) -> AgentTrainer:
     trainer_class, config_class = ALGORITHMS[arguments.algorithm]
     if arguments.model is None:
@@ -94,7 +103,7 @@ def make_trainer(arguments: argparse.Namespace, folder: Path, callbacks: list[An
     )
     return trainer_class(
         model=model,
-        environment=Calculator(),
+        environment=make_environment(arguments.hosts),
         args=config,
         train_dataset=training_tasks(arguments.seed),
         processing_class=tokenizer,
@@ -127,6 +136,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=160, help="optimiser steps (default: %(default)s)")
     parser.add_argument("--resume", metavar="CHECKPOINT", help="the checkpoint of an interrupted run, to go on from")
     parser.add_argument("--model", help="a model of the Hugging Face Hub; by default a tiny one is made")
+    hosts_help = "where the environments live: a Ray cluster, such as auto, or URLs such as ws://machine:8760"
+    parser.add_argument("--hosts", nargs="+", default=[], metavar="ADDRESS", help=hosts_help)
     parser.add_argument("--output-dir", type=Path, default=Path("runs"))
     arguments = parser.parse_args()
     if arguments.steps < 1:

@@ -97,7 +97,9 @@ class EnvironmentHost:
         hosted = self._hosted.pop(episode, None)
         if hosted is not None:
             late = TimeoutError(f"{type(hosted.core).__name__}.close() did not finish within {GRACE_SECONDS:g} s")
-            await finish(within(GRACE_SECONDS, late, hosted.call("close")))
+            error = await finish(_error_of(within(GRACE_SECONDS, late, hosted.call("close"))))
+            if error is not None:
+                raise error
 
 
 class _Hosted:
@@ -113,6 +115,15 @@ class _Hosted:
         if isinstance(self.environment, Environment):
             return watch_blocking(getattr(self.environment, f"a{method}"), *arguments, **options)
         return run_in_thread(getattr(self.environment, method), *arguments, **options)
+
+
+async def _error_of(call: Awaitable[Any]) -> BaseException | None:
+    """The error as a value: a SystemExit that a task of its own raises would end the event loop."""
+    try:
+        await call
+    except BaseException as error:
+        return error
+    return None
 
 
 async def _ended(call: asyncio.Task[Any]) -> None:

@@ -20,7 +20,7 @@ from ..hosting.link import HostLink, HostLostError
 from ..hosting.recipes import pack
 from ..hosting.remote_environments import RemoteEnvironments
 from ..hosting.versions import check_versions, versions
-from .joining import PLACEMENT_SECONDS, Resources, join, nodes_with, options_of, reserve
+from .joining import CHILDREN_END_THEMSELVES, PLACEMENT_SECONDS, Resources, join, nodes_with, options_of, reserve
 
 START_SECONDS = 120.0  # for a process to start and to import what an environment needs
 CLOSE_SECONDS = 60.0  # for a host to close its environments
@@ -156,6 +156,7 @@ class RayEnvironments(RemoteEnvironments):
         places = self._places(nodes_with(self._ray, resources), hosts, resources, timeout)
         actor_class = self._ray.remote(self.actor_class)
         options = options_of(resources) | {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": CALLS_AT_ONCE}
+        options["runtime_env"] = CHILDREN_END_THEMSELVES
         hides_gpus = not resources.get("GPU")
         actors = [
             actor_class.options(scheduling_strategy=place, **options).remote(recipe, hides_gpus=hides_gpus)
@@ -185,7 +186,10 @@ class RayEnvironments(RemoteEnvironments):
         except self._ray.exceptions.GetTimeoutError as error:
             raise ConfigurationError(f"a host of environments did not start within {START_SECONDS:g} s") from error
         except self._ray.exceptions.RayError as error:
-            raise ConfigurationError(f"a host of environments did not start: {_cause(error)}") from error
+            raise ConfigurationError(
+                f"a host of environments did not start: {_cause(error)}. Its code must be importable on the nodes; "
+                f"ray.init(runtime_env={{'working_dir': '.'}}) takes the present folder there"
+            ) from error
         for link, (name, theirs) in zip(self.links, answers, strict=True):
             link.name = name
             check_versions(name, theirs, packages=("gymnast", "Python", "Ray"))

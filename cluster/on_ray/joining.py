@@ -13,6 +13,12 @@ from ...envs.core import ConfigurationError
 
 PLACEMENT_SECONDS = 10.0  # to find places for actors; longer where an autoscaler must first start machines
 
+CHILDREN_END_THEMSELVES = {"env_vars": {"RAY_kill_child_processes_on_worker_exit": "0"}}
+"""For actors with child processes that notice the end of their parent and then end their own children in order.
+
+Ray would kill the actor's children, but not the children of these, which would stay for ever.
+"""
+
 Resources = Mapping[str, float]
 """Amounts by Ray's names, such as `{"CPU": 4, "GPU": 1, "docker": 1}`."""
 

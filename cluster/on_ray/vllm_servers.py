@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from ...envs.core import ConfigurationError
-from .joining import PLACEMENT_SECONDS, join, reserve
+from .joining import CHILDREN_END_THEMSELVES, PLACEMENT_SECONDS, join, reserve
 
 PROBE_SECONDS = 0.5
 LAST_LINES = 20  # of a server that did not start, in the error
@@ -160,12 +160,8 @@ class RayVLLMServers:
         actor_class = self._ray.remote(ServerActor)
         for place in range(servers):
             strategy = PlacementGroupSchedulingStrategy(self._group, place)
-            options = {
-                "num_cpus": 1,
-                "num_gpus": gpus,
-                "max_restarts": 0,
-                "max_concurrency": 2,
-            }  # `stop` during `start`
+            options: dict[str, Any] = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 0}
+            options |= {"max_concurrency": 2, "runtime_env": CHILDREN_END_THEMSELVES}  # `stop` may come during `start`
             self._actors.append(actor_class.options(scheduling_strategy=strategy, **options).remote())
         starts = [actor.start.remote(command, seconds, hides_gpus=not gpus) for actor in self._actors]
         try:

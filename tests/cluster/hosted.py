@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from gymnast.envs import Episode, RolloutEngine, ScriptedPolicy, tool_call
+import cloudpickle
 
-ADD = tool_call("add", a=1, b=2)
-ANSWER = tool_call("final_answer", answer=3)
+from gymnast.envs import BrokenEnvironmentError, Environment, Episode, RolloutEngine, ScriptedPolicy, StepResult
+from gymnast.envs import tool_call as call
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the nodes cannot import the tests
+
+ADD = call("add", a=1, b=2)
+ANSWER = call("final_answer", answer=3)
 ROW = {"question": "What is 1 plus 2?", "answer": 3, "prompt": "go"}
+WAIT = 60.0  # seconds to wait for others before a test fails
 
 
 def play(environment: Any, script: Any, *, count: int = 1, rows: Any = None, **options: Any) -> list[Episode]:
     """Episodes of these rows, or of `count` rows that differ in their `index` only."""
     rows = [{**ROW, "index": index} for index in range(count)] if rows is None else rows
-    return RolloutEngine(environment, ScriptedPolicy(script), **options).play(rows)
+    return RolloutEngine(environment, ScriptedPolicy(script), max_concurrency=1024, **options).play(rows)
 
 
 def without_times(episodes: list[Episode]) -> list[Episode]:
-    """The same episodes with every duration set to 0, and with the traceback of a failure left out."""
+    """The same episodes with every duration set to 0."""
     for episode in episodes:
         episode.seconds = 0.0
         for turn in episode.turns:
@@ -26,3 +38,117 @@ def without_times(episodes: list[Episode]) -> list[Episode]:
             for record in turn.tool_calls:
                 record.seconds = 0.0
     return episodes
+
+
+class TwoArgumentsError(Exception):
+    """Cannot be pickled and read again, as its constructor takes other arguments than its message."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+
+
+ERRORS: list[Callable[[], BaseException]] = [
+    lambda: ValueError("no such value"),
+    lambda: KeyError("key"),
+    lambda: OSError(2, "no such file"),
+    lambda: TwoArgumentsError(7, "odd"),
+    lambda: BrokenEnvironmentError("the database is down"),
+    lambda: SystemExit(3),
+    lambda: asyncio.CancelledError("by itself"),
+]
+STAGES = ("reset", "step", "grade", "close")
+
+
+class Breaking(Environment):
+    """Raises the error that its row names, at the stage that its row names."""
+
+    def reset(self, **options: Any) -> Any:
+        super().reset(seed=options["seed"])
+        self.row = options["options"]["task"]
+        return self._at("reset", ([{"role": "user", "content": "go"}], {}))
+
+    def step(self, action: Any) -> StepResult:
+        return self._at("step", StepResult([], 1.0, True, False, {"metrics": {"steps": 1.0}}))
+
+    def grade(self, stop: Any) -> float | None:
+        return self._at("grade", 0.5)
+
+    def close(self) -> None:
+        self._at("close", None)
+
+    def _at(self, stage: str, result: Any) -> Any:
+        if self.row["stage"] == stage:
+            raise ERRORS[self.row["error"]]()
+        return result
+
+
+class Meeting:
+    """Threads wait here until so many have come; each process that gets a copy has its own meeting."""
+
+    def __init__(self, parties: int) -> None:
+        self.parties = parties
+        self._come = 0
+        self._lock = threading.Lock()
+        self._complete = threading.Event()
+
+    def __reduce__(self) -> Any:
+        return Meeting, (self.parties,)
+
+    def wait(self) -> None:
+        with self._lock:
+            self._come += 1
+            if self._come >= self.parties:
+                self._complete.set()
+        if not self._complete.wait(WAIT):
+            raise TimeoutError(f"{self._come} of {self.parties} have come")
+
+
+class Meets(Environment):
+    """Each step blocks its thread until all episodes of this process are there. Then the row says what happens."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        super().__init__()
+        self.meeting = meeting
+
+    def reset(self, **options: Any) -> Any:
+        super().reset(seed=options["seed"])
+        self.row = options["options"]["task"]
+        return [{"role": "user", "content": "go"}], {}
+
+    def step(self, action: Any) -> StepResult:
+        self.meeting.wait()
+        match self.row.get("then"):
+            case "die":
+                os._exit(1)
+            case "hang":
+                threading.Event().wait(WAIT)
+        return StepResult([], 1.0, True, False, {})
+
+
+class Process(Environment):
+    """Tells about the process that it is in."""
+
+    async def areset(self, **options: Any) -> Any:
+        await super().areset(**options)
+        return [{"role": "user", "content": "go"}], {}
+
+    async def astep(self, action: Any) -> StepResult:
+        told = {"pid": os.getpid(), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
+        return StepResult([{"role": "user", "content": repr(told)}], 1.0, True, False, {})
+
+
+def told(episode: Episode) -> dict[str, Any]:
+    """What `Process` has told."""
+    return eval(str(episode.turns[-1].observation[0].get("content")), {})
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process that is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
