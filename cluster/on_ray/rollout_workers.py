@@ -150,7 +150,8 @@ def _weights_of(policy: Policy) -> Any:
         return None
     if not isinstance(policy.generator, SharedGenerator):
         raise ConfigurationError(
-            f"rollout workers cannot use {type(policy.generator).__name__}, which samples in the training process: set "
-            f"generator='vllm-server' and vllm_server_urls, or use RayEnvironments"
+            f"rollout workers cannot use {type(policy.generator).__name__}, which belongs to the training process: set "
+            f"generator='vllm-server' and vllm_server_urls, and max_staleness=0, since turns in a worker do not wait "
+            f"for new weights; or use RayEnvironments"
         )
     return policy.generator.weights

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import os
-import re
 import sys
 import threading
 import time
@@ -20,12 +18,11 @@ from gymnast.cluster import RayEnvironments, RayRolloutWorkers, RayVLLMServers
 from gymnast.envs import Calculator, CodeEnv, ConfigurationError, tool_call
 from gymnast.envs.threads import run_in_thread
 from gymnast.sandbox import LocalExecutor
-from gymnast.trainer import TransformersGenerator
-from gymnast.trainer.generation.contract import SharedGenerator
 
 from ..training import buttons
 from . import hosted
-from .hosted import ADD, ANSWER, ERRORS, ROW, STAGES, is_running, parent_of, play, told, without_times
+from .fake_vllm import fake_server
+from .hosted import ADD, ANSWER, ERRORS, ROW, STAGES, is_running, play, told, without_times
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray: Any = pytest.importorskip("ray")
@@ -160,38 +157,6 @@ def test_an_environment_that_cannot_be_made_on_the_nodes_is_an_error_at_the_star
         RayEnvironments(hosted.Meets(threading.Lock()), hosts=1)  # type: ignore[arg-type]
 
 
-class Copied(SharedGenerator):
-    """Samples with a copy of the model in training; its copies in other processes are sent the weights themselves."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._inner = TransformersGenerator(model)
-        self._version = -1
-
-    def __reduce__(self) -> Any:
-        return type(self), (self._model,)
-
-    async def generate(self, request: Any) -> Any:
-        return await self._inner.generate(request)
-
-    def load_weights(self, model: Any, version: int) -> None:
-        self.follow((version, {name: each.detach().clone() for name, each in model.state_dict().items()}))
-
-    @property
-    def weights(self) -> Any:
-        return self._version, self._model.state_dict()
-
-    def follow(self, weights: Any) -> None:
-        version, state = weights
-        if version != self._version:
-            self._model.load_state_dict(state)
-            self._inner.load_weights(self._model, version)
-            self._version = version
-
-    def close(self) -> None:
-        self._inner.close()
-
-
 def losses(environment: Any, folder: Path, **options: Any) -> list[list[float]]:
     """Logged figures of a training of three steps."""
     trainer = buttons.make_trainer(folder, environment=environment, max_steps=3, **options)
@@ -209,14 +174,18 @@ def test_a_training_with_remote_environments_equals_a_local_one(hosts: RayEnviro
 
 
 def test_a_training_with_remote_workers_equals_a_local_one(tmp_path: Path) -> None:
-    def copied() -> Copied:
-        return Copied(copy.deepcopy(buttons.model()).eval())
-
-    with RayRolloutWorkers(buttons.Buttons(), 1) as workers:
-        remote = losses(workers, tmp_path / "remote", generator=copied())
+    calls = [buttons.call_ids(name) for name in ("look", "left", "right")]
+    with (
+        fake_server(lambda seed: calls[seed % 3]) as (url, server),
+        RayRolloutWorkers(buttons.Buttons(), 1) as workers,
+    ):
+        options = {"generator": "vllm-server", "vllm_server_urls": [url], "max_model_len": 1024}
+        remote = losses(workers, tmp_path / "remote", **options)
+        weights = len(server.requests)
+        assert remote == losses(None, tmp_path / "local", **options)
         with pytest.raises(ConfigurationError, match=r"cannot use TransformersGenerator, .* generator='vllm-server'"):
             losses(workers, tmp_path / "refused")
-    assert remote == losses(None, tmp_path / "local", generator=copied())
+    assert weights == 1 + 3  # those of the first checks, and those of each step
 
 
 def test_a_lost_worker_fails_its_episodes_and_the_next_round_is_complete(caplog: pytest.LogCaptureFixture) -> None:
@@ -282,14 +251,21 @@ def test_a_killed_node_fails_exactly_its_episodes_and_the_next_round_is_complete
     assert [each.reward for each in play(hosts, SCRIPT, rows=rows)] == [1.0] * count
 
 
+ANCESTORS = """
+import os
+supervisor = os.getppid()
+host = open(f"/proc/{supervisor}/stat").read().rpartition(")")[2].split()[1]
+print(host, supervisor, os.getpid())
+"""
+
+
 def test_boxes_live_on_the_nodes_and_nothing_is_left_after_close(hosts: RayEnvironments) -> None:
-    ask = tool_call("python", code="import os\nos.getppid(), os.getpid()")
     processes = host_processes(hosts)
-    episodes = play(hosts, [ask, ANSWER], rows=rows_of("code", len(processes)))
+    script = [tool_call("python", code=ANCESTORS), ANSWER]
+    episodes = play(hosts, script, rows=rows_of("code", len(processes)))
     assert {episode.reward for episode in episodes} == {1.0}
     texts = [str(episode.turns[0].observation[0].get("content")) for episode in episodes]
-    boxes = {int(pid) for text in texts for pid in re.findall(r"\d+", text)}
-    assert len(boxes) == 2 * len(processes)
-    assert {parent_of(pid) for pid in boxes} <= processes | boxes
+    ancestors = [[int(pid) for pid in text.split()] for text in texts]
+    assert {host for host, _, _ in ancestors} == processes
     hosts.close()
-    wait_until_gone(boxes | processes)
+    wait_until_gone({pid for pids in ancestors for pid in pids})
