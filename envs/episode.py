@@ -113,6 +113,7 @@ class Turn:
     weight_version: int | None = None  # optimiser steps that the model's weights had seen
     began: float = field(default=0.0, compare=False)  # seconds since the episode began
     generation_seconds: float = 0.0
+    waiting_seconds: float = 0.0  # of the generation, before the engine began with it, as far as it tells
     environment_seconds: float = 0.0
     html: str | None = None  # what `Environment.render_html` returned after the environment's reply
     tool_calls: list[ToolCallRecord] = field(default_factory=list)

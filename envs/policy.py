@@ -26,6 +26,7 @@ class Act:
     num_prompt_tokens: int = 0  # tokens that the model was shown
     num_cached_tokens: int = 0  # of these, tokens that the engine still had in its cache
     weight_version: int | None = None  # number of optimiser steps behind the weights
+    waiting_seconds: float = 0.0  # before the engine began with the answer, as far as it tells
     stop: StopReason | None = None  # the limit that cut the answer; None if the answer is complete
 
 

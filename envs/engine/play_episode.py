@@ -184,6 +184,7 @@ class _EpisodeLoop:
             num_prompt_tokens=act.num_prompt_tokens,
             num_cached_tokens=act.num_cached_tokens,
             weight_version=act.weight_version,
+            waiting_seconds=act.waiting_seconds,
             began=started - self.started,
         )
         turn.generation_seconds = time.perf_counter() - started

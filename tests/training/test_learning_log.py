@@ -41,6 +41,7 @@ def test_votes_and_updates_agree_with_the_episodes(tmp_path: Path) -> None:
         expected = [-mask * advantage / tokens for mask in trace.mask[:length]]  # the loss is the mean of all tokens
         assert line["gradient"] == pytest.approx(expected, rel=1e-4, abs=1e-9)
         assert not {"clipped", "cut"} & line.keys()
+    assert all(0 < turn.waiting_seconds < turn.generation_seconds for each in episodes.values() for turn in each.turns)
     texts = {token: text for line in lines_of(tmp_path, "tokens") for token, text in line["tokens"].items()}
     assert {str(token) for each in episodes.values() for token in each.traces[0].ids} == texts.keys()
     assert "<|im_end|>" in texts.values()

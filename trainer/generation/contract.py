@@ -52,6 +52,7 @@ class Generation:
     prompt_ids: list[int]  # the prompt as the engine saw it
     weight_version: int = 0  # optimiser steps that the weights had taken
     num_cached: int = 0  # prompt tokens that the engine found in its prefix cache
+    waiting_seconds: float = field(default=0.0, compare=False)  # before the engine began; 0 if it does not tell
 
     def __post_init__(self) -> None:
         if self.finish not in ("stop", "length"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,8 @@ class Row:
     seen_ids: list[int] = field(default_factory=list)  # the prompt as the model was given it
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    submitted: float = field(default_factory=time.perf_counter)
+    waiting_seconds: float = 0.0  # until its prefill
 
 
 class Batch:
@@ -43,6 +46,8 @@ class Batch:
         self.model: Any = model
         self.weight_version = weight_version
         self.rows = rows
+        for row in rows:
+            row.waiting_seconds = time.perf_counter() - row.submitted
         self.cache: Any = DynamicCache(config=model.config)
         self.sampling = rows[0].request.sampling
         prompts = [list(row.request.prompt_ids) for row in rows]
@@ -125,6 +130,7 @@ class Batch:
             finish="stop" if stopped else "length",
             prompt_ids=row.seen_ids,
             weight_version=self.weight_version,
+            waiting_seconds=row.waiting_seconds,
         )
         settle(row.answer, generation)
 

@@ -158,6 +158,7 @@ class TokenConversation:
             num_prompt_tokens=len(prompt_ids),
             num_cached_tokens=generation.num_cached,
             weight_version=generation.weight_version,
+            waiting_seconds=generation.waiting_seconds,
             stop=reason if generation.finish == "length" else None,
         )
 

@@ -10,7 +10,9 @@ function barsOf(episode) {
     const from = turn.began || now; // records of an older version have no times: turns then follow each other
     const answered = from + turn.generation_seconds;
     now = answered + turn.environment_seconds;
-    bars.push({ kind: "generation", from, to: answered, title: `turn ${index + 1}: ${plural(turn.num_tokens, "token")} in ${seconds(turn.generation_seconds)}` });
+    const waited = turn.waiting_seconds || 0;
+    if (waited) bars.push({ kind: "wait", from, to: from + waited, title: `turn ${index + 1}: waited ${seconds(waited)} for the generator` });
+    bars.push({ kind: "generation", from: from + waited, to: answered, title: `turn ${index + 1}: ${plural(turn.num_tokens, "token")} in ${seconds(turn.generation_seconds - waited)}` });
     if (turn.environment_seconds) bars.push({ kind: "environment", from: answered, to: now, title: `turn ${index + 1}: environment ${seconds(turn.environment_seconds)}` });
     let start = answered;
     for (const call of turn.tool_calls) {
@@ -42,7 +44,8 @@ async function timeline({ episode }, place) {
         barsOf(own).map(bar)),
       h("span.meta", {}, seconds(own.seconds)));
   });
-  const generation = sum(episode.turns.map((turn) => turn.generation_seconds));
+  const waited = sum(episode.turns.map((turn) => turn.waiting_seconds || 0));
+  const generation = sum(episode.turns.map((turn) => turn.generation_seconds)) - waited;
   const environment = sum(episode.turns.map((turn) => turn.environment_seconds));
   const tools = sum(episode.turns.flatMap((turn) => turn.tool_calls.map((call) => call.seconds)));
   const share = (value) => `${seconds(value)} (${percent(value / (episode.seconds || 1))})`;
@@ -51,10 +54,11 @@ async function timeline({ episode }, place) {
     rows,
     h("div.axis", {}, h("span", {}, "0"), h("span", {}, seconds(end / 2)), h("span", {}, seconds(end))),
     h("dl.facts", {},
-      h("dt", {}, "generation, with its queue"), h("dd", {}, share(generation)),
+      h("dt", {}, "waiting for the generator"), h("dd", {}, share(waited)),
+      h("dt", {}, "generation"), h("dd", {}, share(generation)),
       h("dt", {}, "environment"), h("dd", {}, share(environment)),
       h("dt", {}, "tools, in the environment"), h("dd", {}, share(tools)),
-      h("dt", {}, "start, reset and end"), h("dd", {}, share(Math.max(0, episode.seconds - generation - environment)))),
+      h("dt", {}, "start, reset and end"), h("dd", {}, share(Math.max(0, episode.seconds - waited - generation - environment)))),
     slowest(episode));
 }
 
