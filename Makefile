@@ -17,7 +17,7 @@ BENCHMARKS = benchmarks.formats benchmarks.rollout.engine benchmarks.sandbox.poo
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train train-code test test-vllm soak lint format bench bench-rollout bench-sandbox bench-update bench-cluster gpu-kit optimum accidents beside-trl clean distclean
+.PHONY: help train train-code test test-vllm soak lint format bench bench-rollout bench-sandbox bench-update bench-overlap bench-cluster gpu-kit optimum accidents beside-trl clean distclean
 
 help:
 	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]       train the calculator agent from scratch"
@@ -32,6 +32,7 @@ help:
 	@echo "make bench-sandbox [ARGS=...]                              the sandbox beside its peers, which go into .venv-peers"
 	@echo "make bench-update [ARGS=...]                               an optimiser step against its targets, beside TRL's"
 	@echo "make bench-cluster [ARGS=...]                              turns and episodes on other machines, on a Ray cluster here"
+	@echo "make bench-overlap [ARGS=...]                              rollouts that overlap with updates: speed, and old samples"
 	@echo "make gpu-kit [ARGS=...]                                    pack the measurements of a GPU for a machine without a network"
 	@echo "make optimum [ARGS=...]                                    train on games whose optimum is computed, and compare with it"
 	@echo "make accidents [ARGS=...]                                  three famous accidents, with and without the remedy"
@@ -85,6 +86,10 @@ bench-rollout: $(VENV)/.dev $(filter .venv-vllm/.stamp,$(VLLM)/.stamp)
 # Needs a Docker engine; about six minutes, or ARGS="--peers none".
 bench-sandbox: $(VENV)/.examples
 	@$(BIN)/python -m benchmarks.sandbox $(ARGS)
+
+# Eight minutes of times, and an hour of trainings; ARGS="--tasks" leaves the trainings out.
+bench-overlap: $(VENV)/.examples
+	@$(BIN)/python -m benchmarks.overlap $(ARGS)
 
 # About ten minutes, or ARGS=--quick.
 bench-update: $(VENV)/.dev

@@ -88,6 +88,7 @@ def make_trainer(arguments: argparse.Namespace, folder: Path, callbacks: list[An
         output_dir=str(folder),
         seed=arguments.seed,
         max_steps=arguments.steps,
+        max_staleness=arguments.max_staleness,
         num_generations=8,
         epsilon=0.2,
         epsilon_high=0.28,
@@ -134,6 +135,7 @@ def main() -> None:
     parser.add_argument("--algorithm", choices=sorted(ALGORITHMS), default="grpo")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=160, help="optimiser steps (default: %(default)s)")
+    parser.add_argument("--max-staleness", type=int, default=0, help="play so many steps ahead, while the model trains")
     parser.add_argument("--resume", metavar="CHECKPOINT", help="the checkpoint of an interrupted run, to go on from")
     parser.add_argument("--model", help="a model of the Hugging Face Hub; by default a tiny one is made")
     hosts_help = "where the environments live: a Ray cluster, such as auto, or URLs such as ws://machine:8760"

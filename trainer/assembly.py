@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -165,8 +164,8 @@ def make_round_source(
         together=processes.all_or_none,
         several_processes=processes.count > 1,
         progress=progress,
-        log=GroupLog(Path(args.output_dir or ".", f"groups{processes.suffix}.jsonl")),
-        replay=None if args.replay is None else Replay(args.replay),
+        log=GroupLog(args.output_dir or ".", processes.suffix),
+        replay=None if args.replay is None else Replay(args.replay, processes.suffix),
         suffix=processes.suffix,
         **common,
     )

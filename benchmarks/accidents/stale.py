@@ -78,6 +78,11 @@ def reward(episode: Episode) -> float:
 
 
 def make(setting: Setting, *, correction: str) -> WatchedTrainer:
+    return questions_trainer(setting, rounds_behind=ROUNDS_BEHIND, correction=correction)
+
+
+def questions_trainer(setting: Setting, *, rounds_behind: int = 0, **options: Any) -> WatchedTrainer:
+    """A trainer on `Questions` whose samples are some rounds old; `options` go into its configuration."""
     rng = random.Random(setting.seed)
     environment = Questions()
     rows = [{"word": word} for word in WORDS]
@@ -90,9 +95,11 @@ def make(setting: Setting, *, correction: str) -> WatchedTrainer:
         model=model,
         processing_class=tokenizer,
         environment=environment,
-        generator=LaggingGenerator(model, pad_id=tokenizer.pad_token_id, rounds=ROUNDS_BEHIND),
+        generator=LaggingGenerator(model, pad_id=tokenizer.pad_token_id, rounds=rounds_behind)
+        if rounds_behind
+        else None,
         train_dataset=rows,
-        args=setting.config(correction=correction),
+        args=setting.config(**options),
     )
 
 

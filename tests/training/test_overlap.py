@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from gymnast.envs import Episode, Message
+from gymnast.envs import Episode, EpisodeFailedError, Message
 from gymnast.trainer import AgentTrainer, GRPOTrainer, TransformersGenerator
 
-from .buttons import Buttons, config, make_trainer, model
+from .buttons import ROWS, Buttons, config, make_trainer, model, sometimes_failing
 
 OPTIONS: dict[str, Any] = {
     "max_steps": 4,
@@ -51,7 +51,7 @@ def test_a_training_that_was_stopped_and_resumed_equals_the_replay_of_its_log_bi
     rounds = log_of(folder)
     assert rounds[:2] == before[:2]
     assert sorted(each["number"] for line in rounds for each in line["groups"]) == list(range(8))
-    whole = trained(tmp_path / "whole", replay=str(folder / "groups.jsonl"))
+    whole = trained(tmp_path / "whole", replay=str(folder))
     assert log_of(tmp_path / "whole") == rounds
     assert same(whole, rest)
 
@@ -61,10 +61,20 @@ def test_a_replay_follows_the_order_and_the_versions_of_its_log(tmp_path: Path) 
     groups = [{"number": number, "started_at": 0, "versions": [[0]] * 4} for number in range(6)]
     groups[0]["versions"] = [[0], [1], [2], [0]]
     rounds = [{"step": step, "groups": [groups[each] for each in line]} for step, line in enumerate(ORDER)]
-    log = tmp_path / "made.jsonl"
-    log.write_text("".join(f"{json.dumps(line)}\n" for line in rounds))
-    trained(tmp_path, max_steps=3, max_turns=1, replay=str(log))
-    assert log_of(tmp_path) == rounds
+    (tmp_path / "groups.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in rounds))
+    trained(tmp_path / "again", max_steps=3, max_turns=1, replay=str(tmp_path))
+    assert log_of(tmp_path / "again") == rounds
+
+
+def test_a_replay_that_cannot_be_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"there is no .*groups\.jsonl: replay=.* must be the output_dir of a training"
+    ):
+        make_trainer(tmp_path, max_staleness=1, replay=str(tmp_path / "elsewhere")).train()
+    made = {"step": 0, "groups": [{"number": each, "started_at": 0, "versions": [[0] * 9] * 4} for each in (0, 1)]}
+    (tmp_path / "groups.jsonl").write_text(f"{json.dumps(made)}\n")
+    with pytest.raises(ValueError, match=r"the replay of .* has diverged: group 'train-\d@0' had turns"):
+        make_trainer(tmp_path / "other", max_staleness=1, replay=str(tmp_path)).train()
 
 
 class WaitsOnce(Buttons):
@@ -103,6 +113,26 @@ def test_a_late_group_delays_no_other_and_is_counted(tmp_path: Path) -> None:
     assert late["staleness/mean"] <= late["staleness/max"] <= 2
 
 
+def test_no_group_starts_too_early_also_if_rounds_and_steps_overlap(tmp_path: Path) -> None:
+    """Rounds of 6 groups, and steps that use 4 of them; some episodes fail."""
+    options = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "steps_per_generation": 3}
+    options |= {"num_generations": 2, "max_steps": 5, "max_staleness": 1}
+    make_trainer(tmp_path, generator=sometimes_failing(), rows=ROWS * 3, **options).train()
+    rounds = log_of(tmp_path)
+    assert [line["step"] for line in rounds] == [0, 1, 3, 4]  # the first steps that use them
+    groups = {group["number"]: group for line in rounds for group in line["groups"]}
+    assert sorted(groups) == list(range(24))
+    assert all(group["started_at"] >= rounds[number // 6]["step"] - 1 for number, group in groups.items())
+
+
+def test_an_error_in_the_background_ends_the_training(tmp_path: Path) -> None:
+    trainer = make_trainer(
+        tmp_path, generator=sometimes_failing(), max_steps=50, max_staleness=1, on_failure="raise", max_failure_rate=1.0
+    )
+    with pytest.raises(EpisodeFailedError, match="no luck"):
+        trainer.train()
+
+
 class AloneInEvaluation(Buttons):
     """Fails an evaluation that meets an episode of training."""
 
@@ -135,7 +165,7 @@ def test_an_evaluation_waits_for_the_groups_in_flight(tmp_path: Path) -> None:
         ({"top_p": 0.9}, "older weights.* switch off top_p, top_k and min_p"),
         ({"max_refills": 1}, "max_refills=1 replaces groups"),
         ({"generator": "vllm", "vllm_enable_sleep_mode": True}, "lets the generator sleep"),
-        ({"max_staleness": 0, "replay": "groups.jsonl"}, "replay repeats a training with max_staleness"),
+        ({"max_staleness": 0, "replay": "runs/first"}, "replay repeats a training with max_staleness"),
     ],
 )
 def test_options_that_overlap_cannot_have_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ class OverlapOptions(TeachingOptions):
         0, "Optimiser steps that episodes may start before the step that trains on them; 0 = play, then train."
     )
     replay: str | None = option(
-        None, "groups.jsonl of a training with max_staleness: repeat its order of groups and the weights of each turn."
+        None, "output_dir of a training with max_staleness: repeat its order of groups and the weights of each turn."
     )
 
     def check_overlap(self, correction: str, *, may_correct: bool, sleeps: bool) -> None:

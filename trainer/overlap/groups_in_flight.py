@@ -23,12 +23,16 @@ class GroupsInFlight:
     Args:
         engine: Plays the episodes.
         on_group: Called with each group that is over.
+        on_error: Called when a group or `on_group` has raised; `take` and `drain` raise the exception.
     """
 
-    def __init__(self, engine: RolloutEngine, on_group: Callable[[FinishedGroup], None]) -> None:
+    def __init__(
+        self, engine: RolloutEngine, on_group: Callable[[FinishedGroup], None], on_error: Callable[[], None]
+    ) -> None:
         self.finished: dict[int, FinishedGroup] = {}
         self._engine = engine
         self._on_group = on_group
+        self._on_error = on_error
         self._waiting: deque[Start] = deque()
         self._playing: dict[int, asyncio.Task[None]] = {}
         self._episodes: dict[int, int] = {}  # episodes in flight, by the number of their group
@@ -117,6 +121,7 @@ class GroupsInFlight:
             raise
         except BaseException as error:  # a SystemExit of an environment would end the thread of the loop
             self._error = self._error or error
+            self._on_error()
         finally:
             del self._playing[number], self._episodes[number]
             self._start_more()

@@ -60,7 +60,7 @@ class OverlappedRounds(RoundSource):
         self._gate = self.player.generator
         self._gate.replay = self.replay
         self._is_first = True
-        self._groups = GroupsInFlight(self.player.engine, self._conclude)
+        self._groups = GroupsInFlight(self.player.engine, self._conclude, self._gate.stop_replaying)
         self._clock = time.perf_counter(), 0.0  # the time of the last round, and the generator's busy seconds then
 
     def begin(self, rows: Rows, step: int) -> None:
@@ -114,7 +114,7 @@ class OverlappedRounds(RoundSource):
         finished, unfinished = run_in_loop(self._snapshot())
         state = {
             "next": self._next,
-            "unfinished": unfinished,
+            "unfinished": [*self._restarted, *unfinished],
             "finished": [
                 {
                     "number": each.number,
@@ -140,10 +140,9 @@ class OverlappedRounds(RoundSource):
             self._groups.finished[group.number] = group
 
     def close(self) -> None:
-        run_in_loop(self._groups.close())  # first, because the weights wait for the turns in progress
+        run_in_loop(self._end())  # first, because the weights wait for the turns in progress
         with suppress(Exception):  # the error of an update, if any, is on its way
             self._finish_sending()
-        self._gate.replay = None
         self._gate.inner.sleep()
 
     def _path(self, folder: Path) -> Path:
@@ -202,6 +201,10 @@ class OverlappedRounds(RoundSource):
             self.replay.check(group)
         self.penalty.charge(group.episodes)
         self.check(group.episodes)
+
+    async def _end(self) -> None:
+        self._gate.stop_replaying()
+        await self._groups.close()
 
     async def _snapshot(self) -> tuple[list[FinishedGroup], list[int]]:
         return list(self._groups.finished.values()), self._groups.unfinished

@@ -38,10 +38,13 @@ class FinishedGroup:
 
 
 class GroupLog:
-    """`groups.jsonl`: `{"step": ..., "groups": [...]}` for each round, with the groups in the order of consumption."""
+    """`groups.jsonl`: `{"step": ..., "groups": [...]}` for each round, with the groups in the order of consumption.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    `suffix` distinguishes the files of several processes.
+    """
+
+    def __init__(self, folder: str | Path, suffix: str) -> None:
+        self.path = Path(folder, f"groups{suffix}.jsonl")
 
     def begin(self, step: int) -> None:
         """Called when a training begins, or is resumed, at this step, whose round is consumed again."""
@@ -63,15 +66,22 @@ class Replay:
     Sampling depends on the seed of a turn and on the weights. So a training that consumes the same groups in the same
     order, and samples each turn with the same version of the weights, is the same training.
 
+    Args:
+        folder: The `output_dir` of the training that wrote the log.
+        suffix: As in `GroupLog`.
+
     Raises:
-        ValueError: the file holds no rounds.
+        ValueError: there is no log.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, folder: str | Path, suffix: str) -> None:
+        self.path = GroupLog(folder, suffix).path
         lines = read_lines(self.path)
         if not lines:
-            raise ValueError(f"replay={str(path)!r} is not the groups.jsonl of a training with max_staleness")
+            raise ValueError(
+                f"there is no {self.path}: replay={str(folder)!r} must be the output_dir of a training with "
+                f"max_staleness, and of as many processes as here"
+            )
         self._rounds: list[list[dict[str, Any]]] = [json.loads(line)["groups"] for line in lines]
         self._version_of: dict[int, int] = {}  # by the seed of a turn
         self._left: Counter[int] = Counter()  # by version: turns that have not been sampled yet

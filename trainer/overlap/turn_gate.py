@@ -75,6 +75,11 @@ class TurnGate(Generator):
         self._is_open = self.version is not None
         self._changes.tell()
 
+    def stop_replaying(self) -> None:
+        """Let turns begin with any weights; called in the event loop when the turns of the log will not come."""
+        self.replay = None
+        self._changes.tell()
+
     @property
     def busy_seconds(self) -> float:
         """Seconds in which at least one turn was in progress, since the beginning."""
