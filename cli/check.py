@@ -17,6 +17,9 @@ def check(
     oracle: Annotated[
         str | None, typer.Option(metavar="SCRIPT", help="file.py:name of a player that solves the tasks.")
     ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Check this model with the environment, too; its weights are not loaded.")
+    ] = None,
     seed: Seed = 0,
     as_json: AsJSON = False,
 ) -> None:
@@ -25,6 +28,7 @@ def check(
     A table of pass, warn and fail, with one line of advice each. The exit code is 1 if a check fails.
     """
     from .checks.catalogue import check_environment
+    from .checks.model import check_model
     from .checks.subject import Subject
     from .references import load_environment, load_policy
     from .rows import draw_rows, load_rows
@@ -38,6 +42,8 @@ def check(
     verdicts = []
     with console(stderr=True).status("playing"):
         verdicts += check_environment(subject)
+        if model is not None:
+            verdicts += check_model(model, subject)
     if as_json:
         print_json({"checks": [each._asdict() for each in verdicts]})
     else:

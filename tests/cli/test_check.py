@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from gymnast.cli.checks.episodes import (
     plays,
 )
 from gymnast.cli.checks.leaks import leaves_nothing
+from gymnast.cli.checks.model import check_model
 from gymnast.cli.checks.rewards import (
     files_are_out_of_reach,
     null_agent_earns_nothing,
@@ -32,10 +35,17 @@ from gymnast.cli.checks.tools import (
     schemas,
     valid_calls,
 )
+from gymnast.cli.terminal.verdicts import Verdict
 from gymnast.envs import ScriptedPolicy
+from gymnast.trainer.tiny import CHAT_TEMPLATE, make_tiny_model, make_tiny_tokenizer
 
 from . import broken
 from .running import Run
+
+WITHOUT_TOOLS = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +140,56 @@ def test_an_oracle_that_does_not_win_is_found(oracle: object, check: Check, advi
     found = check(subject_of(broken.Sound, oracle))
     assert found.outcome == "fail"
     assert advice in found.advice
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Any:
+    """A function that saves a tiny model with these changes of its tokenizer or its config."""
+
+    def save(template: str | None = CHAT_TEMPLATE, **config: Any) -> str:
+        tokenizer = make_tiny_tokenizer([])
+        tokenizer.chat_template = template
+        tiny_model = make_tiny_model(tokenizer)
+        for name, value in config.items():
+            setattr(tiny_model.config, name, value)
+        tiny_model.config.save_pretrained(tmp_path)
+        tokenizer.save_pretrained(tmp_path)
+        return str(tmp_path)
+
+    return save
+
+
+def model_verdicts(name: str) -> dict[str, Verdict]:
+    return {each.name.removeprefix("model: "): each for each in check_model(name, subject_of(broken.Sound))}
+
+
+def test_a_model_that_fits(tiny: Any) -> None:
+    found = model_verdicts(tiny())
+    assert {each.outcome for each in found.values()} == {"pass"}
+    assert found["tool format"].advice.startswith("hermes")
+    assert "'<|im_end|>'" in found["end of turn"].advice
+    assert "8 episodes has up to" in found["first batch"].advice
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "outcome", "advice"),
+    [
+        ({"template": None}, "template", "fail", "has no chat template"),
+        ({"template": WITHOUT_TOOLS}, "template", "fail", "the environment has tools, ['note', 'answer'], but"),
+        (
+            {"template": CHAT_TEMPLATE.replace("call.name | tojson", "'tool'")},
+            "template",
+            "fail",
+            "the environment has tools",
+        ),
+        ({"max_position_embeddings": 20}, "prompts", "fail", "tokens, and the model's context 20"),
+        ({"max_position_embeddings": 300}, "prompts", "warn", "less than max_completion_length=256"),
+    ],
+)
+def test_a_model_that_does_not_fit(tiny: Any, changes: dict[str, Any], check: str, outcome: str, advice: str) -> None:
+    found = model_verdicts(tiny(**changes))
+    assert found[check].outcome == outcome, found
+    assert advice in found[check].advice
 
 
 def test_the_table_and_the_exit_code(run: Run) -> None:
