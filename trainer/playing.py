@@ -11,6 +11,7 @@ from ..envs.episode import Episode
 from .config import AgentConfig
 from .distributed import Processes
 from .interrupt import InterruptibleTrainer
+from .models.sharding import is_sharded
 from .records.evaluation import evaluation_metrics
 from .rollout.episode_player import EpisodePlayer
 from .rollout.failures import check_evaluation
@@ -49,7 +50,13 @@ class PlayingTrainer(InterruptibleTrainer):
 
     @contextmanager
     def playing(self) -> Iterator[None]:
-        """A context for playing episodes. Until the first episode begins, the watchdog names the generator."""
+        """A context for playing episodes. Until the first episode begins, the watchdog names the generator.
+
+        Raises:
+            RuntimeError: the weights will be sharded when training begins; until then a process may not have them.
+        """
+        if self.processes.share_weights and not is_sharded(self.player.model):
+            raise RuntimeError("sharded weights are in place once train() has begun: to play before, set eval_on_start")
         with self.watchdog, self.waiting("the generator to take new weights"):
             yield
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import PartialState
 from accelerate.utils import DistributedType
 from torch import Tensor
@@ -101,6 +102,14 @@ def untied() -> Qwen3ForCausalLM:
     fresh.load_state_dict(weights)
     fresh.generation_config = tied.generation_config
     return fresh
+
+
+def adapted() -> Any:
+    """The same model with a LoRA adapter to train."""
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    return get_peft_model(model(), LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"))  # type: ignore[arg-type]
 
 
 def config(folder: Path | str, trainer_class: type[AgentTrainer] = GRPOTrainer, **options: Any) -> Any:

@@ -18,7 +18,7 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def run_two(folder: Path, program: str, *arguments: str, timeout: float = 150) -> list[tuple[int, str]]:
+def run_two(folder: Path, program: str, *arguments: str, timeout: float = 240) -> list[tuple[int, str]]:
     """Run a program in two processes, as torchrun does; return their exit statuses and standard errors."""
     folder.mkdir(parents=True, exist_ok=True)
     shared = subprocess_environment() | {

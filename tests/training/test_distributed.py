@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from gymnast.envs import ConfigurationError
 from gymnast.trainer import GRPOTrainer, whole_weights
 
-from .buttons import ROWS, Buttons, config, forget, make_trainer, model, untied
+from .buttons import ROWS, Buttons, adapted, config, forget, make_trainer, model, untied
 from .launching import free_port, launch, run_two
 
 PROGRAM = """
@@ -70,15 +70,15 @@ torch.save(trainer.model.state_dict(), folder / f"weights-{rank}.pt")
 
 SHARDED = """
 from accelerate.state import AcceleratorState
-from buttons import SHARDED, untied
-from gymnast.trainer import Generator, TransformersGenerator, whole_weights
+from buttons import SHARDED, adapted, untied
+from gymnast.trainer import Generator, RolloutError, TransformersGenerator, whole_weights
 
 
 class Engine(Generator):
     \"\"\"Samples with a copy of the weights in training.\"\"\"
 
-    def __init__(self):
-        self.model = model()
+    def __init__(self, copied):
+        self.model = copied
         self.inner = TransformersGenerator(self.model, pad_id=0)
 
     async def generate(self, request):
@@ -92,17 +92,17 @@ class Engine(Generator):
         self.inner.close()
 
 
-def train(name, agent, checkpoint=None, **options):
+def train(name, agent, checkpoint=None, reward=(), **options):
     AcceleratorState._reset_state()
+    options = dict(max_steps=2, save_strategy="steps") | options
     args = config(
-        folder / name, max_steps=2, per_device_train_batch_size=4, ddp_backend="gloo", save_strategy="steps",
-        save_steps=1, scale_rewards="batch", beta=0.1, sync_ref_model=True, ref_model_sync_steps=1,
-        **SHARDED, **options,
+        folder / name, per_device_train_batch_size=4, ddp_backend="gloo", save_steps=1, scale_rewards="batch",
+        beta=0.1, sync_ref_model=True, ref_model_sync_steps=1, **SHARDED, **options,
     )
-    data = dict(environment=Buttons(), train_dataset=ROWS, processing_class=tokenizer())
-    trainer = GRPOTrainer(model=agent, args=args, generator=Engine(), **data)
+    data = dict(environment=Buttons(), train_dataset=ROWS, processing_class=tokenizer(), reward_funcs=reward)
+    trainer = GRPOTrainer(model=agent, args=args, generator=Engine(untied() if name == "untied" else model()), **data)
     trainer.train(resume_from_checkpoint=checkpoint)
-    assert type(trainer.model).__name__ == "FSDPQwen3ForCausalLM"
+    assert type(trainer.model).__name__.startswith("FSDP")
     weights = dict(whole_weights(trainer.model))
     if rank == 0:
         torch.save([trainer.state.log_history, weights], folder / f"{name}.pt")
@@ -111,7 +111,20 @@ def train(name, agent, checkpoint=None, **options):
 train("sharded", model())
 # Micro-batches of one or two rows: the processes do not have the same number of them.
 train("untied", untied(), max_tokens_per_batch=100)
+train("adapted", adapted())
 train("resumed", model(), checkpoint=str(folder / "sharded" / "checkpoint-1"))
+
+
+def judge(completions):
+    if rank == 1:
+        raise RuntimeError("the judge of this process is gone")
+    return [0.0] * len(completions)
+
+
+try:
+    train("half", model(), reward=judge, max_steps=20, max_failure_rate=0.4, save_strategy="no")
+except RolloutError as error:
+    (folder / f"half-{rank}.txt").write_text(str(error))
 """
 
 END = "torch.distributed.destroy_process_group()"
@@ -207,7 +220,7 @@ def test_two_processes_resume(run: Any, tmp_path: Path) -> None:
     assert all(torch.equal(got[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize(("name", "agent"), [("sharded", model), ("untied", untied)])
+@pytest.mark.parametrize(("name", "agent"), [("sharded", model), ("untied", untied), ("adapted", adapted)])
 def test_sharded_weights_train_like_whole_ones(run: Any, single: Any, name: str, agent: Any) -> None:
     folder, _ = run
     trained = single(agent)
@@ -231,6 +244,15 @@ def test_a_sharded_training_is_saved_and_resumed(run: Any) -> None:
     logs, resumed = torch.load(folder / "resumed.pt", weights_only=True)
     assert [each["step"] for each in logs if "loss" in each] == [1, 2]
     assert all(torch.equal(value, weights[key]) for key, value in resumed.items())
+
+
+def test_a_process_without_a_group_takes_part_and_failures_count_in_all(run: Any) -> None:
+    """In one of the two processes every episode fails. Both train, until the share over both is too large."""
+    folder, _ = run
+    for rank in (0, 1):
+        message = (folder / f"half-{rank}.txt").read_text()
+        assert "40 of 80 episodes of the last 10 rounds failed, more than max_failure_rate=0.4 allows" in message
+    assert [path.name for path in (folder / "half").glob("checkpoint-*")] == ["checkpoint-9"]  # of the new weights
 
 
 def test_engines_that_cannot_work_are_refused_before_the_model_is_loaded(tmp_path: Path, monkeypatch: Any) -> None:

@@ -53,7 +53,7 @@ class OutputHead:
         inner: Any = inner_model(model)
         if getattr(inner, "get_output_embeddings", lambda: None)() is None:
             reason = "it has no get_output_embeddings()"
-        elif not (head := cls(model))._reproduces(inner):
+        elif not (head := cls(model))._reproduces(model):
             reason = "its logits are not those of its output embeddings, with known scaling and capping"
         else:
             return head
