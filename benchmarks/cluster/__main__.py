@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--quick", action="store_true", help="small samples; the figures mean little")
     options = parser.parse_args()
-    episodes, in_flight, seconds = (64, [200], 5.0) if options.quick else (512, [1_000, 10_000], 40.0)
+    episodes, in_flight, seconds = (64, [200], 5.0) if options.quick else (512, [2_000, 10_000], 25.0)
     ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
     try:
         turns = [measured(name, make, episodes) for name, make in ARMS.items()]
@@ -147,8 +147,8 @@ async def _simulate(engine: RolloutEngine, in_flight: int, seconds: float) -> tu
         assert episode.failure is None, episode.failure
         ended.append(time.perf_counter())
 
-    enough = episode_specs([{}], group_size=int(in_flight * (3 + seconds / ramp)), seed=0)
-    playing = asyncio.create_task(engine.run(enough, note))
+    rows = [{"index": index} for index in range(int(in_flight * (3 + seconds / ramp)))]  # more than will end
+    playing = asyncio.create_task(engine.run(episode_specs(rows, group_size=1, seed=0), note))
     lags: list[float] = []
     started = time.perf_counter()
     while (now := time.perf_counter()) < started + ramp + seconds:

@@ -27,7 +27,7 @@ class Instant(Environment):
     async def areset(self, **options: Any) -> Any:
         await super().areset(**options)
         self.left = self.turns
-        return [GO | {"content": str(options["seed"])}], {}
+        return [GO | {"content": str(options["options"]["task"])}], {}
 
     async def astep(self, action: Message) -> StepResult:
         self.left -= 1

@@ -57,7 +57,7 @@ class CaughtError:
         """
         error = self._of_the_original_class()
         if error is None:
-            made: type[Exception] = type(self.name.rpartition(".")[2], (RuntimeError,), {"__module__": self.module})
+            made: Any = type(self.name.rpartition(".")[2], (RuntimeError,), {"__module__": self.module})
             error = made(self.message)
         error.__cause__ = HostTraceback(self.traceback)
         return error
@@ -68,9 +68,9 @@ class CaughtError:
             found = getattr(found, name, None)
         if not (isinstance(found, type) and issubclass(found, BaseException)):
             return None
-        # Not by its constructor, which may take other arguments, or do anything.
-        error = found.__new__(found, *self.arguments)
         try:
+            # Not by its constructor, which may take other arguments, or do anything.
+            error = found.__new__(found, *self.arguments)
             return error if str(error) == self.message else None
-        except Exception:  # its own __str__ reads an attribute that its constructor would have set
+        except Exception:  # `__new__` takes other arguments, or `__str__` reads what the constructor would have set
             return None

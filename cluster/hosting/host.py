@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from ...envs.core import Environment, StopReason, Task
+from ...envs.core import Environment, StopReason, Task, ToolCall
 from ...envs.engine.opening_and_closing import GRACE_SECONDS, open_environment, wait_for_threads
 from ...envs.episode import EpisodeSpec
 from ...envs.registry import ENVIRONMENT_COLUMN, EnvironmentSource
@@ -66,10 +66,12 @@ class EnvironmentHost:
         hosted = self._hosted[episode]
         result = await hosted.call("reset", seed=seed, options=options)
         core = hosted.core
-        tools = core.tool_schemas() if isinstance(core, Environment) else []
-        names = [schema["function"]["name"] for schema in tools]
-        final = [each for each in names if core.is_final({"function": {"name": each, "arguments": {}}})]
-        return ResetReply(result, tools, final)
+        if not isinstance(core, Environment):
+            return ResetReply(result, [], [])
+        tools = core.tool_schemas()
+        names: list[str] = [schema["function"]["name"] for schema in tools]
+        calls: list[ToolCall] = [{"function": {"name": name, "arguments": {}}} for name in names]
+        return ResetReply(result, tools, [name for name, call in zip(names, calls, strict=True) if core.is_final(call)])
 
     async def _step(self, episode: int, action: Any) -> Any:
         hosted = self._hosted[episode]

@@ -131,12 +131,14 @@ class RayEnvironments(RemoteEnvironments):
         names: list[str | None] = [*map(str, environment)] if isinstance(environment, Mapping) else [None]
         super().__init__(names, [])
         self._ray = ray
+        self._hosts: list[RayLink] = []
         try:
-            self.links: list[RayLink] = self._start(recipe, hosts, resources, placement_timeout)
+            self._hosts = self._start(recipe, hosts, resources, placement_timeout)
             self._check()
         except BaseException:
             self.close()
             raise
+        self.links += self._hosts
 
     def __enter__(self) -> Self:
         return self
@@ -146,8 +148,8 @@ class RayEnvironments(RemoteEnvironments):
 
     def close(self) -> None:
         """Close all environments and end the hosts. Without it they end with this process."""
-        for link in self.links:
-            link.close()
+        for host in self._hosts:
+            host.close()
         group, self._group = self._group, None
         if group is not None:
             self._ray.util.remove_placement_group(group)
@@ -182,7 +184,7 @@ class RayEnvironments(RemoteEnvironments):
     def _check(self) -> None:
         """Wait until all hosts have made their environments, and compare versions."""
         try:
-            answers = self._ray.get([link.actor.describe.remote() for link in self.links], timeout=START_SECONDS)
+            answers = self._ray.get([host.actor.describe.remote() for host in self._hosts], timeout=START_SECONDS)
         except self._ray.exceptions.GetTimeoutError as error:
             raise ConfigurationError(f"a host of environments did not start within {START_SECONDS:g} s") from error
         except self._ray.exceptions.RayError as error:
@@ -190,8 +192,8 @@ class RayEnvironments(RemoteEnvironments):
                 f"a host of environments did not start: {_cause(error)}. Its code must be importable on the nodes; "
                 f"ray.init(runtime_env={{'working_dir': '.'}}) takes the present folder there"
             ) from error
-        for link, (name, theirs) in zip(self.links, answers, strict=True):
-            link.name = name
+        for host, (name, theirs) in zip(self._hosts, answers, strict=True):
+            host.name = name
             check_versions(name, theirs, packages=("gymnast", "Python", "Ray"))
 
 

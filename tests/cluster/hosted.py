@@ -53,6 +53,7 @@ ERRORS: list[Callable[[], BaseException]] = [
     lambda: OSError(2, "no such file"),
     lambda: TwoArgumentsError(7, "odd"),
     lambda: BrokenEnvironmentError("the database is down"),
+    lambda: ExceptionGroup("several", [ValueError("one")]),
     lambda: SystemExit(3),
     lambda: asyncio.CancelledError("by itself"),
 ]
@@ -123,6 +124,29 @@ class Meets(Environment):
             case "hang":
                 threading.Event().wait(WAIT)
         return StepResult([], 1.0, True, False, {})
+
+
+class Noted(Environment):
+    """Waits in its step for ever, and notes what happens to it; `noted_class` makes a class for one test."""
+
+    stepping: asyncio.Event
+    closed: asyncio.Event
+
+    async def areset(self, **options: Any) -> Any:
+        await super().areset(**options)
+        return [{"role": "user", "content": "go"}], {}
+
+    async def astep(self, action: Any) -> StepResult:
+        self.stepping.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def aclose(self) -> None:
+        self.closed.set()
+
+
+def noted_class() -> type[Noted]:
+    return type("Noted", (Noted,), {"stepping": asyncio.Event(), "closed": asyncio.Event()})
 
 
 class Process(Environment):

@@ -17,11 +17,11 @@ import pytest
 
 from gymnast.cluster import WebSocketEnvironments
 from gymnast.cluster.websocket.server import EnvironmentServer
-from gymnast.envs import Calculator, CodeEnv, ConfigurationError, Environment, EpisodeFailedError, StepResult
+from gymnast.envs import Calculator, CodeEnv, ConfigurationError, EpisodeFailedError, EpisodeLimits
 from gymnast.envs.threads import run_in_loop
 from gymnast.sandbox import ExecutionResult, ScriptedExecutor
 
-from .hosted import ADD, ANSWER, ROW, play, without_times
+from .hosted import ADD, ANSWER, ROW, Noted, noted_class, play, without_times
 
 TOKEN = "a secret of this test"
 
@@ -36,28 +36,9 @@ def served(environment: Any, **options: Any) -> Iterator[str]:
         run_in_loop(server.close())
 
 
-class Noted(Environment):
-    """Waits in its step for ever, and notes what happens to it."""
-
-    stepping: asyncio.Event
-    closed: asyncio.Event
-
-    async def areset(self, **options: Any) -> Any:
-        await super().areset(**options)
-        return [{"role": "user", "content": "go"}], {}
-
-    async def astep(self, action: Any) -> StepResult:
-        self.stepping.set()
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def aclose(self) -> None:
-        self.closed.set()
-
-
 @pytest.fixture
 def noted() -> type[Noted]:
-    return type("Noted", (Noted,), {"stepping": asyncio.Event(), "closed": asyncio.Event()})
+    return noted_class()
 
 
 def test_episodes_on_servers_equal_local_ones() -> None:
@@ -143,7 +124,7 @@ def test_a_lost_connection_fails_its_episode_and_the_next_is_played(noted: type[
         assert "the host of this Noted was lost: ws://" in lost.failure.message
         run_in_loop(soon(noted.closed))
         cable.mend()
-        environments.links[0]._lost_at = -1e9  # as if the pause before the next attempt were over
+        environments.links[0]._lost_at = -1e9  # type: ignore[attr-defined]  # as if the pause before the next attempt were over
         [episode] = play(environments, [ANSWER], rows=[ROW | {"environment": "answers"}])
         assert episode.reward == 1.0
 
@@ -202,6 +183,14 @@ def through_a_cable(url: str) -> Iterator[Cable]:
         yield cable
     finally:
         run_in_loop(cable.close())
+
+
+def test_a_step_that_takes_too_long_is_ended_on_its_host(noted: type[Noted]) -> None:
+    with served(noted) as url, WebSocketEnvironments([url], token=TOKEN) as environments:
+        [episode] = play(environments, ["go on"], limits=EpisodeLimits(step_timeout=0.2))
+        assert noted.closed.is_set()  # the step was cancelled there, and the environment closed, before play() returns
+    assert episode.failure is not None
+    assert (episode.failure.stage, episode.failure.type) == ("step", "TimeoutError")
 
 
 def test_raise_stops_the_run_with_the_error_of_the_host() -> None:

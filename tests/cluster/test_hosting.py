@@ -1,0 +1,42 @@
+"""What holds for hosts without a network or a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gymnast.cluster import RayEnvironments
+from gymnast.cluster.hosting.caught_errors import CaughtError
+from gymnast.cluster.hosting.recipes import pack
+from gymnast.cluster.hosting.versions import check_versions, versions
+from gymnast.cluster.on_ray.rollout_workers import WorkerHost
+from gymnast.envs import Calculator, ConfigurationError, EnvironmentSource, EpisodeLimits, ScriptedPolicy, episode_specs
+
+from .hosted import noted_class
+
+
+async def test_closing_an_episode_ends_its_play_and_closes_its_environment() -> None:
+    noted = noted_class()
+    host = WorkerHost(EnvironmentSource.of(noted))
+    reference = asyncio.sleep(0, result=pack(ScriptedPolicy(["go"]), "the policy"))
+    [spec] = episode_specs([{}], group_size=1, seed=0)
+    playing = asyncio.create_task(host.call("play", 7, (0, reference), None, spec, EpisodeLimits()))
+    await asyncio.wait_for(noted.stepping.wait(), 20)
+    assert await host.call("close", 7) is None
+    assert noted.closed.is_set()
+    ended = await playing
+    assert isinstance(ended, CaughtError)
+    assert ended.name == "CancelledError"
+
+
+def test_versions_are_compared_by_name() -> None:
+    check_versions("a host", versions(), packages=("gymnast", "Python", "Ray"))
+    theirs = versions() | {"Python": "3.9"}
+    with pytest.raises(ConfigurationError, match=r"a host has Python 3\.9 \(here 3\.\d+\); install the same versions"):
+        check_versions("a host", theirs, packages=("gymnast", "Python"))
+
+
+def test_nothing_starts_ray_by_itself() -> None:
+    with pytest.raises(ConfigurationError, match=r"call ray\.init\(\) first, .* or give address='auto'"):
+        RayEnvironments(Calculator)
