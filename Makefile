@@ -103,7 +103,7 @@ bench-cluster: $(VENV)/.dev
 gpu-kit: $(VENV)/.examples
 	@$(BIN)/python -m benchmarks.gpu.make_kit $(ARGS)
 
-# Hours on two cores, or ARGS=--quick: a third of them. Finished runs are in runs/optimum/ and are not repeated.
+# About half an hour on a free core, or ARGS=--quick: a third of it. Finished runs are in runs/optimum/ and are not repeated.
 optimum: $(VENV)/.examples
 	@$(BIN)/python -m benchmarks.optimum $(ARGS)
 

@@ -44,7 +44,7 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models are too small for more; read when PyTorch is loaded
     seeds = arguments.seeds[:1] if arguments.quick else arguments.seeds
 
-    print(f"{'game':<12}{'algorithm':<11}{'seed':>4}{'greedy':>10}{'sampled':>10}{'of optimum':>12}{'seconds':>9}")
+    print(f"{'game':<12}{'algorithm':<11}{'seed':>4}{'greedy':>10}{'sampled':>10}{'of optimum':>12}{'processor s':>13}")
     games: dict[str, Any] = {}
     for name in arguments.games:
         games[name] = known_values(GAMES[name]) | {"runs": []}
@@ -94,7 +94,8 @@ def finished_run(path: Path, game: Game, settings: dict[str, Any]) -> dict[str, 
 def line(run: dict[str, Any]) -> str:
     settings = run["settings"]
     rewards = f"{run['greedy']['reward']:>10.3f}{run['sampled']['reward']:>10.3f}{run['share_of_optimum']:>12.1%}"
-    return f"{settings['game']:<12}{settings['algorithm']:<11}{settings['seed']:>4}{rewards}{run['seconds']:>9.0f}"
+    name = f"{settings['game']:<12}{settings['algorithm']:<11}{settings['seed']:>4}"
+    return f"{name}{rewards}{run['processor_seconds']:>13.0f}"
 
 
 def write(games: dict[str, Any], results: Path, picture: Path) -> None:

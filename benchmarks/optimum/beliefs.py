@@ -6,18 +6,19 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
-from .dynamic_programming import Move, Outcome
+from .dynamic_programming import Outcome
 from .environments import (
     ARMS,
-    BANDIT_CALLS,
+    BANDIT_MOVES,
     CODE_GUESSES,
     CODES,
+    LOOKS_AND_CHOICES,
     NUMBER_GUESSES,
     NUMBERS,
     PRICE_OF_A_GUESS,
     PRICE_OF_A_LOOK,
+    PRICE_OF_A_MISTAKE,
     TRUTHFUL,
     compare,
     pegs,
@@ -29,33 +30,32 @@ from .environments import (
 class SearchBelief:
     """The secrets that agree with all answers so far; all are equally likely."""
 
-    answer: Callable[[Any, Any], str]  # to a guess, which is the second argument; the first is the secret
-    allowed: Sequence[Any]
-    candidates: frozenset[Any]
-    guesses_left: int
+    answer: Callable[[str, str], str]  # to a guess, which is the second argument; the first is the secret
+    allowed: tuple[str, ...]
+    candidates: frozenset[str]
+    moves_left: int
     price_paid: Fraction = Fraction()
 
-    def moves(self) -> list[Move]:
-        return [("guess", guess) for guess in self.allowed]
+    def moves(self) -> Sequence[str]:
+        return self.allowed
 
-    def outcomes(self, move: Move) -> dict[str, Outcome]:
-        _, guess = move
-        agreeing: dict[str, set[Any]] = defaultdict(set)
+    def outcomes(self, move: str) -> dict[str, Outcome]:
+        agreeing: dict[str, set[str]] = defaultdict(set)
         for secret in self.candidates:
-            agreeing[self.answer(secret, guess)].add(secret)
+            agreeing[self.answer(secret, move)].add(secret)
         return {
             answer: Outcome(
                 probability=Fraction(len(secrets), len(self.candidates)),
-                reward=1 - self.price_paid if secrets == {guess} else Fraction(),
-                success=secrets == {guess},
-                belief=None if secrets == {guess} or self.guesses_left == 1 else self._after(frozenset(secrets)),
+                reward=1 - self.price_paid if secrets == {move} else Fraction(),
+                success=secrets == {move},
+                belief=None if secrets == {move} or self.moves_left == 1 else self._after(frozenset(secrets)),
             )
             for answer, secrets in agreeing.items()
         }
 
-    def _after(self, candidates: frozenset[Any]) -> SearchBelief:
+    def _after(self, candidates: frozenset[str]) -> SearchBelief:
         price = self.price_paid + _exact(PRICE_OF_A_GUESS)
-        return replace(self, candidates=candidates, guesses_left=self.guesses_left - 1, price_paid=price)
+        return replace(self, candidates=candidates, moves_left=self.moves_left - 1, price_paid=price)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,20 +63,20 @@ class BanditBelief:
     """The probability of each arm to be the one that pays."""
 
     probabilities: tuple[Fraction, ...]
-    calls_left: int
+    moves_left: int
 
-    def moves(self) -> list[Move]:
-        return [(tool, arm) for tool in ("look", "final_answer") for arm in ARMS]
+    def moves(self) -> Sequence[str]:
+        return LOOKS_AND_CHOICES
 
-    def outcomes(self, move: Move) -> dict[str, Outcome]:
-        tool, arm = move
+    def outcomes(self, move: str) -> dict[str, Outcome]:
+        verb, arm = move.split()
+        if verb == "look":
+            return {sign(seen): self._look(arm, seen) for seen in (True, False)}
         pays = self.probabilities[ARMS.index(arm)]
-        if tool == "final_answer":
-            wrong = Outcome(1 - pays, Fraction(), False, None)
-            return {"right": Outcome(pays, Fraction(1), True, None), "wrong": wrong}
-        return {sign(seen): self._look(arm, seen) for seen in (True, False)}
+        wrong = Outcome(1 - pays, -_exact(PRICE_OF_A_MISTAKE), False, None)
+        return {"right": Outcome(pays, Fraction(1), True, None), "wrong": wrong}
 
-    def _look(self, arm: Any, seen: bool) -> Outcome:
+    def _look(self, arm: str, seen: bool) -> Outcome:
         """The possible observations, each with the posterior by Bayes' rule."""
         truthful = _exact(TRUTHFUL)
         joint = [
@@ -84,14 +84,14 @@ class BanditBelief:
             for other, prior in zip(ARMS, self.probabilities, strict=True)
         ]
         posterior = tuple(each / sum(joint) for each in joint)
-        after = BanditBelief(probabilities=posterior, calls_left=self.calls_left - 1)
-        return Outcome(Fraction(sum(joint)), -_exact(PRICE_OF_A_LOOK), False, after if after.calls_left else None)
+        after = BanditBelief(probabilities=posterior, moves_left=self.moves_left - 1)
+        return Outcome(Fraction(sum(joint)), -_exact(PRICE_OF_A_LOOK), False, after if after.moves_left else None)
 
 
 def _exact(number: float) -> Fraction:
     return Fraction(str(number))
 
 
-NUMBER = SearchBelief(answer=compare, allowed=NUMBERS, candidates=frozenset(NUMBERS), guesses_left=NUMBER_GUESSES)
-CODE = SearchBelief(answer=pegs, allowed=tuple(CODES), candidates=frozenset(CODES), guesses_left=CODE_GUESSES)
-BANDIT = BanditBelief(probabilities=(Fraction(1, len(ARMS)),) * len(ARMS), calls_left=BANDIT_CALLS)
+NUMBER = SearchBelief(answer=compare, allowed=NUMBERS, candidates=frozenset(NUMBERS), moves_left=NUMBER_GUESSES)
+CODE = SearchBelief(answer=pegs, allowed=CODES, candidates=frozenset(CODES), moves_left=CODE_GUESSES)
+BANDIT = BanditBelief(probabilities=(Fraction(1, len(ARMS)),) * len(ARMS), moves_left=BANDIT_MOVES)

@@ -5,7 +5,7 @@ best policy from belief b follows from those of the next beliefs by Bellman's re
 
     V(b) = max over moves m of  sum over answers o of  P(o | b, m) * (r(b, m, o) + V(b after m and o)),
 
-and V = 0 where the game is over. Each move takes one call of the budget, so the recursion ends. The policy that draws
+and V = 0 where the game is over. Each move takes one from the budget, so the recursion ends. The policy that draws
 its moves uniformly has the same recursion, with the mean over moves in place of the maximum.
 """
 
@@ -16,16 +16,13 @@ from fractions import Fraction
 from functools import cache
 from typing import NamedTuple, Protocol
 
-Move = tuple[str, int | str]
-"""A tool, and its argument."""
-
 
 class Belief(Hashable, Protocol):
-    """Everything that a player knows: the probabilities of the secrets, and the number of calls left."""
+    """Everything that a player knows: the probabilities of the secrets, and the number of moves left."""
 
-    def moves(self) -> Sequence[Move]: ...
+    def moves(self) -> Sequence[str]: ...
 
-    def outcomes(self, move: Move) -> Mapping[str, Outcome]:
+    def outcomes(self, move: str) -> Mapping[str, Outcome]:
         """The outcomes of a move, by the answer that the player reads; their probabilities add up to 1."""
         ...
 
@@ -51,11 +48,11 @@ def best_value(belief: Belief) -> Value:
     return max(value_of(belief, move) for move in belief.moves())
 
 
-def best_move(belief: Belief) -> Move:
+def best_move(belief: Belief) -> str:
     return max(belief.moves(), key=lambda move: value_of(belief, move))
 
 
-def value_of(belief: Belief, move: Move) -> Value:
+def value_of(belief: Belief, move: str) -> Value:
     """The value of a move, and of the best policy after it."""
     return _expected(belief, move, best_value)
 
@@ -67,7 +64,7 @@ def random_value(belief: Belief) -> Value:
     return Value(*(sum(each, Fraction()) / len(values) for each in zip(*values, strict=True)))
 
 
-def _expected(belief: Belief, move: Move, value: Callable[[Belief], Value]) -> Value:
+def _expected(belief: Belief, move: str, value: Callable[[Belief], Value]) -> Value:
     """The expectation over the answers to a move, of its reward and of the value of the belief after it."""
     reward = success = turns = Fraction()
     for outcome in belief.outcomes(move).values():

@@ -9,24 +9,32 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gymnast.envs import Message, ToolEnv, tool_call
+from gymnast.envs import Message
 
 from .beliefs import BANDIT, CODE, NUMBER
-from .dynamic_programming import Belief, Move, best_move
-from .environments import ARMS, BANDIT_CALLS, CODES, NUMBERS, TRUTHFUL, GuessNumber, Mastermind, PricedBandit
+from .dynamic_programming import Belief, best_move
+from .environments import (
+    ARMS,
+    BANDIT_MOVES,
+    CODES,
+    NUMBERS,
+    TRUTHFUL,
+    GuessNumber,
+    Mastermind,
+    PricedBandit,
+    TextGame,
+)
 
 Task = dict[str, Any]
-Player = Callable[[Sequence[str]], Move]
+Player = Callable[[Sequence[str]], str]
 """Chooses a move, given the environment's answers so far."""
 
 
 @dataclass(frozen=True)
 class Game:
     title: str
-    environment: type[ToolEnv]
-    parameter: str  # the only argument of each tool
+    environment: type[TextGame]
     start: Belief
-    max_turns: int
     tasks: list[tuple[Task, float]]  # every possible task, with its probability
 
     def draw(self, count: int, seed: int) -> list[Task]:
@@ -47,16 +55,15 @@ class Game:
         answers: list[str] = []
         reward, over = 0.0, False
         while not over:
-            tool, argument = player(answers)
-            call = tool_call(tool, **{self.parameter: argument})
-            results, gained, over, _, _ = environment.step(call)
-            messages += [call, *results]
-            answers.append(str(results[0].get("content")))
+            move: Message = {"role": "assistant", "content": player(answers)}
+            replies, gained, over, _, _ = environment.step(move)
+            messages += [move, *replies]
+            answers.append(str(replies[0].get("content")))
             reward += gained
         environment.close()
         return messages, reward, environment.metrics["success"]
 
-    def best_player(self, answers: Sequence[str]) -> Move:
+    def best_player(self, answers: Sequence[str]) -> str:
         """The best move after these answers to the best moves."""
         belief: Belief | None = self.start
         for answer in answers:
@@ -78,13 +85,13 @@ def _secrets(secrets: Sequence[Any]) -> list[tuple[Task, float]]:
 
 
 def _bandit_tasks() -> Iterator[tuple[Task, float]]:
-    for arm, *truthful in itertools.product(ARMS, *[(True, False)] * BANDIT_CALLS):
+    for arm, *truthful in itertools.product(ARMS, *[(True, False)] * BANDIT_MOVES):
         luck = math.prod(TRUTHFUL if each else 1 - TRUTHFUL for each in truthful)
         yield {"paying": arm, "truthful": truthful}, luck / len(ARMS)
 
 
 GAMES = {
-    "number": Game("Guess the number", GuessNumber, "number", NUMBER, NUMBER.guesses_left, _secrets(NUMBERS)),
-    "mastermind": Game("Mastermind", Mastermind, "code", CODE, CODE.guesses_left, _secrets(CODES)),
-    "bandit": Game("Bandit with priced looks", PricedBandit, "arm", BANDIT, BANDIT.calls_left, list(_bandit_tasks())),
+    "number": Game("Guess the number", GuessNumber, NUMBER, _secrets(NUMBERS)),
+    "mastermind": Game("Mastermind", Mastermind, CODE, _secrets(CODES)),
+    "bandit": Game("Bandit with priced looks", PricedBandit, BANDIT, list(_bandit_tasks())),
 }

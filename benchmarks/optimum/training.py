@@ -10,9 +10,21 @@ from typing import Any
 from transformers import TrainerCallback
 
 from gymnast.trainer import AgentTrainer, GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
-from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer, warm_up
 
 from .games import Game
+
+CHAT_TEMPLATE = r"""
+{%- for message in messages -%}
+    {%- if message.role == 'assistant' -%}
+        {{- '<|im_start|>assistant\n' ~ message.content ~ '<|im_end|>' -}}
+    {%- else -%}
+        {{- message.content ~ '\n' -}}
+    {%- endif -%}
+{%- endfor -%}
+{{- '<|im_start|>assistant\n' if add_generation_prompt else '' -}}
+"""
+"""Five tokens for a move and its answer, so that an episode costs little."""
 
 ALGORITHMS = {"grpo": (GRPOTrainer, GRPOConfig), "rloo": (RLOOTrainer, RLOOConfig)}
 
@@ -42,7 +54,7 @@ class Curve(TrainerCallback):
 
 def train(game: Game, settings: dict[str, Any]) -> dict[str, Any]:
     """Train as `settings_of` says; return the curve, and the values at the end at temperature 1 and 0."""
-    started = time.perf_counter()
+    used = time.process_time()
     model, tokenizer = _model_of_random_play(game, settings)
     trainer_class, config_class = ALGORITHMS[settings["algorithm"]]
     curve = Curve(game, settings["measured_every"], settings["curve_episodes"])
@@ -53,7 +65,6 @@ def train(game: Game, settings: dict[str, Any]) -> dict[str, Any]:
             args=config_class(
                 output_dir=folder,
                 seed=settings["seed"],
-                max_turns=game.max_turns,
                 use_cpu=True,
                 save_strategy="no",
                 report_to="none",
@@ -65,12 +76,14 @@ def train(game: Game, settings: dict[str, Any]) -> dict[str, Any]:
             callbacks=[curve],
         )
         trainer.train()
+    if trainer.was_interrupted:  # by a signal; its values are not those of a whole run
+        raise KeyboardInterrupt
     return {
         "settings": settings,
         "curve": curve.points,
         **values_now(trainer, game, settings["final_episodes"]),
         "parameters": model.num_parameters(),
-        "seconds": round(time.perf_counter() - started, 1),
+        "processor_seconds": round(time.process_time() - used, 1),
         "threads": os.environ.get("OMP_NUM_THREADS"),
     }
 
@@ -101,11 +114,11 @@ def measure(trainer: AgentTrainer, game: Game, episodes: int, temperature: float
 def _model_of_random_play(game: Game, settings: dict[str, Any]) -> tuple[Any, Any]:
     """A model that writes legal moves, all equally often, and its tokenizer."""
     seed = settings["seed"]
-    environment = game.environment()
-    tools = environment.tool_schemas()
-    environment.close()
-    conversations = [(messages, tools) for messages in game.random_games(settings["random_games"], seed)]
-    tokenizer = tokenizer_for(conversations)
+    conversations = [(messages, None) for messages in game.random_games(settings["random_games"], seed)]
+    render: Any = make_tiny_tokenizer([]).apply_chat_template
+    texts = [render(messages, chat_template=CHAT_TEMPLATE, tokenize=False) for messages, _ in conversations]
+    tokenizer = make_tiny_tokenizer(texts)
+    tokenizer.chat_template = CHAT_TEMPLATE
     model = make_tiny_model(tokenizer, seed=seed, hidden_size=settings["hidden_size"])
     for steps, learning_rate in settings["warm_up"]:
         warm_up(model, tokenizer, conversations, steps=steps, learning_rate=learning_rate, seed=seed)

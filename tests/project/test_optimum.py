@@ -11,11 +11,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
-
-from gymnast.envs import tool_calls
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ["number", "mastermind", "bandit"]
@@ -53,11 +50,11 @@ def test_random_play_earns_its_computed_value_far_below_the_optimum(name: str, r
 
 
 def test_no_policy_of_a_small_game_earns_more(room: dict[str, ModuleType]) -> None:
-    """All 81 policies for a number from 1 to 3: a first guess, and a second one for each of the three answers."""
+    """All 27 policies for a number from 1 to 3: a first guess, and a second one for each of the two wrong answers."""
     environments = room["environments"]
-    numbers = (1, 2, 3)
+    numbers = ("1", "2", "3")
 
-    def reward(secret: int, first: int, seconds: dict[str, int]) -> Fraction:
+    def reward(secret: str, first: str, seconds: dict[str, str]) -> Fraction:
         answer = environments.compare(secret, first)
         return Fraction(1) if answer == "right" else Fraction(9, 10) * (seconds[answer] == secret)
 
@@ -66,28 +63,21 @@ def test_no_policy_of_a_small_game_earns_more(room: dict[str, ModuleType]) -> No
         for first, low, high in itertools.product(numbers, repeat=3)
     ]
     game = room["beliefs"].SearchBelief(
-        answer=environments.compare, allowed=numbers, candidates=frozenset(numbers), guesses_left=2
+        answer=environments.compare, allowed=numbers, candidates=frozenset(numbers), moves_left=2
     )
     assert room["dynamic_programming"].best_value(game).reward == max(rewards)
 
 
 @pytest.mark.parametrize(
-    ("name", "task", "calls"),
-    [
-        ("number", {"secret": 7}, [("guess", {"number": number}) for number in (1, 2, 3, 4, 7)]),
-        ("mastermind", {"secret": "DD"}, [("guess", {"code": code}) for code in ("AA", "BB", "CC", "DD")]),
-        ("bandit", {"paying": 1, "truthful": [True] * 4}, [("look", {"arm": 2})] * 4 + [("final_answer", {"arm": 1})]),
-    ],
+    ("name", "moves"), [("number", ["8"]), ("mastermind", ["AA", "guess AB"]), ("bandit", ["take"])]
 )
-def test_calls_of_one_turn_share_the_budget(
-    name: str, task: dict[str, Any], calls: list[tuple[str, dict[str, Any]]], room: dict[str, ModuleType]
-) -> None:
-    environment = room["games"].GAMES[name].environment()
-    environment.reset(options={"task": task})
-    _, reward, terminated, _, _ = environment.step(tool_calls(*calls))
-    assert terminated
-    assert reward <= 0
-    environment.close()
+def test_an_illegal_move_ends_the_game(name: str, moves: list[str], room: dict[str, ModuleType]) -> None:
+    game = room["games"].GAMES[name]
+    environment = game.environment()
+    environment.reset(options={"task": game.tasks[-1][0]})
+    *_, last = [environment.step({"role": "assistant", "content": move}) for move in moves]
+    assert (last.reward, last.terminated) == (-1.0, True)
+    assert environment.metrics["success"] == 0
 
 
 def test_a_run_tells_its_curve_and_its_values(room: dict[str, ModuleType]) -> None:
@@ -98,8 +88,8 @@ def test_a_run_tells_its_curve_and_its_values(room: dict[str, ModuleType]) -> No
     run = room["training"].train(game, settings)
     assert [point["step"] for point in run["curve"]] == [0, 1, 2]
     for values in (each[kind] for each in (*run["curve"], run) for kind in ("sampled", "greedy")):
-        assert 0 <= values["reward"] <= values["success"] <= 1
-        assert 1 <= values["turns"] <= game.max_turns
+        assert -1 <= values["reward"] <= values["success"] <= 1
+        assert 1 <= round(values["turns"], 6) <= game.start.moves_left
 
 
 @pytest.mark.parametrize(("reward", "code"), [(0.85, 0), (0.8, 1)])  # of 0.857
@@ -107,7 +97,7 @@ def test_a_finished_run_is_not_repeated(reward: float, code: int, room: dict[str
     values = {"reward": reward, "success": 1.0, "turns": 2.5}
     settings = room["recipes"].settings_of("number", "rloo", 1)
     both = {"sampled": values, "greedy": values}
-    run = {"settings": settings, "curve": [{"step": 0, **both}], "seconds": 9.0, **both}
+    run = {"settings": settings, "curve": [{"step": 0, **both}], "processor_seconds": 9.0, **both}
     (tmp_path / "number-rloo-seed1.json").write_text(json.dumps(run))
     command = [sys.executable, "-m", "benchmarks.optimum", "--quick", "--games", "number", "--algorithms", "rloo"]
     command += ["--runs", str(tmp_path)]
