@@ -22,7 +22,7 @@ from ..models.output_head import OutputHead, inner_model, without_cache
 
 Entropy = Literal["none", "value", "differentiable"]
 
-CHUNK_BYTES = 2**28
+CHUNK_BYTES = 2**27
 """Logits of one chunk in float32. The backward pass holds a few such tensors at a time."""
 
 
