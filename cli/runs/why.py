@@ -23,7 +23,7 @@ def why_lines(run: Run) -> list[str]:
 
 
 def _rewards(run: Run) -> Iterator[str]:
-    rewards = [line["reward"] for line in run.metrics if math.isfinite(line["reward"])]
+    rewards = [line["reward"] for line in run.metrics if math.isfinite(line.get("reward", math.nan))]
     if not rewards:
         yield f"{run.folder}: no step is logged yet"
     elif len(rewards) == 1:

@@ -86,6 +86,11 @@ def test_why_gives_a_verdict_in_ten_lines(verdict: str, options: Any, run: Run, 
     assert lines[-1].endswith("(gymnast view run, episode #episode=0)")
 
 
+def test_steps_that_play_no_round_have_no_reward(run: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", metrics=[{"step": 1, "reward": 0.25}, {"step": 2, "loss": 0.1}])
+    assert run("why", "run").out.splitlines()[0] == "run: step 2, reward 0.25"
+
+
 def test_why_for_programs(run: Run, tmp_path: Path) -> None:
     write_run(tmp_path / "run", metrics=[{"step": 1, "reward": 0.0}])
     found = run("why", "run", "--json").json
