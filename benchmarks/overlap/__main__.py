@@ -70,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bounds", type=int, nargs="*", default=[0, 1, 2, 4])
     parser.add_argument(
-        "--steps", type=int, default=24, help="steps of each measurement of time (default: %(default)s)"
+        "--steps", type=int, default=20, help="steps of each measurement of time (default: %(default)s)"
     )
     parser.add_argument("--tasks", nargs="*", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])

@@ -21,9 +21,9 @@ from gymnast.envs import Message, ToolEnv, tool, tool_call
 from gymnast.trainer import Generation, GenerationRequest, Generator, GRPOConfig, GRPOTrainer
 from gymnast.trainer.tiny import make_tiny_model, tokenizer_for
 
-MEDIAN, SIGMA = 0.2, 1.0  # seconds of a turn: log-normal, so one of a hundred takes ten times the median
+MEDIAN, SIGMA = 0.1, 1.0  # seconds of a turn: log-normal, so one of a hundred takes ten times the median
 TURNS = 4
-ROUND_SECONDS = 6.0  # about the time of a round
+ROUND_SECONDS = 3.0  # about the time of a round
 GROUPS, MEMBERS = 4, 8
 WARM_UP = 4  # steps until the pipeline is full; the same number is left out at the end, where it runs empty
 

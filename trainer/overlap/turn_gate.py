@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from accelerate import PartialState
 from transformers import PreTrainedModel
@@ -33,12 +34,15 @@ class TurnGate(Generator):
         self._busy_since = 0.0
 
     async def generate(self, request: GenerationRequest) -> Generation:
+        asked = time.perf_counter()
         await self._changes.until(lambda: self._may_begin(request))
+        waited = time.perf_counter() - asked
         if self._in_flight == 0:
             self._busy_since = time.perf_counter()
         self._in_flight += 1
         try:
-            return await self.inner.generate(request)
+            generation = await self.inner.generate(request)
+            return replace(generation, waiting_seconds=waited + generation.waiting_seconds)
         finally:
             self._in_flight -= 1
             if self._in_flight == 0:
