@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.envs import BrokenEnvironmentError, ToolEnv, final_answer, tool, tool_call
+from gymnast.sandbox import DockerExecutor
 
 ROWS = [{"number": number} for number in range(1, 4)]
 COUNTER = itertools.count()
@@ -289,3 +290,16 @@ class Blocks(Sound):
         if len(text) > 1000:
             time.sleep(0.35)  # noqa: ASYNC251  (the fault)
         return "noted"
+
+
+class LeaksContainers(Sound):
+    boxes: list[DockerExecutor] = []  # noqa: RUF012  (for the test, which closes them)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.box = DockerExecutor()
+
+    async def areset(self, *, seed: Any = None, options: Any = None) -> Any:
+        await self.box.start()
+        self.boxes.append(self.box)
+        return await super().areset(seed=seed, options=options)

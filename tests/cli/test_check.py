@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gymnast.cli.checks import leaks
 from gymnast.cli.checks.catalogue import CHECKS, check_environment
 from gymnast.cli.checks.episodes import (
     deterministic,
@@ -37,6 +38,7 @@ from gymnast.cli.checks.tools import (
 )
 from gymnast.cli.terminal.verdicts import Verdict
 from gymnast.envs import ScriptedPolicy
+from gymnast.envs.threads import run_in_loop
 from gymnast.trainer.tiny import CHAT_TEMPLATE, make_tiny_model, make_tiny_tokenizer
 
 from . import broken
@@ -109,6 +111,18 @@ def test_a_blocking_call_is_found() -> None:
     found = does_not_block(subject)
     assert found.outcome == "fail"
     assert "broken.py:" in found.advice
+
+
+def test_a_container_that_stays_is_found(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaks, "EPISODES", 1)  # two boxes are enough
+    subject = Subject(environment=broken.LeaksContainers, rows=broken.ROWS[:1], max_turns=1)
+    try:
+        found = leaves_nothing(subject)
+    finally:
+        for box in broken.LeaksContainers.boxes:
+            run_in_loop(box.close())
+    assert found.outcome == "fail"
+    assert "open: close in close() all that reset opens" in found.advice
 
 
 def test_a_check_that_cannot_run_is_a_fault() -> None:

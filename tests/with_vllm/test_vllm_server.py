@@ -11,8 +11,9 @@ import httpx2
 import pytest
 from transformers import PreTrainedModel
 
-from gymnast.envs import Episode
+from gymnast.envs import Episode, OpenAIPolicy, RolloutEngine, StopReason, ToolEnv, tool
 from gymnast.envs.core import ConfigurationError
+from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.trainer import Generation, GRPOTrainer
 from gymnast.trainer.generation.contract import GenerationError
 from gymnast.trainer.tiny import make_tiny_model
@@ -25,6 +26,7 @@ from .serving import PROMPT, ServerProcess, answers, ask, change, error, free_po
 
 CONTEXT = 1024
 OPTIONS = ["--max-model-len", str(CONTEXT), "--max-num-seqs", "64", "--kv-cache-memory-bytes", str(64 << 20)]
+OPTIONS += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]  # for OpenAIPolicy
 TOLERANCE = 1e-4  # nats, in float32; seen: 5e-6
 
 
@@ -56,6 +58,42 @@ def resets(server: ServerProcess) -> float:
     """Return how often its prefix cache was reset."""
     lines = server.get("metrics").text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if 'requests_total{handler="/reset_prefix_cache"' in line)
+
+
+class Light(ToolEnv):
+    """A final tool without arguments, and prompts of any length."""
+
+    def reset_task(self, task: Any) -> Any:
+        return [{"role": "user", "content": "Is it on? " * task["times"]}]
+
+    @tool(final=True)
+    def look(self) -> str:
+        """Look at the light."""
+        self.reward = 1.0
+        return "it is on"
+
+
+async def test_openai_policy_plays(servers: list[ServerProcess]) -> None:
+    """The weights are random, so the server is told to begin its answer with a call."""
+    forced = {"type": "function", "function": {"name": "look"}}
+
+    async def play(times: int, name: str = str(servers[0].model)) -> Episode:
+        url = f"{servers[0].url}/v1"
+        policy = OpenAIPolicy(name, base_url=url, temperature=0.0, max_tokens=64, tool_choice=forced)
+        try:
+            engine = RolloutEngine(Light, policy)
+            [episode] = await engine.run(episode_specs([{"times": times}], group_size=1, seed=0))
+            return episode
+        finally:
+            await policy.aclose()
+
+    called = [await play(times=8) for _ in range(2)]
+    assert [(each.stop, each.reward) for each in called] == [(StopReason.FINAL_ANSWER, 1.0)] * 2
+    assert called[0].turns[0].num_tokens > 0
+    assert 0 < called[1].turns[0].num_cached_tokens <= called[1].turns[0].num_prompt_tokens
+    assert (await play(times=2000)).is_overlong
+    with pytest.raises(ConfigurationError, match="no-such-model"):
+        await play(times=1, name="no-such-model")
 
 
 SAMPLINGS = [{}, {"temperature": 0.7}, {"temperature": 1.3, "top_k": 5}, {"top_p": 0.8}, {"min_p": 0.05}]
