@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,6 +19,8 @@ sandbox = typer.Typer(help="Look after the containers in which untrusted code ru
 
 
 def _with_engine(work: Callable[[Engine], Awaitable[Any]]) -> Any:
+    import asyncio  # half of the time of `gymnast --help`
+
     from ..sandbox import Engine
 
     async def run() -> Any:
@@ -85,6 +86,8 @@ def reap(as_json: AsJSON = False) -> None:
 @sandbox.command()
 def doctor(as_json: AsJSON = False) -> None:
     """Try everything that a box needs, and say what to do about the first thing that is missing."""
+    import asyncio
+
     from .diagnosis import diagnose
     from .terminal.output import print_json
     from .terminal.verdicts import print_verdicts
