@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -18,18 +19,22 @@ logger = logging.getLogger("gymnast.cluster")
 
 
 class RemoteEnvironment(Environment):
-    """This end of an environment that lives on a host: every method is one call.
+    """This end of an environment that lives on a host: every method is one call, and the first `reset` makes it there.
 
     Tools that end the episode are asked for once, after `reset`; an `is_final` that changes later is not noticed.
     """
 
-    def __init__(self, link: HostLink, episode: int, opened: Opened, closed: Callable[[], None]) -> None:
+    def __init__(
+        self, link: HostLink, episode: int, choice: str | None, facts: Opened, closed: Callable[[], None]
+    ) -> None:
         super().__init__()
-        self.name = opened.name  # of the class of the real environment
-        self.gives_rewards = opened.gives_rewards
-        self.min_step_seconds = opened.min_step_seconds
+        self.name = facts.name  # of the class of the real environment
+        self.gives_rewards = facts.gives_rewards
+        self.min_step_seconds = facts.min_step_seconds
         self._link = link
         self._episode = episode
+        self._choice = choice
+        self._is_open = False
         self._closed: Callable[[], None] | None = closed
         self._schemas: list[ToolSchema] = []
         self._final: frozenset[str] = frozenset()
@@ -44,6 +49,9 @@ class RemoteEnvironment(Environment):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
         await super().areset(seed=seed)
+        if not self._is_open:
+            self._is_open = True
+            await self._call("open", self._choice)
         reply: ResetReply = await self._call("reset", seed, options)
         self._schemas, self._final = reply.tools, frozenset(reply.final)
         return reply.result
@@ -61,10 +69,9 @@ class RemoteEnvironment(Environment):
         if closed is None:
             return
         closed()
-        try:
-            await self._link.call("close", self._episode)
-        except HostLostError:
-            return  # so is the environment
+        if self._is_open:
+            with contextlib.suppress(HostLostError):  # the environment is lost with it
+                await self._link.call("close", self._episode)
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         try:
@@ -84,7 +91,9 @@ class RemoteEnvironments(EnvironmentSource):
     """
 
     def __init__(self, names: Iterable[str | None], links: Sequence[HostLink]) -> None:
-        super().__init__({name: partial(self._open, name) for name in names})
+        self._names = list(names)
+        super().__init__({name: partial(self._open, name) for name in self._names})
+        self._facts: dict[str | None, Opened] = {}
         self.links = list(links)
         self._numbers = itertools.count()
         self._choosing = threading.Lock()
@@ -120,16 +129,24 @@ class RemoteEnvironments(EnvironmentSource):
             logger.warning("lost the host %s; %d of %d are left", link.name, present, len(self.links))
         self._reported = lost
 
+    def learn(self) -> None:
+        """Make each environment once, on the first host, for the facts that the engine reads before it is reset.
+
+        Raises:
+            Exception: an exception of the constructor of an environment.
+        """
+        self._facts = run_in_loop(self._make_each(self.links[0]))
+
+    async def _make_each(self, link: HostLink) -> dict[str | None, Opened]:
+        facts: dict[str | None, Opened] = {}
+        for name in self._names:
+            number = next(self._numbers)
+            facts[name] = await link.call("open", number, name)
+            with contextlib.suppress(Exception):  # if it cannot be closed, its episodes will say so
+                await link.call("close", number)
+        return facts
+
     def _open(self, name: str | None) -> RemoteEnvironment:
-        """Make an environment on a host. If the host is lost meanwhile, another is asked: nothing has begun."""
-        while True:
-            link, episode = self.take_host()
-            try:
-                opened = run_in_loop(link.call("open", episode, name))
-            except HostLostError:
-                self.free_host(link)
-            except BaseException:
-                self.free_host(link)
-                raise
-            else:
-                return RemoteEnvironment(link, episode, opened, partial(self.free_host, link))
+        """Choose a host. This must not wait for it: each call holds a thread, and thousands may come at once."""
+        link, episode = self.take_host()
+        return RemoteEnvironment(link, episode, name, self._facts[name], partial(self.free_host, link))

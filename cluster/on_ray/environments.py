@@ -135,10 +135,11 @@ class RayEnvironments(RemoteEnvironments):
         try:
             self._hosts = self._start(recipe, hosts, resources, placement_timeout)
             self._check()
+            self.links += self._hosts
+            self.learn()
         except BaseException:
             self.close()
             raise
-        self.links += self._hosts
 
     def __enter__(self) -> Self:
         return self

@@ -61,6 +61,8 @@ class WebSocketLink(HostLink):
     async def _call(self, method: str, episode: int, *arguments: Any) -> Any:
         if method == "open":
             self._connections[episode] = await self._connected()
+        elif episode not in self._connections:  # it could not be opened
+            return None
         try:
             reply = await self._connections[episode].ask(method, episode, arguments)
         except HostLostError:
@@ -203,13 +205,13 @@ class WebSocketEnvironments(RemoteEnvironments):
         links = [WebSocketLink(url.rstrip("/"), token, heartbeat) for url in urls]
         self._finalizer = weakref.finalize(self, _hang_up, links)
         try:
-            names = run_in_loop(_connect_all(links))
+            super().__init__(run_in_loop(_connect_all(links)), links)
+            self.learn()
         except BaseException as error:
             self.close()
             if isinstance(error, HostLostError):
                 raise ConfigurationError(f"no server of environments answers: {error}") from error
             raise
-        super().__init__(names, links)
 
     def __enter__(self) -> Self:
         return self

@@ -142,7 +142,8 @@ class Noted(Environment):
         raise AssertionError
 
     async def aclose(self) -> None:
-        self.closed.set()
+        if self.stepping.is_set():
+            self.closed.set()
 
 
 def noted_class() -> type[Noted]:
