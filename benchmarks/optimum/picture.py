@@ -29,7 +29,7 @@ def draw(games: dict[str, Any], path: Path) -> None:
     for row, label in enumerate(ROWS.values()):
         panels[row][0].set_ylabel(label)
     handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(handles), frameon=False)
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
     figure.savefig(path)
 
 
