@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -73,7 +73,7 @@ def evaluate(
     prices = None if price is None else Price.parse(price)
     environment = load_environment(env)
     rows = rows_to_play(environment, tasks, count=num_tasks or (None if tasks else NUM_TASKS), seed=seed)
-    answers = {"model": model, "url": url, "policy": policy, "request": request}
+    answers: dict[str, Any] = {"model": model, "url": url, "policy": policy, "request": request}
     answers |= {"temperature": temperature, "max_tokens": max_tokens, "max_turns": max_turns}
     player = choose_player(
         environment, rows, **answers, concurrency=concurrency, requests_per_minute=requests_per_minute

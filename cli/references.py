@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .terminal.exits import CommandError
 
@@ -58,7 +58,7 @@ def load_policy(reference: str) -> Policy:
         raise CommandError(
             f"{reference} must be a list of answers, a function that answers, or a Policy; got {script!r}"
         )
-    return ScriptedPolicy(script)
+    return ScriptedPolicy(cast(Any, script))
 
 
 def load_object(reference: str, kind: str) -> Any:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .references import load_object
 from .terminal.exits import CommandError
@@ -44,7 +44,7 @@ def load_rows(reference: str) -> Rows:
         rows = rows() if callable(rows) else rows
     if isinstance(rows, str | Mapping) or not hasattr(rows, "__iter__"):
         raise CommandError(f"{reference} must be a list of rows, got {type(rows).__name__}")
-    rows = list(rows)
+    rows = list(cast(Iterable[Any], rows))
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise CommandError(f"row {number} of {reference} must map columns to values, got {row!r}")

@@ -6,7 +6,7 @@ import importlib
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, cast
+from typing import Any, Union, cast
 
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
@@ -14,14 +14,14 @@ from gymnasium.utils import RecordConstructorArgs
 from .core import Environment
 from .episode import Episode, EpisodeSpec
 
-EnvironmentLike = (
-    gymnasium.Env[Any, Any]
-    | type[gymnasium.Env[Any, Any]]
-    | Callable[[], gymnasium.Env[Any, Any]]
-    | str
-    | Mapping[str, Any]
-    | "EnvironmentSource"
-)
+EnvironmentLike = Union[
+    gymnasium.Env[Any, Any],
+    type[gymnasium.Env[Any, Any]],
+    Callable[[], gymnasium.Env[Any, Any]],
+    str,
+    Mapping[str, Any],
+    "EnvironmentSource",
+]
 """What `environment=` takes: a prototype, a class, a factory, a Gymnasium id, or a dict of these; or a source."""
 
 Factory = Callable[[], gymnasium.Env[Any, Any]]

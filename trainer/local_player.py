@@ -32,7 +32,8 @@ def local_player(model: str, environment: EnvironmentLike, rows: Rows, **options
     """
     on_gpu = torch.cuda.is_available()
     dtype = torch.bfloat16 if on_gpu else torch.float32
-    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).to("cuda" if on_gpu else "cpu").eval()
+    loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
+    loaded = loaded.to("cuda" if on_gpu else "cpu").eval()
     context = getattr(loaded.config.get_text_config(), "max_position_embeddings", CONTEXT)
     options = {"max_completion_length": context, "max_model_len": context, "report_to": "none", **options}
     with tempfile.TemporaryDirectory() as folder:  # transformers wants one, for a training that does not come

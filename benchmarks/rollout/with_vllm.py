@@ -43,11 +43,12 @@ def main() -> None:
 
 
 def make_trainer(model: Any, tokenizer: Any, environment: Environment, folder: str, **options: Any) -> GRPOTrainer:
+    options = {"generator": "vllm"} | options
     return GRPOTrainer(
         model=model,
         environment=environment,
         reward_funcs=lambda completions: [0.0] * len(completions),
-        args=GRPOConfig(output_dir=folder, seed=1, use_cpu=True, report_to="none", **{"generator": "vllm"} | options),
+        args=GRPOConfig(output_dir=folder, seed=1, use_cpu=True, report_to="none", **options),
         train_dataset=rows(8, seed=1),
         processing_class=tokenizer,
     )

@@ -44,7 +44,8 @@ def make_episode(rng: random.Random, place: int, tokens: int) -> Episode:
         message = tool_call("search", query=" ".join(rng.choices(WORDS, k=8)))
         results: list[Any] = [{"role": "tool", "name": "search", "content": " ".join(rng.choices(WORDS, k=40))}]
         record = ToolCallRecord(name="search", call_id=None, outcome="ok", seconds=rng.random())
-        times = {"began": 2.0 * turn, "generation_seconds": rng.random(), "environment_seconds": rng.random()}
+        times: dict[str, Any] = {"began": 2.0 * turn, "generation_seconds": rng.random()}
+        times["environment_seconds"] = rng.random()
         turns.append(Turn(message=message, observation=results, num_tokens=sampled, tool_calls=[record], **times))
     task = Task(id=f"train-{group % 200}")
     asked = random.Random(task.id)

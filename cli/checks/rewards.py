@@ -6,6 +6,7 @@ import secrets
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -82,7 +83,7 @@ def files_are_out_of_reach(subject: Subject) -> Verdict:
         for call in [call for tool in subject.tools for call in reading_agent(str(path), tool)]:
             answers = iter([call])
             [episode] = subject.play(ScriptedPolicy(lambda messages, left=answers: next(left, "")), tasks=slice(1))
-            function = call["tool_calls"][0]["function"]
+            function: Any = call.get("tool_calls", [{}])[0].get("function")
             said = f"{function['name']}({function['arguments']})"
             if secret in str(episode.completion):
                 advice = f"{said} shows a file of this machine: run code in a sandbox, and keep paths in a folder"

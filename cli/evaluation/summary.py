@@ -72,10 +72,11 @@ def _reward(played: Sequence[Episode]) -> dict[str, float | None]:
     if not by_task:
         return {"reward": None}
     means_T = np.array([np.mean(rewards) for rewards in by_task.values()])
-    reward = {"reward": float(means_T.mean())}
+    mean = float(means_T.mean())
+    reward: dict[str, float | None] = {"reward": mean}
     if len(means_T) > 1:
         half = Z95 * float(means_T.std(ddof=1)) / math.sqrt(len(means_T))
-        reward |= {"reward/low": reward["reward"] - half, "reward/high": reward["reward"] + half}
+        reward |= {"reward/low": mean - half, "reward/high": mean + half}
     return reward
 
 

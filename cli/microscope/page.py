@@ -72,6 +72,6 @@ def _template() -> jinja2.Template:
 @cache
 def _text(folder: str, *names: str) -> str:
     """The text of these files of the package, one after the other."""
-    root: Any = files(__package__)
+    root: Any = files(str(__package__))
     texts = [(root / folder if folder else root).joinpath(name).read_text(encoding="utf-8") for name in names]
     return "\n".join(texts)

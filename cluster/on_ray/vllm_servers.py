@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from ...envs.core import ConfigurationError
 from .joining import CHILDREN_END_THEMSELVES, PLACEMENT_SECONDS, join, reserve
@@ -157,9 +157,9 @@ class RayVLLMServers:
     def _start(self, command: list[str], servers: int, gpus: int, seconds: float) -> list[str]:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        actor_class = self._ray.remote(ServerActor)
+        actor_class, group = self._ray.remote(ServerActor), cast(Any, self._group)
         for place in range(servers):
-            strategy = PlacementGroupSchedulingStrategy(self._group, place)
+            strategy = PlacementGroupSchedulingStrategy(group, place)
             options: dict[str, Any] = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 0}
             options |= {"max_concurrency": 2, "runtime_env": CHILDREN_END_THEMSELVES}  # `stop` may come during `start`
             self._actors.append(actor_class.options(scheduling_strategy=strategy, **options).remote())

@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 from ...envs.core import StepResult
 from ...envs.engine.rollout_engine import Row
@@ -98,9 +98,10 @@ def _read(found: dict[str, Any]) -> Any:
             return dict(content)
         case "$row":
             return Row(content)
-    made = _CLASSES.get(tag)
+    made: Any = _CLASSES.get(tag)
     if made is None:
         return found
     if dataclasses.is_dataclass(made):
-        return made(**dict(zip((field.name for field in dataclasses.fields(made)), content, strict=True)))
+        names = [field.name for field in dataclasses.fields(made)]
+        return cast(Any, made)(**dict(zip(names, content, strict=True)))
     return made(*content)

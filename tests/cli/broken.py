@@ -121,7 +121,7 @@ class SharesState(Sound):
         return super().reset_task(task)
 
     @tool
-    async def note(self, text: str) -> str:
+    async def note(self, text: str) -> str:  # type: ignore[override]
         """Write a note down.
 
         Args:
@@ -281,7 +281,7 @@ class LeaksThreads(Sound):
 
 class Blocks(Sound):
     @tool
-    async def note(self, text: str) -> str:
+    async def note(self, text: str) -> str:  # type: ignore[override]
         """Write a note down.
 
         Args:

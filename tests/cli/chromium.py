@@ -32,9 +32,8 @@ def opened(browser: Browser, url: str, **options: object) -> Iterator[Page]:
     page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: faults.append(str(error)))
     origin = "/".join(url.split("/")[:3])
-    page.on(
-        "request", lambda request: request.url.startswith((origin, "data:", "about:")) or faults.append(request.url)
-    )
+    own = (origin, "data:", "about:")
+    page.on("request", lambda request: None if request.url.startswith(own) else faults.append(request.url))
     page.goto(url)
     page.wait_for_selector("#main > *")
     yield page

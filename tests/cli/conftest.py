@@ -21,7 +21,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
     def run_command(*arguments: object) -> Outcome:
         code = main([str(each) for each in arguments])
-        return Outcome(code, *capsys.readouterr())
+        printed = capsys.readouterr()
+        return Outcome(code, printed.out, printed.err)
 
     yield run_command
     for name in [name for name, module in sys.modules.items() if str(tmp_path) in str(module)]:

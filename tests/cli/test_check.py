@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -60,7 +60,7 @@ def nothing_stays_open() -> Iterator[None]:
 
 
 def subject_of(environment: type, oracle: object = broken.oracle) -> Subject:
-    policy = ScriptedPolicy(oracle) if callable(oracle) else None
+    policy = ScriptedPolicy(cast(Any, oracle)) if callable(oracle) else None
     return Subject(environment=environment, rows=broken.ROWS, oracle=policy, max_turns=4)
 
 

@@ -124,7 +124,8 @@ def test_a_lost_connection_fails_its_episode_and_the_next_is_played(noted: type[
         assert "the host of this Noted was lost: ws://" in lost.failure.message
         run_in_loop(soon(noted.closed))
         cable.mend()
-        environments.links[0]._lost_at = -1e9  # type: ignore[attr-defined]  # as if the pause before the next attempt were over
+        link: Any = environments.links[0]
+        link._lost_at = -1e9  # as if the pause before the next attempt were over
         [episode] = play(environments, [ANSWER], rows=[ROW | {"environment": "answers"}])
         assert episode.reward == 1.0
 

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
@@ -101,7 +102,7 @@ def test_accelerate_reads_the_configuration_files(path: Path, monkeypatch: pytes
     for name, value in prepare_multi_gpu_env(arguments).items():
         if name.startswith("FSDP_"):
             monkeypatch.setenv(name, value)
-    plugin = FullyShardedDataParallelPlugin()
+    plugin: Any = FullyShardedDataParallelPlugin()
     assert (arguments.use_fsdp, plugin.fsdp_version, plugin.state_dict_type.name) == (True, 2, "FULL_STATE_DICT")
     assert f"accelerate launch --config_file examples/accelerate/{path.name}" in path.read_text()
 

@@ -53,6 +53,7 @@ def test_clipped_tokens_are_those_that_the_metrics_count(tmp_path: Path) -> None
     trainer = make_trainer(tmp_path, max_steps=3, log_episodes_steps=1, **options)
     trainer.train()
     updates = lines_of(tmp_path, "update")
+    clipped, now = 0, []
     for step, logs in enumerate(step_logs(trainer), 1):
         now = [line for line in updates if line["update"] == step]
         clipped = sum(len(line.get("clipped", ())) for line in now)

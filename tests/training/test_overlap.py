@@ -115,8 +115,8 @@ def test_a_late_group_delays_no_other_and_is_counted(tmp_path: Path) -> None:
 
 def test_no_group_starts_too_early_also_if_rounds_and_steps_overlap(tmp_path: Path) -> None:
     """Rounds of 6 groups, and steps that use 4 of them; some episodes fail."""
-    options = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "steps_per_generation": 3}
-    options |= {"num_generations": 2, "max_steps": 5, "max_staleness": 1}
+    options: dict[str, Any] = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    options |= {"steps_per_generation": 3, "num_generations": 2, "max_steps": 5, "max_staleness": 1}
     make_trainer(tmp_path, generator=sometimes_failing(), rows=ROWS * 3, **options).train()
     rounds = log_of(tmp_path)
     assert [line["step"] for line in rounds] == [0, 1, 3, 4]  # the first steps that use them
@@ -169,8 +169,9 @@ def test_an_evaluation_waits_for_the_groups_in_flight(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_overlap_cannot_have_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    all_options: dict[str, Any] = {"max_staleness": 1} | options
     with pytest.raises(ValueError, match=message):
-        config(tmp_path, **({"max_staleness": 1} | options))
+        config(tmp_path, **all_options)
 
 
 def test_a_generator_that_shares_the_weights_in_training_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ Gathering is collective: all processes must gather the same weights in the same 
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -19,7 +21,8 @@ def whole(weight: Tensor) -> Tensor:
     """The whole of a weight; every process must call it."""
     if not isinstance(weight, DTensor):
         return weight
-    return weight.detach().to(weight.device_mesh.device_type).full_tensor()  # an offloaded part is on the CPU
+    part: Any = weight.detach().to(weight.device_mesh.device_type)  # an offloaded part is on the CPU
+    return part.full_tensor()
 
 
 def own_part(weight: Tensor) -> Tensor:
