@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 ROUNDS = {"number": 20, "mastermind": 32, "bandit": 40}
-# The reference plays at random, so the divergence from it keeps the policy exploring. GRPO divides rewards by their
-# standard deviation, about a third here, and RLOO does not. The standard deviation is the round's: in a group of the
-# bandit, all episodes have the same luck, and often the rewards differ by nothing but the price of a look.
-OF_ALGORITHM = {"grpo": {"beta": 0.03, "scale_rewards": "batch"}, "rloo": {"beta": 0.02}}
+# The reference plays at random, so the divergence from it keeps the policy exploring. Too much of it hides the best
+# moves of Mastermind from GRPO, and too little lets the bandit take an arm at once.
+BETA = {
+    "grpo": {"number": 0.015, "mastermind": 0.015, "bandit": 0.03},
+    "rloo": {"number": 0.02, "mastermind": 0.02, "bandit": 0.02},
+}
+# GRPO divides rewards by their standard deviation. It is the round's: in a group of the bandit, all episodes have the
+# same luck, and often the rewards differ by nothing but the price of a look.
+OF_ALGORITHM: dict[str, dict[str, Any]] = {"grpo": {"scale_rewards": "batch"}, "rloo": {}}
 OPTIONS = {
     "learning_rate": 2e-3,
     "lr_scheduler_type": "linear",
@@ -32,7 +37,7 @@ OF_GAME: dict[str, dict[str, Any]] = {
 
 def settings_of(game: str, algorithm: str, seed: int, rounds: int | None = None) -> dict[str, Any]:
     """The settings of one run."""
-    options = OPTIONS | OF_ALGORITHM[algorithm] | OF_GAME[game]
+    options = OPTIONS | OF_ALGORITHM[algorithm] | OF_GAME[game] | {"beta": BETA[algorithm][game]}
     steps_of_round = options["steps_per_generation"] * options["num_iterations"]
     rounds = ROUNDS[game] if rounds is None else rounds
     return {
