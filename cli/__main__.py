@@ -1,7 +1,8 @@
-"""`python -m gymnast.cli`, for programs that start Python modules, such as `accelerate launch -m gymnast.cli train`."""
+"""`python -m gymnast.cli` is the command `gymnast`."""
 
 import sys
 
 from .main import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

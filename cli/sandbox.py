@@ -42,7 +42,7 @@ def build(
     from ..sandbox.docker.images import DEFAULT_IMAGE, build, build_dockerfile
     from .terminal.output import print_json
 
-    name = name or DEFAULT_IMAGE
+    name = DEFAULT_IMAGE if name is None else name
     started = time.perf_counter()
 
     async def work(engine: Engine) -> Any:

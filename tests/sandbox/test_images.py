@@ -51,10 +51,10 @@ async def test_an_image_of_others_is_not_removed(engine: Engine, names: list[str
     ("name", "message"), [("Gymnast-Review:x", "must be lowercase"), ("", "an image needs a name")]
 )
 async def test_impossible_names(engine: Engine, name: str, message: str) -> None:
-    command = [sys.executable, "-m", "gymnast.sandbox", "build", f"--name={name}"]
+    command = [sys.executable, "-m", "gymnast.cli", "sandbox", "build", f"--name={name}"]
     process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE)
     said = (await process.communicate())[1].decode()
-    assert process.returncode == 1
+    assert process.returncode == 2
     assert said.startswith("error: ")
     assert message in said
     with pytest.raises((EngineError, ImageError), match=message):
