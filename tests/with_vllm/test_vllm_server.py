@@ -204,7 +204,7 @@ def test_servers_that_cannot_be_used_are_refused_at_once(servers: list[ServerPro
     with pytest.raises(ConfigurationError, match=r"takes 1024 tokens .* set\s+max_model_len=1024"):
         VLLMServerGenerator(urls, max_model_len=CONTEXT + 1)
     [port] = free_ports(1)
-    with pytest.raises(ConfigurationError, match=r"no vLLM server answered .* gymnast serve vllm"):
+    with pytest.raises(ConfigurationError, match=r"no vLLM server answered .*gymnast serve vllm"):
         VLLMServerGenerator([urls[0], f"http://127.0.0.1:{port}"], max_model_len=CONTEXT, timeout=0.5)
     with pytest.raises(ConfigurationError, match=r"like http://host:8000, got '127\.0\.0\.1'"):
         VLLMServerGenerator(["127.0.0.1"], max_model_len=CONTEXT)
