@@ -1,4 +1,4 @@
-"""The calculator agent learns, as `make train` shows it. A file of its own, so that it runs beside the other tests."""
+"""The calculator agent learns, as `make train` shows it, in fewer steps; its own file runs beside the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .example_runs import check_folder, run
 # Shorter runs than the example's 160 steps; `benchmarks/learning/calculator.py` runs both in full.
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("algorithm", "seed", "steps", "reaches"), [("grpo", 1, 80, 0.85), ("rloo", 2, 60, 0.6)], ids=["grpo", "rloo"]
+    ("algorithm", "seed", "steps", "reaches"), [("grpo", 1, 56, 0.6), ("rloo", 2, 46, 0.65)], ids=["grpo", "rloo"]
 )
 def test_the_calculator_learns(algorithm: str, seed: int, steps: int, reaches: float, tmp_path: Path) -> None:
     arguments = ["--algorithm", algorithm, "--seed", str(seed), "--steps", str(steps)]
