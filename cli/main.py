@@ -74,7 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         app(args=arguments, prog_name="gymnast")
-    except SystemExit as end:  # typer's, with a number, also after Ctrl-C
+    except SystemExit as end:  # typer's, with a number, also after Ctrl-C; a program of ours may give a text
+        if isinstance(end.code, str):
+            typer.echo(end.code, err=True)
+            return ERROR
         return int(end.code or 0)
     except Exception as error:
         if arguments[0] == "--debug":

@@ -60,7 +60,7 @@ def _rows_of_file(path: Path) -> Any:
         raise CommandError(f"{path} cannot be read: {error.strerror}") from error
     if path.suffix == ".json":
         return _parsed(text, str(path))
-    return [_parsed(line, f"{path}:{number}") for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    return [_parsed(line, f"{path}:{number}") for number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
 def _parsed(text: str, place: str) -> Any:

@@ -87,6 +87,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
+        if value in ("True", "False"):  # as a text, both would switch the option on
+            raise CommandError(f"values are those of TOML: write {name}={value.lower()}, got {text!r}") from None
         return name, value
 
 

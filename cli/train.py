@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .terminal.exits import INTERRUPTED
 from .terminal.options import AsJSON, Tasks
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def train(
 ) -> None:
     """Train a model. The run's folder gets the description of the run, its metrics and the trained model.
 
-    Options of the command line go before those of the file.
+    Options on the command line override those in the file.
     """
     from .run_file import make_run, parse_setting, read_run
     from .terminal.output import print_json
@@ -83,6 +84,8 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any]:
     if trainer.is_world_process_zero():
         _write(run, records.path / "run.toml")
     trainer.train(resume_from_checkpoint=resume or None)
+    if trainer.was_interrupted:
+        raise typer.Exit(INTERRUPTED)
     model = records.path / "model"
     trainer.save_model(str(model))
     metrics = {name: value for log in trainer.state.log_history for name, value in log.items()}

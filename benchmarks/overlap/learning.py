@@ -58,6 +58,7 @@ def calculator(run: Run, folder: Path) -> float:
         steps=run.steps,
         max_staleness=run.max_staleness,
         resume=None,
+        hosts=[],
         model=None,
         output_dir=folder,
     )

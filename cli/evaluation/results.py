@@ -52,9 +52,8 @@ class Results:
         ]
         if differ:
             raise CommandError(f"{path} holds another evaluation: {'; '.join(differ)}. Name another --output")
-        lines = path.read_text().splitlines(keepends=True)
-        if not lines[-1].endswith("\n"):  # a killed process left half a line
-            path.write_text("".join(lines[:-1]))
+        written = path.read_bytes()
+        path.write_bytes(written[: written.rfind(b"\n") + 1])  # a killed process may have left half a line
         return found
 
     @classmethod
@@ -65,7 +64,7 @@ class Results:
             CommandError: it cannot be read, or holds something else.
         """
         try:
-            with path.open() as file:
+            with path.open(errors="replace") as file:  # half a line may end in half a character
                 lines = [*file]
         except OSError as error:
             raise CommandError(f"{path} cannot be read: {error.strerror}") from error

@@ -78,6 +78,8 @@ class WebSocketLink(HostLink):
     async def _connected(self) -> _Connection:
         async with self._connecting:
             if self._connection is None or self._connection.trouble:
+                if self.is_lost:  # or else all episodes that wait here would try in turn, each until its time-out
+                    raise HostLostError(f"{self.name} did not answer a moment ago")
                 try:
                     self._connection = await _connect(self.name, self._headers, self._heartbeat)
                 except HostLostError:
@@ -169,6 +171,8 @@ async def _facts(url: str, session: aiohttp.ClientSession) -> list[str | None]:
     async with session.get(f"{url}/facts") as response:
         if response.status == 401:
             raise ConfigurationError(f"{url} refused the token: {TOKEN_VARIABLE} must be the same there and here")
+        if response.status >= 500:  # a proxy answers so while the server starts again
+            raise HostLostError(f"{url} answered with status {response.status}")
         try:
             facts = await response.json()
             theirs, names = facts["versions"], facts["environments"]

@@ -32,7 +32,10 @@ def to_text(message: Mapping[str, Any]) -> str:
         TypeError: it holds another kind of value.
         ValueError: it is longer than `MAX_BYTES`.
     """
-    text = json.dumps(_plain(message), separators=(",", ":"))
+    try:
+        text = json.dumps(_plain(message), separators=(",", ":"))
+    except RecursionError:
+        raise ValueError("a message is nested too deeply to be sent") from None
     if len(text) > MAX_BYTES:  # one byte for each character: others are escaped
         raise ValueError(f"a message of {len(text) / 2**20:.0f} MiB is too long; the most are {MAX_BYTES // 2**20} MiB")
     return text

@@ -89,7 +89,7 @@ def test_an_environment_that_is_not_there(run: Run, game: Path, environment: str
     ["rows.jsonl", "rows.json", "guessing_game.py:rows", "guessing_game.py:make_rows", "guessing_game:rows"],
 )
 def test_rows_come_from_files_and_from_python(run: Run, game: Path, reference: str) -> None:
-    (game.parent / "rows.jsonl").write_text('{"number": 7}\n\n{"number": 8}\n')
+    (game.parent / "rows.jsonl").write_text('{"number": 7, "hint": "one\u2028line"}\n\n{"number": 8}\n')
     (game.parent / "rows.json").write_text('[{"number": 7}, {"number": 8}]')
     play = ["play", "guessing_game.py:Guess", "--policy", "guessing_game.py:answers", "--tasks", reference, "--json"]
     assert [run(*play, "--row", row).json["reward"] for row in (0, 1)] == [1.0, 0.0]
@@ -127,6 +127,9 @@ def test_an_error_in_a_users_file_says_where_it_was_raised(run: Run, tmp_path: P
     assert outcome.code == 2
     assert "AttributeError: 'int' object has no attribute 'upper'" in outcome.err
     assert "faulty.py:2" in outcome.err
+    (tmp_path / "ends.py").write_text("raise SystemExit('this file is a program')")
+    ended = run("play", "ends.py:Game")
+    assert (ended.code, ended.err) == (2, "this file is a program\n")
     with pytest.raises(AttributeError):
         run("--debug", "play", "faulty.py:Game")
 

@@ -52,6 +52,7 @@ def test_a_new_project_trains_and_writes_its_run_down(run: Run, tmp_path: Path) 
             "algorithm must be one of grpo, rloo, got 'ppo'",
         ),
         ("environment = 'e.py:E'\nmodel = 'm'", ["--set", "max_steps"], "--set takes name=value"),
+        ("environment = 'e.py:E'\nmodel = 'm'", ["--set", "bf16=False"], "values are those of TOML: write bf16=false"),
     ],
 )
 def test_runs_that_cannot_be_read(run: Run, tmp_path: Path, file: str, arguments: list[str], message: str) -> None:
