@@ -14,6 +14,7 @@ from .step_reward import StepReward
 from .tool_execution import call_tools
 from .tool_methods import check_tool_methods, tool_methods
 from .tool_results import cut, with_text_of
+from .tool_sources import OpenSources, ToolLike, ToolSource
 from .tools import Tool, collect_tools, tool
 from .user_calls import call_function
 
@@ -60,6 +61,7 @@ class ToolEnv(StepReward, Environment):
 
     _tool_methods: tuple[str, ...] = ()
     _functions: tuple[Callable[..., Any] | Tool, ...] = ()
+    _sources: OpenSources = OpenSources()
     _tools: dict[str, Tool] | None = None
     _malformed_turns: int = 0
     _over: bool = True  # before the first reset, too
@@ -72,7 +74,7 @@ class ToolEnv(StepReward, Environment):
 
     def __init__(
         self,
-        tools: Sequence[Callable[..., Any] | Tool] = (),
+        tools: Sequence[ToolLike] = (),
         *,
         tasks: Sequence[Mapping[str, Any]] | None = None,
         tool_timeout: float | None = FROM_CLASS,
@@ -84,7 +86,7 @@ class ToolEnv(StepReward, Environment):
         """Make the environment.
 
         Args:
-            tools: Plain functions as tools, beside the methods marked with `@tool`.
+            tools: Plain functions as tools, beside the methods marked with `@tool`; and sources such as `MCPTools`.
             tasks: Rows to draw from when `reset` is given no task.
             tool_timeout: Seconds for a tool without a `timeout` of its own; None = no limit. A synchronous tool that
                 takes longer is abandoned in its thread.
@@ -111,7 +113,8 @@ class ToolEnv(StepReward, Environment):
         self._check_options()
         if type(self) is ToolEnv:
             self.gives_rewards = False  # plain functions cannot set `self.reward`
-        self._functions = tuple(tools)
+        self._functions = tuple(each for each in tools if not isinstance(each, ToolSource))
+        self._sources = OpenSources(each for each in tools if isinstance(each, ToolSource))
         self.tools = self._all_tools()  # here, so that a wrong tool is an error when the environment is made
 
     def _check_options(self) -> None:
@@ -160,7 +163,7 @@ class ToolEnv(StepReward, Environment):
 
     def _all_tools(self) -> dict[str, Tool]:
         methods = [getattr(self, name) for name in self._tool_methods]
-        return collect_tools([*methods, *self._functions], type(self).__name__)
+        return collect_tools([*methods, *self._functions, *self._sources.tools], type(self).__name__)
 
     def _narrow(self, names: Any) -> None:
         """Keep the tools that the row names."""
@@ -189,6 +192,7 @@ class ToolEnv(StepReward, Environment):
         await super().areset(seed=seed)
         self._reward, self.terminated, self._malformed_turns = 0.0, False, 0
         task = self.task_of(options)
+        await self._sources.open()
         await self._prepare(task)
         self.tools = self._all_tools()
         messages = await _ask(self.reset_task, task, default=ToolEnv.reset_task)
@@ -211,6 +215,9 @@ class ToolEnv(StepReward, Environment):
         self._over = result.terminated
         self._transcript = [*self._transcript, action, *result.messages]
         return result
+
+    async def aclose(self) -> None:
+        await self._sources.close()
 
     def render(self) -> str | None:  # type: ignore[override]
         """The episode so far as text, with `render_mode="ansi"`."""

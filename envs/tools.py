@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from pydantic.errors import PydanticUserError
 from typing_extensions import TypedDict
 
-from .core import ToolSchema
+from .core import ConfigurationError, ToolSchema
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -157,13 +157,13 @@ def collect_tools(functions: Any, owner: str) -> dict[str, Tool]:
     """Tools by name, in order.
 
     Raises:
-        ValueError: two of them have the same name.
+        ConfigurationError: two of them have the same name.
     """
     tools: dict[str, Tool] = {}
     for each in functions:
         candidate = Tool.of(each)
         if candidate.name in tools:
-            raise ValueError(
+            raise ConfigurationError(
                 f"{owner} has two tools named {candidate.name!r}: rename one with @tool(name=...), "
                 f"known so far: {sorted(tools)}"
             )

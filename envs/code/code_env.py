@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +17,8 @@ from ...sandbox.pool import ExecutorPool, pool_of
 from ..core import ConfigurationError, Message, StepResult, StopReason
 from ..tool_env import FROM_CLASS, ToolEnv, set_options
 from ..tool_execution import SLOW_CALLS
-from ..tools import Tool, tool
+from ..tool_sources import ToolLike
+from ..tools import tool
 from .checking import log_checks_that_cannot_run, run_checks
 from .files import files_of, log_near_columns, submit_of
 from .grading import Check, require_verdict, same_answer
@@ -56,7 +57,7 @@ class CodeEnv(ToolEnv):
     def __init__(
         self,
         code_executor: Executor | ExecutorPool,
-        tools: Sequence[Callable[..., Any] | Tool] = (),
+        tools: Sequence[ToolLike] = (),
         *,
         code_timeout: float = FROM_CLASS,
         **options: Any,
@@ -66,7 +67,7 @@ class CodeEnv(ToolEnv):
         Args:
             code_executor: An executor that is not started: boxes are made like it, and all copies of the environment
                 lease them from one pool, `pool_of(executor)`. Or a pool, to choose its size or to share it.
-            tools: Plain functions as tools, beside the methods marked with `@tool`.
+            tools: Plain functions as tools, beside the methods marked with `@tool`; and sources such as `MCPTools`.
             code_timeout: Seconds for one call of `python` or `bash`, and for one hidden check. All calls of one turn
                 together have five times as long.
             options: The other options of `ToolEnv`; `tool_timeout` is for the tools that you add.

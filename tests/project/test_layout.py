@@ -33,6 +33,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "envs": set(),
     "envs/code": {"envs"},
     "envs/engine": {"envs"},
+    "envs/adapters": {"envs"},
     "trainer/tool_calls": set(),
     "trainer/models": set(),
     "trainer/generation": {"trainer/models"},

@@ -1,0 +1,165 @@
+"""MCPTools: the tools of an MCP server as tools of a `ToolEnv`, by the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, TypeAdapter, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from ...sandbox.cancellation import finish
+from ..core import ConfigurationError
+from ..tool_sources import OpenTools, ToolSource
+from ..tools import Tool
+from .mcp_connection import Connection
+
+if TYPE_CHECKING:
+    import mcp
+    from mcp.server import MCPServer, Server
+
+    ServerLike = str | mcp.StdioServerParameters | MCPServer[Any] | Server[Any]
+
+
+class MCPTools(ToolSource):
+    """The tools of an MCP server, for the `tools` of a `ToolEnv`.
+
+        from mcp import StdioServerParameters
+
+        files = MCPTools(StdioServerParameters(command="my-server", args=["--root", "data"]))
+        environment = ToolEnv([files, final_answer])
+
+    Each episode has a server of its own: it is started by `reset` and ended with the episode. A tool's own error is
+    told to the model. If the server itself dies, the episode fails with `MCPServerError`.
+    """
+
+    def __init__(
+        self,
+        server: ServerLike | Callable[[], Any],
+        include: Sequence[str] | None = None,
+        *,
+        share: bool = False,
+        prefix: str = "",
+        start_timeout: float = 30.0,
+    ) -> None:
+        """Name a server; it is started by the first episode.
+
+        Args:
+            server: `StdioServerParameters` of a process, the URL of a server, or a server object in this process. Or a
+                function (it may be `async`) that returns one of these: it is called for each server that is started.
+                A URL or an object is the same server for all episodes, and each has a session of its own.
+            include: Names of the tools to offer; None for all of them.
+            share: Episodes that are open at the same time share one server. It ends with the last of them.
+            prefix: Goes before the tools' names, for instance if two servers have tools of the same name.
+            start_timeout: Seconds until the server must have listed its tools.
+
+        The time limit of a call is the environment's `tool_timeout`.
+
+        Raises:
+            ConfigurationError: the package `mcp` is not installed.
+            TypeError: `include` is a str.
+            ValueError: `start_timeout` is not positive.
+        """
+        try:
+            import mcp  # noqa: F401  (here: it takes a second, which would block the event loop in `open`)
+        except ImportError as error:
+            raise ConfigurationError("MCPTools needs a package: pip install 'gymnast[mcp]'") from error
+        if isinstance(include, str):
+            raise TypeError(f"include must be a list of names of tools, got a str: {include!r}")
+        if start_timeout <= 0:
+            raise ValueError(f"start_timeout must be positive, got {start_timeout}")
+        self._server = server
+        self._include = include
+        self._share = share
+        self._prefix = prefix
+        self._start_timeout = start_timeout
+        self._shared: dict[asyncio.AbstractEventLoop, Connection] = {}
+
+    async def open(self) -> OpenTools:
+        """Start the server, or join the shared one.
+
+        Raises:
+            ConfigurationError: its command is not there, or `include` names a tool that it does not have.
+            MCPServerError: it did not start.
+        """
+        connection = self._connection()
+        connection.users += 1
+        try:
+            tools = [_tool(each, connection, self._prefix) for each in self._chosen(await connection.started())]
+        except BaseException:
+            await finish(self._leave(connection))
+            raise
+        return OpenTools(tools=tools, close=functools.partial(self._leave, connection))
+
+    def _connection(self) -> Connection:
+        if not self._share:
+            return Connection(self._server, self._start_timeout)
+        loop = asyncio.get_running_loop()
+        known = self._shared.get(loop)
+        if known is None or known.is_dead:
+            known = self._shared[loop] = Connection(self._server, self._start_timeout)
+        return known
+
+    async def _leave(self, connection: Connection) -> None:
+        connection.users -= 1
+        if connection.users:
+            return
+        if self._shared.get(connection.loop) is connection:
+            del self._shared[connection.loop]
+        await connection.close()
+
+    def _chosen(self, tools: Sequence[mcp.Tool]) -> Sequence[mcp.Tool]:
+        if self._include is None:
+            return tools
+        by_name = {each.name: each for each in tools}
+        missing = [name for name in self._include if name not in by_name]
+        if missing:
+            raise ConfigurationError(f"the MCP server has no tool {missing[0]!r}; its tools are {sorted(by_name)}")
+        return [by_name[name] for name in self._include]
+
+
+def _tool(described: mcp.Tool, connection: Connection, prefix: str) -> Tool:
+    async def call(**arguments: Any) -> str | list[dict[str, Any]]:
+        return await connection.call(described.name, arguments)
+
+    return Tool(
+        name=re.sub(r"[^A-Za-z0-9_-]", "_", prefix + described.name)[:64],  # as model servers take it
+        description=described.description or described.title or described.name,
+        parameters=described.input_schema,
+        function=call,
+        validator=_validator(described),
+    )
+
+
+def _validator(described: mcp.Tool) -> TypeAdapter[Any]:
+    """Checks arguments by the server's schema before the server does: so a wrong call is counted as one."""
+    from jsonschema import SchemaError
+    from jsonschema.validators import validator_for
+
+    kind = validator_for(described.input_schema)
+    try:
+        kind.check_schema(described.input_schema)
+    except SchemaError as error:
+        raise ConfigurationError(f"the schema of the MCP tool {described.name!r} is wrong: {error.message}") from error
+    validator = kind(described.input_schema)
+
+    def check(arguments: dict[str, Any]) -> dict[str, Any]:
+        faults = [fault for error in validator.iter_errors(arguments) for fault in _faults(error)]
+        if faults:
+            raise ValidationError.from_exception_data(described.name, faults)
+        return arguments
+
+    return TypeAdapter(Annotated[dict[str, Any], AfterValidator(check)])
+
+
+def _faults(error: Any) -> list[InitErrorDetails]:
+    """An error of jsonschema in pydantic's terms, which `Tool.check_arguments` explains to the model."""
+    place = tuple(error.absolute_path)
+    if error.validator == "required":
+        names = [name for name in error.validator_value if name not in error.instance]
+        return [InitErrorDetails(type="missing", loc=(*place, name), input=error.instance) for name in names]
+    kind = PydanticCustomError("json_schema", "{problem}", {"problem": error.message})
+    return [InitErrorDetails(type=kind, loc=place, input=error.instance)]

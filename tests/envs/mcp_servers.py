@@ -1,0 +1,64 @@
+"""An MCP server for the tests; run as a program, it is a process that speaks over its standard input and output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from mcp import StdioServerParameters
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ImageContent, TextContent
+
+
+def make_server() -> MCPServer[Any]:
+    """A server that counts; each server has a counter of its own."""
+    server = MCPServer("counter", log_level="CRITICAL")
+    count = 0
+
+    @server.tool()
+    def add(by: int, note: str = "") -> int:
+        """Add to the counter, and return its value."""
+        nonlocal count
+        count += by
+        return count
+
+    @server.tool()
+    def refuse(city: str) -> str:
+        """Refuse a city."""
+        raise ToolError(f"there is no city {city}")
+
+    @server.tool(name="draw.picture")
+    def draw() -> list[TextContent | ImageContent]:
+        """Draw."""
+        return [
+            TextContent(type="text", text="a dot"),
+            ImageContent(type="image", data="aGk=", mime_type="image/png"),
+        ]
+
+    @server.tool()
+    def process_id() -> int:
+        """The id of the server's process."""
+        return os.getpid()
+
+    @server.tool()
+    async def wait() -> str:
+        """Wait for ever."""
+        import anyio
+
+        await anyio.sleep_forever()
+        return "never"
+
+    @server.tool()
+    def die() -> str:
+        """End the process without an answer."""
+        os._exit(3)
+
+    return server
+
+
+PROCESS = StdioServerParameters(command=sys.executable, args=["-I", __file__])
+
+if __name__ == "__main__":
+    make_server().run()
