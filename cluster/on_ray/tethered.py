@@ -2,6 +2,7 @@
 
 Its standard input is a pipe from the parent. The pipe ends with the parent, even if that is killed, and then the
 command and all its processes are killed. A vLLM server would otherwise stay on its GPU when its Ray actor dies.
+Start it in a session of its own, so that signals to the parent's process group do not reach it.
 """
 
 from __future__ import annotations

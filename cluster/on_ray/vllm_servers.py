@@ -55,6 +55,7 @@ class ServerActor:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             env=environment,
+            start_new_session=True,  # Ray kills the actor's process group: the tether must outlive it to kill the server
         )
         self._await_health(port, seconds)
         return f"http://{ray.util.get_node_ip_address()}:{port}"

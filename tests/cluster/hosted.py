@@ -170,6 +170,16 @@ def told(episode: Episode) -> dict[str, Any]:
 def is_running(pid: int) -> bool:
     """Whether there is such a process that is not a zombie."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+        return _stat(pid)[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def parent(pid: int) -> int:
+    """The process id of this process's parent."""
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the command's name: state, parent, process group, ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ from gymnast.sandbox import LocalExecutor
 from ..training import buttons
 from . import hosted
 from .fake_vllm import fake_server
-from .hosted import ADD, ANSWER, ERRORS, ROW, STAGES, is_running, play, told, without_times
+from .hosted import ADD, ANSWER, ERRORS, ROW, STAGES, is_running, parent, play, told, without_times
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray: Any = pytest.importorskip("ray")
@@ -211,9 +212,12 @@ def test_servers_have_their_own_gpus_and_end_with_their_actors() -> None:
             ConfigurationError, match=r"no place for vLLM servers within 0.5 s: asked for 1 x 1 CPU \+ 2"
         ):
             RayVLLMServers("model", gpus=2, command=command, placement_timeout=0.5)
-        for actor in servers._actors:
-            ray.kill(actor)  # as if its process had died
-        wait_until_gone({int(pid) for pid, _ in answers})
+        processes = {int(pid) for pid, _ in answers}
+        actors = {parent(parent(pid)) for pid in processes}  # parents of the tethers, which are parents of the servers
+        for actor in actors:
+            assert os.getpgid(actor) == actor
+            os.killpg(actor, signal.SIGKILL)  # so does Ray after an actor's end, and no child is faster for certain
+        wait_until_gone(processes)
     with pytest.raises(ConfigurationError, match=r"did not start: the server ended with 1:\nabout[\s\S]*no such model"):
         RayVLLMServers("broken", gpus=0, command=command)
 
