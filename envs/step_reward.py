@@ -1,4 +1,4 @@
-"""The reward of one step: `self.reward` and `self.terminated` of a `ToolEnv`.
+"""The reward of one step: `self.reward`, `self.terminated` and `self.truncated` of a `ToolEnv`.
 
 A synchronous tool that runs out of time cannot be stopped: its thread may set `self.reward` during a later turn, and
 the wrong tokens would get the credit. So a tool finds the step that it was started in through its context, and a reward
@@ -20,11 +20,12 @@ _running: ContextVar[tuple[Any, object]] = ContextVar("gymnast_running_step", de
 
 
 class StepReward:
-    """The attributes `reward` and `terminated`, which a tool that is late cannot set."""
+    """The attributes `reward`, `terminated` and `truncated`, which a tool that is late cannot set."""
 
     _step: object | None = None  # the step that is running
     _reward: float = 0.0
     _terminated: bool = False
+    _truncated: bool = False
 
     @property
     def reward(self) -> float:
@@ -61,6 +62,16 @@ class StepReward:
     def terminated(self, value: bool) -> None:
         if not self._is_late():
             self._terminated = bool(value)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a limit of the environment ends the episode after this step."""
+        return self._truncated
+
+    @truncated.setter
+    def truncated(self, value: bool) -> None:
+        if not self._is_late():
+            self._truncated = bool(value)
 
     def _is_late(self) -> bool:
         """Whether the caller belongs to a step that is over; a thread that a tool started itself belongs to no step."""

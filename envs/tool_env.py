@@ -30,10 +30,10 @@ Messages = Sequence[Mapping[str, Any]]
 class ToolEnv(StepReward, Environment):
     """An environment whose actions are tool calls: methods marked with `@tool`, and plain functions.
 
-    Within a tool, set `self.reward` to reward this step, and `self.terminated = True` to end the episode after it; a
-    tool marked `@tool(final=True)` ends it by succeeding. `self.metrics["name"] = number` is logged as
-    `environment/name`. The tool calls of one turn run one after the other, in call order; neighbouring calls of tools
-    marked `@tool(parallel=True)` run at the same time.
+    Within a tool, set `self.reward` to reward this step, and `self.terminated = True` to end the episode after it, or
+    `self.truncated = True` if a limit ends it; a tool marked `@tool(final=True)` ends it by succeeding.
+    `self.metrics["name"] = number` is logged as `environment/name`. The tool calls of one turn run one after the other,
+    in call order; neighbouring calls of tools marked `@tool(parallel=True)` run at the same time.
 
         class Calculator(ToolEnv):
             def reset_task(self, task):
@@ -190,7 +190,7 @@ class ToolEnv(StepReward, Environment):
     ) -> tuple[list[Message], dict[str, Any]]:
         self._over = True  # until all of this has gone well
         await super().areset(seed=seed)
-        self._reward, self.terminated, self._malformed_turns = 0.0, False, 0
+        self._reward, self.terminated, self.truncated, self._malformed_turns = 0.0, False, False, 0
         task = self.task_of(options)
         await self._sources.open()
         await self._prepare(task)
@@ -212,7 +212,7 @@ class ToolEnv(StepReward, Environment):
         if self._over:
             raise RuntimeError(f"{type(self).__name__} has no episode to step in: call reset() first")
         result = await self._one_step(self._answer(action))
-        self._over = result.terminated
+        self._over = result.terminated or result.truncated
         self._transcript = [*self._transcript, action, *result.messages]
         return result
 
@@ -265,7 +265,7 @@ class ToolEnv(StepReward, Environment):
     def _go_on(self, messages: Sequence[Message], **info: Any) -> StepResult:
         if self.terminated:
             return self._end(StopReason.ENV_TERMINATED, messages, **info)
-        return StepResult(list(messages), self.reward, False, False, info | {"metrics": dict(self.metrics)})
+        return StepResult(list(messages), self.reward, False, self.truncated, info | {"metrics": dict(self.metrics)})
 
 
 @tool(final=True)

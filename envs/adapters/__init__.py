@@ -1,9 +1,11 @@
 """Environments and tools that others made, as gymnast's own. A package is imported when its adapter is used."""
 
+from .gymnasium import GymnasiumEnv
 from .mcp import MCPTools
 from .mcp_connection import MCPServerError, MCPToolError
 
 __all__ = [
+    "GymnasiumEnv",
     "MCPServerError",
     "MCPToolError",
     "MCPTools",

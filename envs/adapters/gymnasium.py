@@ -1,0 +1,181 @@
+"""GymnasiumEnv: any Gymnasium environment with discrete or text actions, played by one tool."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Discrete, Text
+
+from ..core import BrokenEnvironmentError, Message
+from ..threads import run_in_thread
+from ..tool_env import ToolEnv
+from ..tools import tool
+
+Describe = Callable[[Any, gymnasium.Env[Any, Any]], str]
+
+
+class GymnasiumEnv(ToolEnv):
+    """A Gymnasium environment as an environment for language models: the tool `act` takes one step in it.
+
+        environment = GymnasiumEnv("FrozenLake-v1", actions=["left", "down", "right", "up"])
+        rows = [{"seed": seed} for seed in range(100)]
+
+    The rewards, `terminated` and `truncated` are the environment's own, and so are the limits of steps that
+    `gymnasium.make` adds. A row may have `seed`, which goes before the seed of the episode, and `options` for `reset`.
+    A step that raises an exception fails the episode.
+    """
+
+    game: gymnasium.Env[Any, Any]
+    _seed: int | None = None
+
+    def __init__(
+        self,
+        environment: str | Callable[[], gymnasium.Env[Any, Any]],
+        *,
+        actions: Sequence[str] | None = None,
+        describe: Describe | None = None,
+        instructions: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Make the environment.
+
+        Args:
+            environment: A Gymnasium id, or a function that returns an environment: a fresh one for each episode.
+            actions: A name for each action of a `Discrete` space, in order; by default the numbers.
+            describe: The text of an observation, from the observation and the environment. By default the picture of
+                `render_mode="ansi"` if the id's environment has one, with `[x]` for a letter with a coloured
+                background and `(x)` for a coloured one; otherwise the observation as text.
+            instructions: The text before the first observation.
+            options: The options of `ToolEnv`.
+
+        Raises:
+            gymnasium.error.Error: the id is not registered.
+            TypeError: the action space is neither `Discrete` nor `Text`.
+            ValueError: there is not one name for each action.
+        """
+        self.game = _made(environment, ansi=describe is None) if isinstance(environment, str) else environment()
+        name = environment if isinstance(environment, str) else type(self.game.unwrapped).__name__
+        self._describe = describe or default_text
+        self._instructions = instructions or f"Play {name}. Call the tool `act` until the game is over."
+        super().__init__([self._action_tool(actions)], **options)
+
+    def sample_task(self) -> Mapping[str, Any]:
+        return super().sample_task() if self.tasks else {}
+
+    async def areset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        self._seed = seed
+        return await super().areset(seed=seed, options=options)
+
+    def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+        seed = self._seed if task.get("seed") is None else int(task["seed"])
+        observation, _ = self.game.reset(seed=seed, options=task.get("options"))
+        return [{"role": "user", "content": f"{self._instructions}\n\n{self._describe(observation, self.game)}"}]
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await run_in_thread(self.game.close)
+
+    def _act(self, action: Any) -> str:
+        if self.terminated or self.truncated:
+            raise ValueError("the game is over")
+        try:
+            observation, reward, terminated, truncated, _ = self.game.step(action)
+            text = self._describe(observation, self.game)
+        except Exception as error:
+            raise BrokenEnvironmentError(f"the game raised {type(error).__name__}: {error}") from error
+        self.reward += float(reward)
+        self.terminated, self.truncated = terminated, truncated and not terminated
+        return f"{text}\nThe game is over." if terminated or truncated else text
+
+    def _action_tool(self, names: Sequence[str] | None) -> Callable[..., str]:
+        """The tool, whose schema lists the actions. The engine's `step_timeout` limits it: a step cannot be stopped."""
+        space = self.game.action_space
+        if isinstance(space, Discrete):
+            return _discrete_tool(self._act, space, names)
+        if isinstance(space, Text):
+            if names is not None:
+                raise ValueError(f"actions names those of a Discrete space; the action space is {space}")
+            return _text_tool(self._act, space)
+        raise TypeError(f"GymnasiumEnv takes environments with Discrete or Text actions; the action space is {space}")
+
+
+def _discrete_tool(act: Callable[[Any], str], space: Discrete, names: Sequence[str] | None) -> Callable[..., str]:
+    count, start = int(space.n), int(space.start)
+    known = [str(start + index) for index in range(count)] if names is None else list(names)
+    if len(known) != count or len(set(known)) != count:
+        raise ValueError(f"actions must be {count} different names, one for each action of {space}, got {known}")
+    numbers = {name: np.int64(start + index) for index, name in enumerate(known)}
+
+    def act_by_name(action: str) -> str:
+        """Take one step.
+
+        Args:
+            action: The action.
+        """
+        return act(numbers[action])
+
+    act_by_name.__annotations__["action"] = Literal[tuple(known)]
+    return tool(name="act", timeout=math.inf)(act_by_name)
+
+
+def _text_tool(act: Callable[[Any], str], space: Text) -> Callable[..., str]:
+    @tool(name="act", timeout=math.inf)
+    def act_by_text(action: str) -> str:
+        """Take one step.
+
+        Args:
+            action: The action, in words.
+        """
+        if not space.contains(action):
+            letters = "".join(sorted(space.characters))
+            raise ValueError(f"an action has {space.min_length} to {space.max_length} characters of {letters!r}")
+        return act(action)
+
+    return act_by_text
+
+
+def _made(name: str, *, ansi: bool) -> gymnasium.Env[Any, Any]:
+    entry = gymnasium.spec(name)
+    environment = gymnasium.make(name, disable_env_checker=True)
+    if not ansi or "ansi" not in environment.metadata.get("render_modes", ()) or "render_mode" in entry.kwargs:
+        return environment
+    environment.close()
+    return gymnasium.make(name, disable_env_checker=True, render_mode="ansi")
+
+
+def default_text(observation: Any, environment: gymnasium.Env[Any, Any]) -> str:
+    """The picture of an environment in the render mode "ansi", or else the observation itself, as text."""
+    if environment.render_mode == "ansi":
+        return without_colours(str(environment.render())).strip("\n")
+    return observation if isinstance(observation, str) else str(_plain(observation))
+
+
+def without_colours(picture: str) -> str:
+    """Text without the colours of a terminal: `[x]` had a coloured background, `(x)` was coloured itself."""
+
+    def marked(found: re.Match[str]) -> str:
+        codes, letters = found[1].split(";"), found[2]
+        return f"[{letters}]" if any(re.fullmatch("4[0-7]|10[0-7]", code) for code in codes) else f"({letters})"
+
+    marks = re.sub(r"\x1b\[([0-9;]+)m(.*?)\x1b\[0?m", marked, picture, flags=re.DOTALL)
+    return re.sub(r"\x1b\[[0-9;]*m", "", marks)
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and numbers of NumPy as Python's, with four decimals."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return round(value, 4) if isinstance(value, float) else value
