@@ -32,8 +32,9 @@ from .openai_policy import OpenAIPolicy
 from .policy import Act, Conversation, Policy, ScriptedPolicy, tool_call, tool_calls
 from .registry import EnvironmentSource, register_environments
 from .rewards import Rewards, matches, per_episode
-from .tool_env import ToolEnv, final_answer
-from .tools import Tool, tool
+from .tape import UnrecordedCallError
+from .tool_env import ToolEnv
+from .tools import Tool, final_answer, tool
 
 __all__ = [
     "Act",
@@ -68,6 +69,7 @@ __all__ = [
     "ToolEnv",
     "ToolSchema",
     "Turn",
+    "UnrecordedCallError",
     "episode_specs",
     "failure_counts",
     "failure_summary",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,19 @@ def as_html(episode: Episode) -> str:
         for role, text in _entries(episode)
     )
     return f"<div><b>{escape(_heading(episode))}</b><table>{rows}</table></div>"
+
+
+def as_transcript(messages: Iterable[Message]) -> str:
+    """Messages as `[role] text` with their tool calls."""
+    return "\n".join(f"[{message['role']}] {_plain_text(message)}" for message in messages)
+
+
+def _plain_text(message: Message) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", f"<{part.get('type')}>")) for part in content)
+    calls = [call["function"] for call in message.get("tool_calls") or []]
+    return (content or "") + "".join(f"\n  {call['name']}({call['arguments']})" for call in calls)
 
 
 def _heading(episode: Episode) -> str:

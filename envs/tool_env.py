@@ -5,17 +5,20 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from .core import Environment, MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
 from .episode import ToolCallRecord
+from .episode_text import as_transcript
 from .spaces import check_messages, message_error
 from .step_reward import StepReward
+from .tape import ReplayMisses, Tape, tape_of
 from .tool_execution import call_tools
 from .tool_methods import check_tool_methods, tool_methods
 from .tool_results import cut, with_text_of
 from .tool_sources import OpenSources, ToolLike, ToolSource
-from .tools import Tool, collect_tools, tool
+from .tools import Tool, collect_tools, named_tools
 from .user_calls import call_function
 
 OnMalformed = Literal["feedback", "end", "text"]
@@ -59,6 +62,8 @@ class ToolEnv(StepReward, Environment):
     on_malformed: OnMalformed = "feedback"
     max_malformed: int = 3
 
+    grade_in_replay: bool = False  # True: `grade` is made again in a replay, as a tool marked `replay="run"`
+
     _tool_methods: tuple[str, ...] = ()
     _functions: tuple[Callable[..., Any] | Tool, ...] = ()
     _sources: OpenSources = OpenSources()
@@ -66,6 +71,7 @@ class ToolEnv(StepReward, Environment):
     _malformed_turns: int = 0
     _over: bool = True  # before the first reset, too
     _transcript: Sequence[Message] = ()
+    _tape: Tape | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         check_tool_methods(cls)  # first, since the base class derives methods from those that it finds
@@ -82,6 +88,9 @@ class ToolEnv(StepReward, Environment):
         on_malformed: OnMalformed = FROM_CLASS,
         max_malformed: int = FROM_CLASS,
         render_mode: str | None = None,
+        record: str | Path | None = None,
+        replay: str | Path | None = None,
+        replay_misses: ReplayMisses | None = None,
     ) -> None:
         """Make the environment.
 
@@ -95,10 +104,16 @@ class ToolEnv(StepReward, Environment):
                 ends the episode with `StopReason.MALFORMED`, `text` treats the call as part of the message's text.
             max_malformed: The episode ends after this many turns in a row with malformed calls, also with `feedback`.
             render_mode: None, or "ansi" for the transcript as text.
+            record: A cassette, a `.jsonl` file, to which the results of all calls are appended.
+            replay: A cassette that answers the calls, so that no tool runs.
+            replay_misses: What to do about a call that is not in the cassette: `raise`, the default, fails the episode
+                with an `UnrecordedCallError`; `call` runs the tool.
 
         Raises:
             TypeError: a tool's parameter has no type hint, or `tools` is not a sequence of functions.
-            ValueError: two tools of one name, a tool without docstring entry, or an option out of its range.
+            ValueError: two tools of one name, a tool without docstring entry, an option out of its range, or a broken
+                cassette.
+            FileNotFoundError: there is no cassette to replay.
         """
         super().__init__(tasks=tasks, render_mode=render_mode)
         if not isinstance(tools, Sequence):
@@ -115,6 +130,7 @@ class ToolEnv(StepReward, Environment):
             self.gives_rewards = False  # plain functions cannot set `self.reward`
         self._functions = tuple(each for each in tools if not isinstance(each, ToolSource))
         self._sources = OpenSources(each for each in tools if isinstance(each, ToolSource))
+        self._tape = tape_of(self, record, replay, replay_misses)
         self.tools = self._all_tools()  # here, so that a wrong tool is an error when the environment is made
 
     def _check_options(self) -> None:
@@ -165,17 +181,6 @@ class ToolEnv(StepReward, Environment):
         methods = [getattr(self, name) for name in self._tool_methods]
         return collect_tools([*methods, *self._functions, *self._sources.tools], type(self).__name__)
 
-    def _narrow(self, names: Any) -> None:
-        """Keep the tools that the row names."""
-        if names is None:
-            return
-        known = list(self.tools)
-        if not isinstance(names, list | tuple) or not all(name in known for name in names):
-            raise ValueError(
-                f"the row's 'tools' must list tools of {type(self).__name__}, which are {known}; got {names!r}"
-            )
-        self.tools = {name: self.tools[name] for name in names}
-
     def tool_schemas(self) -> list[ToolSchema]:
         return [each.schema for each in self.tools.values()]
 
@@ -194,9 +199,12 @@ class ToolEnv(StepReward, Environment):
         task = self.task_of(options)
         await self._sources.open()
         await self._prepare(task)
+        if self._tape is None or self._tape.begin(task, seed):
+            await self._acquire()
         self.tools = self._all_tools()
         messages = await _ask(self.reset_task, task, default=ToolEnv.reset_task)
-        self._narrow(task.get("tools"))  # afterwards, since reset_task may have chosen tools too
+        if (names := task.get("tools")) is not None:  # afterwards, since reset_task may have chosen tools too
+            self.tools = named_tools(names, self.tools, type(self).__name__)
         check_messages(messages, f"{type(self).__name__}.reset_task()")
         self._transcript = list(messages)
         self._over = False
@@ -204,6 +212,9 @@ class ToolEnv(StepReward, Environment):
 
     async def _prepare(self, task: Mapping[str, Any]) -> None:
         """Prepare a task before `reset_task` is called; for the environments of this package."""
+
+    async def _acquire(self) -> None:
+        """Acquire what the tools run in. A replay does so only if a tool runs."""
 
     async def astep(self, action: Message) -> StepResult:
         clause = message_error(action)
@@ -223,7 +234,7 @@ class ToolEnv(StepReward, Environment):
         """The episode so far as text, with `render_mode="ansi"`."""
         if self.render_mode is None:
             return None
-        return "\n".join(f"[{message['role']}] {_plain_text(message)}" for message in self._transcript)
+        return as_transcript(self._transcript)
 
     async def _answer(self, action: Message) -> StepResult:
         malformed = action.get("malformed") or []
@@ -231,22 +242,29 @@ class ToolEnv(StepReward, Environment):
             action, malformed = with_text_of(malformed, action), []
         self._malformed_turns = self._malformed_turns + 1 if malformed else 0
         calls = action.get("tool_calls") or []
+        if self._tape is not None:
+            self._tape.begin_turn()
         too_many = bool(malformed) and (self.on_malformed == "end" or self._malformed_turns >= self.max_malformed)
         if too_many and not any(map(self.is_final, calls)):  # a final answer goes before every cap
             return self._end(StopReason.MALFORMED)
         if calls or malformed:
             messages, records = await call_tools(
-                calls, self.tools, timeout=self.tool_timeout, max_chars=self.max_result_chars
+                calls, self.tools, timeout=self.tool_timeout, max_chars=self.max_result_chars, tape=self._tape
             )
             result = self._result_of(messages, records, malformed)
             if too_many and not result.terminated:
                 return self._end(StopReason.MALFORMED, result.messages, tool_calls=result.info["tool_calls"])
             return result
-        reply = await _ask(self.reply, action, default=ToolEnv.reply)
+        reply = await self._reply_to(action)
         if reply is None:
             return self._end(StopReason.MODEL_STOPPED)
         check_messages(reply, f"{type(self).__name__}.reply()")
         return self._go_on(reply)
+
+    async def _reply_to(self, action: Message) -> Any:
+        if self._tape is None or type(self).reply is ToolEnv.reply:
+            return await _ask(self.reply, action, default=ToolEnv.reply)
+        return await self._tape.reply(action, lambda: call_function(self.reply, action))
 
     def _result_of(
         self, messages: list[Message], records: list[ToolCallRecord], malformed: Sequence[MalformedCall]
@@ -268,16 +286,6 @@ class ToolEnv(StepReward, Environment):
         return StepResult(list(messages), self.reward, False, self.truncated, info | {"metrics": dict(self.metrics)})
 
 
-@tool(final=True)
-def final_answer(answer: str) -> str:
-    """Give the final answer, which ends the task.
-
-    Args:
-        answer: The final answer.
-    """
-    return answer
-
-
 async def _ask(hook: Callable[[Any], Any], about: Any, *, default: Callable[..., Any]) -> Any:
     """The result of a hook. Our own default does not block, so it is called without a thread."""
     if inspect.ismethod(hook) and hook.__func__ is default:
@@ -290,11 +298,3 @@ def set_options(environment: ToolEnv, **options: Any) -> None:
     for name, value in options.items():
         if value is not FROM_CLASS:
             setattr(environment, name, value)
-
-
-def _plain_text(message: Message) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "".join(str(part.get("text", f"<{part.get('type')}>")) for part in content)
-    calls = [call["function"] for call in message.get("tool_calls") or []]
-    return (content or "") + "".join(f"\n  {call['name']}({call['arguments']})" for call in calls)

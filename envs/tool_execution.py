@@ -12,14 +12,17 @@ import math
 import time
 import weakref
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from ..sandbox.cancellation import finish
 from ..sandbox.errors import SandboxError, SandboxFileError
 from .core import BrokenEnvironmentError, ConfigurationError, Message, ToolCall
 from .episode import Outcome, ToolCallRecord, traceback_of
-from .tool_results import cut, encodable, render
-from .tools import ArgumentError, Tool
+from .tape import Tape
+from .tool_arguments import ArgumentError
+from .tool_results import CallResult, cut, encodable, render
+from .tools import Tool
 from .user_calls import being_cancelled, call_function, within
 from .whereabouts import running_tool
 
@@ -32,13 +35,19 @@ Item = TypeVar("Item")
 
 
 async def call_tools(
-    calls: Sequence[ToolCall], tools: Mapping[str, Tool], *, timeout: float | None, max_chars: int | None
+    calls: Sequence[ToolCall],
+    tools: Mapping[str, Tool],
+    *,
+    timeout: float | None,
+    max_chars: int | None,
+    tape: Tape | None = None,
 ) -> tuple[list[Message], list[ToolCallRecord]]:
     """Run the calls of one turn and return their result messages and records, both in call order.
 
     They run one after the other; only neighbouring calls of parallel tools run at the same time. Once a final call has
     succeeded the episode is over, so the calls after it are not run. Calls after the time of
     `SLOW_CALLS` time-outs are not run either: many slow calls would exceed `step_timeout`, and the episode would fail.
+    With a tape, only tools marked `replay="arguments"` run at the same time: the order of all other calls counts.
 
     Raises:
         BrokenEnvironmentError, ConfigurationError, SandboxError: a tool found the environment broken, see
@@ -46,7 +55,7 @@ async def call_tools(
     """
     results: list[tuple[Message, ToolCallRecord]] = []
     seconds = 0.0  # spent in calls of tools that have no time limit of their own
-    for group in _groups(calls, tools):
+    for group in _groups(calls, tools, tape):
         reason = ""
         if any(record.ends_episode for _, record in results):
             reason = "the episode ended before this call"
@@ -56,22 +65,22 @@ async def call_tools(
         if reason:
             results += [refuse(call, reason, known=call["function"]["name"] in tools) for call in group]
         elif len(group) == 1:
-            results.append(await _of_its_own(_call(group[0], tools, timeout, max_chars)))
+            results.append(await _of_its_own(_call(group[0], tools, timeout, max_chars, tape)))
         else:
-            results += await _side_by_side([_call(call, tools, timeout, max_chars) for call in group])
+            results += await _side_by_side([_call(call, tools, timeout, max_chars, tape) for call in group])
         found = [tools.get(call["function"]["name"]) for call in group]
         if any(each is not None and each.timeout is None for each in found):
             seconds += time.perf_counter() - started
     return [message for message, _ in results], [record for _, record in results]
 
 
-def _groups(calls: Sequence[ToolCall], tools: Mapping[str, Tool]) -> list[list[ToolCall]]:
+def _groups(calls: Sequence[ToolCall], tools: Mapping[str, Tool], tape: Tape | None) -> list[list[ToolCall]]:
     """The calls in their order; neighbouring calls of parallel tools are in one group."""
     groups: list[list[ToolCall]] = []
     before = False
     for call in calls:
         found = tools.get(call["function"]["name"])
-        parallel = found is not None and found.parallel
+        parallel = found is not None and found.parallel and (tape is None or found.replay == "arguments")
         if parallel and before:
             groups[-1].append(call)
         else:
@@ -122,40 +131,51 @@ async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 
 async def _call(
-    call: ToolCall, tools: Mapping[str, Tool], timeout: float | None, max_chars: int | None
+    call: ToolCall, tools: Mapping[str, Tool], timeout: float | None, max_chars: int | None, tape: Tape | None
 ) -> tuple[Message, ToolCallRecord]:
     name = call["function"]["name"]
     tool = tools.get(name)
     if tool is None:
         return _result(call, "unknown", _unknown(name, tools), max_chars=max_chars)
-    limit = tool.timeout or timeout or math.inf
-    late = TimeoutError(f"{name} did not finish within {limit:g} s.")
     started = time.perf_counter()
-    outcome: Outcome = "ok"
-    trace: str | None = None
     try:
         arguments = tool.check_arguments(call["function"]["arguments"])
-        with running_tool(name):
-            content = render(await within(limit, late, call_function(tool.function, **arguments)))
-    except ArgumentError as error:
-        outcome, content = "bad_arguments", f"Error: {error}"
-    except BaseException as error:  # SystemExit and KeyboardInterrupt of a tool are the tool's failure, not ours
-        if isinstance(error, asyncio.CancelledError) and being_cancelled():
-            raise
-        broken = breaking(error)
-        if broken is error:
-            raise
-        if broken is not None:
-            raise broken from broken.__cause__  # without the group that it came in
-        if error is late:
-            outcome, content = "timeout", f"Error: {late}"
-        else:
-            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            outcome, content, trace = "exception", f"Error: {text}", _tell_the_author(tool, error)
-    message, record = _result(call, outcome, content, max_chars=max_chars)
-    record.seconds, record.traceback = time.perf_counter() - started, trace
-    record.ends_episode = tool.final and outcome == "ok"
+    except BaseException as error:
+        result = _caught(tool, error)
+    else:
+        run = partial(_run, tool, arguments, tool.timeout or timeout or math.inf)
+        result = await (run() if tape is None else tape.call(tool, arguments, run))
+    message, record = _result(call, result.outcome, result.content, max_chars=max_chars)
+    record.seconds, record.traceback = time.perf_counter() - started, result.traceback
+    record.ends_episode = tool.final and result.outcome == "ok"
     return message, record
+
+
+async def _run(tool: Tool, arguments: Mapping[str, Any], limit: float) -> CallResult:
+    late = TimeoutError(f"{tool.name} did not finish within {limit:g} s.")
+    try:
+        with running_tool(tool.name):
+            return CallResult("ok", render(await within(limit, late, call_function(tool.function, **arguments))))
+    except BaseException as error:
+        if error is late:
+            return CallResult("timeout", f"Error: {late}")
+        return _caught(tool, error)
+
+
+def _caught(tool: Tool, error: BaseException) -> CallResult:
+    """What the model is told about an exception of a tool; one that breaks the episode is raised again."""
+    if isinstance(error, ArgumentError):
+        return CallResult("bad_arguments", f"Error: {error}")
+    # SystemExit and KeyboardInterrupt of a tool are the tool's failure, not ours.
+    if isinstance(error, asyncio.CancelledError) and being_cancelled():
+        raise error
+    broken = breaking(error)
+    if broken is error:
+        raise error
+    if broken is not None:
+        raise broken from broken.__cause__  # without the group that it came in
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return CallResult("exception", f"Error: {text}", _tell_the_author(tool, error))
 
 
 def breaking(error: BaseException) -> BaseException | None:

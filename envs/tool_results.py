@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pydantic_core
 
 from .core import MalformedCall, Message
+from .episode import Outcome
 
 PART_TYPES = frozenset({"text", "image", "image_url", "audio", "input_audio", "video", "file"})
 MEDIA_TYPES = frozenset({"image", "audio", "video"})
 MEDIA_SOURCES = frozenset({"url", "path", "base64"})
+
+
+class CallResult(NamedTuple):
+    """The result of one call, before it is cut to a limit."""
+
+    outcome: Outcome
+    content: Any  # as a message has it
+    traceback: str | None = None
 
 
 def render(value: Any) -> str | list[dict[str, Any]]:

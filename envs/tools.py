@@ -6,24 +6,26 @@ A tool is a plain function or method with type hints and a Google-style docstrin
 
 from __future__ import annotations
 
-import copy
 import inspect
-import json
 import re
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NotRequired, Required, TypeVar, get_type_hints, overload
+from typing import Annotated, Any, Literal, NotRequired, Required, TypeVar, get_args, get_type_hints, overload
 
 import docstring_parser
 import pydantic_core
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from pydantic.errors import PydanticUserError
 from typing_extensions import TypedDict
 
 from .core import ConfigurationError, ToolSchema
+from .tool_arguments import checked_arguments
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+Replay = Literal["history", "arguments", "run"]
+"""How a replay finds the result of a tool's call; see `tool`."""
 
 _MARK = "__gymnast_tool__"  # the attribute of a function that keeps the options of `@tool(...)`
 
@@ -32,7 +34,12 @@ _MARK = "__gymnast_tool__"  # the attribute of a function that keeps the options
 def tool(function: Function, /) -> Function: ...
 @overload
 def tool(
-    *, name: str | None = None, final: bool = False, timeout: float | None = None, parallel: bool = False
+    *,
+    name: str | None = None,
+    final: bool = False,
+    timeout: float | None = None,
+    parallel: bool = False,
+    replay: Replay = "history",
 ) -> Callable[[Function], Function]: ...
 def tool(
     function: Function | None = None,
@@ -42,6 +49,7 @@ def tool(
     final: bool = False,
     timeout: float | None = None,
     parallel: bool = False,
+    replay: Replay = "history",
 ) -> Function | Callable[[Function], Function]:
     """Mark a method of a `ToolEnv`, or a plain function, as a tool.
 
@@ -53,19 +61,26 @@ def tool(
             keeps a time limit itself.
         parallel: Neighbouring calls of parallel tools in one turn run at the same time, for instance to wait for
             several searches at once. By default the calls of a turn run one after the other.
+        replay: How a replayed cassette finds the result of a call: "history", by everything that happened in the
+            episode before; "arguments", by the task and the arguments alone, for a tool that changes nothing; "run",
+            not at all, for a tool that touches nothing but the environment's attributes and so is run again.
 
     Raises:
-        ValueError: the timeout is not positive, or the tool is both final and parallel.
+        ValueError: the timeout is not positive, `replay` is unknown, or the tool is both final and parallel.
     """
     if timeout is not None and timeout <= 0:
         raise ValueError(f"a tool's timeout must be positive, got {timeout}")
     if final and parallel:
         raise ValueError("a tool cannot be both final and parallel: no other call runs beside a final one")
 
+    if replay not in get_args(Replay):
+        raise ValueError(f"a tool's replay must be one of {get_args(Replay)}, got {replay!r}")
+
     def mark(function: Function) -> Function:
         # A staticmethod or classmethod hides the mark from its instances, so the function inside gets it.
         inside: Any = getattr(function, "__func__", function)
-        setattr(inside, _MARK, {"name": name, "final": final, "timeout": timeout, "parallel": parallel})
+        options = {"name": name, "final": final, "timeout": timeout, "parallel": parallel, "replay": replay}
+        setattr(inside, _MARK, options)
         return function
 
     return mark if function is None else mark(function)
@@ -74,10 +89,6 @@ def tool(
 def is_tool(function: Any) -> bool:
     """Whether `@tool` marked this function."""
     return callable(function) and hasattr(function, _MARK)
-
-
-class ArgumentError(ValueError):
-    """The model's arguments do not fit the tool's signature; the message is written for the model."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -91,6 +102,7 @@ class Tool:
     final: bool = False
     timeout: float | None = None
     parallel: bool = False
+    replay: Replay = "history"
     validator: TypeAdapter[Any]
 
     @classmethod
@@ -129,28 +141,7 @@ class Tool:
         Raises:
             ArgumentError: they do not fit.
         """
-        try:
-            if isinstance(arguments, str):
-                arguments = _from_json(arguments) if arguments.strip() else {}
-            if not isinstance(arguments, Mapping):
-                raise ArgumentError(f"{self.name}: arguments must be a JSON object, got {_shorten(arguments)}")
-            # A copy: the tool may change its arguments, and the message must keep the model's own.
-            return self._validate({name: _copied(value) for name, value in arguments.items()})
-        except RecursionError:
-            raise ArgumentError(f"{self.name}: the arguments are nested too deeply") from None
-
-    def _validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return self.validator.validate_python(arguments)
-        except ValidationError as error:
-            first = error
-        decoded = _decode_strings(arguments, first)
-        if decoded is None:
-            raise ArgumentError(_explain(self.name, first))
-        try:
-            return self.validator.validate_python(decoded)
-        except ValidationError:
-            raise ArgumentError(_explain(self.name, first)) from None
+        return checked_arguments(self.name, arguments, self.validator)
 
 
 def collect_tools(functions: Any, owner: str) -> dict[str, Tool]:
@@ -169,6 +160,27 @@ def collect_tools(functions: Any, owner: str) -> dict[str, Tool]:
             )
         tools[candidate.name] = candidate
     return tools
+
+
+def named_tools(names: Any, tools: Mapping[str, Tool], owner: str) -> dict[str, Tool]:
+    """The tools that a row names.
+
+    Raises:
+        ValueError: it is no list of names, or there is no tool of such a name.
+    """
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name in tools for name in names):
+        raise ValueError(f"the row's 'tools' must list tools of {owner}, which are {list(tools)}; got {names!r}")
+    return {name: tools[name] for name in names}
+
+
+@tool(final=True)
+def final_answer(answer: str) -> str:
+    """Give the final answer, which ends the task.
+
+    Args:
+        answer: The final answer.
+    """
+    return answer
 
 
 # By function, and whether it is a bound method. A description is costly and an environment is made for each episode;
@@ -254,45 +266,3 @@ def _clean(schema: Any) -> Any:
         if not (key == "title" and isinstance(entry, str))
         and not (key == "additionalProperties" and isinstance(entry, bool))
     }
-
-
-def _copied(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | None) else copy.deepcopy(value)
-
-
-def _from_json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ArgumentError(f"arguments must be a JSON object, got {_shorten(text)} ({error})") from None
-
-
-def _decode_strings(arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any] | None:
-    """The arguments with each refused string replaced by the JSON that it holds; None if no string holds JSON."""
-    decoded = dict(arguments)
-    for key in {detail["loc"][0] for detail in error.errors() if detail["loc"]}:
-        value = decoded.get(str(key))
-        if isinstance(value, str):
-            try:
-                decoded[str(key)] = json.loads(value)
-            except ValueError:
-                continue
-    return decoded if decoded != dict(arguments) else None
-
-
-def _explain(name: str, error: ValidationError) -> str:
-    details = []
-    for detail in error.errors():
-        where = ".".join(str(part) for part in detail["loc"])
-        if detail["type"] == "missing":
-            details.append(f"missing argument {where!r}")
-        elif detail["type"] == "extra_forbidden":
-            details.append(f"unknown argument {where!r}")
-        else:
-            details.append(f"argument {where!r}: {detail['msg']}, got {_shorten(detail['input'])}")
-    return f"{name}: " + "; ".join(details)
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -133,7 +133,7 @@ class CodeEnv(ToolEnv):
         """
         return self._told(await self.box.bash(command, timeout=self._seconds_left()), "bash")
 
-    @tool(final=True)
+    @tool(final=True, replay="run")
     async def final_answer(self, answer: str) -> str:
         """Give the final answer, which ends the task.
 
@@ -156,6 +156,10 @@ class CodeEnv(ToolEnv):
         return describe(result, language)
 
     # Grading.
+
+    @property
+    def grade_in_replay(self) -> bool:  # type: ignore[override]
+        return type(self).agrade is CodeEnv.agrade and not self._verdict(self.task)  # it needs no box
 
     async def agrade(self, stop: StopReason) -> float | None:
         """The reward of an episode, however it ended; override it for tasks that are graded in another way.
@@ -267,13 +271,16 @@ class CodeEnv(ToolEnv):
         if type(self).agrade is CodeEnv.agrade:
             self._verdict(task)
         submit_of(task)  # raises now if the row is wrong, before a box or a turn is spent on it
-        files = files_of(task)
+        files_of(task)
         log_near_columns(task)
         self.task, self.given_answer, self._handed_in = task, None, None
         self.metrics["code_errors"] = 0.0
+
+    async def _acquire(self) -> None:
         await self._take_box()
-        for path, data in files.items():
+        for path, data in files_of(self.task).items():
             await self.box.write_file(path, data)
+        self._turn_ends = time.perf_counter() + SLOW_CALLS * self.code_timeout  # for the calls of a replay
 
     async def _take_box(self) -> None:
         started = time.perf_counter()

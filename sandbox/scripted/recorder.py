@@ -17,7 +17,7 @@ class Recorder(Executor):
 
         async with Recorder(DockerExecutor()) as box:
             await box.python("6 * 7")
-        Path("cassette.json").write_text(box.recording.to_json())
+        Path("recording.json").write_text(box.recording.to_json())
 
     A clone records on its own. To record in a lease, wrap its box: `Recorder(box)`.
 

@@ -1,0 +1,160 @@
+"""Cassette: a file of recorded calls, which many episodes and processes may append to at the same time."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import os
+import threading
+from collections.abc import Hashable
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO
+
+from .recorded_call import RecordedCall, canonical
+
+VERSION = 1
+COMPARED = 500  # calls that are compared with a missing one
+COMPARED_CHARACTERS = 400  # of their arguments
+
+logger = logging.getLogger("gymnast.envs")
+
+
+class Cassette:
+    """The recorded calls of a `.jsonl` file: its first line is `{"cassette": 1}`, every other line is a call.
+
+    Each line is appended at once, under a lock on the file. A process that is killed leaves a readable file: a half
+    line is skipped with a warning.
+
+    Raises:
+        ValueError: the file is no cassette, has another version, or has a line that is no call.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._forget()
+        self.check()
+
+    def _forget(self) -> None:
+        self._end = 0  # of the lines that were read, in bytes
+        self._last = b""  # the last of them
+        self._number = 0  # of the last of them
+        self._calls: list[RecordedCall] = []
+        self._found: dict[Hashable, RecordedCall] = {}
+        self._ambiguous = 0
+
+    def check(self) -> None:
+        """Check the first line of the file, if there is one."""
+        if self.path.exists() and self.path.stat().st_size:
+            with self.path.open("rb") as file:
+                self._check_version(file.readline())
+
+    def append(self, call: RecordedCall) -> None:
+        """Append a call."""
+        import fcntl  # here, so that everything else works where the system has no such locks
+
+        line = call.to_line().encode()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab+", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            size = file.seek(0, os.SEEK_END)
+            if size == 0:
+                line = f'{{"cassette": {VERSION}}}\n'.encode() + line
+            else:
+                file.seek(size - 1)
+                if file.read(1) != b"\n":  # a killed process left half a line
+                    line = b"\n" + line
+            written = file.write(line)
+            if written != len(line):
+                raise OSError(f"only {written} of {len(line)} bytes could be written to {self.path}")
+
+    def find(self, key: Hashable) -> RecordedCall | None:
+        """The first call that was recorded under this key."""
+        return self._found.get(key)
+
+    def refresh(self) -> None:
+        """Read the lines that the file has gained.
+
+        Raises:
+            FileNotFoundError: there is no file.
+        """
+        with self._lock, self.path.open("rb") as file:
+            file.seek(self._end - len(self._last))
+            if file.read(len(self._last)) != self._last:  # it is another file
+                self._forget()
+                file.seek(0)
+            try:
+                self._read(file)
+            except ValueError:
+                self._forget()
+                raise
+
+    def _read(self, file: BinaryIO) -> None:
+        before = self._ambiguous
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            self._last = line
+            self._end += len(line)
+            self._number += 1
+            if self._number == 1:
+                self._check_version(line)
+            else:
+                self._add(line)
+        if self._ambiguous > before:
+            logger.warning(
+                "%s has several results of the same call in %d cases; a replay gives the first one. Such a tool gives "
+                "another result whenever it is called.",
+                self.path,
+                self._ambiguous,
+            )
+
+    def _check_version(self, line: bytes) -> None:
+        try:
+            version = json.loads(line)["cassette"]
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(
+                f'{self.path} is no cassette: its first line is not {{"cassette": {VERSION}}}; give a file that '
+                f"record= has written"
+            ) from None
+        if version != VERSION:
+            raise ValueError(f"{self.path} is a cassette of version {version}, expected {VERSION}: record it again")
+
+    def _add(self, line: bytes) -> None:
+        try:
+            fields = json.loads(line)
+        except ValueError:
+            logger.warning(
+                "line %d of %s is cut short, as a killed process leaves it: skipped", self._number, self.path
+            )
+            return
+        try:
+            call = RecordedCall.of_line(fields)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"line {self._number} of {self.path} is no recorded call: {error}") from None
+        self._calls.append(call)
+        known = self._found.setdefault(call.by_history, call)
+        self._found.setdefault(call.by_arguments, call)
+        if (known.outcome, known.content) != (call.outcome, call.content):
+            self._ambiguous += 1
+
+    def nearest(self, wanted: RecordedCall) -> RecordedCall | None:
+        """The recorded call that is most like a missing one; None if this environment has none."""
+        calls = [each for each in self._calls if each.environment == wanted.environment]
+        for name in ("kind", "name", "task"):  # the most telling first
+            calls = [each for each in calls if getattr(each, name) == getattr(wanted, name)] or calls
+        matcher = difflib.SequenceMatcher(None, "", canonical(wanted.arguments)[:COMPARED_CHARACTERS], autojunk=False)
+
+        def likeness(call: RecordedCall) -> tuple[float, bool]:
+            matcher.set_seq1(canonical(call.arguments)[:COMPARED_CHARACTERS])
+            return matcher.ratio(), call.seed == wanted.seed
+
+        return max(calls[:COMPARED], key=likeness, default=None)
+
+
+@lru_cache(maxsize=8)
+def open_cassette(path: Path) -> Cassette:
+    """The cassette of a path; the same object for the copies of an environment, so that a file is read once."""
+    return Cassette(path)

@@ -1,0 +1,88 @@
+"""RecordedCall: one line of a cassette, and the keys by which a replay finds it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from typing import Any, Literal, Self, get_args
+
+import pydantic_core
+
+Kind = Literal["tool", "reply", "grade"]
+
+
+@dataclass(kw_only=True, frozen=True)
+class RecordedCall:
+    """A call of a tool, or of the hooks `reply` and `grade`, and its result."""
+
+    environment: str  # name of the class
+    task: str  # digest of the row
+    seed: int | None  # of the environment
+    after: str  # digest of the episode before the call: see `Tape`
+    kind: Kind
+    name: str
+    arguments: Any  # JSON
+    outcome: str = "ok"
+    content: Any = None  # JSON
+    traceback: str | None = None
+    effects: Mapping[str, Any] = field(default_factory=dict)  # what it changed in the environment: see `EpisodeState`
+
+    @cached_property
+    def by_history(self) -> Hashable:
+        """The key of a call whose result may depend on the calls before it; the digest `after` has task and seed."""
+        return self.kind, self.name, self.after, canonical(self.arguments)
+
+    @cached_property
+    def by_arguments(self) -> Hashable:
+        """The key of a call whose result depends on the task and the arguments alone."""
+        return self.environment, self.task, self.kind, self.name, canonical(self.arguments)
+
+    def __str__(self) -> str:
+        return f"{self.name}({_shown(canonical(self.arguments))})"
+
+    def to_line(self) -> str:
+        return json.dumps(asdict(self)) + "\n"
+
+    @classmethod
+    def of_line(cls, line: Mapping[str, Any]) -> Self:
+        """Read a line that `to_line` wrote.
+
+        Raises:
+            TypeError, ValueError: it is another object.
+        """
+        known = {each.name for each in fields(cls)}
+        call = cls(**{name: value for name, value in line.items() if name in known})
+        if call.kind not in get_args(Kind):
+            raise ValueError(f"kind must be one of {get_args(Kind)}, got {call.kind!r}")
+        return call
+
+
+def jsonable(value: Any) -> Any:
+    """The value as JSON has it: bytes as base64, other objects as lists of numbers or as their `repr`."""
+    try:
+        return pydantic_core.to_jsonable_python(
+            value, bytes_mode="base64", inf_nan_mode="strings", fallback=_plain, serialize_unknown=False
+        )
+    except ValueError:  # circular references
+        return repr(value)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else repr(value)
+
+
+def canonical(value: Any) -> str:
+    """JSON in one form only: equal values have equal texts, whatever the order of their keys."""
+    return json.dumps(jsonable(value), sort_keys=True)
+
+
+def digest(*values: Any) -> str:
+    """A short name for values, of their canonical JSON."""
+    return hashlib.blake2b(canonical(values).encode(), digest_size=12).hexdigest()
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}..."
