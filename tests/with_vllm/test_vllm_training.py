@@ -149,27 +149,31 @@ PROGRAM = """
 import json, os, sys
 from pathlib import Path
 import torch
-from buttons import Buttons, config, model, tokenizer, ROWS
-from gymnast.trainer import GRPOTrainer
+from buttons import SHARDED, make_trainer
 
-folder = Path(sys.argv[1])
-trainer = GRPOTrainer(
-    model=model(),
-    environment=Buttons(),
-    args=config(folder, max_steps=2, per_device_train_batch_size=4, ddp_backend="gloo", generator="vllm"),
-    train_dataset=ROWS,
-    processing_class=tokenizer(),
+folder, weights = Path(sys.argv[1]), sys.argv[2]
+trainer = make_trainer(
+    folder,
+    max_steps=2,
+    per_device_train_batch_size=4,
+    ddp_backend="gloo",
+    generator="vllm",
+    **(SHARDED if weights == "sharded" else {}),
 )
 trainer.train()
 logs = [logs for logs in trainer.state.log_history if "loss" in logs]
-(folder / f"report-{os.environ['RANK']}.json").write_text(json.dumps(logs))
+report = {"model": type(trainer.model).__name__, "logs": logs}
+(folder / f"report-{os.environ['RANK']}.json").write_text(json.dumps(report))
 trainer.player.generator.close()
 torch.distributed.destroy_process_group()
 """
 
 
-def test_each_of_two_processes_has_an_engine(tmp_path: Path) -> None:
-    first, second = launch(tmp_path, PROGRAM)
+@pytest.mark.parametrize("weights", ["whole", "sharded"])
+def test_each_of_two_processes_has_an_engine(weights: str, tmp_path: Path) -> None:
+    reports = launch(tmp_path, PROGRAM, weights)
+    assert {each["model"] for each in reports} == {"Qwen3ForCausalLM" if weights == "whole" else "FSDPQwen3ForCausalLM"}
+    first, second = (each["logs"] for each in reports)
     for logs in first:
         assert logs["episodes/played"] == 8
         assert logs["tokens/drift"] == logs["episodes/failed"] == 0
