@@ -16,7 +16,7 @@ from ...envs.threads import run_in_thread, thread_calls
 from ...envs.user_calls import watch_blocking, within
 from ...sandbox.cancellation import finish
 from .caught_errors import CaughtError
-from .link import GradeReply, Opened, ResetReply
+from .link import GradeReply, Opened, ResetReply, StepReply
 
 
 class EnvironmentHost:
@@ -73,7 +73,7 @@ class EnvironmentHost:
         calls: list[ToolCall] = [{"function": {"name": name, "arguments": {}}} for name in names]
         return ResetReply(result, tools, [name for name, call in zip(names, calls, strict=True) if core.is_final(call)])
 
-    async def _step(self, episode: int, action: Any) -> Any:
+    async def _step(self, episode: int, action: Any) -> StepReply:
         hosted = self._hosted[episode]
         thread_calls.set(hosted.step_threads)
         try:
@@ -81,7 +81,7 @@ class EnvironmentHost:
         finally:
             thread_calls.set(None)
         hosted.step_threads.clear()
-        return result
+        return StepReply(result, hosted.core.render_html() if isinstance(hosted.core, Environment) else None)
 
     async def _grade(self, episode: int, stop: str) -> GradeReply:
         hosted = self._hosted[episode]

@@ -1,7 +1,7 @@
 """The contract between a `RemoteEnvironment` and the host of the real environment: read this file first.
 
 - `HostLink`: makes calls to one host. `RayLink` uses a Ray actor, `WebSocketLink` a connection.
-- `Opened`, `ResetReply`, `GradeReply`: what the calls return. `EnvironmentHost` (host.py) answers them.
+- `Opened`, `ResetReply`, `StepReply`, `GradeReply`: what the calls return. `EnvironmentHost` (host.py) answers them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,13 @@ class ResetReply(NamedTuple):
     result: Any  # what the environment returned; the engine checks it
     tools: list[ToolSchema]
     final: list[str]  # the tools that end the episode
+
+
+class StepReply(NamedTuple):
+    """The result of `step`, and the state that the environment shows to people."""
+
+    result: Any  # what the environment returned; the engine checks it
+    html: str | None  # what `render_html` returned
 
 
 class GradeReply(NamedTuple):

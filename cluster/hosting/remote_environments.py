@@ -13,7 +13,7 @@ from typing import Any
 from ...envs.core import BrokenEnvironmentError, Environment, Message, StepResult, StopReason, ToolCall, ToolSchema
 from ...envs.registry import EnvironmentSource
 from ...envs.threads import run_in_loop
-from .link import GradeReply, HostLink, HostLostError, Opened, ResetReply
+from .link import GradeReply, HostLink, HostLostError, Opened, ResetReply, StepReply
 
 logger = logging.getLogger("gymnast.cluster")
 
@@ -38,6 +38,7 @@ class RemoteEnvironment(Environment):
         self._closed: Callable[[], None] | None = closed
         self._schemas: list[ToolSchema] = []
         self._final: frozenset[str] = frozenset()
+        self._html: str | None = None
 
     def tool_schemas(self) -> list[ToolSchema]:
         return self._schemas
@@ -57,7 +58,12 @@ class RemoteEnvironment(Environment):
         return reply.result
 
     async def astep(self, action: Message) -> StepResult:
-        return await self._call("step", action)
+        reply: StepReply = await self._call("step", action)
+        self._html = reply.html
+        return reply.result
+
+    def render_html(self) -> str | None:
+        return self._html
 
     async def agrade(self, stop: StopReason) -> float | None:
         reply: GradeReply = await self._call("grade", str(stop))

@@ -55,7 +55,7 @@ class ServerActor:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             env=environment,
-            start_new_session=True,  # Ray kills the actor's process group: the tether must outlive it to kill the server
+            start_new_session=True,  # Ray kills the process group of an ended actor, which the tether must outlive
         )
         self._await_health(port, seconds)
         return f"http://{ray.util.get_node_ip_address()}:{port}"

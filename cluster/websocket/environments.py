@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import itertools
+import logging
 import os
-import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import aiohttp
@@ -23,25 +23,30 @@ from .server import HEARTBEAT_SECONDS, TOKEN_VARIABLE
 from .wire import MAX_BYTES, from_text, to_text
 
 CONNECT_SECONDS = 10.0
-RETRY_SECONDS = 5.0  # a host that was lost gets no episode for so long; then it is tried again
+RETRY_SECONDS = 5.0  # between two attempts to connect to a host that was lost
+
+logger = logging.getLogger("gymnast.cluster")
 
 
 class WebSocketLink(HostLink):
-    """The way to one server. Its state belongs to the event loop that `run_in_loop` uses."""
+    """The way to one server. Its state belongs to the event loop that `run_in_loop` uses.
+
+    When the connection ends, the server counts as lost until a task in the background has connected again.
+    """
 
     def __init__(self, url: str, token: str, heartbeat: float) -> None:
         super().__init__(url)
         self._headers = {"Authorization": f"Bearer {token}"}
         self._heartbeat = heartbeat
-        self._lost_at = -RETRY_SECONDS
-        self._connecting = asyncio.Lock()
-        self._connection: _Connection | None = None
+        self._connection: _Connection | None = None  # None: lost
         self._connections: dict[int, _Connection] = {}  # of each episode: a new one does not know it
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._is_closed = False
         self.loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def is_lost(self) -> bool:
-        return time.monotonic() - self._lost_at < RETRY_SECONDS
+        return self._connection is None
 
     async def call(self, method: str, episode: int, *arguments: Any) -> Any:
         if self.loop is None or self.loop is asyncio.get_running_loop():
@@ -52,22 +57,25 @@ class WebSocketLink(HostLink):
     async def connect(self) -> list[str | None]:
         """Connect now, and return the names of the server's environments."""
         self.loop = asyncio.get_running_loop()
-        return (await self._connected()).names
+        self._connection = await _connect(self.name, self._headers, self._heartbeat, self._lose)
+        return self._connection.names
 
     async def close(self) -> None:
+        self._is_closed = True
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
         if self._connection is not None:
             await self._connection.close()
 
     async def _call(self, method: str, episode: int, *arguments: Any) -> Any:
         if method == "open":
-            self._connections[episode] = await self._connected()
+            if self._connection is None:
+                raise HostLostError(f"{self.name} does not answer; the next attempt is within {RETRY_SECONDS:g} s")
+            self._connections[episode] = self._connection
         elif episode not in self._connections:  # it could not be opened
             return None
         try:
             reply = await self._connections[episode].ask(method, episode, arguments)
-        except HostLostError:
-            self._lost_at = time.monotonic()
-            raise
         finally:
             if method == "close":
                 del self._connections[episode]
@@ -75,24 +83,35 @@ class WebSocketLink(HostLink):
             raise reply.rebuilt()
         return reply
 
-    async def _connected(self) -> _Connection:
-        async with self._connecting:
-            if self._connection is None or self._connection.trouble:
-                if self.is_lost:  # or else all episodes that wait here would try in turn, each until its time-out
-                    raise HostLostError(f"{self.name} did not answer a moment ago")
-                try:
-                    self._connection = await _connect(self.name, self._headers, self._heartbeat)
-                except HostLostError:
-                    self._lost_at = time.monotonic()
-                    raise
-            return self._connection
+    def _lose(self) -> None:
+        self._connection = None
+        if not self._is_closed:
+            self._reconnecting = asyncio.create_task(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        refusal = ""
+        while self._connection is None:
+            await asyncio.sleep(RETRY_SECONDS)
+            try:
+                await self.connect()
+            except HostLostError:
+                continue
+            except ConfigurationError as error:  # such as another version, which only a person can change
+                if str(error) != refusal:
+                    refusal = str(error)
+                    logger.warning("the host %s is back, but it cannot be used: %s", self.name, refusal)
 
 
 class _Connection:
     """One connection, and the calls that wait for its answers."""
 
     def __init__(
-        self, url: str, session: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse, names: list[str | None]
+        self,
+        url: str,
+        session: aiohttp.ClientSession,
+        socket: aiohttp.ClientWebSocketResponse,
+        names: list[str | None],
+        ended: Callable[[], None],
     ) -> None:
         self.names = names
         self.trouble = ""  # why it has ended
@@ -101,6 +120,7 @@ class _Connection:
         self._socket = socket
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._ended = ended
         self._reader = asyncio.create_task(self._read())
 
     async def ask(self, method: str, episode: int, arguments: Sequence[Any]) -> Any:
@@ -139,14 +159,15 @@ class _Connection:
             trouble = f"it sent no message of ours ({error})"
         finally:
             self.trouble = f"{self._url}: {trouble}"
+            self._ended()
             for waiting in self._waiting.values():
                 if not waiting.done():
                     waiting.set_exception(HostLostError(self.trouble))
             await self._session.close()
 
 
-async def _connect(url: str, headers: dict[str, str], heartbeat: float) -> _Connection:
-    """Connect to a server and check that it fits.
+async def _connect(url: str, headers: dict[str, str], heartbeat: float, ended: Callable[[], None]) -> _Connection:
+    """Connect to a server and check that it fits; `ended` is called when the connection ends.
 
     Raises:
         HostLostError: it does not answer.
@@ -158,7 +179,7 @@ async def _connect(url: str, headers: dict[str, str], heartbeat: float) -> _Conn
         async with asyncio.timeout(CONNECT_SECONDS):
             names = await _facts(url, session)
             socket = await session.ws_connect(f"{url}/calls", heartbeat=heartbeat, max_msg_size=MAX_BYTES)
-        return _Connection(url, session, socket, names)
+        return _Connection(url, session, socket, names, ended)
     except BaseException as error:
         await session.close()
         if isinstance(error, aiohttp.ClientError | OSError | TimeoutError):

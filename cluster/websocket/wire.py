@@ -16,12 +16,13 @@ from ...envs.core import StepResult
 from ...envs.engine.rollout_engine import Row
 from ...envs.episode import ToolCallRecord
 from ..hosting.caught_errors import CaughtError
-from ..hosting.link import GradeReply, Opened, ResetReply
+from ..hosting.link import GradeReply, Opened, ResetReply, StepReply
 
 MAX_BYTES = 64 * 2**20  # of one message
 
 _CLASSES: dict[str, Any] = {
-    f"${each.__name__}": each for each in (Opened, ResetReply, StepResult, GradeReply, CaughtError, ToolCallRecord)
+    f"${each.__name__}": each
+    for each in (Opened, ResetReply, StepReply, StepResult, GradeReply, CaughtError, ToolCallRecord)
 }
 
 

@@ -12,7 +12,15 @@ from typing import Any
 
 import cloudpickle
 
-from gymnast.envs import BrokenEnvironmentError, Environment, Episode, RolloutEngine, ScriptedPolicy, StepResult
+from gymnast.envs import (
+    BrokenEnvironmentError,
+    Calculator,
+    Environment,
+    Episode,
+    RolloutEngine,
+    ScriptedPolicy,
+    StepResult,
+)
 from gymnast.envs import tool_call as call
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the nodes cannot import the tests
@@ -148,6 +156,13 @@ class Noted(Environment):
 
 def noted_class() -> type[Noted]:
     return type("Noted", (Noted,), {"stepping": asyncio.Event(), "closed": asyncio.Event()})
+
+
+class Drawn(Calculator):
+    """Shows its state as HTML."""
+
+    def render_html(self) -> str:
+        return f"<b>{self.expected}</b>"
 
 
 class Process(Environment):

@@ -67,6 +67,7 @@ def hosts(nodes: list[Any]) -> Iterator[RayEnvironments]:
     """One host on each node, with several environments. The last test closes them."""
     environments = {
         "calculator": Calculator(),
+        "drawn": hosted.Drawn,
         "process": hosted.Process,
         "breaking": hosted.Breaking,
         "meets": hosted.Meets(hosted.Meeting(170)),
@@ -98,9 +99,10 @@ def wait_until_gone(pids: set[int], *, at_least: int | None = None) -> None:
 def test_episodes_on_hosts_equal_local_ones(hosts: RayEnvironments) -> None:
     assert len(set(hosts.hosts_present)) == 3
     assert len(host_processes(hosts)) == 3
-    rows = rows_of("calculator", 16)
+    rows = rows_of("drawn", 16)
     remote = play(hosts, SCRIPT, rows=rows)
-    assert without_times(remote) == without_times(play({"calculator": Calculator()}, SCRIPT, rows=rows))
+    assert without_times(remote) == without_times(play({"drawn": hosted.Drawn}, SCRIPT, rows=rows))
+    assert remote[0].turns[0].html == "<b>3</b>"
     assert {episode.reward for episode in remote} == {1.0}
 
 

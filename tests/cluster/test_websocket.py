@@ -6,8 +6,10 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +23,7 @@ from gymnast.envs import Calculator, CodeEnv, ConfigurationError, EpisodeFailedE
 from gymnast.envs.threads import run_in_loop
 from gymnast.sandbox import ExecutionResult, ScriptedExecutor
 
-from .hosted import ADD, ANSWER, ROW, Noted, noted_class, play, without_times
+from .hosted import ADD, ANSWER, ROW, Drawn, Noted, noted_class, play, without_times
 
 TOKEN = "a secret of this test"
 
@@ -44,13 +46,14 @@ def noted() -> type[Noted]:
 def test_episodes_on_servers_equal_local_ones() -> None:
     script = [ADD, ANSWER]
     with (
-        served(Calculator) as one,
-        served(Calculator) as two,
+        served(Drawn) as one,
+        served(Drawn) as two,
         WebSocketEnvironments([one, two], token=TOKEN) as environments,
     ):
         remote = play(environments, script, count=16)
         assert [link.episodes for link in environments.links] == [0, 0]
-    assert without_times(remote) == without_times(play(Calculator, script, count=16))
+    assert without_times(remote) == without_times(play(Drawn, script, count=16))
+    assert remote[0].turns[0].html == "<b>3</b>"
 
 
 def test_rows_choose_among_environments_and_bytes_arrive_as_bytes() -> None:
@@ -104,8 +107,11 @@ def test_environments_of_a_trainer_that_is_gone_are_closed(noted: type[Noted]) -
 
 
 @pytest.mark.parametrize("end", ["silence", "hang-up"])
-def test_a_lost_connection_fails_its_episode_and_the_next_is_played(noted: type[Noted], end: str) -> None:
+def test_a_lost_connection_fails_its_episode_and_the_next_is_played(
+    noted: type[Noted], end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Silence: a half-open connection, over which nothing comes any more, as after a power cut."""
+    monkeypatch.setattr("gymnast.cluster.websocket.environments.RETRY_SECONDS", 0.05)
     with (
         served({"waits": noted, "answers": Calculator}, heartbeat=0.2) as url,
         through_a_cable(url) as cable,
@@ -123,11 +129,18 @@ def test_a_lost_connection_fails_its_episode_and_the_next_is_played(noted: type[
         assert (lost.failure.stage, lost.failure.type) == ("step", "BrokenEnvironmentError")
         assert "the host of this Noted was lost: ws://" in lost.failure.message
         run_in_loop(soon(noted.closed))
+        assert environments.hosts_present == []
         cable.mend()
-        link: Any = environments.links[0]
-        link._lost_at = -1e9  # as if the pause before the next attempt were over
+        wait_until_present(environments)
         [episode] = play(environments, [ANSWER], rows=[ROW | {"environment": "answers"}])
         assert episode.reward == 1.0
+
+
+def wait_until_present(environments: WebSocketEnvironments, *, hosts: int = 1) -> None:
+    end = time.monotonic() + 30
+    while len(environments.hosts_present) != hosts:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 class Cable:
@@ -137,7 +150,7 @@ class Cable:
         self._port = int(url.rpartition(":")[2])
         self._loop: Any = None
         self._writers: list[asyncio.StreamWriter] = []
-        self._silent = False
+        self._is_cut = self._silent = False
 
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -148,13 +161,16 @@ class Cable:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def cut(self, end: str) -> None:
+        self._is_cut = True
         if end == "silence":
             self._silent = True
         else:
             self._hang_up()
 
     def mend(self) -> None:
-        self._silent = False
+        """Pass on what comes over new connections; the old ones end."""
+        self._is_cut = self._silent = False
+        self._loop.call_soon_threadsafe(self._hang_up)
 
     async def close(self) -> None:
         self._server.close()
@@ -165,6 +181,9 @@ class Cable:
             writer.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut and not self._silent:
+            writer.close()
+            return
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._port)
         self._writers += [writer, inner_writer]
         await asyncio.gather(self._pass_on(reader, inner_writer), self._pass_on(inner_reader, writer))
@@ -201,19 +220,48 @@ def test_raise_stops_the_run_with_the_error_of_the_host() -> None:
             play(environments, [ANSWER], rows=[{"answer": 3}], on_failure="raise")
 
 
+@contextmanager
+def program(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`python -m gymnast.cluster.serve`, and its URL."""
+    command = [sys.executable, "-m", "gymnast.cluster.serve", "gymnast.envs:Calculator", "--port", str(port)]
+    environment = os.environ | {"GYMNAST_CLUSTER_TOKEN": TOKEN}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            [url] = re.findall(r"ws://\S+", server.stderr.readline())
+            yield server, url
+        finally:
+            server.kill()
+
+
 def test_the_program_serves_until_it_is_stopped() -> None:
     command = [sys.executable, "-m", "gymnast.cluster.serve", "gymnast.envs:Calculator", "--port", "0"]
     short = subprocess.run(command, env=os.environ | {"GYMNAST_CLUSTER_TOKEN": "x"}, capture_output=True, text=True)
     assert "set GYMNAST_CLUSTER_TOKEN to a secret of at least 16 characters" in short.stderr
-    environment = os.environ | {"GYMNAST_CLUSTER_TOKEN": TOKEN}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as program:
-        assert program.stderr is not None
-        try:
-            [url] = re.findall(r"ws://\S+", program.stderr.readline())
-            with WebSocketEnvironments([url], token=TOKEN) as environments:
-                [episode] = play(environments, [ANSWER])
-                assert episode.reward == 1.0
-                program.send_signal(signal.SIGTERM)
-                assert program.wait(20) == 0
-        finally:
-            program.kill()
+    with program() as (server, url), WebSocketEnvironments([url], token=TOKEN) as environments:
+        [episode] = play(environments, [ANSWER])
+        assert episode.reward == 1.0
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(20) == 0
+
+
+def test_a_dead_host_is_lost_until_it_has_answered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymnast.cluster.websocket.environments.RETRY_SECONDS", 0.05)
+    with served(Calculator) as living, program() as (server, url):  # noqa: SIM117
+        with WebSocketEnvironments([url, living], token=TOKEN) as environments:
+            server.kill()
+            wait_until_present(environments, hosts=1)
+            refuse(url, attempts=3)
+            assert environments.hosts_present == [living]
+            assert [each.reward for each in play(environments, [ANSWER], count=4)] == [1.0] * 4
+            with program(int(url.rpartition(":")[2])):
+                wait_until_present(environments, hosts=2)
+                assert [each.reward for each in play(environments, [ANSWER], count=4)] == [1.0] * 4
+
+
+def refuse(url: str, *, attempts: int) -> None:
+    """Listen in the place of a dead server, and hang up on so many attempts to connect."""
+    port = int(url.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        for _ in range(attempts):
+            listener.accept()[0].close()
