@@ -10,14 +10,14 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from .core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolCall, ToolSchema
 from .episode import EpisodeSpec, TokenTrace
 from .policy import Act
 
-FIRST_RETRIES = 2  # until the server has answered once: a wrong address should be an error within seconds
+FIRST_RETRIES = 2  # of the first request, unless a rate limit holds it up: a wrong address is an error within seconds
 CONTEXT_IS_FULL = re.compile(r"context[ _]length|maximum model length|max_model_len", re.IGNORECASE)
 TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
 
@@ -27,7 +27,8 @@ class OpenAIPolicy:
 
     Requests that fail for a moment (no connection, rate limits, errors of the server) are sent again, after growing
     pauses or after the pause that the server asks for. An answer that is cut ends its episode with TURN_TRUNCATED, a
-    context that is full with CONTEXT_OVERFLOW. Each turn has the server's counts of tokens.
+    context that is full with CONTEXT_OVERFLOW. Each turn has the server's counts of tokens. All requests wait until
+    the first one is answered.
 
         policy = OpenAIPolicy("Qwen/Qwen3-0.6B", base_url="http://gpu1:8000/v1", temperature=0.7, max_tokens=1024)
         episodes = RolloutEngine(Calculator(), policy).play(rows)
@@ -73,6 +74,7 @@ class OpenAIPolicy:
         self.base_url = base_url
         self.request = request
         self._pace = _Pace(requests_per_minute)
+        self._first = asyncio.Lock()
         self._has_answered = False
 
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> _Dialogue:
@@ -89,22 +91,41 @@ class OpenAIPolicy:
             ConfigurationError: the server has never answered, or will refuse every request alike.
             openai.APIError: the request failed in spite of its retries.
         """
+        await self._pace.wait()
+        given: dict[str, Any] = {"model": self.model, "messages": messages, **self.request}
+        if tools:
+            given["tools"] = tools
+        if not self._has_answered:
+            async with self._first:
+                if not self._has_answered:
+                    completion = await self._ask(self._create_first, given, "the first request")
+                    self._has_answered = True
+                    return completion
+        return await self._ask(self._create, given, "a request")
+
+    async def _ask(self, create: Callable[..., Awaitable[Any]], given: dict[str, Any], which: str) -> Any:
         import openai
 
-        await self._pace.wait()
-        client = self.client if self._has_answered else self.client.with_options(max_retries=FIRST_RETRIES)
-        given = {**self.request, **({"tools": tools} if tools else {})}
         try:
-            completion = await client.chat.completions.create(model=self.model, messages=messages, **given)  # type: ignore[arg-type]
+            return await create(**given)
         except openai.APIError as error:
             hopeless = (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError)
             if is_overflow(error) or (self._has_answered and not isinstance(error, hopeless)):
                 raise
-            raise ConfigurationError(
-                f"{self.base_url} does not answer for the model {self.model!r}: {error}"
-            ) from error
-        self._has_answered = True
-        return completion
+            refused = f"refused {which}" if isinstance(error, openai.APIStatusError) else "does not answer"
+            raise ConfigurationError(f"{self.base_url} {refused} for the model {self.model!r}: {error}") from error
+
+    async def _create_first(self, **given: Any) -> Any:
+        import openai
+
+        retries = min(FIRST_RETRIES, self.client.max_retries)
+        try:
+            return await self.client.with_options(max_retries=retries).chat.completions.create(**given)
+        except openai.RateLimitError:
+            if retries == self.client.max_retries:
+                raise
+        rest = self.client.with_options(max_retries=self.client.max_retries - retries - 1)
+        return await rest.chat.completions.create(**given)
 
 
 class _Pace:

@@ -48,8 +48,9 @@ def _held(with_boxes: bool) -> dict[str, int]:
 
 
 async def _count_boxes() -> int:
+    """The containers of this process; other programs may start and end theirs meanwhile."""
     try:
         async with Engine() as engine:
-            return len(await boxes(engine))
+            return sum(box.is_own for box in await boxes(engine))
     except SandboxError:
         return 0

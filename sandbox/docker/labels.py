@@ -28,6 +28,13 @@ def labels(lifetime: float) -> dict[str, str]:
     }
 
 
+def is_own(found: dict[str, str]) -> bool:
+    """Whether a container with these labels belongs to this process."""
+    own = labels(0)
+    del own[f"{LABEL}.lifetime"]
+    return own.items() <= found.items()
+
+
 def is_abandoned(found: dict[str, str], *, state: str, age: float) -> bool:
     """Whether the owner of a container is certainly dead or has given it up, or the container's lifetime is over.
 

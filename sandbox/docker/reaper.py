@@ -13,7 +13,7 @@ from ..errors import EngineError
 from .client import Client
 from .connect import map_errors
 from .engine import Engine
-from .labels import is_abandoned
+from .labels import is_abandoned, is_own
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ class Box(NamedTuple):
     state: str  # the engine's word for it, such as "running"
     age: float  # seconds
     is_abandoned: bool  # its owner is dead, or its lifetime is over
+    is_own: bool  # this process is its owner
 
 
 async def boxes(engine: Engine) -> list[Box]:
@@ -60,8 +61,9 @@ def _boxes(client: Client) -> list[Box]:
     for found in client.containers():
         names = found.get("Names") or [found["Id"][:12]]  # a half-removed container has no name
         age, state = now - found["Created"], found["State"]
-        abandoned = is_abandoned(found.get("Labels") or {}, state=state, age=age)
-        boxes.append(Box(names[0].lstrip("/"), found["Id"], state, age, abandoned))
+        labels = found.get("Labels") or {}
+        abandoned = is_abandoned(labels, state=state, age=age)
+        boxes.append(Box(names[0].lstrip("/"), found["Id"], state, age, abandoned, is_own(labels)))
     return boxes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -276,6 +277,23 @@ class LeaksThreads(Sound):
 
     def reset_task(self, task: Any) -> Any:
         threading.Thread(target=self.stop.wait, daemon=True).start()
+        return super().reset_task(task)
+
+
+class NeighbourHasContainers(Sound):
+    """Has no fault; another program starts a container during each episode."""
+
+    neighbour: subprocess.Popen[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.box = DockerExecutor()
+
+    def reset_task(self, task: Any) -> Any:
+        assert self.neighbour.stdin is not None
+        assert self.neighbour.stdout is not None
+        print("start", file=self.neighbour.stdin, flush=True)
+        assert self.neighbour.stdout.readline() == "started\n"
         return super().reset_task(task)
 
 

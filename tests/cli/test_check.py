@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,6 +125,30 @@ def test_a_container_that_stays_is_found(image: str, monkeypatch: pytest.MonkeyP
             run_in_loop(box.close())
     assert found.outcome == "fail"
     assert "open: close in close() all that reset opens" in found.advice
+
+
+NEIGHBOUR = """
+import sys
+from gymnast.envs.threads import run_in_loop
+from gymnast.sandbox import DockerExecutor
+boxes = []
+for line in sys.stdin:
+    boxes.append(DockerExecutor())
+    run_in_loop(boxes[-1].start())
+    print("started", flush=True)
+for box in boxes:
+    run_in_loop(box.close())
+"""
+
+
+def test_containers_of_other_programs_are_not_counted(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaks, "EPISODES", 1)
+    command = [sys.executable, "-c", NEIGHBOUR]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as neighbour:
+        monkeypatch.setattr(broken.NeighbourHasContainers, "neighbour", neighbour, raising=False)
+        subject = Subject(environment=broken.NeighbourHasContainers, rows=broken.ROWS[:1], max_turns=1)
+        found = leaves_nothing(subject)
+    assert found.outcome == "pass", found
 
 
 def test_a_check_that_cannot_run_is_a_fault() -> None:

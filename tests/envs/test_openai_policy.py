@@ -120,8 +120,19 @@ async def test_an_episode_fails_when_the_retries_are_used_up(play: Callable[...,
 async def test_a_server_that_refuses_the_first_request_ends_the_run(
     play: Callable[..., Any], refusal: tuple[int, str]
 ) -> None:
-    with pytest.raises(ConfigurationError, match=rf"/v1 does not answer for the model 'm': .*{refusal[1]}"):
+    with pytest.raises(ConfigurationError, match=rf"/v1 refused the first request for the model 'm': .*{refusal[1]}"):
         await play(Refused(*refusal))
+
+
+async def test_rate_limits_at_the_start_do_not_end_the_run(server: Server) -> None:
+    policy = OpenAIPolicy("m", base_url=server.url, max_retries=5)
+    server.answers = [*[Refused(429)] * 5, *[ANSWER] * 8]
+    rows = [{"question": f"Question {number}", "answer": 7} for number in range(8)]
+    episodes = await RolloutEngine(Calculator, policy, max_concurrency=8).run(episode_specs(rows, group_size=1, seed=0))
+    await policy.aclose()
+    assert [episode.reward for episode in episodes] == [1.0] * 8
+    questions = [request["messages"][0]["content"] for request in server.requests]
+    assert len(set(questions[:6])) == 1  # all others wait until the first one is answered
 
 
 async def test_a_server_that_is_not_there_ends_the_run() -> None:
