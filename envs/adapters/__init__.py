@@ -3,10 +3,12 @@
 from .gymnasium import GymnasiumEnv
 from .mcp import MCPTools
 from .mcp_connection import MCPServerError, MCPToolError
+from .text_games import TextGameEnv
 
 __all__ = [
     "GymnasiumEnv",
     "MCPServerError",
     "MCPToolError",
     "MCPTools",
+    "TextGameEnv",
 ]

@@ -13,13 +13,13 @@ from gymnasium.spaces import Discrete, Text
 
 from ..core import BrokenEnvironmentError, Message
 from ..threads import run_in_thread
-from ..tool_env import ToolEnv
 from ..tools import tool
+from .seeded import SeededEnv
 
 Describe = Callable[[Any, gymnasium.Env[Any, Any]], str]
 
 
-class GymnasiumEnv(ToolEnv):
+class GymnasiumEnv(SeededEnv):
     """A Gymnasium environment as an environment for language models: the tool `act` takes one step in it.
 
         environment = GymnasiumEnv("FrozenLake-v1", actions=["left", "down", "right", "up"])
@@ -31,7 +31,6 @@ class GymnasiumEnv(ToolEnv):
     """
 
     game: gymnasium.Env[Any, Any]
-    _seed: int | None = None
 
     def __init__(
         self,
@@ -64,18 +63,8 @@ class GymnasiumEnv(ToolEnv):
         self._instructions = instructions or f"Play {name}. Call the tool `act` until the game is over."
         super().__init__([self._action_tool(actions)], **options)
 
-    def sample_task(self) -> Mapping[str, Any]:
-        return super().sample_task() if self.tasks else {}
-
-    async def areset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[list[Message], dict[str, Any]]:
-        self._seed = seed
-        return await super().areset(seed=seed, options=options)
-
     def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
-        seed = self._seed if task.get("seed") is None else int(task["seed"])
-        observation, _ = self.game.reset(seed=seed, options=task.get("options"))
+        observation, _ = self.game.reset(seed=self.seed_of(task), options=task.get("options"))
         return [{"role": "user", "content": f"{self._instructions}\n\n{self._describe(observation, self.game)}"}]
 
     async def aclose(self) -> None:

@@ -115,12 +115,8 @@ def test_the_text_of_an_observation_can_be_changed() -> None:
         return f"taxi at {row}, {column}; passenger at {passenger}; goal {goal}"
 
     environment = GymnasiumEnv("Taxi-v4", actions=list("snewpd"), describe=describe)
-    assert (
-        play(environment, act("p"), row={"seed": 1})
-        .prompt[0]
-        .get("content", "")
-        .endswith("taxi at 2, 2; passenger at 3; goal 0")
-    )
+    described = play(environment, act("p"), row={"seed": 1})
+    assert str(described.prompt[0].get("content")).endswith("taxi at 2, 2; passenger at 3; goal 0")
     pictured = play(GymnasiumEnv("Taxi-v4"), act("4"), row={"seed": 1})
     assert "|(R): | : :G|\n| : | : : |\n| : :[ ]: : |" in str(pictured.prompt[0].get("content"))
 

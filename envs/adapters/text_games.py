@@ -1,0 +1,178 @@
+"""TextGameEnv: the text games of GEM and TextArena."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..core import BrokenEnvironmentError, Message
+from .seeded import SeededEnv
+
+Opponent = Callable[[str], str]
+
+_one_game_at_a_time = threading.Lock()  # the games draw from generators that the whole process shares
+
+
+class TextGameEnv(SeededEnv):
+    """A text game of GEM or TextArena: the model's message is its move, and the game's answer is the observation.
+
+        environment = TextGameEnv(lambda: textarena.make("GuessTheNumber-v0-raw"))
+        environment = TextGameEnv(lambda: gem.make("game:GuessTheNumber-v0-easy"))
+
+    GEM's rewards count for the turn that earned them, and its endings are terminations and truncations. TextArena gives
+    one reward when the game is over, which is a termination. A row may have a `seed`, which goes before the episode's.
+
+    These games draw from the generators of `random` and NumPy that the whole process shares. Here each game has a state
+    of its own, so that games at the same time do not change each other. Therefore only one game moves at a time.
+    """
+
+    _game: _Game | None = None
+
+    def __init__(
+        self, factory: Callable[[], Any], *, players: int = 1, opponent: Opponent | None = None, **options: Any
+    ) -> None:
+        """Make the environment.
+
+        Args:
+            factory: Makes a game: an environment of GEM or TextArena.
+            players: For TextArena: the number of players. The model is player 0.
+            opponent: For TextArena: gives the moves of the other players, from the game's text to a move.
+            options: The options of `ToolEnv`.
+
+        Raises:
+            ValueError: there are several players and no opponent.
+        """
+        if players > 1 and opponent is None:
+            raise ValueError(
+                f"a game of {players} players needs an opponent: a function from the game's text to a move"
+            )
+        self._factory = factory
+        self._players = players
+        self._opponent = opponent
+        super().__init__(**options)
+
+    def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+        made = self._factory()
+        kind = _TextArena if hasattr(made, "get_observation") else _Gem  # only games of TextArena have players
+        self._game = kind(made, self._players, self._opponent)
+        return [{"role": "user", "content": self._game.reset(self.seed_of(task))}]
+
+    def reply(self, message: Message) -> list[Message]:
+        assert self._game is not None
+        try:
+            text, reward, self.terminated, self.truncated = self._game.move(_text(message))
+        except Exception as error:
+            raise BrokenEnvironmentError(f"the game raised {type(error).__name__}: {error}") from error
+        self.reward += reward
+        return [{"role": "user", "content": text}]
+
+
+Move = tuple[str, float, bool, bool]
+"""The new text, the reward, terminated, truncated."""
+
+
+class _Game:
+    """A game with random numbers of its own."""
+
+    def __init__(self, game: Any, players: int, opponent: Opponent | None) -> None:
+        self.game = game
+        self.players = players
+        self.opponent = opponent
+        self._states: tuple[Any, Any] | None = None
+
+    def reset(self, seed: int | None) -> str:
+        with self._own_randomness():
+            return self._reset(None if seed is None else seed % 2**32)  # the seeds that NumPy takes
+
+    def move(self, text: str) -> Move:
+        with self._own_randomness():
+            return self._move(text)
+
+    def _reset(self, seed: int | None) -> str:
+        raise NotImplementedError
+
+    def _move(self, text: str) -> Move:
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        with _one_game_at_a_time:
+            others = random.getstate(), np.random.get_state()
+            if self._states is not None:
+                random.setstate(self._states[0])
+                np.random.set_state(self._states[1])
+            try:
+                yield
+            finally:
+                self._states = random.getstate(), np.random.get_state()
+                random.setstate(others[0])
+                np.random.set_state(others[1])
+
+
+class _Gem(_Game):
+    """A game of GEM: Gymnasium's methods on text; `info["suffix"]` is the end of an observation."""
+
+    def _reset(self, seed: int | None) -> str:
+        observation, info = self.game.reset(seed=seed)
+        return _with_suffix(observation, info)
+
+    def _move(self, text: str) -> Move:
+        observation, reward, terminated, truncated, info = self.game.step(text)
+        over = terminated or truncated
+        told = observation if over else _with_suffix(observation, info)
+        return told, float(reward), bool(terminated), bool(truncated and not terminated)
+
+
+class _TextArena(_Game):
+    """A game of TextArena: players take turns, and a finished game tells the rewards."""
+
+    _before: str = ""  # the text that the model has read, if the game's wrappers repeat it
+
+    def _reset(self, seed: int | None) -> str:
+        self.game.reset(num_players=self.players, seed=seed)
+        return self._news() if self._others_move() else ""
+
+    def _move(self, text: str) -> Move:
+        over, _ = self.game.step(text)
+        if not over and self._others_move():
+            return self._news(), 0.0, False, False
+        rewards, info = self.game.close()
+        return str(info.get(0, {}).get("reason", "The game is over.")), float((rewards or {}).get(0, 0.0)), True, False
+
+    def _others_move(self) -> bool:
+        """Let the other players move; False if this ends the game."""
+        while True:
+            player, self._observation = self.game.get_observation()
+            if player == 0:
+                return True
+            assert self.opponent is not None
+            over, _ = self.game.step(self.opponent(_joined(self._observation, player)))
+            if over:
+                return False
+
+    def _news(self) -> str:
+        text = _joined(self._observation, 0)
+        before, self._before = self._before, text
+        return text.removeprefix(before) if isinstance(self._observation, str) else text
+
+
+def _joined(observation: Any, player: int) -> str:
+    """The text of an observation: a str, or messages `(sender, text, type)`, of which a player knows its own."""
+    if isinstance(observation, str):
+        return observation
+    return "\n".join(text for sender, text, _ in observation if sender != player)
+
+
+def _with_suffix(observation: str, info: Mapping[str, Any]) -> str:
+    suffix = info.get("suffix", "")
+    return observation if observation.endswith(suffix) else f"{observation}\n{suffix}"
+
+
+def _text(message: Message) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)

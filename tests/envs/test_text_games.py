@@ -1,0 +1,97 @@
+"""`TextGameEnv` plays TextArena's games; GEM's are in tests/with_adapters, since GEM needs other versions."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import textarena
+
+from gymnast.envs import Episode, RolloutEngine, ScriptedPolicy, StopReason
+from gymnast.envs.adapters import TextGameEnv
+
+from .episodes import say
+
+
+def guessing() -> textarena.Env:
+    return textarena.make("GuessTheNumber-v0-raw")
+
+
+def play(factory: Any, script: Any, rows: list[dict[str, Any]] | None = None, **options: Any) -> list[Episode]:
+    engine = RolloutEngine(TextGameEnv(factory, **options), ScriptedPolicy(script))
+    return engine.play(rows or [{"seed": 3}], seed=0)
+
+
+def bisect(conversation: Any) -> Any:
+    """Guess a number from 1 to 20 by what the game has said."""
+    low, high = 1, 20
+    for guess, told in zip(conversation[1::2], conversation[2::2], strict=True):
+        number = int(re.findall(r"\d+", guess["content"])[0])
+        low, high = (number + 1, high) if "higher" in told["content"] else (low, number - 1)
+    return say(f"I say [{(low + high) // 2}]")
+
+
+def contents(episode: Episode) -> list[str]:
+    return [str(message.get("content")) for message in [*episode.prompt, *episode.completion]]
+
+
+def test_a_game_is_won_by_messages() -> None:
+    [episode] = play(guessing, bisect)
+    prompt, *_, last = contents(episode)
+    assert prompt.startswith("You are Player 0. You are playing Guess The Number.")
+    assert last == "Congratulations! You guessed the correct number."
+    assert (episode.stop, episode.reward) == (StopReason.ENV_TERMINATED, 1.0)
+    assert [turn.reward for turn in episode.turns[:-1]] == [0.0] * (len(episode.turns) - 1)
+
+
+def test_the_model_reads_only_news_though_a_wrapper_repeats_everything() -> None:
+    [raw] = play(guessing, bisect)
+    [wrapped] = play(lambda: textarena.make("GuessTheNumber-v0"), bisect)
+    assert len(raw.turns) == len(wrapped.turns) > 2
+    assert contents(raw)[2] in ("The target number is higher.", "The target number is lower.")
+    assert contents(wrapped)[2] == f"\n[Player] I say [10]\n[GAME] {contents(raw)[2]}"
+    assert "I say [10]" not in contents(wrapped)[4]
+
+
+def test_games_at_the_same_time_have_random_numbers_of_their_own() -> None:
+    def targets(rows: list[dict[str, Any]]) -> list[str]:
+        episodes = play(lambda: textarena.make("2048-v0-raw"), [say("[up]"), say("[left]"), say("[down]")] * 2, rows)
+        return ["".join(contents(each)) for each in episodes]
+
+    random.seed(5)
+    np.random.seed(5)
+    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[union-attr, call-overload]
+    together = targets([{"seed": seed} for seed in (1, 2, 1)])
+    assert together == [*targets([{"seed": 1}]), *targets([{"seed": 2}]), *targets([{"seed": 1}])]
+    assert together[0] != together[1]
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[union-attr, call-overload]
+
+
+def test_an_opponent_moves_for_the_other_player() -> None:
+    seen: list[str] = []
+
+    def opponent(text: str) -> str:
+        seen.append(text)
+        return f"[{len(seen)}]"
+
+    script = [say("[0]"), say("[3]"), say("[6]")]  # a column
+    [episode] = play(lambda: textarena.make("TicTacToe-v0-raw"), script, players=2, opponent=opponent)
+    assert (episode.stop, episode.reward) == (StopReason.ENV_TERMINATED, 1.0)
+    assert len(seen) == 2
+    assert "[0]" in seen[0]
+    with pytest.raises(ValueError, match="a game of 2 players needs an opponent"):
+        TextGameEnv(guessing, players=2)
+
+
+def test_a_crash_of_the_game_fails_the_episode() -> None:
+    class Broken(type(guessing())):  # type: ignore[misc]
+        def step(self, action: str) -> Any:
+            raise ZeroDivisionError("in the game")
+
+    [episode] = play(Broken, bisect)
+    assert episode.failure is not None
+    assert episode.failure.message == "the game raised ZeroDivisionError: in the game"
+    assert episode.reward is None
