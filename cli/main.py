@@ -12,6 +12,7 @@ from .check import check
 from .evaluate import compare_results, evaluate
 from .init import init
 from .play import play
+from .replay import replay
 from .sandbox import sandbox
 from .serve import serve
 from .terminal.exits import ERROR, report
@@ -28,6 +29,7 @@ COMMANDS = {
     "compare": compare_results,
     "view": view,
     "why": why,
+    "replay": replay,
 }
 GROUPS = {"serve": serve, "sandbox": sandbox}
 

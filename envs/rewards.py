@@ -80,6 +80,11 @@ class Rewards:
         self.for_episodes = single  # names of the functions that are called with one episode
         self.for_groups = [name for name in names if name not in single]  # those that are called with a whole group
 
+    @property
+    def weights_by_name(self) -> dict[str, float]:
+        """The weight of each function."""
+        return dict(zip(self.functions, self.weights, strict=True))
+
     def check_columns(self, columns: Sequence[str]) -> None:
         """Check that each function can be called with these columns of the data set.
 

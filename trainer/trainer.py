@@ -137,7 +137,8 @@ class AgentTrainer(PlayingTrainer):
         folder, every = args.output_dir or ".", args.log_episodes_steps
         self._episode_log = EpisodeLog(folder, every=every, suffix=self.processes.suffix)
         self._learning_log = LearningLog(
-            self._episode_log.learning_path, args.learning_settings, lambda token: str(tokenizer.decode([token]))
+            *(self._episode_log.learning_path, args.learning_settings, lambda token: str(tokenizer.decode([token]))),
+            reward_weights=self.player.engine.rewards.weights_by_name,
         )
         self._mismatch_alarm = MismatchAlarm(args.generator if generator is None else type(generator).__name__)
         self._displays = rich_displays(self)

@@ -15,9 +15,9 @@ from ...envs.episode import Episode
 from ..models.evaluating import evaluating
 from ..models.output_head import OutputHead
 from ..models.reference import Reference
-from .advantages import ESTIMATORS, Gather, quantile, scale_advantages, whiten
+from .advantages import Gather, quantile
 from .corrections import CORRECTIONS
-from .credit import at_loss_tokens, compare, returns_of
+from .credit import at_loss_tokens
 from .groups import Group
 from .logprobs import token_logprobs
 from .losses import kl_in_reward
@@ -90,23 +90,14 @@ class Scorer:
     def _add_advantages(
         self, episodes: Sequence[Episode], samples: Sequence[EpisodeSamples], rewards: Sequence[float]
     ) -> None:
-        credit, discount = self.settings.credit, self.settings.discount
-        returns = [returns_of(each, reward, credit, discount) for each, reward in zip(episodes, rewards, strict=True)]
-        least = 1 if ESTIMATORS[self.settings.advantage_estimator].whitens else 2
-        advantages = compare([episode.spec.group for episode in episodes], returns, self._estimate, least=least)
+        credit, comparison = self.settings.credit, self.settings.comparison
+        advantages = comparison(episodes, rewards, self.gather)
         for episode, own_samples, advantages_K in zip(episodes, samples, advantages, strict=True):
             masks = [torch.tensor(sample.mask, dtype=torch.bool) for sample in own_samples]
             counts = [int(mask_T.sum()) for mask_T in masks]
             advantages_N = at_loss_tokens(advantages_K, episode, sum(counts), credit).float()
             for sample, mask_T, part_N in zip(own_samples, masks, advantages_N.split(counts), strict=True):
                 sample.advantages = torch.zeros(len(mask_T)).masked_scatter(mask_T, part_N)
-
-    def _estimate(self, returns: list[Tensor]) -> list[Tensor]:
-        """The advantages (G,) of each comparison, from its returns (G,)."""
-        settings = self.settings
-        advantages = [ESTIMATORS[settings.advantage_estimator].advantage(returns_G) for returns_G in returns]
-        advantages = scale_advantages(advantages, returns, settings.scale_rewards, self.gather)
-        return whiten(advantages, self.gather) if settings.normalize_advantages else advantages
 
     def _add_old_logprobs(self, samples: Sequence[Sample]) -> None:
         with_entropy = self.settings.top_entropy_quantile < 1

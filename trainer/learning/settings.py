@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .advantages import KLIn, Scale
+from .comparison import Comparison
 from .corrections import CORRECTIONS
 from .credit import Credit
 from .groups import Treatments
@@ -67,6 +68,17 @@ class LearningSettings:
     """Rows in one forward pass of the scorer."""
     max_tokens_per_batch: int | None
     """Tokens of one forward pass, padding included, for the scorer and the loss; None: no limit."""
+
+    @property
+    def comparison(self) -> Comparison:
+        """How episodes are compared."""
+        return Comparison(
+            advantage_estimator=self.advantage_estimator,
+            scale_rewards=self.scale_rewards,
+            normalize_advantages=self.normalize_advantages,
+            credit=self.credit,
+            discount=self.discount,
+        )
 
     @property
     def charges_kl(self) -> bool:

@@ -33,9 +33,9 @@ from ..learning.settings import LearningSettings
 
 SETTINGS = (
     *("advantage_estimator", "scale_rewards", "credit", "discount", "loss_type", "epsilon_low", "epsilon_high"),
-    *("beta", "kl_in", "correction", "correction_bounds", "temperature"),
+    *("beta", "kl_in", "correction", "correction_bounds", "temperature", "normalize_advantages", "truncated"),
 )
-"""The options that the first line holds."""
+"""The options that the first line holds, beside `reward_weights`."""
 
 Watch = Callable[[Tensor], None]
 """Takes the log-probabilities (B, T) of a micro-batch, which have a gradient."""
@@ -57,12 +57,16 @@ class LearningLog:
         path: The file.
         settings: The options of the run.
         decode: Returns the text of a token id.
+        reward_weights: The weight of each reward function.
     """
 
-    def __init__(self, path: Path, settings: LearningSettings, decode: Callable[[int], str]) -> None:
+    def __init__(
+        self, path: Path, settings: LearningSettings, decode: Callable[[int], str], reward_weights: Mapping[str, float]
+    ) -> None:
         self.path = path
         self._settings = settings
         self._decode = decode
+        self._reward_weights = dict(reward_weights)
         self.begin()
 
     def begin(self) -> None:
@@ -81,7 +85,8 @@ class LearningLog:
             return
         if not self._has_settings:
             self._has_settings = True
-            self._write({"settings": {name: _plain(getattr(self._settings, name)) for name in SETTINGS}})
+            options = {name: _plain(getattr(self._settings, name)) for name in SETTINGS}
+            self._write({"settings": options | {"reward_weights": self._reward_weights}})
         ids = {token for each in episodes for trace in each.traces for token in trace.ids} - self._known
         self._known |= ids
         self._write({"tokens": {str(token): self._decode(token) for token in sorted(ids)}})

@@ -1,0 +1,174 @@
+"""What a change of the rewards does to the advantages of a run, step by step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...envs.core import StopReason
+from ...envs.episode import Episode
+from ...envs.threads import run_in_loop
+from ..runs.episodes import EpisodeRow
+from ..runs.run import Run
+from ..terminal.exits import CommandError
+from .rewards import RewardChange
+
+ZERO = 1e-8  # smaller advantages teach nothing
+
+Name = tuple[str, int]
+"""Group and member."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Change:
+    """The rewards and advantages of one episode before and after the change."""
+
+    step: int
+    episode: int  # its place in the run, as `gymnast view` counts
+    group: str
+    member: int
+    reward: float | None
+    new_reward: float | None
+    advantage: float  # of the turn in which it changes most
+    new_advantage: float
+    flipped: int = 0  # advantages that are positive instead of negative, or the other way round
+    appeared: int = 0  # advantages that were 0: the episode taught nothing
+    vanished: int = 0  # advantages that are 0 now
+    advantages: int = 0
+    failure: str | None = None  # of a reward function
+
+    @property
+    def size(self) -> float:
+        return abs(self.new_advantage - self.advantage)
+
+
+@dataclass(kw_only=True, slots=True)
+class StepChange:
+    """The changes of one step."""
+
+    step: int
+    episodes: list[Change] = field(default_factory=list)
+
+    def figures(self) -> dict[str, Any]:
+        """The step's means and counts."""
+        counts = ("advantages", "flipped", "appeared", "vanished")
+        totals = {name: sum(getattr(each, name) for each in self.episodes) for name in counts}
+        return {
+            "step": self.step,
+            "episodes": len(self.episodes),
+            "reward": _mean([each.reward for each in self.episodes]),
+            "new_reward": _mean([each.new_reward for each in self.episodes]),
+            **totals,
+            "failed": sum(each.failure is not None for each in self.episodes),
+        }
+
+
+def changes_of(run: Run, change: RewardChange) -> Iterator[StepChange]:
+    """The changes of each recorded step of a run that was read.
+
+    Raises:
+        CommandError: the run does not say how it compared episodes, or the change does not fit.
+    """
+    if not run.episodes:
+        raise CommandError(
+            f"{run.folder} has no episodes; a training writes them with log_episodes_steps=1 in its configuration"
+        )
+    if "advantage_estimator" not in run.settings:
+        raise CommandError(f"{run.folder} has no learning.jsonl that says how advantages were computed")
+    numbers = {id(row): number for number, row in enumerate(run.episodes)}
+    for step, rows in run.steps():
+        places = [numbers[id(row)] for row in rows]
+        yield StepChange(step=step, episodes=_of_step(run.settings, rows, places, change))
+
+
+def _of_step(
+    settings: Mapping[str, Any], rows: Sequence[EpisodeRow], places: Sequence[int], change: RewardChange
+) -> list[Change]:
+    before = [Episode.from_json(json.dumps(json.loads(row.place.read())["episode"])) for row in rows]
+    change.check(before)
+    after = run_in_loop(change.apply(before))
+    charges = [_charge(row) for row in rows]  # what the training took off the reward
+    votes = [row.vote != "dropped" for row in rows]  # a full group that the training did not learn from stays out
+    old = _advantages(settings, before, charges, votes)
+    new = _advantages(settings, after, charges, votes)
+    return [
+        _change(row, place, episodes, (old.get(_name(episodes[0]), []), new.get(_name(episodes[1]), [])))
+        for row, place, episodes in zip(rows, places, zip(before, after, strict=True), strict=True)
+    ]
+
+
+def _change(
+    row: EpisodeRow, place: int, episodes: tuple[Episode, Episode], advantages: tuple[list[float], list[float]]
+) -> Change:
+    before, after = episodes
+    count = max(map(len, advantages))
+    old, new = ([*each, *[0.0] * (count - len(each))] for each in advantages)
+    pairs = list(zip(old, new, strict=True))
+    most = max(pairs, key=lambda pair: abs(pair[1] - pair[0]), default=(0.0, 0.0))
+    signs = [(_sign(first), _sign(second)) for first, second in pairs]
+    failure = None if after.failure is None or before.failure is not None else after.failure.message
+    return Change(
+        step=row.step,
+        episode=place,
+        group=row.group,
+        member=row.member,
+        reward=before.reward,
+        new_reward=after.reward,
+        advantage=most[0],
+        new_advantage=most[1],
+        flipped=sum(first * second < 0 for first, second in signs),
+        appeared=sum(first == 0 != second for first, second in signs),
+        vanished=sum(second == 0 != first for first, second in signs),
+        advantages=count,
+        failure=failure,
+    )
+
+
+def _advantages(
+    settings: Mapping[str, Any], episodes: Sequence[Episode], charges: Sequence[float], votes: Sequence[bool]
+) -> dict[Name, list[float]]:
+    """The advantages of the episodes that are learned from, computed as the training does; loads PyTorch."""
+    from ...trainer.learning.comparison import Comparison
+    from ...trainer.learning.credit import check_returns
+    from ...trainer.learning.groups import TREATMENTS, form_groups
+
+    options = ("advantage_estimator", "scale_rewards", "credit", "discount")
+    comparison = Comparison(
+        **{name: settings[name] for name in options},
+        normalize_advantages=settings.get("normalize_advantages", False),
+    )
+    treatments: Any = {StopReason(name): value for name, value in settings.get("truncated", TREATMENTS).items()}
+    charged = {_name(episode): charge for episode, charge in zip(episodes, charges, strict=True)}
+    groups, _ = form_groups([each for each, votes_here in zip(episodes, votes, strict=True) if votes_here], treatments)
+    members = [episode for group in groups for episode in group]
+    check_returns(members, comparison.advantage_estimator, comparison.credit, comparison.discount)
+    rewards = [(episode.reward or 0.0) - charged[_name(episode)] for episode in members]
+    return {
+        _name(episode): advantages_K.tolist()
+        for episode, advantages_K in zip(members, comparison(members, rewards), strict=True)
+        if treatments.get(episode.stop) != "mask"  # it counts in the baseline only
+    }
+
+
+def _charge(row: EpisodeRow) -> float:
+    """What the training took off the reward before it compared episodes: the divergence, with `kl_in="reward"`."""
+    for place in row.learning:
+        line = json.loads(place.read())
+        if "vote" in line and line.get("reward") is not None and row.reward is not None:
+            return row.reward - line["reward"]
+    return 0.0
+
+
+def _name(episode: Episode) -> Name:
+    return episode.spec.group, episode.spec.member
+
+
+def _sign(value: float) -> int:
+    return 0 if abs(value) < ZERO else 1 if value > 0 else -1
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
