@@ -42,6 +42,9 @@ class OpenSources:
         """The tools of the open sources, in the order of the sources."""
         return [each for source in self._open for each in source.tools]
 
+    def __bool__(self) -> bool:
+        return bool(self._sources)
+
     async def open(self) -> None:
         """Open all sources for an episode, and close those of the episode before."""
         await self.close()

@@ -4,6 +4,7 @@ from .gymnasium import GymnasiumEnv
 from .mcp import MCPTools
 from .mcp_connection import MCPServerError, MCPToolError
 from .text_games import TextGameEnv
+from .trl import to_trl, trl_rows
 
 __all__ = [
     "GymnasiumEnv",
@@ -11,4 +12,6 @@ __all__ = [
     "MCPToolError",
     "MCPTools",
     "TextGameEnv",
+    "to_trl",
+    "trl_rows",
 ]
