@@ -87,7 +87,7 @@ bench-rollout: $(VENV)/.dev $(filter .venv-vllm/.stamp,$(VLLM)/.stamp)
 bench-sandbox: $(VENV)/.examples
 	@$(BIN)/python -m benchmarks.sandbox $(ARGS)
 
-# Eight minutes of times, and an hour of trainings; ARGS="--tasks" leaves the trainings out.
+# About ten minutes of times, and an hour of trainings; ARGS="--tasks" leaves the trainings out.
 bench-overlap: $(VENV)/.examples
 	@$(BIN)/python -m benchmarks.overlap $(ARGS)
 

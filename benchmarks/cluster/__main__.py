@@ -6,7 +6,8 @@
 First, turns that take no time: turns a second, and the overhead of a turn. Then a simulation of thousands of episodes
 in flight, whose answers take as long as a model's: the turns a second that were reached, beside those that the
 latencies allow, and how late the event loop of the trainer is. All processes share this machine's cores, so several
-workers are no faster than its cores allow. Writes benchmarks/results/cluster.json.
+workers are no faster than its cores allow. Writes benchmarks/results/cluster.json, or with --quick
+runs/cluster.json.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from .work import MEAN, MEDIAN, P99, Instant, instant_answer, late_answer
 
 cloudpickle.register_pickle_by_value(work)  # the workers cannot import the benchmarks
 
-RESULTS = Path(__file__).parents[1] / "results" / "cluster.json"
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS, QUICK_RESULTS = ROOT / "benchmarks" / "results" / "cluster.json", ROOT / "runs" / "cluster.json"
 TURNS = 9
 SIMULATED_TURNS = 3
 LAG_SECONDS = 0.05  # between two looks at the event loop
@@ -45,7 +47,7 @@ TOKEN = "only for this benchmark"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path, help="[benchmarks/results/cluster.json; --quick: runs/cluster.json]")
     parser.add_argument("--quick", action="store_true", help="small samples; the figures mean little")
     options = parser.parse_args()
     episodes, in_flight, seconds = (64, [200], 5.0) if options.quick else (512, [2_000, 10_000], 25.0)
@@ -69,8 +71,9 @@ def main() -> None:
         "latency": {"median": MEDIAN, "p99": P99, "mean": round(MEAN, 2), "turns": SIMULATED_TURNS},
         "simulation": simulated,
     }
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=2) + "\n")
+    output = options.output or (QUICK_RESULTS if options.quick else RESULTS)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(result, indent=2) + "\n")
 
 
 @contextmanager

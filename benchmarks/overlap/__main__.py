@@ -2,9 +2,10 @@
 
     python -m benchmarks.overlap [--bounds 0 1 2 4] [--steps 24] [--tasks calculator questions] [--seeds 1 2 3]
 
-prints two tables and writes benchmarks/results/overlap.json. The times take about ten minutes, in which the processor
-mostly sleeps. The trainings (24 of them) take about an hour on two quiet cores. Each finished training is kept in
-runs/overlap/ and not repeated; `--tasks` without a name leaves them out.
+prints two tables and writes benchmarks/results/overlap.json; a part of the measurements is written to
+runs/overlap/overlap.json instead. The times take about ten minutes, in which the processor mostly sleeps. The trainings
+(24 of them) take about an hour on two quiet cores. Each finished training is kept in runs/overlap/ and not repeated;
+`--tasks` without a name leaves them out.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .learning import TASKS, Run, train_all
 from .speed import speeds
 
 ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "overlap.json"
 ARMS = ((0, True), (2, True), (4, True), (4, False))
 """Each arm of the trainings: the bound of staleness, and whether samples are corrected (at 0 nothing is to correct)."""
 TARGET = 1.1  # of the longer part of a step, for bounds above 0
@@ -76,8 +78,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--workers", type=int, default=2, help="trainings at a time (default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "overlap", help="of the finished trainings")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "overlap.json")
     arguments = parser.parse_args()
+    whole = parser.parse_args([])
+    is_whole = all(getattr(arguments, name) == getattr(whole, name) for name in ("bounds", "steps", "tasks", "seeds"))
+    output = RESULTS if is_whole else arguments.folder / RESULTS.name
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)  # of groups whose rewards are all equal, and of samples that no model made
     times = speeds(arguments.bounds, steps=arguments.steps) if arguments.bounds else []
@@ -94,7 +98,8 @@ def main() -> None:
         "machine": {"cores": os.cpu_count(), "python": platform.python_version()},
         "versions": {name: version(name) for name in ("torch", "transformers")},
     }
-    arguments.output.write_text(json.dumps(about | {"times": times, "trainings": results}, indent=1) + "\n")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(about | {"times": times, "trainings": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

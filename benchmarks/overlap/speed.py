@@ -1,4 +1,4 @@
-"""The time of a step, with a scripted generator whose turns take as long as turns do: most are short, a few are long.
+"""The time of a step with a scripted generator: most of its turns are short, a few are long.
 
 No model samples, and the update sleeps, so the figures do not depend on the machine. An update takes as long as a round
 (the case in which overlap gains most), or half as long.
