@@ -38,7 +38,9 @@ def evaluate(
         int, typer.Option("--samples", "-k", min=1, help="Episodes of each task, the most for pass@k.")
     ] = 1,
     seed: Seed = 0,
-    temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy. [the server's; here 1]")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="0 is greedy. [the server's default; 1 for a model loaded here]")
+    ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of one answer.")] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, help="Answers after which an episode is cut.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes at the same time.")] = 64,

@@ -47,6 +47,8 @@ def train(
     entries["options"] = {"output_dir": f"runs/{_name(env)}"} | entries.get("options", {})
     entries["options"] |= dict(map(parse_setting, settings or ()))
     outcome = _train(make_run(entries), resume=resume)
+    if outcome is None:
+        return
     if as_json:
         print_json(outcome)
     else:
@@ -58,8 +60,11 @@ def _name(env: str) -> str:
     return env.removesuffix(".toml").replace(":", "/").rpartition("/")[2]
 
 
-def _train(run: Run, *, resume: bool) -> dict[str, Any]:
-    """Train, and return the folders of the run and of the model, and the last value of each metric."""
+def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
+    """Train, and return the folders of the run and of the model, and the last value of each metric.
+
+    Returns None in all processes of a training but the first, so that the outcome is printed once.
+    """
     from .references import load_environment, load_object
     from .rows import load_rows, rows_to_play
     from .terminal.output import console
@@ -88,6 +93,8 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any]:
         raise typer.Exit(INTERRUPTED)
     model = records.path / "model"
     trainer.save_model(str(model))
+    if not trainer.is_world_process_zero():
+        return None
     metrics = {name: value for log in trainer.state.log_history for name, value in log.items()}
     return {"folder": str(records.path), "model": str(model), "metrics": metrics}
 

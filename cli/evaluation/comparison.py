@@ -73,16 +73,17 @@ def _row(episode: Episode) -> str:
     return json.dumps([task.row, None if task.row else task.seed], sort_keys=True, default=str)
 
 
-def _difference(left_T: np.ndarray, right_T: np.ndarray) -> dict[str, float]:
+def _difference(left_T: np.ndarray, right_T: np.ndarray) -> dict[str, float | None]:
+    """One task gives no interval: its ends are None."""
     difference_T = right_T - left_T
     mean, tasks = float(difference_T.mean()), len(difference_T)
-    half = Z95 * float(difference_T.std(ddof=1)) / math.sqrt(tasks) if tasks > 1 else math.inf
+    half = Z95 * float(difference_T.std(ddof=1)) / math.sqrt(tasks) if tasks > 1 else None
     return {
         "first": float(left_T.mean()),
         "second": float(right_T.mean()),
         "difference": mean,
-        "low": mean - half,
-        "high": mean + half,
+        "low": None if half is None else mean - half,
+        "high": None if half is None else mean + half,
         "p": sign_flip_test(difference_T),
     }
 
@@ -112,7 +113,7 @@ def print_comparison(comparison: dict[str, Any], first: str, second: str) -> Non
             f"{each['first']:.3f}",
             f"{each['second']:.3f}",
             f"{each['difference']:+.3f}",
-            f"{each['low']:+.3f} to {each['high']:+.3f}",
+            "-" if each["low"] is None else f"{each['low']:+.3f} to {each['high']:+.3f}",
             f"{each['p']:.2g}",
         )
         for name, each in comparison.items()

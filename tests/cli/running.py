@@ -14,7 +14,11 @@ class Outcome(NamedTuple):
 
     @property
     def json(self) -> Any:
-        return json.loads(self.out)
+        return json.loads(self.out, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 Run = Callable[..., Outcome]

@@ -123,6 +123,14 @@ def test_two_evaluations_are_compared_task_by_task(run: Run, game: Path) -> None
     assert "+0.800" in run("compare", "first.jsonl", "second.jsonl").out
 
 
+def test_one_task_gives_no_interval(run: Run, game: Path) -> None:
+    run(*EVAL, "--policy", "guessing.py:always_3", "-n", 1, "-o", "first.jsonl")
+    run(*EVAL, "--policy", "guessing.py:oracle", "-n", 1, "-o", "second.jsonl")
+    comparison = run("compare", "first.jsonl", "second.jsonl", "--json").json
+    assert (comparison["reward"]["low"], comparison["reward"]["high"]) == (None, None)
+    assert run("compare", "first.jsonl", "second.jsonl").code == 0
+
+
 def test_evaluations_of_other_tasks_are_not_compared(run: Run, game: Path) -> None:
     (game / "others.json").write_text('[{"number": 77}]')
     run(*EVAL, "--policy", "guessing.py:oracle", "-o", "first.jsonl")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -11,6 +12,7 @@ import pytest
 
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 
+from ..training.launching import run_command_twice
 from .running import Run
 
 
@@ -37,6 +39,22 @@ def test_a_new_project_trains_and_writes_its_run_down(run: Run, tmp_path: Path) 
     assert (written["model"], written["options"]["max_steps"], written["options"]["use_cpu"]) == ("tiny", 1, True)
     assert (folder / "model" / "config.json").exists()
     assert (folder / "metrics.jsonl").exists()
+
+
+def test_two_processes_print_one_outcome(run: Run, tmp_path: Path) -> None:
+    tokenizer = make_tiny_tokenizer([])
+    make_tiny_model(tokenizer).save_pretrained("tiny")
+    tokenizer.save_pretrained("tiny")
+    run("init", ".")
+    small = {"num_generations": 2, "gradient_accumulation_steps": 1, "max_completion_length": 8, "max_steps": 1}
+    options = [f"--set={name}={value}" for name, value in small.items()]
+    options += ["--set=use_cpu=true", "--set=save_strategy=no", "--set=report_to=none", "--set=disable_tqdm=true"]
+    command = ["-m", "gymnast.cli", "train", "run.toml", "--model", "tiny", *options, "--json"]
+    ended = run_command_twice(command)
+    assert [each.returncode for each in ended] == [0, 0], ended[0].stderr
+    first, second = (each.stdout for each in ended)
+    assert json.loads(first)["metrics"]["train_loss"] is not None
+    assert second == ""
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,12 @@ def free_port() -> int:
 def run_two(folder: Path, program: str, *arguments: str, timeout: float = 240) -> list[tuple[int, str]]:
     """Run a program in two processes, as torchrun does; return their exit statuses and standard errors."""
     folder.mkdir(parents=True, exist_ok=True)
+    ended = run_command_twice(["-c", program, str(folder), *arguments], timeout=timeout)
+    return [(each.returncode, each.stderr) for each in ended]
+
+
+def run_command_twice(arguments: Sequence[str], *, timeout: float = 240) -> list[subprocess.CompletedProcess[str]]:
+    """Run Python with these arguments in two processes that find each other, as torchrun does."""
     shared = subprocess_environment() | {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
@@ -30,20 +37,23 @@ def run_two(folder: Path, program: str, *arguments: str, timeout: float = 240) -
     }
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", program, str(folder), *arguments],
+            [sys.executable, *arguments],
             env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
     try:
-        errors = [process.communicate(timeout=timeout)[1] for process in processes]
+        texts = [process.communicate(timeout=timeout) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
+    return [
+        subprocess.CompletedProcess(process.args, process.returncode, out, error)
+        for process, (out, error) in zip(processes, texts, strict=True)
+    ]
 
 
 def launch(folder: Path, program: str, *arguments: str) -> list[Any]:
