@@ -47,34 +47,41 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.FORBIDDEN, "another host or origin")
             return
         address = urlsplit(self.path)
-        with self.server.lock:
-            try:
-                self._answer(address.path, parse_qs(address.query))
-            except ValueError as error:  # a broken line, or no number
-                self.send_error(HTTPStatus.BAD_REQUEST, explain=str(error))
+        try:
+            with self.server.lock:  # which is free again before the answer is sent: a browser may be slow to take it
+                answer = self._answer(address.path, parse_qs(address.query))
+        except ValueError as error:  # a broken line, or no number
+            self.send_error(HTTPStatus.BAD_REQUEST, explain=str(error))
+            return
+        if answer is HTTPStatus.NO_CONTENT:
+            self.send_response(answer)
+            self.end_headers()
+        elif isinstance(answer, HTTPStatus):
+            self.send_error(answer)
+        else:
+            self._send(*answer)
 
     def _is_trusted(self) -> bool:
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         site = self.headers.get("Sec-Fetch-Site", "none")
         return host in self.server.hosts and origin in (None, f"http://{host}") and site in ("none", "same-origin")
 
-    def _answer(self, path: str, query: dict[str, list[str]]) -> None:
+    def _answer(self, path: str, query: dict[str, list[str]]) -> tuple[str, bytes] | HTTPStatus:
+        """The content's type and the content, or why there is none."""
         run = self.server.run
         match path.split("/")[1:]:
             case [""]:
                 run.read()
-                self._send("text/html; charset=utf-8", "".join(page(run, follows=True)).encode())
+                return "text/html; charset=utf-8", "".join(page(run, follows=True)).encode()
             case ["index"]:
                 run.read()
                 if query.get("since") == [str(run.changes)]:
-                    self.send_response(HTTPStatus.NO_CONTENT)
-                    self.end_headers()
-                else:
-                    self._send("application/json", to_json(index_of(run, chunk=CHUNK)).encode())
+                    return HTTPStatus.NO_CONTENT
+                return "application/json", to_json(index_of(run, chunk=CHUNK)).encode()
             case ["chunk", number]:
-                self._send("application/json", chunk(run, int(number)))
+                return "application/json", chunk(run, int(number))
             case _:
-                self.send_error(HTTPStatus.NOT_FOUND)
+                return HTTPStatus.NOT_FOUND
 
     def _send(self, kind: str, body: bytes) -> None:
         self.send_response(HTTPStatus.OK)

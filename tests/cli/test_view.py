@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -200,6 +201,25 @@ def test_a_page_that_follows_shows_new_episodes(browser: Browser, tmp_path: Path
         expect(page.locator("#summary")).to_contain_text("2 recorded episodes")
         page.evaluate("go({episode: 1})")
         expect(page.locator(".episodehead h2")).to_have_text("the second")
+
+
+def test_a_browser_that_takes_no_answer_holds_up_no_other(tmp_path: Path) -> None:
+    with serving(write_run(tmp_path, [(0, episode())])) as server, socket.socket() as slow:
+        server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # less than the page
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", server.server_port))
+        slow.sendall(f"GET / HTTP/1.0\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
+        assert slow.recv(8) == b"HTTP/1.0"  # the server is sending its page
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+        connection.request("GET", "/index")
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+def test_a_curve_of_many_steps_is_drawn(browser: Browser, tmp_path: Path) -> None:
+    write_run(tmp_path, [(0, episode())], metrics=[{"step": step, "reward": 0.5} for step in range(200_000)])
+    with opened(browser, page_of(tmp_path)) as page:
+        expect(page.get_by_role("img", name="reward: from 0.5 to 0.5 in 200000 steps").first).to_be_visible()
 
 
 @pytest.mark.parametrize(

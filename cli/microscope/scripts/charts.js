@@ -8,7 +8,7 @@ function chart(title, steps, values, { onstep, marks = [], selected = null, heig
   if (!known.length) return null;
   const xs = known.map(([step]) => step);
   const ys = known.map(([, value]) => value);
-  const [low, high] = [Math.min(...ys), Math.max(...ys)];
+  const [low, high] = [smallest(ys), largest(ys)];
   const [first, last] = [xs[0], xs[xs.length - 1]];
   const x = (step) => CHART.left + ((step - first) / (last - first || 1)) * (CHART.width - CHART.left - CHART.right);
   const y = (value) => height - CHART.bottom - ((value - low) / (high - low || 1)) * (height - CHART.top - CHART.bottom);

@@ -71,9 +71,9 @@ const KEPT = 8; // common tokens that are shown before the first difference
 function sideBySide(own, place, others) {
   const places = others.map(({ episode }) => divergentPlace(own.episode, episode));
   const known = places.filter((at) => at !== null);
-  const start = known.length ? Math.max(0, Math.min(...known) - KEPT) : 0;
+  const start = known.length ? Math.max(0, smallest(known) - KEPT) : 0;
   const first = { place, row: brief(place), episode: own.episode, name: "this episode" };
-  return h("div.columns", {}, tokenColumn(first, start, known.length ? Math.min(...known) : null),
+  return h("div.columns", {}, tokenColumn(first, start, known.length ? smallest(known) : null),
     others.map((other, index) => tokenColumn(other, start, places[index])));
 }
 

@@ -57,6 +57,15 @@ function sum(values) {
   return values.reduce((total, each) => total + each, 0);
 }
 
+/** Math.max(...values) overflows the stack with some 100,000 values. */
+function largest(values) {
+  return values.reduce((most, each) => Math.max(most, each), -Infinity);
+}
+
+function smallest(values) {
+  return values.reduce((least, each) => Math.min(least, each), Infinity);
+}
+
 function mean(values) {
   return values.length ? sum(values) / values.length : null;
 }

@@ -86,7 +86,7 @@ function tokenPanel(episode, learning) {
     ["cut by the correction", count((token) => token.cut)],
     ["drifted", show(drifted)],
     gaps.length ? ["mean |gap| to the trainer", show(mean(gaps.map(Math.abs)))] : null,
-    gaps.length ? ["largest |gap|", show(Math.max(...gaps.map(Math.abs)))] : null,
+    gaps.length ? ["largest |gap|", show(largest(gaps.map(Math.abs)))] : null,
   ]));
 }
 
