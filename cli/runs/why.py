@@ -24,8 +24,10 @@ def why_lines(run: Run) -> list[str]:
 
 def _rewards(run: Run) -> Iterator[str]:
     rewards = [line["reward"] for line in run.metrics if math.isfinite(line.get("reward", math.nan))]
-    if not rewards:
-        yield f"{run.folder}: no step is logged yet"
+    if not rewards and run.metrics:
+        yield f"{run.folder}: no reward is logged yet"
+    elif not rewards:
+        yield f"{run.folder}: no metrics are recorded: add callbacks=[RunFolder(output_dir)]"
     elif len(rewards) == 1:
         yield f"{run.folder}: step {run.metrics[-1]['step']}, reward {rewards[0]:.3g}"
     else:

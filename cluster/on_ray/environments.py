@@ -93,8 +93,8 @@ class RayEnvironments(RemoteEnvironments):
         trainer = GRPOTrainer(model, environment=RayEnvironments(CodeEnv(DockerExecutor())), ...)
 
     One process on each node holds the environments of many episodes, with their pools of boxes. Generation, tokens
-    and rewards stay where they are. A turn costs about a millisecond more. If a node is lost, exactly its episodes
-    fail, and `on_failure` decides about them. Lost hosts are not started again.
+    and rewards stay where they are. If a node is lost, exactly its episodes fail, and `on_failure`
+    decides about them. Lost hosts are not started again.
 
     Args:
         environment: An environment, class, factory, Gymnasium id, or a dict of these. Its code must be importable on

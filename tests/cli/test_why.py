@@ -91,6 +91,11 @@ def test_steps_that_play_no_round_have_no_reward(run: Run, tmp_path: Path) -> No
     assert run("why", "run").out.splitlines()[0] == "run: step 2, reward 0.25"
 
 
+def test_a_run_without_metrics_is_told_how_to_record_them(run: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", group())
+    assert "no metrics are recorded: add callbacks=[RunFolder(output_dir)]" in run("why", "run").out
+
+
 def test_why_for_programs(run: Run, tmp_path: Path) -> None:
     write_run(tmp_path / "run", metrics=[{"step": 1, "reward": 0.0}])
     found = run("why", "run", "--json").json

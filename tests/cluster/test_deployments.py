@@ -24,6 +24,7 @@ def test_the_job_for_kuberay_has_the_tested_version_of_ray_and_one_image() -> No
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     cluster = job["spec"]["rayClusterSpec"]
     assert f"ray=={cluster['rayVersion']}\n" in (ROOT / "constraints.txt").read_text()
+    assert cluster["authOptions"] == {"mode": "token"}
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     images = [each["image"] for group in groups for each in group["template"]["spec"]["containers"]]
     assert len(images) == 2
