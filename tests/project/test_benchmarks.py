@@ -38,6 +38,17 @@ def test_measurements_of_a_gpu_run_small_on_a_cpu_and_finished_ones_are_kept(tmp
     assert json.loads(results.read_text()) == values
 
 
+def test_a_part_of_the_overlap_benchmark_leaves_the_committed_results_alone(tmp_path: Path) -> None:
+    committed = ROOT / "benchmarks" / "results" / "overlap.json"
+    before = committed.read_bytes()
+    command = [sys.executable, "-m", "benchmarks.overlap", "--bounds", "--tasks", "--folder", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert committed.read_bytes() == before
+    assert json.loads((tmp_path / "overlap.json").read_text())["times"] == []
+
+
 def test_an_accident_trains_both_arms_and_draws_its_picture(tmp_path: Path) -> None:
     picture, figures = tmp_path / "accidents.png", tmp_path / "accidents.json"
     command = [sys.executable, "-m", "benchmarks.accidents", "--quick", "--accidents", "retokenised", "--seeds", "1"]
