@@ -12,7 +12,8 @@ class GuessNumber(ToolEnv):
     def reset_task(self, task):
         self.secret = task["secret"]
         self.metrics["success"] = 0.0
-        return [{"role": "user", "content": "Find my number from 1 to 7, in as few questions as you can."}]
+        kind = "even" if self.secret % 2 == 0 else "odd"
+        return [{"role": "user", "content": f"Find my number from 1 to 7. It is {kind}."}]
 
     @tool
     def compare(self, guess: int) -> str:
@@ -83,22 +84,95 @@ logging_steps = 1
 log_episodes_steps = 10
 """
 
+LAPTOP = """
+# python tiny_model.py && gymnast train laptop.toml
+environment = "environment.py:GuessNumber"
+tasks = "environment.py:rows"
+model = "./tiny-model" # tiny_model.py makes it
+
+[options]
+output_dir = "runs/laptop"
+num_generations = 8
+per_device_train_batch_size = 56 # all seven tasks in each step
+learning_rate = 1e-3
+max_turns = 6
+max_steps = 15
+logging_steps = 1
+log_episodes_steps = 5
+save_strategy = "no"
+report_to = "none"
+disable_tqdm = true
+use_cpu = true
+"""
+
+TINY_MODEL = '''
+"""Makes a tiny model, so that a laptop can try the training: it knows how to call the tools, and is seldom right."""
+
+import random
+
+from environment import GuessNumber, oracle, rows
+
+from gymnast.envs import tool_call
+from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+
+
+def demonstration(game, rng):
+    """A game of the oracle, whose last answer is random in three games of four."""
+    messages, _ = game.reset(options={"task": rng.choice(rows)})
+    over = False
+    while not over:
+        call = oracle(messages)
+        if call["tool_calls"][0]["function"]["name"] == "final_answer" and rng.random() < 0.75:
+            call = tool_call("final_answer", number=rng.choice(rows)["secret"])
+        replies, _, over, _, _ = game.step(call)
+        messages = [*messages, call, *replies]
+    return messages
+
+
+def main():
+    game, rng = GuessNumber(), random.Random(0)
+    shown = [(demonstration(game, rng), game.tool_schemas()) for _ in range(500)]
+    game.close()
+    tokenizer = tokenizer_for(shown)
+    model = make_tiny_model(tokenizer)
+    warm_up(model, tokenizer, shown, steps=80)
+    model.save_pretrained("tiny-model")
+    tokenizer.save_pretrained("tiny-model")
+
+
+if __name__ == "__main__":
+    main()
+'''
+
 README = """
 # PROJECT
 
-An environment for gymnast, and the run that trains a model in it.
+An environment for gymnast, and the runs that train a model in it.
 
-    pytest                                                                    # the environment, without a model
+    pip install pytest && pytest                                              # the environment, without a model
     gymnast play environment.py:GuessNumber --tasks environment.py:rows       # you are the model
     gymnast check environment.py:GuessNumber --tasks environment.py:rows --oracle environment.py:oracle
-    gymnast train run.toml                                                    # needs a GPU, or patience
+
+    python tiny_model.py && gymnast train laptop.toml                         # a tiny model: a minute on a laptop
+    gymnast why runs/laptop                                                   # why is the reward what it is?
+    gymnast view runs/laptop --open                                           # the episodes, token by token
+
+    gymnast train run.toml                                                    # a real model: needs a GPU
 
 | File | Content |
 |---|---|
 | `environment.py` | the environment, its tasks, and a player that solves them |
 | `test_environment.py` | its test |
 | `run.toml` | the model, the tasks and the options of the training |
+| `laptop.toml`, `tiny_model.py` | the same for a tiny model, which needs neither a download nor a GPU |
 """
 
-FILES = {"environment.py": ENVIRONMENT, "test_environment.py": TEST, "run.toml": RUN, "README.md": README}
+FILES = {
+    "environment.py": ENVIRONMENT,
+    "test_environment.py": TEST,
+    "run.toml": RUN,
+    "laptop.toml": LAPTOP,
+    "tiny_model.py": TINY_MODEL,
+    "README.md": README,
+}
 """Names and contents; PROJECT stands for the name of the project."""

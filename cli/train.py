@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal.exits import INTERRUPTED
+from .terminal.exits import INTERRUPTED, CommandError
 from .terminal.options import AsJSON, Tasks
 
 if TYPE_CHECKING:
@@ -69,6 +69,10 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
     from .rows import load_rows, rows_to_play
     from .terminal.output import console
 
+    if run.model.startswith((".", "/", "~")) and not Path(run.model).expanduser().is_dir():
+        raise CommandError(
+            f"there is no folder {run.model} with a model; a model of the Hub is named like Qwen/Qwen3-0.6B"
+        )
     environment = load_environment(run.environment)
     rows = rows_to_play(environment, run.tasks, count=None if run.tasks else DRAWN, seed=0)
     from ..trainer import GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder  # loads PyTorch

@@ -44,6 +44,9 @@ def oracle_is_best(subject: Subject) -> Verdict:
             f"the oracle's episode of {failed.spec.task.id} has no reward: {failed.failure or failed.stop}",
         )
     others = _rewards(subject.null_episodes + subject.random_episodes)
+    if not any(oracle) and not any(others):
+        advice = "as scripted agents do: its answers are wrong, or no answer is rewarded"
+        return Verdict("oracle", "fail", f"the oracle earns 0 in every task, {advice}")
     if others and np.mean(oracle) <= np.mean(others):
         means = f"{np.mean(oracle):g} on average, scripted agents {np.mean(others):g}"
         advice = f"the oracle earns {means}: is the reward the right way up?"

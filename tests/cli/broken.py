@@ -54,6 +54,13 @@ def oracle_without_end(messages: Any) -> Any:
     return tool_call("note", text="")
 
 
+class UpsideDown(Sound):
+    """Punishes the right answer."""
+
+    def grade(self, stop: Any) -> float:
+        return -2 * self.reward
+
+
 class CrashInInit(Sound):
     def __init__(self) -> None:
         raise RuntimeError("no disk")

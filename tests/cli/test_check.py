@@ -170,14 +170,15 @@ def test_a_fault_is_found_without_an_oracle(environment: type, check: Check, adv
 
 
 @pytest.mark.parametrize(
-    ("oracle", "check", "advice"),
+    ("environment", "oracle", "check", "advice"),
     [
-        (broken.wrong_oracle, oracle_is_best, "is the reward the right way up?"),
-        (broken.oracle_without_end, has_an_end, "ended with max_turns"),
+        (broken.Sound, broken.wrong_oracle, oracle_is_best, "its answers are wrong, or no answer is rewarded"),
+        (broken.UpsideDown, broken.oracle, oracle_is_best, "is the reward the right way up?"),
+        (broken.Sound, broken.oracle_without_end, has_an_end, "ended with max_turns"),
     ],
 )
-def test_an_oracle_that_does_not_win_is_found(oracle: object, check: Check, advice: str) -> None:
-    found = check(subject_of(broken.Sound, oracle))
+def test_an_oracle_that_does_not_win_is_found(environment: type, oracle: object, check: Check, advice: str) -> None:
+    found = check(subject_of(environment, oracle))
     assert found.outcome == "fail"
     assert advice in found.advice
 

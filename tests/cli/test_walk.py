@@ -1,0 +1,86 @@
+"""The first quarter of an hour of a new user, by the installed command in an empty folder.
+
+A project, its test, its check and a training, and then two bugs that `gymnast check` and `gymnast why` must name.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GYMNAST = Path(sys.executable).with_name("gymnast")
+ENVIRONMENT = ("environment.py:GuessNumber", "--tasks", "environment.py:rows")
+CHECK = ("check", *ENVIRONMENT, "--oracle", "environment.py:oracle")
+
+
+def call(folder: Path, *command: str | Path, code: int = 0) -> str:
+    """Run a command as a user does; return what it prints, with single spaces."""
+    environment = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == code, done.stdout + done.stderr
+    return " ".join(done.stdout.split())
+
+
+def gymnast(folder: Path, *arguments: str, code: int = 0) -> str:
+    return call(folder, GYMNAST, *arguments, code=code)
+
+
+def train(folder: Path, run: str, steps: int) -> str:
+    options = [f"--set=output_dir={run}", f"--set=max_steps={steps}", "--set=log_episodes_steps=1"]
+    return gymnast(folder, "train", "laptop.toml", *options)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new project and its tiny model."""
+    folder = tmp_path_factory.mktemp("walk")
+    assert "next: cd guess, then pytest" in gymnast(folder, "init", "guess")
+    call(folder / "guess", sys.executable, "tiny_model.py")
+    return folder / "guess"
+
+
+def with_bug(project: Path, folder: Path, right: str, wrong: str) -> Path:
+    """A copy of the project with this mistake in its environment."""
+    shutil.copytree(project, folder)
+    source = (folder / "environment.py").read_text()
+    assert source.count(right) == 1
+    (folder / "environment.py").write_text(source.replace(right, wrong))
+    return folder
+
+
+def test_a_new_project_is_sound_and_trains(project: Path) -> None:
+    assert "2 passed" in call(project, sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
+    verdicts = gymnast(project, *CHECK)
+    assert "pass oracle the oracle earns 1 in every task" in verdicts
+    assert "warn" not in verdicts
+    train(project, "runs/first", 3)
+    said = gymnast(project, "why", "runs/first")
+    assert "runs/first: step 3, the reward" in said
+    assert "verdict: the reward is not always zero" in said
+    assert "168 episodes" in gymnast(project, "view", "runs/first", "-o", "page.html")
+    assert (project / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_tool_that_raises_is_named(project: Path, tmp_path: Path) -> None:
+    folder = with_bug(project, tmp_path / "guess", "if guess == self.secret ", "if guess == self.secrets[0] ")
+    verdicts = gymnast(folder, *CHECK, code=1)
+    assert "raised AttributeError: 'GuessNumber' object has no attribute 'secrets'" in verdicts
+    assert 'environment.py", line 22, in compare' in verdicts
+    train(folder, "runs/broken", 1)
+    assert "calls of compare end with the same error: Error: AttributeError" in gymnast(folder, "why", "runs/broken")
+
+
+def test_a_reward_that_is_always_zero_is_named(project: Path, tmp_path: Path) -> None:
+    folder = with_bug(project, tmp_path / "guess", "float(number == self.secret)", "float(str(number) == self.secret)")
+    verdicts = gymnast(folder, *CHECK, code=1)
+    assert "fail oracle the oracle earns 0 in every task" in verdicts
+    assert "warn rewards every scripted agent earns 0" in verdicts
+    train(folder, "runs/zero", 1)
+    said = gymnast(folder, "why", "runs/zero")
+    assert "All rewards of the last recorded step are 0" in said
+    assert "reach final_answer and are rewarded with 0: the answers are wrong, or the check is too strict" in said
