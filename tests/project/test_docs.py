@@ -35,6 +35,7 @@ HUB_MODEL = "Qwen/Qwen3-0.6B"  # a tiny model in the current folder, which is fo
 
 CONFIGS = [("grpo", GRPOConfig, TRLGRPOConfig), ("rloo", RLOOConfig, TRLRLOOConfig)]
 
+OTHER_PACKAGES = "more_adapters.md"  # its code runs in tests/with_adapters
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -82,7 +83,7 @@ class StopAfterTwoSteps(TrainerCallback):
 # --- the code of the pages ----------------------------------------------------------------------------------------
 
 
-@by_page
+@pytest.mark.parametrize("page", [each for each in PAGES if each.name != OTHER_PACKAGES], ids=lambda page: page.name)
 def test_every_python_block_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

@@ -1,0 +1,45 @@
+"""The check of arguments by a JSON schema, for tools that a server describes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, TypeAdapter, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from ..core import ConfigurationError
+
+
+def schema_validator(name: str, schema: dict[str, Any]) -> TypeAdapter[Any]:
+    """Checks the arguments of a server's tool by its schema before the server does: so a wrong call is counted as one.
+
+    Raises:
+        ConfigurationError: the schema is not a JSON schema.
+    """
+    from jsonschema import SchemaError
+    from jsonschema.validators import validator_for
+
+    kind = validator_for(schema)
+    try:
+        kind.check_schema(schema)
+    except SchemaError as error:
+        raise ConfigurationError(f"the schema of the server's tool {name!r} is wrong: {error.message}") from error
+    validator = kind(schema)
+
+    def check(arguments: dict[str, Any]) -> dict[str, Any]:
+        faults = [fault for error in validator.iter_errors(arguments) for fault in _faults(error)]
+        if faults:
+            raise ValidationError.from_exception_data(name, faults)
+        return arguments
+
+    return TypeAdapter(Annotated[dict[str, Any], AfterValidator(check)])
+
+
+def _faults(error: Any) -> list[InitErrorDetails]:
+    """An error of jsonschema in pydantic's terms, which `Tool.check_arguments` explains to the model."""
+    place = tuple(error.absolute_path)
+    if error.validator == "required":
+        names = [name for name in error.validator_value if name not in error.instance]
+        return [InitErrorDetails(type="missing", loc=(*place, name), input=error.instance) for name in names]
+    kind = PydanticCustomError("json_schema", "{problem}", {"problem": error.message})
+    return [InitErrorDetails(type=kind, loc=place, input=error.instance)]

@@ -1,0 +1,46 @@
+"""`ReasoningGymEnv` asks reasoning-gym's questions and scores by its scorers."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from gymnast.envs import ConfigurationError, RolloutEngine, ScriptedPolicy, StopReason
+from gymnast.envs.adapters import ReasoningGymEnv
+
+reasoning_gym: Any = importlib.import_module("reasoning_gym")
+
+
+def say(text: str) -> Any:
+    return {"role": "assistant", "content": text}
+
+
+@pytest.mark.parametrize("name", ["chain_sum", "sudoku", "countdown", "number_sorting"])
+def test_the_right_answers_get_the_data_sets_own_score(name: str) -> None:
+    data = reasoning_gym.create_dataset(name, size=4, seed=5)
+    answers = {data[index]["question"]: data[index]["answer"] for index in range(4)}
+
+    def oracle(conversation: Any) -> Any:
+        question = conversation[0]["content"].partition("\n\nWrite the final answer")[0]
+        return say(f"<answer>no</answer> or rather <answer>{answers[question]}</answer>")
+
+    environment = ReasoningGymEnv(data)
+    episodes = RolloutEngine(environment, ScriptedPolicy(oracle)).play(environment.rows)
+    assert [each.reward for each in episodes] == [1.0] * 4
+    assert {each.stop for each in episodes} == {StopReason.MODEL_STOPPED}
+    for text in ("<answer>no</answer>", "I do not know"):
+        [episode] = RolloutEngine(environment, ScriptedPolicy([say(text)])).play(environment.rows[:1])
+        answer = "no" if "no</answer>" in text else None
+        assert episode.reward == data.score_answer(answer, data[0]) < 0.5
+        assert episode.metrics["answered"] == float(answer is not None)
+
+
+def test_rows_of_another_data_set_are_refused() -> None:
+    rows = ReasoningGymEnv(reasoning_gym.create_dataset("chain_sum", size=2, seed=1)).rows
+    other = ReasoningGymEnv(reasoning_gym.create_dataset("chain_sum", size=2, seed=2))
+    with pytest.raises(ConfigurationError, match=r"row \d has another question than the data set"):
+        RolloutEngine(other, ScriptedPolicy([say("x")])).play(rows)
+    messages, _ = other.reset(seed=0)
+    assert str(messages[0].get("content")).startswith("State the final answer")
