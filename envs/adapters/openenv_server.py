@@ -1,0 +1,131 @@
+"""Our environments as an OpenEnv server: `openenv_app`."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..core import ConfigurationError, Message, StepResult, StopReason
+from ..policy import tool_call
+from ..tool_env import ToolEnv
+
+
+def openenv_app(environment: ToolEnv, *, max_sessions: int = 64) -> Any:
+    """An OpenEnv server (a FastAPI application) of an environment; run it with `uvicorn.run(openenv_app(...))`.
+
+    Each session has a copy of the environment. `reset(seed=..., task=row)` begins an episode; its observation holds
+    `messages`. The tools are listed and called as OpenEnv's MCP tools: actions `list_tools` and `call_tool`. When the
+    episode ends, `done` is true, the reward includes the grade, and `metadata["stop_reason"]` is the reason. The
+    protocol has no message of the model, so `reply` is never asked, and an episode that the client leaves is not
+    graded.
+
+    Args:
+        environment: The prototype.
+        max_sessions: Sessions at the same time; the server refuses more.
+
+    Raises:
+        ConfigurationError: OpenEnv is not installed.
+        TypeError: it is not a `ToolEnv`.
+    """
+    if not isinstance(environment, ToolEnv):
+        raise TypeError(f"openenv_app serves a ToolEnv, whose tools OpenEnv can list, got {type(environment).__name__}")
+    try:
+        http_server = importlib.import_module("openenv.core.env_server.http_server")
+        types = importlib.import_module("openenv.core.env_server.mcp_types")
+    except ImportError as error:
+        raise ConfigurationError("openenv_app needs a package: pip install 'gymnast[openenv]'") from error
+    return http_server.create_app(
+        _session_class(environment),
+        types.CallToolAction,
+        types.CallToolObservation,
+        env_name=type(environment).__name__,
+        max_concurrent_envs=max_sessions,
+    )
+
+
+class _Episode:
+    """One session's environment, used by its synchronous form, since OpenEnv calls from several threads."""
+
+    def __init__(self, environment: ToolEnv) -> None:
+        self.environment = environment
+        self.steps = 0
+        self.over = True
+        self._lock = threading.Lock()
+
+    def reset(self, seed: int | None, task: dict[str, Any] | None) -> list[Message]:
+        with self._lock:
+            messages, _ = self.environment.reset(seed=seed, options=None if task is None else {"task": task})
+            self.steps, self.over = 0, False
+            return messages
+
+    def call(self, name: str, arguments: dict[str, Any]) -> tuple[Any, float, bool, dict[str, Any]]:
+        """Step with one tool call: the result, the reward, done, and metadata."""
+        with self._lock:
+            if self.over:
+                raise RuntimeError("no episode is going on: call reset first")
+            self.steps += 1
+            result = self.environment.step(tool_call(name, **arguments))
+            reward, stop = result.reward, _stop_of(result)
+            if stop is not None:
+                self.over = True
+                reward += float(self.environment.grade(stop) or 0.0)
+            content = result.messages[0].get("content") if result.messages else ""
+            return content, reward, self.over, {} if stop is None else {"stop_reason": stop.value}
+
+
+def _stop_of(result: StepResult) -> StopReason | None:
+    if result.terminated:
+        return StopReason(result.info.get("stop_reason", StopReason.ENV_TERMINATED))
+    return StopReason.ENV_TRUNCATED if result.truncated else None
+
+
+def _session_class(prototype: ToolEnv) -> Callable[[], Any]:
+    """The class of the sessions, made here since OpenEnv is imported lazily."""
+    interfaces = importlib.import_module("openenv.core.env_server.interfaces")
+    types = importlib.import_module("openenv.core.env_server.types")
+    mcp = importlib.import_module("openenv.core.env_server.mcp_types")
+
+    class FirstObservation(types.Observation):
+        messages: list[dict[str, Any]]
+
+    class Session(interfaces.Environment):
+        SUPPORTS_CONCURRENT_SESSIONS = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._episode = _Episode(prototype.clone())
+            self._id: str | None = None
+
+        def reset(
+            self, seed: int | None = None, episode_id: str | None = None, task: dict[str, Any] | None = None
+        ) -> Any:
+            self._id = episode_id
+            return FirstObservation(messages=[dict(message) for message in self._episode.reset(seed, task)])
+
+        def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+            if isinstance(action, mcp.ListToolsAction):
+                return mcp.ListToolsObservation(tools=[_described(mcp, each) for each in self._tools()])
+            result, reward, done, metadata = self._episode.call(action.tool_name, action.arguments)
+            return mcp.CallToolObservation(
+                tool_name=action.tool_name, result=result, reward=reward, done=done, metadata=metadata
+            )
+
+        def _tools(self) -> list[dict[str, Any]]:
+            return [schema["function"] for schema in self._episode.environment.tool_schemas()]
+
+        @property
+        def state(self) -> Any:
+            return types.State(episode_id=self._id, step_count=self._episode.steps)
+
+        def close(self) -> None:
+            self._episode.environment.close()
+
+    return Session
+
+
+def _described(mcp: Any, function: dict[str, Any]) -> Any:
+    return mcp.Tool(
+        name=function["name"], description=function["description"], input_schema=dict(function["parameters"])
+    )
