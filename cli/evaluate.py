@@ -12,9 +12,9 @@ from .terminal.exits import FAULTS
 from .terminal.options import AsJSON, EnvironmentReference, Seed, SuccessReward, Tasks
 
 if TYPE_CHECKING:
-    from ..envs.episode import Episode, EpisodeSpec
+    from ..envs.episode import EpisodeSpec
     from .evaluation.results import Results
-    from .players import PlayAll
+    from .players import Player
 
 NUM_TASKS = 32  # of an environment that draws its own
 
@@ -93,21 +93,19 @@ def evaluate(
         raise typer.Exit(FAULTS)
 
 
-def _play(player: PlayAll, results: Results, specs: Sequence[EpisodeSpec]) -> None:
-    """Play these episodes, keep each as soon as it is over, and show on a terminal how many are."""
+def _play(player: Player, results: Results, specs: Sequence[EpisodeSpec]) -> None:
+    """Play these episodes, keep each as soon as it is over, and show on a terminal where they are."""
+    from rich.text import Text
+
     from .terminal.output import console
 
-    over = 0
-    with console(stderr=True).status(f"0 of {len(specs)} episodes") as status:
+    class Now:
+        def __rich__(self) -> Text:
+            return Text(player.describe() or "the model is made ready")
 
-        def keep(episode: Episode) -> None:
-            nonlocal over
-            over += 1
-            results.add(episode)
-            status.update(f"{over} of {len(specs)} episodes")
-
+    with console(stderr=True).status(Now()):
         if specs:
-            player(specs, keep)
+            player.play(specs, results.add)
 
 
 def _plain(reference: str) -> str:

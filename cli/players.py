@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..envs.engine.play_episode import EpisodeLimits
 from ..envs.engine.rollout_engine import RolloutEngine
@@ -21,6 +21,13 @@ PlayAll = Callable[[Sequence[EpisodeSpec], Keep], object]
 """Plays episodes, and calls the function with each as soon as it is over."""
 
 
+class Player(NamedTuple):
+    """The model of an evaluation, with its environment."""
+
+    play: PlayAll
+    describe: Callable[[], str]  # where the episodes in flight are
+
+
 def choose_player(
     environment: EnvironmentLike,
     rows: Sequence[dict[str, Any]],
@@ -34,7 +41,7 @@ def choose_player(
     max_turns: int | None,
     concurrency: int,
     requests_per_minute: float | None,
-) -> PlayAll:
+) -> Player:
     """The player that the options of `gymnast eval` describe.
 
     Raises:
@@ -56,7 +63,7 @@ def choose_player(
     return _player(served, environment, limits, concurrency)
 
 
-def _player(policy: Policy, environment: EnvironmentLike, limits: EpisodeLimits, concurrency: int) -> PlayAll:
+def _player(policy: Policy, environment: EnvironmentLike, limits: EpisodeLimits, concurrency: int) -> Player:
     engine = RolloutEngine(environment, policy, limits=limits, max_concurrency=concurrency)
 
     async def play(specs: Sequence[EpisodeSpec], keep: Keep) -> None:
@@ -66,16 +73,17 @@ def _player(policy: Policy, environment: EnvironmentLike, limits: EpisodeLimits,
             if isinstance(policy, OpenAIPolicy):
                 await policy.aclose()
 
-    return lambda specs, keep: run_in_loop(play(specs, keep))
+    return Player(lambda specs, keep: run_in_loop(play(specs, keep)), engine.whereabouts.describe)
 
 
 def _local_player(
     model: str, environment: EnvironmentLike, rows: Sequence[dict[str, Any]], temperature: float | None, budgets: Any
-) -> PlayAll:
+) -> Player:
     from ..trainer.local_player import local_player  # loads PyTorch
 
     player = local_player(model, environment, rows, **budgets)
-    return lambda specs, keep: player.run(specs, temperature=temperature, on_episode=keep)
+    play: PlayAll = lambda specs, keep: player.run(specs, temperature=temperature, on_episode=keep)  # noqa: E731
+    return Player(play, player.engine.whereabouts.describe)
 
 
 def _given(**options: Any) -> dict[str, Any]:

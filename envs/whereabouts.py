@@ -1,41 +1,61 @@
-"""Whereabouts: the place of each episode in flight, for the warning of a stall."""
+"""Whereabouts: the place of each episode in flight, for displays and for the warning of a stall."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+PLACES = {"create": "the making of an environment", "policy": "the generator", "reward": "a reward function"}
+"""Places with another name for people than their own, such as "reset" or "tool search"."""
+
+SHOWN_SECONDS = 5.0  # a shorter stay at a place is not told
+
 
 class Place:
     """The place of one episode: its stage, and the tools that it runs."""
 
-    __slots__ = ("_all", "_stage", "_tools")
+    __slots__ = ("_all", "_stage", "_tools", "since")
 
     def __init__(self, whereabouts: Whereabouts) -> None:
         self._all = whereabouts
         self._stage = "create"
         self._tools: tuple[str, ...] = ()
+        self.since = time.monotonic()
 
     def enter(self, stage: str) -> None:
         """Record that the episode has reached this stage, such as "reset"."""
         self._stage = stage
-        self._all.moves += 1
+        self._moved()
 
     def begin_tool(self, name: str) -> None:
         """Record that the episode runs this tool, too, until `end_tool`."""
         self._tools = (*self._tools, name)
-        self._all.moves += 1
+        self._moved()
 
     def end_tool(self, name: str) -> None:
         place = self._tools.index(name)
         self._tools = self._tools[:place] + self._tools[place + 1 :]
+        self._moved()
+
+    def _moved(self) -> None:
+        self.since = time.monotonic()
         self._all.moves += 1
 
     def __str__(self) -> str:
         tools = self._tools
         return f"tool {tools[0]}" if tools else self._stage
+
+
+class Batch:
+    """Episodes that are played together."""
+
+    __slots__ = ("count", "over")
+
+    def __init__(self, count: int) -> None:
+        self.count, self.over = count, 0
 
 
 class Whereabouts:
@@ -44,6 +64,45 @@ class Whereabouts:
     def __init__(self) -> None:
         self.moves = 0  # of all episodes so far; it does not change during a stall
         self._places: set[Place] = set()
+        self._batches: set[Batch] = set()
+        self._purpose = ""
+
+    @contextmanager
+    def batch(self, count: int) -> Iterator[Batch]:
+        """Within this context so many episodes are played; the caller counts those that are over."""
+        batch = Batch(count)
+        self._batches.add(batch)
+        try:
+            yield batch
+        finally:
+            self._batches.discard(batch)
+
+    @contextmanager
+    def playing_for(self, purpose: str) -> Iterator[None]:
+        """Within this context episodes are played for something else than training, such as "evaluation"."""
+        self._purpose = purpose
+        try:
+            yield
+        finally:
+            self._purpose = ""
+
+    def describe(self) -> str:
+        """A line such as `27 of 64 episodes are over, 12 in the generator, 3 in tool search for 40 s`.
+
+        The seconds are those of the episode that has been at this place for longest. It is empty if nothing is played.
+        """
+        batches, places, now = list(self._batches), list(self._places), time.monotonic()
+        if not batches:
+            return ""
+        over, count = sum(each.over for each in batches), sum(each.count for each in batches)
+        longest: dict[str, float] = {}
+        for place in places:
+            longest[str(place)] = max(longest.get(str(place), 0.0), now - place.since)
+        parts = [f"{over} of {count} episodes are over"]
+        for name, number in Counter(map(str, places)).most_common():
+            stay = f" for {longest[name]:.0f} s" if longest.get(name, 0.0) >= SHOWN_SECONDS else ""
+            parts.append(f"{number} in {PLACES.get(name, name)}{stay}")
+        return (f"{self._purpose}: " if self._purpose else "") + ", ".join(parts)
 
     @contextmanager
     def episode(self) -> Iterator[Place]:

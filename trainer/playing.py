@@ -97,7 +97,8 @@ class PlayingTrainer(InterruptibleTrainer):
         temperature = self.config.eval_temperature if temperature is None else temperature
         usual = 1 if temperature == 0 else self.config.num_generations  # greedy episodes of one task are all the same
         count = self.config.num_generations_eval or usual
-        with self.alone(), self.playing():
+        evaluating = self.player.engine.whereabouts.playing_for("evaluation")
+        with self.alone(), self.playing(), evaluating:
             played = self.processes.all_or_none(
                 lambda: self.player.play(rows, mine, count=count, temperature=temperature)
             )

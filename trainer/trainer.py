@@ -141,7 +141,7 @@ class AgentTrainer(PlayingTrainer):
             reward_weights=self.player.engine.rewards.weights_by_name,
         )
         self._mismatch_alarm = MismatchAlarm(args.generator if generator is None else type(generator).__name__)
-        self._displays = rich_displays(self)
+        self._displays = rich_displays(self, self.player.engine.whereabouts.describe)
         self.pad_id = padding_id(tokenizer, self.player.policy.chat)
         self.scorer = make_scorer(model, args, self.processes, pad_id=self.pad_id)
         self.scorer.on_scored = self._learning_log.add_scored

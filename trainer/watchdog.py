@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-from ..envs.whereabouts import Whereabouts
+from ..envs.whereabouts import PLACES, Whereabouts
 
 logger = logging.getLogger(__name__)
 
 LOOKS = 10
 """The number of times that the watchdog looks within its time limit."""
-
-_PLACES = {"create": "the making of an environment", "policy": "the generator", "reward": "a reward function"}
 
 
 class Watchdog:
@@ -92,6 +90,6 @@ class Watchdog:
         counts = self._whereabouts.counts().most_common()
         if not counts:
             return f"training waits for {self._waits_for[-1]}"
-        parts = [f"{count} in {_PLACES.get(place, place)}" for place, count in counts]
+        parts = [f"{count} in {PLACES.get(place, place)}" for place, count in counts]
         many = counts[0][1] > 1
         return ", ".join(parts).replace(" in ", " episodes wait in " if many else " episode waits in ", 1)

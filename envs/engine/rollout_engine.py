@@ -15,7 +15,7 @@ from ..registry import EnvironmentLike, EnvironmentSource
 from ..rewards import Rewards
 from ..seeds import stable_seed
 from ..threads import run_in_loop
-from ..whereabouts import Whereabouts
+from ..whereabouts import Batch, Whereabouts
 from .failures import EpisodeFailedError, OnFailure
 from .garbage import rare_collections
 from .play_episode import EpisodeLimits, play_episode
@@ -84,10 +84,10 @@ class RolloutEngine:
         """
         specs = list(specs)
         in_flight = min(len(specs), self.max_concurrency)
-        run = _Run(self, specs, asyncio.Semaphore(in_flight), on_episode)
         tasks: list[asyncio.Task[Episode]] = []
         try:
-            with rare_collections(in_flight):
+            with rare_collections(in_flight), self.whereabouts.batch(len(specs)) as batch:
+                run = _Run(self, specs, asyncio.Semaphore(in_flight), batch, on_episode)
                 async with asyncio.TaskGroup() as group:
                     for place, spec in enumerate(specs):
                         await run.places.acquire()
@@ -118,9 +118,11 @@ class _Run:
         engine: RolloutEngine,
         specs: Sequence[EpisodeSpec],
         places: asyncio.Semaphore,
+        batch: Batch,
         on_episode: Callable[[Episode], None] | None,
     ) -> None:
         self.places = places
+        self._batch = batch
         self._engine = engine
         self._on_episode = on_episode
         self._group_sizes = Counter(spec.group for spec in specs)
@@ -136,6 +138,7 @@ class _Run:
                     self._conclude(each)
                 return episode
         finally:
+            self._batch.over += 1
             self.places.release()
 
     async def _rewarded(self, place: int, episode: Episode) -> list[Episode]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import io
 import json
+import re
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ import torch
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, TrainerControl, TrainerState
 
-from gymnast.envs import Episode, EpisodeSpec, StopReason, Task
+from gymnast.envs import Episode, EpisodeSpec, StopReason, Task, tool
 from gymnast.trainer import GRPOTrainer, RichProgress, RolloutError, RunFolder, read_episodes
 from gymnast.trainer.records.metrics import Metrics, episode_metrics, weighted_metrics
 
@@ -267,3 +271,36 @@ def test_metrics_cover_the_episodes_of_all_processes() -> None:
         assert got[name] == pytest.approx(expected[name]), name
     assert got["episodes/failed"] == 2
     assert got["environment/high_max"] < 3  # a mean, although its name ends with max
+
+
+class Blocks(Buttons):
+    """Waits in its tools until the terminal shows them."""
+
+    shown: Callable[[str], bool] = staticmethod(lambda text: True)
+
+    @tool(final=True)
+    async def left(self) -> str:  # type: ignore[override]
+        """Press the left button."""
+        await until(lambda: type(self).shown(" in tool left"))
+        self.reward = float(self.good == "left")
+        return "done"
+
+
+async def until(happens: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not happens():  # noqa: ASYNC110  (another thread writes)
+            await asyncio.sleep(0.01)
+
+
+def test_a_terminal_shows_where_the_episodes_are_and_the_latest_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(Blocks, "shown", staticmethod(lambda text: text in terminal.getvalue()))
+    console = Console(force_terminal=True, width=160, file=terminal)
+    options: dict[str, Any] = {"eval_rows": ROWS[:1], "eval_strategy": "steps", "eval_steps": 1}
+    make_trainer(tmp_path, environment=Blocks(), callbacks=[RichProgress(console)], max_steps=2, **options).train()
+    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", terminal.getvalue())
+    assert re.search(r"\d of 8 episodes are over, .*\d in tool left", text)
+    assert re.search(r"evaluated at step 1  reward [\d.]+  pass@1 [\d.]+  ends final_answer \d+%", text)
+    assert re.search(r"reward -?\d\.\d{3}  .*ends \w+ \d+%", text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -14,6 +14,7 @@ from rich.text import Text
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 PLAIN_SECONDS = 10.0  # without a terminal, one line in this time
+LOOK_SECONDS = 0.5  # between two looks at the episodes in flight
 
 
 class _PlainWarnings(logging.Handler):
@@ -30,16 +31,23 @@ logging.getLogger(PACKAGE).addHandler(_PlainWarnings(logging.WARNING))
 
 class _BarWithText(Progress):
     text = Text()
+    describe: Callable[[], str] = staticmethod(lambda: "")  # what happens now
+    _now = Text()
+    _looked = -LOOK_SECONDS
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield from super().get_renderables()
-        yield self.text
+        if time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._now = Text(self.describe(), style="cyan")
+        yield from (each for each in (self._now, self.text) if each)
 
 
 class RichProgress(TrainerCallback):
-    """Shows step, reward, success, tool calls, failures so far and the latest one, tokens a second and the time left.
+    """Shows step, reward, success, endings, tool calls, failures so far and the latest one, tokens a second, time left.
 
-    On a terminal the display is live; elsewhere (a log file) it is a line every ten seconds.
+    On a terminal the display is live and says where the episodes in flight are, also in an evaluation, whose outcome
+    it keeps. Elsewhere (a log file) it is a line every ten seconds.
     """
 
     latest_failure = ""  # the trainer sets it after each round
@@ -52,6 +60,7 @@ class RichProgress(TrainerCallback):
         self._task = self.bar.add_task("training", total=None)
         self._last_log = self._last_line = time.monotonic()
         self._failures = 0.0  # so far
+        self._training, self._evaluation = Text(), Text()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
@@ -59,6 +68,7 @@ class RichProgress(TrainerCallback):
         self.bar.update(self._task, total=state.max_steps, completed=state.global_step)
         self._last_log = time.monotonic()
         self._failures, self.latest_failure = 0.0, ""
+        self._training, self._evaluation = Text(), Text()
         if self.console.is_terminal:
             self.bar.start()
 
@@ -75,14 +85,24 @@ class RichProgress(TrainerCallback):
         self._last_log = now
         failure = f"latest failure: {self.latest_failure}" if self.latest_failure else ""
         if self.console.is_terminal:
-            self.bar.text = Text("  ").join(Text.assemble((name, "dim"), " ", each) for name, each in values.items())
-            self.bar.text.append(f"\n{failure}" if failure else "", style="red")
+            self._training = _dim_names(values)
+            self._training.append(f"\n{failure}" if failure else "", style="red")
+            self._show()
         elif now - self._last_line >= PLAIN_SECONDS or state.global_step in (1, state.max_steps):
             self._last_line = now
             left = self._left.render(self.bar.tasks[0]).plain
             shown = "  ".join([*(f"{name} {value}" for name, value in values.items()), f"left {left}", failure])
             line = f"step {state.global_step}/{state.max_steps}  {shown.rstrip()}"
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        plain = {name.removeprefix("eval_"): value for name, value in (metrics or {}).items()}
+        shown = {name: f"{value:.3g}" for name, value in plain.items() if name in ("reward", "pass@1")}
+        self._evaluation = _dim_names({"evaluated at step": str(state.global_step), **shown, **_endings(plain)})
+        self._show()
+
+    def _show(self) -> None:
+        self.bar.text = Text("\n").join(each for each in (self._training, self._evaluation) if each)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.stop()
@@ -93,10 +113,15 @@ class RichProgress(TrainerCallback):
             self.bar.stop()
 
 
-def rich_displays(trainer: Trainer) -> list[RichProgress]:
-    """The trainer's live displays. Where it has one, those of transformers are removed; else they are made brief."""
+def rich_displays(trainer: Trainer, describe: Callable[[], str]) -> list[RichProgress]:
+    """The trainer's live displays, which show what `describe` returns.
+
+    Where it has one, those of transformers are removed; else they are made brief.
+    """
     callbacks = trainer.callback_handler.callbacks
     displays = [each for each in callbacks if isinstance(each, RichProgress)]
+    for display in displays:
+        display.bar.describe = describe
     for kind, short in _BRIEF.items():
         if any(type(each) is kind for each in callbacks):
             trainer.remove_callback(kind)
@@ -157,7 +182,19 @@ def _shown(logs: dict[str, Any], *, seconds: float, failures: float) -> dict[str
     return {
         "reward": f"{logs['reward']:.3f}",
         **success,
+        **_endings(logs),
         "tool calls": f"{logs.get('tools/call_frequency', 0.0):.2f}/episode",
         "failures": f"{failures:.0f}",
         "tokens/s": f"{logs.get('tokens/sampled', 0.0) / max(seconds, 1e-9):,.0f}",
     }
+
+
+def _endings(logs: dict[str, Any]) -> dict[str, str]:
+    """The most frequent stop reasons of the episodes, with their shares."""
+    shares = {name.removeprefix("stop/"): value for name, value in logs.items() if name.startswith("stop/") and value}
+    frequent = sorted(shares.items(), key=lambda item: -item[1])[:3]
+    return {"ends": ", ".join(f"{name} {share:.0%}" for name, share in frequent)} if frequent else {}
+
+
+def _dim_names(values: dict[str, str]) -> Text:
+    return Text("  ").join(Text.assemble((name, "dim"), " ", each) for name, each in values.items())
