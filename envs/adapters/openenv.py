@@ -12,8 +12,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import aiohttp
-
 from ...sandbox.cancellation import finish
 from ..core import BrokenEnvironmentError, ConfigurationError, Message
 from ..tools import Tool, collect_tools
@@ -135,6 +133,8 @@ class OpenEnvEnvironment(SeededEnv):
         ]
 
     async def _own_action(self) -> Tool:
+        import aiohttp
+
         url = re.sub("^ws", "http", self._client.base_url)
         async with aiohttp.ClientSession() as session, session.get(f"{url}/schema") as response:
             schema = (await response.json())["action"]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
+import uvicorn
 from mcp import StdioServerParameters
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -56,6 +62,23 @@ def make_server() -> MCPServer[Any]:
         os._exit(3)
 
     return server
+
+
+@contextlib.contextmanager
+def served_over_http() -> Iterator[str]:
+    """The URL of one server, which ends with the context, with its connections."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(make_server().streamable_http_app(), log_level="critical", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join(10)
 
 
 PROCESS = StdioServerParameters(command=sys.executable, args=["-I", __file__])

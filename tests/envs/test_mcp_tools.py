@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +28,7 @@ from gymnast.envs.adapters import MCPTools
 from gymnast.sandbox import ScriptedExecutor
 
 from .episodes import play_one, specs, tool_contents
-from .mcp_servers import PROCESS, make_server
+from .mcp_servers import PROCESS, make_server, served_over_http
 
 DONE = tool_call("final_answer", answer="done")
 ROW = {"task": {"prompt": "go"}}
@@ -46,6 +48,11 @@ def has_ended(process: int) -> bool:
     except ProcessLookupError:
         return True
     return False
+
+
+def wait_for_file(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
 
 
 # --- what the model sees ------------------------------------------------------------------------------------------
@@ -204,6 +211,17 @@ async def test_a_cancelled_episode_ends_its_process() -> None:
     assert has_ended(processes[0])
 
 
+async def test_an_episode_that_is_cancelled_while_its_server_starts_ends_the_process(tmp_path: Path) -> None:
+    note = tmp_path / "process"
+    silent = StdioServerParameters(command="sh", args=["-c", f"echo $$ > {note}.new; mv {note}.new {note}; sleep 60"])
+    run = asyncio.create_task(play_one(environment(silent), [DONE]))
+    await asyncio.wait_for(asyncio.to_thread(wait_for_file, note), 30)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert has_ended(int(note.read_text()))
+
+
 async def test_a_killed_server_fails_the_episode_and_is_no_text_for_the_model() -> None:
     [episode] = await play(environment(PROCESS), tool_call("die"), DONE, count=1)
     assert episode.stop is StopReason.FAILED
@@ -232,3 +250,28 @@ async def test_a_server_that_does_not_start_fails_the_reset() -> None:
         assert episode.failure is not None
         assert (episode.failure.stage, episode.failure.type) == ("reset", "MCPServerError")
         assert message in episode.failure.message
+
+
+# --- servers at a URL -----------------------------------------------------------------------------------------------
+
+
+def test_a_server_at_a_url_is_the_same_for_all_episodes() -> None:
+    with served_over_http() as url:
+        engine = RolloutEngine(environment(url), ScriptedPolicy([tool_call("add", by=1), DONE]))
+        episodes = engine.play([{"prompt": "go"}] * 3)
+    assert sorted(tool_contents(each)[0] for each in episodes) == list("123")
+
+
+def test_a_server_at_a_url_that_ends_in_an_episode_fails_it() -> None:
+    server = served_over_http()
+    url = server.__enter__()
+
+    async def answer(conversation: Any) -> Any:
+        if conversation[-1]["role"] == "tool":
+            await asyncio.to_thread(server.__exit__, None, None, None)
+        return tool_call("add", by=1)
+
+    [episode] = RolloutEngine(environment(url), ScriptedPolicy(answer)).play([{"prompt": "go"}])
+    assert tool_contents(episode) == ["1"]
+    assert episode.failure is not None
+    assert (episode.failure.stage, episode.failure.type) == ("step", "MCPServerError")
