@@ -22,6 +22,7 @@ from .with_vllm import QUESTION, prefixes
 PORT, COUNT = 8101, 3
 EPISODES = 64
 CONTEXT = 2048
+END_SECONDS = 20
 
 
 def main() -> None:
@@ -53,7 +54,10 @@ def servers(folder: str) -> Iterator[list[str]]:
         for each in running:
             each.terminate()
         for each in running:
-            each.wait()
+            try:
+                each.wait(timeout=END_SECONDS)
+            except subprocess.TimeoutExpired:  # a server that is still starting may not notice
+                each.kill()
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class FakeServer:
         self.requests[self._label] = self.requests.get(self._label, 0) + 1
         choice = {
             "token_ids": ids,
-            "logprobs": {"content": [{"logprob": 0.0 if sampling.get("top_k") == 1 else -0.5} for _ in ids]},
+            "logprobs": {"content": [{"logprob": 0.0 if "allowed_token_ids" in sampling else -0.5} for _ in ids]},
             "finish_reason": "stop" if ids[-1] in sampling.get("stop_token_ids", []) else "length",
             "weight_versions": [{"version": self._label}],
         }

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import torch
 from transformers import PreTrainedModel
 
 from gymnast.envs import Episode, OpenAIPolicy, RolloutEngine, StopReason, ToolEnv, tool
@@ -210,6 +211,15 @@ def test_servers_that_cannot_be_used_are_refused_at_once(servers: list[ServerPro
         VLLMServerGenerator(["127.0.0.1"], max_model_len=CONTEXT)
     with pytest.raises(ConfigurationError, match="is empty"):
         VLLMServerGenerator([], max_model_len=CONTEXT)
+
+
+def test_a_model_that_finds_all_tokens_equally_likely_is_accepted(
+    generator: VLLMServerGenerator, servers: list[ServerProcess], model: Any
+) -> None:
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    generator.load_weights(model, 1)
+    VLLMServerGenerator([server.url for server in servers], max_model_len=CONTEXT).close()
 
 
 async def test_a_generator_that_is_closed_or_has_no_weights(servers: list[ServerProcess], model: Any) -> None:

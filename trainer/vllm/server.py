@@ -109,8 +109,8 @@ class Server:
             raise ConfigurationError(f"{self.url} was left in the middle of an update of its weights: start it again")
 
     async def _check_answer(self) -> None:
-        """Sample one token with top_k=1: under the distribution that is sampled from, its log-probability is 0."""
-        sampling = {"temperature": 0.5, "top_k": 1, "max_tokens": 1, "logprobs": 0, "detokenize": False}
+        """Let one token be allowed: under the distribution that is sampled from, its log-probability is 0."""
+        sampling = {"allowed_token_ids": [0], "max_tokens": 1, "logprobs": 0, "detokenize": False}
         body = {"token_ids": [0], "sampling_params": sampling}
         [choice] = (await self.post("inference/v1/generate", body, timeout=FIRST_SECONDS))["choices"]
         if choice["logprobs"]["content"][0]["logprob"] != 0:
