@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,6 +87,8 @@ class Tape:
     def begin(self, task: Mapping[str, Any], seed: int | None) -> bool:
         """Begin an episode; returns whether the environment must acquire what its tools run in."""
         self._task, self._seed = digest(task), seed
+        self._is_new_turn = True
+        self._acquiring = asyncio.Lock()  # neighbouring parallel calls wait for the first one's acquisition
         self._after = digest(type(self._environment).__name__, self._task, seed)
         self._skipped: list[_Skipped] = []
         self._is_acquired = self._replay is None  # a replay acquires it only if a tool runs
@@ -105,6 +109,7 @@ class Tape:
         match tool.replay:
             case "run":
                 result = await run()
+                call = _with_result(call, result)
             case "arguments":
                 return await self._by_arguments(call, run)
             case "history":
@@ -163,9 +168,9 @@ class Tape:
                     f"{call.name} is marked @tool(replay='arguments'), so it may not change the environment, but its "
                     f"{', '.join(changed)} changed; remove the mark"
                 )
-            self._write(_with_result(call, result), is_new=True)
+            self._record_new(_with_result(call, result), result)
             return result
-        self._write(found, is_new=False)
+        self._record_found(found)
         return _result_of(found)
 
     async def _by_history(self, call: RecordedCall, run: Run) -> tuple[RecordedCall, CallResult]:
@@ -174,7 +179,7 @@ class Tape:
             self._skipped.append(_Skipped(found, run))
             if found.effects:
                 EpisodeState.of(self._environment).after(found.effects).restore(self._environment)
-            self._write(found, is_new=False)
+            self._record_found(found)
             return found, _result_of(found)
         if self._replay is not None:
             await self._catch_up()
@@ -182,7 +187,7 @@ class Tape:
         result = await run()
         effects = before.effects_until(EpisodeState.of(self._environment))
         call = replace(_with_result(call, result), effects=effects)
-        self._write(call, is_new=True)
+        self._record_new(call, result)
         return call, result
 
     def _find(self, call: RecordedCall, key: Any) -> RecordedCall | None:
@@ -193,14 +198,28 @@ class Tape:
             raise UnrecordedCallError(_explain(call, self._replay))
         return found
 
-    def _write(self, call: RecordedCall, *, is_new: bool) -> None:
-        if self._record is not None and (is_new or self._record is not self._replay):
+    def _record_found(self, call: RecordedCall) -> None:
+        if self._record is not None and self._record is not self._replay:
             self._record.append(call)
 
+    def _record_new(self, call: RecordedCall, result: CallResult) -> None:
+        if self._record is None:
+            return
+        try:
+            if call.kind != "grade":  # a number, perhaps NumPy's
+                json.dumps(result.content)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"the result of {call} cannot be recorded: {error}, so a replay would give another result. Return an "
+                f"image as a URL or as base64 text; or mark the tool with @tool(replay='run') if it may run again"
+            ) from None
+        self._record.append(call)
+
     async def _acquire(self) -> None:
-        if not self._is_acquired:
-            self._is_acquired = True
-            await self._environment._acquire()
+        async with self._acquiring:
+            if not self._is_acquired:
+                await self._environment._acquire()
+                self._is_acquired = True
 
     async def _catch_up(self) -> None:
         """Make the calls that the cassette has answered, in order, to restore the state that they leave.

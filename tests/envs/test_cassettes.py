@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import subprocess
@@ -258,6 +259,56 @@ def test_a_tool_marked_run_runs_again_so_a_new_answer_is_judged(tmp_path: Path) 
     assert right.stop is StopReason.FINAL_ANSWER
 
 
+def test_another_result_of_a_tool_marked_run_is_another_history(tmp_path: Path) -> None:
+    class Moody(Disk):
+        @tool(replay="run")
+        def mood(self) -> str:
+            """Tell the mood."""
+            return MOODS.pop()
+
+    MOODS = ["bad", "good", "good"]
+    play(Moody(record=tmp_path / "tools.jsonl"), tool_call("mood"), WRITE_A, BYE)
+    same, other = (play(Moody(replay=tmp_path / "tools.jsonl"), tool_call("mood"), WRITE_A, BYE) for _ in range(2))
+    assert (same.failure, same.reward) == (None, 10.5)
+    assert other.failure is not None
+    assert "another history" in other.failure.message
+
+
+def test_an_episode_whose_first_turn_ends_it_is_graded(tmp_path: Path) -> None:
+    class Cut(ScriptedPolicy):
+        """Its first turn is cut, so the environment never sees it."""
+
+        def begin(self, spec: Any, messages: Any, tools: Any) -> Any:
+            conversation: Any = super().begin(spec, messages, tools)
+            act = conversation.act
+
+            async def cut() -> Any:
+                return dataclasses.replace(await act(), stop=StopReason.TURN_TRUNCATED)
+
+            conversation.act = cut
+            return conversation
+
+    path = tmp_path / "tools.jsonl"
+    for options in ({"record": path}, {"replay": path}):
+        [episode] = RolloutEngine(Disk(**dict[str, Any](options)), Cut([HELLO])).play([{"prompt": "go"}])
+        assert (episode.stop, episode.failure, episode.reward) == (StopReason.TURN_TRUNCATED, None, 0.0)
+    assert ran() == ["grade"]
+
+
+def test_a_result_without_json_is_not_recorded_as_something_else(tmp_path: Path) -> None:
+    class Camera(ToolEnv):
+        @tool
+        def look(self) -> list[Any]:
+            """Take a picture."""
+            return [{"type": "image", "image": object()}]
+
+    with pytest.raises(
+        ConfigurationError, match=r"the result of look\(\{\}\) cannot be recorded: Object of type object"
+    ):
+        play(Camera(record=tmp_path / "tools.jsonl"), tool_call("look"), BYE)
+    assert play(Camera(), tool_call("look"), BYE).failure is None
+
+
 def test_a_miss_that_is_called_finds_the_state_of_the_calls_before_it(tmp_path: Path) -> None:
     path = tmp_path / "tools.jsonl"
     play(Disk(record=path), WRITE_A, BYE)
@@ -500,3 +551,24 @@ def test_code_that_was_not_recorded_runs_in_a_box_in_which_the_earlier_code_ran(
     )
     assert [str(each.get("content")).strip() for each in episode.turns[1].observation] == ["42"]
     assert episode.reward == 1.0
+
+
+def test_parallel_calls_that_were_not_recorded_wait_for_the_box(tmp_path: Path) -> None:
+    class Counting(CodeEnv):
+        @tool(parallel=True, replay="arguments")
+        async def add_one(self, number: int) -> str | None:
+            """Add one.
+
+            Args:
+                number: A number.
+            """
+            return (await self.box.python(f"{number} + 1")).value
+
+    path, row = tmp_path / "tools.jsonl", {"prompt": "6 times 7?", "answer": 42}
+    answer = tool_call("final_answer", answer="42")
+    play_code(Counting(LocalExecutor(), record=path), tool_call("python", code="1"), answer, row=row)
+    both = tool_calls(("add_one", {"number": 1}), ("add_one", {"number": 2}))
+    replayed = Counting(LocalExecutor(), replay=path, replay_misses="call")
+    episode = play_code(replayed, both, answer, row=row)
+    assert (episode.failure, episode.reward) == (None, 1.0)
+    assert [each.get("content") for each in episode.turns[0].observation] == ["2", "3"]
