@@ -15,7 +15,7 @@ from .distributed import Processes
 from .learning.advantages import ESTIMATORS
 from .learning.samples import Batch, EpisodeSamples
 from .learning.scoring import Scorer
-from .records.alarms import NoSpreadAlarm
+from .records.alarms import TOOL_ERRORS, NoSpreadAlarm, tool_error_alarm
 from .records.metrics import Metrics, NameOf, weighted_metrics
 from .rollout.failures import FailureWatch
 from .rollout.round import Round
@@ -81,6 +81,7 @@ class Rounds:
         scored, metrics = self.scorer(played.groups)
         self._watch(played, scored, rejected=metrics.get("mismatch/rejected", 0.0))
         metrics |= played.metrics | {"rounds/skipped": float(not scored)}
+        metrics[TOOL_ERRORS] = tool_error_alarm(played.episodes)
         self.metrics.add(metrics | {"time/rollout": time.perf_counter() - started})
         for weight, part in weighted_metrics(played.episodes, self.environment_of):
             self.metrics.add(part, weight=weight)

@@ -33,7 +33,7 @@ from .models.reference import Reference, check_stays
 from .nonfinite import NonFiniteError, NonFiniteSteps
 from .options.checks import unknown_names
 from .playing import PlayingTrainer
-from .records.alarms import MismatchAlarm
+from .records.alarms import MismatchAlarm, alarm_metrics
 from .records.learning_log import LearningLog
 from .records.metrics import Metrics
 from .records.progress import rich_displays
@@ -306,6 +306,7 @@ class AgentTrainer(PlayingTrainer):
             if self.did_nothing:  # a summary of no step
                 return
             logs |= self._metrics.flush(self.processes.gather)
+            logs |= alarm_metrics(self.state.log_history, logs) if "loss" in logs else {}
             if "mismatch/ess" in logs:
                 self._mismatch_alarm.add(logs["mismatch/ess"])
         super().log(logs, start_time)

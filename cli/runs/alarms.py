@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from ...envs.metric_alarms import (
+    MANY_FLAT,
+    MANY_TRUNCATED,
+    REPEATED,
+    flat_share,
+    gap_growth,
+    length_growth,
+    low_sample_size,
+    shifts,
+)
 from .episodes import EpisodeRow
 from .run import Run
-
-REPEATED = 3
-"""A tool's error is an alarm from this many calls on."""
-
-MANY_TRUNCATED = 0.25
-SHIFT = 0.25
-"""Change of a stop reason's share between the beginning and the end of a run."""
-
-RUN_AWAY = 2.0
-"""Growth of the mean length between the beginning and the end of a run."""
-
-LARGE_GAP = 0.01
-"""Mean distance of the generator's log-probabilities from the trainer's."""
-
-LEAST_SAMPLE_SIZE = 0.5
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -105,11 +98,11 @@ def _repeated_errors(run: Run) -> Iterator[Alarm]:
 
 
 def _no_spread(run: Run) -> Iterator[Alarm]:
-    shares = [line["frac_reward_zero_std"] for line in run.metrics[-5:] if "frac_reward_zero_std" in line]
+    share = flat_share(run.metrics)
     with_spread, groups = spread(rows := latest_episodes(run))
-    if not shares and groups:
-        shares = [1 - with_spread / groups]
-    if shares and (share := sum(shares) / len(shares)) > 0.5:
+    if share is None and groups:
+        share = 1 - with_spread / groups
+    if share is not None and share > MANY_FLAT:
         rewards = {row.reward for row in rows if row.reward is not None}
         cause = f"All rewards of the last recorded step are {min(rewards):g}." if len(rewards) == 1 else ""
         yield Alarm(
@@ -136,29 +129,25 @@ def _truncation(run: Run) -> Iterator[Alarm]:
 
 
 def _shifts(run: Run) -> Iterator[Alarm]:
-    names = sorted({name for line in run.metrics for name in line if name.startswith("stop/")})
-    for name in names:
-        before, after = _ends(run, name)
-        if abs(after - before) > SHIFT and name not in ("stop/final_answer", "stop/env_terminated"):
-            yield Alarm(
-                kind="stop reasons",
-                title=f"{name.removeprefix('stop/')} went from {before:.0%} to {after:.0%} of the episodes",
-                cause="The policy ends its episodes in another way than at the beginning; compare the same task.",
-                step=run.metrics[-1]["step"],
-            )
+    for reason, before, after in shifts(run.metrics):
+        yield Alarm(
+            kind="stop reasons",
+            title=f"{reason} went from {before:.0%} to {after:.0%} of the episodes",
+            cause="The policy ends its episodes in another way than at the beginning; compare the same task.",
+            step=run.metrics[-1]["step"],
+        )
 
 
 def _gap(run: Run) -> Iterator[Alarm]:
-    before, after = _ends(run, "sampling/sampling_logp_difference/mean")
-    if after > LARGE_GAP and after > 2 * before:
+    if (growth := gap_growth(run.metrics)) is not None:
+        before, after = growth
         yield Alarm(
             kind="gap",
             title=f"the generator's log-probabilities differ from the trainer's by {after:.3g}; it was {before:.3g}",
             cause="Precision, kernels or stale weights differ: colour the tokens by gap to see where.",
             step=run.metrics[-1]["step"],
         )
-    _, size = _ends(run, "mismatch/ess")
-    if size < LEAST_SAMPLE_SIZE:
+    if (size := low_sample_size(run.metrics)) is not None:
         yield Alarm(
             kind="gap",
             title=f"the effective sample size is {size:.2f}",
@@ -168,21 +157,14 @@ def _gap(run: Run) -> Iterator[Alarm]:
 
 
 def _lengths(run: Run) -> Iterator[Alarm]:
-    before, after = _ends(run, "completions/mean_length")
-    if before > 0 and after > RUN_AWAY * before:
+    if (growth := length_growth(run.metrics)) is not None:
+        before, after = growth
         yield Alarm(
             kind="length",
             title=f"answers grow: {before:.0f} tokens at the beginning, {after:.0f} now",
             cause="Look at the longest episodes. Their reward may not depend on length, or a tool repeats itself.",
             step=run.metrics[-1]["step"],
         )
-
-
-def _ends(run: Run, name: str) -> tuple[float, float]:
-    """The means of a metric over the first and the last fifth of the run; NaN if it has fewer than five values."""
-    values: list[Any] = [line[name] for line in run.metrics if name in line and math.isfinite(line[name])]
-    part = len(values) // 5
-    return (sum(values[:part]) / part, sum(values[-part:]) / part) if part else (math.nan, math.nan)
 
 
 CHECKS: Sequence[Callable[[Run], Iterator[Alarm]]] = (

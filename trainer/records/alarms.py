@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...envs.core import StopReason
 from ...envs.episode import Episode
+from ...envs.metric_alarms import LEAST_SAMPLE_SIZE, is_repeated, raised
 
 logger = logging.getLogger(__name__)
 
-LEAST_SAMPLE_SIZE = 0.5
 LOGS_IN_A_ROW = 3
 
 ROUNDS_IN_A_ROW = 5
@@ -26,6 +27,27 @@ LIMITS = {
     StopReason.TIMEOUT: "episode_timeout",
 }
 """The option that sets the limit behind a stop reason."""
+
+
+TOOL_ERRORS = "alarms/tool_errors"
+"""The metric of an alarm that needs the episodes of a round; the others are known from metrics."""
+
+
+def alarm_metrics(history: Sequence[Mapping[str, Any]], logs: Mapping[str, Any]) -> dict[str, float]:
+    """A metric `alarms/<name>` for each alarm: 1 if it is raised, else 0.
+
+    Args:
+        history: What was logged before, of which the logs of training steps count.
+        logs: The log of a training step.
+    """
+    earlier = [each for each in history if "loss" in each]
+    return {f"alarms/{name}": float(is_raised) for name, is_raised in raised([*earlier, logs]).items()}
+
+
+def tool_error_alarm(episodes: Sequence[Episode]) -> float:
+    """1 if a tool ended several calls of these episodes with the same error, else 0."""
+    calls = [record for each in episodes for record in each.tool_calls if record.failed]
+    return float(is_repeated((each.name, each.outcome, (each.error or "").partition("\n")[0]) for each in calls))
 
 
 class MismatchAlarm:

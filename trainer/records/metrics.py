@@ -33,7 +33,7 @@ MINIMA = frozenset({"completions/min_length", "completions/min_terminated_length
 MAXIMA = frozenset(
     {
         *("completions/max_length", "completions/max_terminated_length", "clip_ratio/high_max"),
-        *("sampling/sampling_logp_difference/max", "staleness/max"),
+        *("sampling/sampling_logp_difference/max", "staleness/max", "alarms/tool_errors"),
     }
 )
 """The least and the largest value of all steps and processes. All other values are averaged."""

@@ -154,7 +154,7 @@ def brief(logs: dict[str, Any] | None) -> dict[str, Any]:
     shown = {}
     for name, value in (logs or {}).items():
         plain = name.removeprefix("eval_")
-        happened = value and (plain.startswith("stop/") or plain in TROUBLE)
+        happened = value and (plain.startswith(("stop/", "alarms/")) or plain in TROUBLE)
         if happened or plain in SHOWN or plain.startswith("environment"):
             shown[name] = value
     return shown
@@ -185,6 +185,7 @@ def _shown(logs: dict[str, Any], *, seconds: float, failures: float) -> dict[str
         **_endings(logs),
         "tool calls": f"{logs.get('tools/call_frequency', 0.0):.2f}/episode",
         "failures": f"{failures:.0f}",
+        **_alarms(logs),
         "tokens/s": f"{logs.get('tokens/sampled', 0.0) / max(seconds, 1e-9):,.0f}",
     }
 
@@ -194,6 +195,12 @@ def _endings(logs: dict[str, Any]) -> dict[str, str]:
     shares = {name.removeprefix("stop/"): value for name, value in logs.items() if name.startswith("stop/") and value}
     frequent = sorted(shares.items(), key=lambda item: -item[1])[:3]
     return {"ends": ", ".join(f"{name} {share:.0%}" for name, share in frequent)} if frequent else {}
+
+
+def _alarms(logs: dict[str, Any]) -> dict[str, str]:
+    """The alarms that are raised."""
+    names = [name.removeprefix("alarms/") for name, value in logs.items() if name.startswith("alarms/") and value]
+    return {"alarms": ", ".join(sorted(names))} if names else {}
 
 
 def _dim_names(values: dict[str, str]) -> Text:

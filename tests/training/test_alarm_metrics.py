@@ -1,0 +1,80 @@
+"""Alarms as metrics: every log of a training has them, so that back ends show them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymnast.cli.runs.alarms import alarms
+from gymnast.cli.runs.run import Run
+from gymnast.envs import tool
+from gymnast.envs.metric_alarms import CHECKS, raised
+
+from ..cli.made_runs import write_run
+from .buttons import Buttons, make_trainer
+from .inspecting import step_logs
+
+NAMES = {f"alarms/{name}" for name in (*CHECKS, "tool_errors")}
+
+
+def logs(name: str, *values: float) -> list[dict[str, float]]:
+    return [{"step": step, "reward": 0.5, "loss": 0.0, name: value} for step, value in enumerate(values, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "history"),
+    [
+        ("failures", logs("episodes/failed", 0, 2)),
+        ("no_spread", logs("frac_reward_zero_std", 0.2, 0.5, 0.6, 0.6, 0.9)),
+        ("truncation", logs("stop/max_tokens", 0.1, 0.3)),
+        ("stop_reasons", logs("stop/model_stopped", 0, 0, 0.2, 0.3, 0.5)),
+        ("gap", logs("sampling/sampling_logp_difference/mean", 0.001, 0.01, 0.02, 0.03, 0.05)),
+        ("gap", logs("mismatch/ess", 0.9, 0.8, 0.6, 0.4, 0.2)),
+        ("length", logs("completions/mean_length", 10, 12, 20, 30, 90)),
+    ],
+)
+def test_an_alarm_is_raised_by_its_metric_and_goes_when_that_is_well(
+    name: str, history: list[Any], tmp_path: Path
+) -> None:
+    assert [each for each, is_raised in raised(history).items() if is_raised] == [name]
+    assert not any(raised(history[:1]).values())
+    if name not in ("failures", "truncation"):  # which the viewer finds in the episodes
+        run = Run(write_run(tmp_path, metrics=history))
+        run.read()
+        assert [alarm.kind.replace(" ", "_") for alarm in alarms(run)] == [name]
+
+
+class Useless(Buttons):
+    """Rewards nothing, and has a tool that breaks."""
+
+    @tool
+    def look(self) -> str:
+        """Look at the buttons."""
+        raise ValueError("no light\nin here")
+
+    @tool(final=True)
+    def left(self) -> str:
+        """Press the left button."""
+        return "done"
+
+    @tool(final=True)
+    def right(self) -> str:
+        """Press the right button."""
+        return "done"
+
+
+def test_a_training_logs_every_alarm(tmp_path: Path) -> None:
+    healthy = make_trainer(tmp_path / "healthy", max_steps=2)
+    healthy.train()
+    sick = make_trainer(tmp_path / "sick", environment=Useless(), max_steps=2)
+    sick.train()
+    for log in (*step_logs(healthy), *step_logs(sick)):
+        assert {name for name in log if name.startswith("alarms/")} == NAMES
+        assert {log[name] for name in NAMES} <= {0.0, 1.0}
+    assert [log["alarms/no_spread"] for log in step_logs(sick)] == [1.0, 1.0]
+    assert step_logs(healthy)[0]["alarms/no_spread"] == float(step_logs(healthy)[0]["frac_reward_zero_std"] > 0.5)
+    looks = [round(log["tools/look/failures"] * log["episodes/played"]) for log in step_logs(sick)]
+    assert [log["alarms/tool_errors"] for log in step_logs(sick)] == [float(count >= 3) for count in looks]
+    assert max(looks) >= 3
