@@ -17,7 +17,7 @@ BENCHMARKS = benchmarks.formats benchmarks.rollout.engine benchmarks.sandbox.poo
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train train-code test test-vllm test-adapters soak lint format bench bench-rollout bench-sandbox bench-update bench-overlap bench-cluster gpu-kit optimum accidents beside-trl clean distclean
+.PHONY: help train train-code test test-vllm test-adapters soak lint format docs bench bench-rollout bench-sandbox bench-update bench-overlap bench-cluster gpu-kit optimum accidents beside-trl clean distclean
 
 help:
 	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]       train the calculator agent from scratch"
@@ -28,6 +28,7 @@ help:
 	@echo "make test-adapters [ARGS=...]                              run the tests of OpenEnv, GEM and reasoning-gym, in .venv-adapters"
 	@echo "make lint                                                  ruff check, ruff format --check, pyright"
 	@echo "make format                                                let ruff rewrite the files"
+	@echo "make docs                                                  build the site of the documentation in site/"
 	@echo "make bench [ARGS=...]                                      the formats, the engine and the pool"
 	@echo "make bench-rollout [ARGS=...]                              rollouts against their targets, and beside TRL"
 	@echo "make bench-sandbox [ARGS=...]                              the sandbox beside its peers, which go into .venv-peers"
@@ -82,6 +83,11 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
+# Broken links are errors. The theme's advertisement of its successor is not ours to show.
+docs: $(VENV)/.dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 # Benchmarks compare with peers, hence the development tools. Those below have targets of their own.
 bench: $(VENV)/.dev
 	@set -e; for module in $(BENCHMARKS); do echo "== $$module"; $(BIN)/python -m $$module $(ARGS); done
@@ -122,7 +128,7 @@ beside-trl: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.beside_trl $(ARGS)
 
 clean:
-	@rm -rf gpu-kit .links build dist ./*.egg-info .pytest_cache .ruff_cache .hypothesis
+	@rm -rf gpu-kit .links site build dist ./*.egg-info .pytest_cache .ruff_cache .hypothesis
 	@for folder in $(PACKAGES) tests examples benchmarks; do \
 	  test ! -d $$folder || find $$folder -name __pycache__ -prune -exec rm -rf {} +; done
 

@@ -72,7 +72,7 @@ tasks = "environment.py:rows"
 model = "Qwen/Qwen3-0.6B"
 algorithm = "grpo"
 
-[options] # of GRPOConfig; all are in gymnast's docs/training.md
+[options] # of GRPOConfig; all are in gymnast's docs/reference/options.md
 output_dir = "runs/PROJECT"
 num_generations = 8 # episodes of each task, whose rewards are compared
 per_device_train_batch_size = 8

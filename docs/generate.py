@@ -2,7 +2,8 @@
 
     python docs/generate.py
 
-docs/training.md has the options, from the configuration's own help texts. docs/from_trl.md has the names of TRL that
+docs/reference/options.md has the options, from the configuration's own help texts, and the treatment of each option of
+transformers. docs/from_trl.md has the names of TRL that
 gymnast lacks, from the table behind its error messages. docs/families.md has what works with each
 chat template, from `tests/chat/family_matrix.py`, which tries it. A test fails when a page and the code differ.
 """
@@ -11,14 +12,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import Field, fields
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 
 from gymnast.trainer import GRPOConfig, RLOOConfig
 from gymnast.trainer.config import AgentConfig
+from gymnast.trainer.options.inherited import READ, REFUSED, WITHOUT_EFFECT
 from gymnast.trainer.options.trl_names import TRL_NAMES
 
-PAGE = Path(__file__).with_name("training.md")
+OPTIONS_PAGE = Path(__file__).with_name("reference") / "options.md"
 TRL_PAGE = Path(__file__).with_name("from_trl.md")
 FAMILIES_PAGE = Path(__file__).with_name("families.md")
 
@@ -44,12 +46,34 @@ def _rows() -> Iterator[tuple[str, str, str, str]]:
 
 
 def _default(option: Field[object] | None) -> str:
-    return "" if option is None else f"`{option.default!r}`"
+    if option is None:
+        return ""
+    default = option.default if option.default_factory is MISSING else option.default_factory()
+    return f"`{default!r}`"
 
 
-def with_table(page: str) -> str:
-    """The page of options with the table between its two markers."""
-    return _filled(page, "options", options_table())
+def inherited_table() -> str:
+    """The options of transformers that gymnast leaves as they are: name, default and treatment."""
+    ours = own_options(GRPOConfig)
+    rows = [("Option", "Default", "Effect"), ("---", "---", "---")]
+    for option in fields(GRPOConfig):
+        if option.name in ours or option.name not in {*READ, *WITHOUT_EFFECT, *REFUSED}:
+            continue
+        rows.append((f"`{option.name}`", _default(option), _treatment(option.name)))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _treatment(name: str) -> str:
+    if name in READ:
+        return "as in transformers"
+    if name in REFUSED:
+        return f"an error: {REFUSED[name]}"
+    return f"none, and a warning: {WITHOUT_EFFECT[name]}"
+
+
+def with_tables(page: str) -> str:
+    """The page of options with its two tables between their markers."""
+    return _filled(_filled(page, "options", options_table()), "inherited options", inherited_table())
 
 
 def with_trl_names(page: str) -> str:
@@ -73,10 +97,10 @@ def _filled(page: str, name: str, table: str) -> str:
 
 
 def main() -> None:
-    sys.path.insert(0, str(PAGE.parents[1]))
+    sys.path.insert(0, str(TRL_PAGE.parents[1]))
     from tests.chat.family_matrix import matrix, original_table
 
-    PAGE.write_text(with_table(PAGE.read_text()))
+    OPTIONS_PAGE.write_text(with_tables(OPTIONS_PAGE.read_text()))
     TRL_PAGE.write_text(with_trl_names(TRL_PAGE.read_text()))
     FAMILIES_PAGE.write_text(with_families(FAMILIES_PAGE.read_text(), matrix(), original_table()))
 

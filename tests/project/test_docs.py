@@ -29,14 +29,21 @@ from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 OUR_ESTIMATORS = list(ESTIMATORS)  # before the code of a page adds one of its own
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ALL_TEXTS = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("examples/*.py"))]
 HUB_MODEL = "Qwen/Qwen3-0.6B"  # a tiny model in the current folder, which is found before the hub's
 
 CONFIGS = [("grpo", GRPOConfig, TRLGRPOConfig), ("rloo", RLOOConfig, TRLRLOOConfig)]
 
 OTHER_PACKAGES = "more_adapters.md"  # its code runs in tests/with_adapters
-by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+WITHOUT_PYTHON = [ROOT / "docs" / "quickstart.md", *(ROOT / "docs" / "reference").glob("*.md")]
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+by_page = pytest.mark.parametrize("page", PAGES, ids=named)
 
 
 def python_blocks(page: Path) -> list[tuple[int, str]]:
@@ -83,7 +90,9 @@ class StopAfterTwoSteps(TrainerCallback):
 # --- the code of the pages ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", [each for each in PAGES if each.name != OTHER_PACKAGES], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [each for each in PAGES if each.name != OTHER_PACKAGES and each not in WITHOUT_PYTHON], ids=named
+)
 def test_every_python_block_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
@@ -148,9 +157,12 @@ def test_the_example_of_tool_env_runs() -> None:
 
 
 def test_the_tables_of_options_match_the_code() -> None:
-    page = (ROOT / "docs" / "training.md").read_text()
+    page = (ROOT / "docs" / "reference" / "options.md").read_text()
     generate = load(ROOT / "docs" / "generate.py")
-    assert page == generate.with_table(page), "run: python docs/generate.py"
+    assert page == generate.with_tables(page), "run: python docs/generate.py"
+    assert sorted(first_column(page)) == sorted(
+        {each.name for config in (GRPOConfig, RLOOConfig) for each in fields(config)}
+    )
     assert {"num_generations", "beta", "max_turns", "learning_rate"} <= generate.own_options(GRPOConfig).keys()
     from_trl = (ROOT / "docs" / "from_trl.md").read_text()
     assert from_trl == generate.with_trl_names(from_trl), "run: python docs/generate.py"
@@ -232,10 +244,19 @@ def test_the_page_quotes_the_errors_of_templates() -> None:
     assert [each for each in said if each not in source] == []
 
 
+def test_troubleshooting_quotes_errors_of_the_code() -> None:
+    page = ROOT / "docs" / "troubleshooting.md"
+    quoted = first_column(page.read_text())
+    paths = [path for folder in ("sandbox", "envs", "trainer", "cli") for path in sorted((ROOT / folder).rglob("*.py"))]
+    source = re.sub(r'"\s+f?"', "", "".join(path.read_text() for path in paths)).replace("{{", "{").replace("}}", "}")
+    assert len(quoted) > 10
+    assert [each for each in quoted if each not in source] == []
+
+
 # --- names in the pages -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", ALL_TEXTS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", ALL_TEXTS, ids=named)
 def test_every_target_of_make_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:`|^|\n)make ([a-z-]+)", page.read_text()))
@@ -248,12 +269,12 @@ def links(page: Path) -> Iterator[str]:
             yield target.partition("#")[0] or page.name  # a link within the page
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"], ids=named)
 def test_every_link_has_a_target(page: Path) -> None:
     assert [target for target in links(page) if not (page.parent / target).is_file()] == []
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=named)
 def test_every_file_that_is_named_exists(page: Path) -> None:
     named = re.findall(
         r"\b((?:examples|benchmarks|docs|envs|gymnast|sandbox|tests|trainer)/[\w/]+\.(?:py|png|md|json))\b",
@@ -262,7 +283,7 @@ def test_every_file_that_is_named_exists(page: Path) -> None:
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
-@pytest.mark.parametrize("page", [*ALL_TEXTS, ROOT / "docs" / "generate.py"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*ALL_TEXTS, ROOT / "docs" / "generate.py"], ids=named)
 def test_no_path_or_address_of_one_machine_is_named(page: Path) -> None:
     # The dots keep this file itself free of what it looks for.
     places = r"(?<![\w.])/(?:work|root|home|tmp)/|pypi\.(?:org|python)|--index-url|--extra-index-url|localhost:\d"

@@ -1,0 +1,45 @@
+"""What the generator of the site cannot do by itself; mkdocs.yml names this file.
+
+- The packages lie in folders at the root. The reference is read from .links/gymnast/, where links name them.
+- On GitHub `../examples/cluster/slurm.sh` is a file beside the page. The site has no such file, so the link gets the
+  address of the repository. A link to a file that does not exist stays as it is, and the strict build names it.
+- In a table GitHub needs `\\|` for a bar within code, and the generator would show the backslash.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+LINKS = ROOT / ".links" / "gymnast"
+PACKAGES = ("sandbox", "envs", "trainer", "cluster", "cli", "gymnast/__init__.py")
+
+
+def on_config(config: Any, **_: Any) -> Any:
+    """Make the links."""
+    LINKS.mkdir(parents=True, exist_ok=True)
+    for package in PACKAGES:
+        link = LINKS / Path(package).name
+        if not link.is_symlink():
+            link.symlink_to(ROOT / package)
+    return config
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
+    """Give files outside docs/ their address in the repository."""
+    folder = Path(page.file.abs_src_path).parent
+
+    def address(found: re.Match[str]) -> str:
+        target = (folder / found[1]).resolve()
+        if target.is_relative_to(ROOT / "docs") or not target.is_relative_to(ROOT) or not target.exists():
+            return found[0]
+        return f"]({config.extra['repository']}/blob/main/{target.relative_to(ROOT)}{found[2] or ''})"
+
+    return re.sub(r"\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)", address, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Show a bar within code of a table as a bar."""
+    return re.sub(r"<td.*?</td>", lambda cell: cell[0].replace(r"\|", "|"), html, flags=re.DOTALL)
