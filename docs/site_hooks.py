@@ -1,6 +1,7 @@
 """What the generator of the site cannot do by itself; mkdocs.yml names this file.
 
 - The packages lie in folders at the root. The reference is read from .links/gymnast/, where links name them.
+- reference/commands.md is written by typer, from the commands of `gymnast` and their help texts.
 - On GitHub `../examples/cluster/slurm.sh` is a file beside the page. The site has no such file, so the link gets the
   address of the repository. A link to a file that does not exist stays as it is, and the strict build names it.
 - In a table GitHub needs `\\|` for a bar within code, and the generator would show the backslash.
@@ -9,11 +10,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+from mkdocs.structure.files import File
+
 ROOT = Path(__file__).resolve().parents[1]
 LINKS = ROOT / ".links" / "gymnast"
+COMMANDS = (sys.executable, "-m", "typer", "gymnast.cli.main", "utils", "docs", "--name", "gymnast")
 PACKAGES = ("sandbox", "envs", "trainer", "cluster", "cli", "gymnast/__init__.py")
 
 
@@ -27,9 +33,16 @@ def on_config(config: Any, **_: Any) -> Any:
     return config
 
 
+def on_files(files: Any, *, config: Any, **_: Any) -> Any:
+    """Write the page of all commands and their options."""
+    written = subprocess.run(COMMANDS, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    files.append(File.generated(config, "reference/commands.md", content=written))
+    return files
+
+
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
     """Give files outside docs/ their address in the repository."""
-    folder = Path(page.file.abs_src_path).parent
+    folder = (ROOT / "docs" / page.file.src_uri).parent
 
     def address(found: re.Match[str]) -> str:
         target = (folder / found[1]).resolve()

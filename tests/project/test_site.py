@@ -23,4 +23,5 @@ def test_the_site_is_whole_and_needs_no_network(tmp_path: Path) -> None:
     assert not any("fonts.googleapis" in path.read_text() for path in tmp_path.rglob("*.css"))
     assert "RolloutEngine" in pages["reference/envs.html"]
     assert "Most episodes in flight in each process." in pages["reference/options.html"]
+    assert "--num-tasks" in pages["reference/commands.html"]
     assert r"ENV\|" not in pages["command_line.html"]
