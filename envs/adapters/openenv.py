@@ -14,8 +14,8 @@ from typing import Any
 
 from ...sandbox.cancellation import finish
 from ..core import BrokenEnvironmentError, ConfigurationError, Message
+from ..threads import run_in_thread
 from ..tools import Tool, collect_tools
-from ..user_calls import call_function
 from .json_schema import schema_validator
 from .seeded import SeededEnv
 
@@ -102,7 +102,7 @@ class OpenEnvEnvironment(SeededEnv):
         """Begin an episode in a session; waits while the server has none that is free."""
         give_up = asyncio.get_running_loop().time() + self._wait_timeout
         while True:
-            self._client = await self._new_client()
+            await finish(self._begin_session())  # a container that is starting would be lost by a cancellation
             try:
                 return await self._client.reset(**arguments)
             except Exception as error:
@@ -111,11 +111,11 @@ class OpenEnvEnvironment(SeededEnv):
                     raise OpenEnvServerError(f"the OpenEnv server did not reset: {error}") from error
             await asyncio.sleep(FULL_SECONDS)
 
-    async def _new_client(self) -> Any:
+    async def _begin_session(self) -> None:
         if isinstance(self._server, str):
-            return self._generic(base_url=self._server, message_timeout_s=self._message_timeout)
-        made = await call_function(self._server)
-        return await made if inspect.isawaitable(made) else made
+            self._client = self._generic(base_url=self._server, message_timeout_s=self._message_timeout)
+        else:
+            self._client = await run_in_thread(_started, self._server)
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
@@ -204,5 +204,28 @@ def _code(error: Exception) -> str:
     return found[1] if found else ""
 
 
+# The client blocks the event loop while it starts or stops a container, so both are done in a thread, in a loop of its
+# own. Its connection belongs to the loop in which it is used.
+
+
+def _started(make: Callable[[], Any]) -> Any:
+    made = make()
+    return asyncio.run(_resolved(made)) if inspect.isawaitable(made) else made
+
+
+async def _resolved(made: Any) -> Any:
+    client = await made
+    await client.disconnect()
+    return client
+
+
 async def _closed(client: Any) -> None:
-    await client.close()
+    await client.disconnect()
+    await run_in_thread(_close, client)
+
+
+def _close(client: Any) -> None:
+    async def close() -> None:
+        await client.close()
+
+    asyncio.run(close())

@@ -14,6 +14,7 @@ uvicorn: Any = importlib.import_module("uvicorn")
 http_server: Any = importlib.import_module("openenv.core.env_server.http_server")
 interfaces: Any = importlib.import_module("openenv.core.env_server.interfaces")
 types: Any = importlib.import_module("openenv.core.env_server.types")
+providers: Any = importlib.import_module("openenv.core.containers.runtime.providers")
 mcp_environment: Any = importlib.import_module("openenv.core.env_server.mcp_environment")
 mcp_types: Any = importlib.import_module("openenv.core.env_server.mcp_types")
 fastmcp: Any = importlib.import_module("fastmcp")
@@ -35,6 +36,37 @@ def serving(app: Any) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join(10)
+
+
+class Containers(providers.ContainerProvider):
+    """Its containers are servers in this process; it fails where an event loop would be blocked."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.started = 0
+        self._stack = contextlib.ExitStack()
+
+    def start_container(self, image: str, port: int | None = None, env_vars: Any = None, **_: Any) -> str:
+        refuse_to_block()
+        assert image == "button-env:latest"
+        url = self._stack.enter_context(serving(button_app()))
+        self.running += 1
+        self.started += 1
+        return url
+
+    def stop_container(self) -> None:
+        refuse_to_block()
+        self.running = 0
+        self._stack.close()
+
+    def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
+        """It is ready when `serving` has begun."""
+
+
+def refuse_to_block() -> None:
+    """OpenEnv calls a provider inside an event loop; this must not be one that others use."""
+    loop_threads = [each for each in threading.enumerate() if each.name == "gymnast-loop"]
+    assert threading.current_thread() not in [threading.main_thread(), *loop_threads]
 
 
 class Press(types.Action):

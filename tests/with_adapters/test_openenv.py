@@ -21,7 +21,7 @@ from gymnast.envs import (
 )
 from gymnast.envs.adapters import OpenEnvEnvironment, openenv_app
 
-from .openenv_servers import button_app, serving, shop_app
+from .openenv_servers import Containers, button_app, serving, shop_app
 
 openenv: Any = importlib.import_module("openenv.core")
 mcp_client: Any = importlib.import_module("openenv.core.mcp_client")
@@ -103,6 +103,18 @@ def test_a_full_server_is_waited_for_only_for_a_while() -> None:
     assert episode.failure is not None
     assert "CAPACITY_REACHED" in episode.failure.message
     assert later.reward == 1.0
+
+
+def test_each_episode_has_a_container_that_is_started_and_stopped_beside_the_event_loop() -> None:
+    made: list[Containers] = []
+
+    def start() -> Any:
+        made.append(Containers())
+        return openenv.GenericEnvClient.from_docker_image("button-env:latest", provider=made[-1])
+
+    episodes = play(OpenEnvEnvironment(start), press(4), press(6), rows=[{"seed": 2}] * 3)
+    assert [episode.reward for episode in episodes] == pytest.approx([1.0] * 3)
+    assert [(each.started, each.running) for each in made] == [(1, 0)] * 3
 
 
 def test_a_server_with_tools_offers_these() -> None:
