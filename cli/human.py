@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..envs.core import Message, StopReason, ToolSchema
+from ..envs.core import ConfigurationError, Message, StopReason, ToolSchema
 from ..envs.episode import Episode, EpisodeSpec, TokenTrace
 from ..envs.policy import Act, Conversation, Policy, ScriptedPolicy, tool_calls
 from ..envs.threads import run_in_thread
@@ -25,7 +25,12 @@ class HumanPolicy(ScriptedPolicy):
 
     async def _ask(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Message | str:
         while True:
-            line = await run_in_thread(self._out.input, "[bold]you>[/] ")
+            try:
+                line = await run_in_thread(self._out.input, "[bold]you>[/] ")
+            except EOFError:
+                raise ConfigurationError(
+                    "the input ended before the episode did; --policy lets a script play"
+                ) from None
             try:
                 return read_answer(line, tools)
             except ValueError as error:
@@ -75,6 +80,9 @@ class ShownPolicy:
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Conversation:
         for each in tools:
             self._out.print(f"tool  {signature(each)}", style="dim", markup=False)
+        if self._typed:
+            calls = f", or with calls such as {call_of(tools[0])}" if tools else ""
+            self._out.print(f"answer with text{calls}; Ctrl-C ends the game", style="dim", markup=False)
         for message in messages:
             show_message(message, self._out)
         return _ShownConversation(self._policy.begin(spec, messages, tools), self._out, self._typed)
@@ -109,6 +117,12 @@ def signature(tool: ToolSchema) -> str:
     types = ", ".join(f"{name}: {schema.get('type', 'any')}" for name, schema in parameters)
     summary = function.get("description", "").partition("\n")[0]
     return f"{function['name']}({types})  {summary}"
+
+
+def call_of(tool: ToolSchema) -> str:
+    """A call as a person writes it: `add(a=..., b=...)`."""
+    function = tool["function"]
+    return f"{function['name']}({', '.join(f'{name}=...' for name in function['parameters'].get('properties', {}))})"
 
 
 def show_message(message: Message, out: Console) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -147,6 +148,15 @@ def test_a_person_plays(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.findall(r"     tool  (.*)", outcome.out) == ["3", "8", "wrong"]
     assert outcome.out.count("please repeat") == 2
     assert "stop reason final_answer, 2 turns" in outcome.out
+    assert "answer with text, or with calls such as add(a=..., b=...)" in outcome.out
+
+
+def test_the_end_of_the_input_is_an_error_without_a_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    outcome = run("play", CALCULATOR)
+    assert outcome.code == 2
+    assert "error: the input ended before the episode did" in outcome.err
+    assert "Traceback" not in outcome.out + outcome.err
 
 
 def test_a_failed_episode_has_exit_code_1(run: Run, game: Path) -> None:
