@@ -51,7 +51,7 @@ train-code: $(VENV)/.examples
 
 # Without ARGS, all tests: one file a worker. One worker more than two cores keeps both busy while tests wait for
 # containers; the files that take minutes come first.
-test: $(VENV)/.dev
+test: $(VENV)/.dev .deepspeed/.stamp
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory test-adapters
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory test-vllm
@@ -133,7 +133,7 @@ clean:
 	  test ! -d $$folder || find $$folder -name __pycache__ -prune -exec rm -rf {} +; done
 
 distclean: clean
-	@rm -rf $(VENV) .venv-vllm .venv-adapters .venv-peers
+	@rm -rf $(VENV) .venv-vllm .venv-adapters .venv-peers .deepspeed
 
 # One stamp for each need; the development set holds the examples' set.
 $(VENV)/.examples: pyproject.toml constraints.txt | $(BIN)/pip
@@ -167,6 +167,14 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-adapters.txt openenv reasoning-gym
 	@.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-adapters.txt \
 	  --no-deps --ignore-requires-python gem-llm
+	@touch $@
+
+# accelerate imports DeepSpeed in every process that finds it, which takes seconds: only its tests find this folder. The
+# other dependencies of DeepSpeed are in .venv.
+.deepspeed/.stamp: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing DeepSpeed into .deepspeed ..."
+	@rm -rf .deepspeed
+	@$(PIP_INSTALL) --no-deps --target .deepspeed deepspeed einops hjson py-cpuinfo
 	@touch $@
 
 # pip comes last when a venv is made: its presence says that the venv is whole.

@@ -197,7 +197,7 @@ def make_scorer(model: PreTrainedModel, args: AgentConfig, processes: Processes,
         reference=None,
         gather=processes.gather_tensor,
         pad_id=pad_id,
-        passes=processes.most if processes.share_weights else int,
+        passes=processes.most if processes.in_lockstep else int,
     )
 
 

@@ -15,7 +15,10 @@ from ..envs.core import ConfigurationError
 
 Result = TypeVar("Result")
 
-_SUPPORTED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.FSDP)
+_SUPPORTED = (
+    *(DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU),
+    *(DistributedType.FSDP, DistributedType.DEEPSPEED),
+)
 
 
 class Processes:
@@ -26,13 +29,17 @@ class Processes:
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
-        self.share_weights = accelerator.distributed_type == DistributedType.FSDP
-        if accelerator.distributed_type not in _SUPPORTED or (self.share_weights and not accelerator.is_fsdp2):
+        fsdp = accelerator.distributed_type == DistributedType.FSDP
+        deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
+        self.in_lockstep = fsdp or deepspeed  # all processes compute each micro-batch together
+        plugin: Any = accelerator.deepspeed_plugin
+        self.share_weights = fsdp or (deepspeed and plugin.zero_stage == 3)
+        if accelerator.distributed_type not in _SUPPORTED or (fsdp and not accelerator.is_fsdp2):
             raise ConfigurationError(
-                f"{accelerator.distributed_type.value} is not supported: use data parallelism, or FSDP2 to shard the "
-                f"weights (fsdp_version: 2; examples/accelerate/fsdp2.yaml)"
+                f"{accelerator.distributed_type.value} is not supported: use data parallelism, or shard with FSDP2 "
+                f"(fsdp_version: 2) or DeepSpeed; examples/accelerate has files for them"
             )
-        if parse_flag_from_env("ACCELERATE_USE_FSDP") and not self.share_weights:
+        if parse_flag_from_env("ACCELERATE_USE_FSDP") and not fsdp:
             raise ConfigurationError(
                 f"accelerate does not shard weights here ({accelerator.distributed_type.value} on "
                 f"{accelerator.device.type}): FSDP needs several processes, each with a GPU"

@@ -6,12 +6,13 @@ import warnings
 from typing import Any
 
 import torch
-from accelerate.utils import parse_flag_from_env
 from transformers import PreTrainedModel
 
 from ..envs.core import ConfigurationError
 from .generation.contract import Generator
 from .generation.transformers_generator import TransformersGenerator
+from .models.adapters import has_adapter
+from .options.deepspeed import check_deepspeed, zero_stage
 from .options.generators import changed_options, shards_weights
 
 
@@ -45,19 +46,27 @@ def check_sharding(args: Any, generator: Generator | None) -> None:
     """Check that the weights can be sharded as accelerate was told, and that no generator samples with parts of them.
 
     Raises:
-        ConfigurationError: the engine is DeepSpeed, or the generator is `transformers`.
+        ConfigurationError: the generator is `transformers`, or an option of DeepSpeed does not work here.
     """
-    if parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
-        raise ConfigurationError(
-            "DeepSpeed updates the weights inside the backward pass, so a step that must not change them (a skipped "
-            "round, a gradient that is not finite) could not be stopped: use FSDP2, which shards as much "
-            "(examples/accelerate/fsdp2.yaml)"
-        )
+    check_deepspeed(args)
     with_model = args.generator == "transformers" if generator is None else isinstance(generator, TransformersGenerator)
     if shards_weights(args) and with_model:
         raise ConfigurationError(
-            "FSDP shards the weights over the processes, and generator='transformers' would gather them for every "
+            "the weights are sharded over the processes, and generator='transformers' would gather them for every "
             "token: use generator='vllm-server', or 'vllm' where a whole model fits beside each part"
+        )
+
+
+def check_model_can_be_sharded(args: Any, model: PreTrainedModel) -> None:
+    """Check that a model can be sharded as DeepSpeed was told.
+
+    Raises:
+        ConfigurationError: ZeRO-3 would shard an adapter, which cannot be merged into parts of weights.
+    """
+    if zero_stage(args) == 3 and has_adapter(model):
+        raise ConfigurationError(
+            "ZeRO-3 does not work with an adapter, which generators get merged into the weights: use FSDP2 "
+            "(examples/accelerate/fsdp2.yaml), or ZeRO-2 where the frozen weights fit on each GPU"
         )
 
 

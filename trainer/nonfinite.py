@@ -77,3 +77,11 @@ class NonFiniteSteps:
 
     def _is_overflow(self) -> bool:
         return self._scaler is not None and self._scaler.get_scale() > 1
+
+
+def spread_nonfinite(loss: Tensor) -> Tensor:
+    """The same loss, but its gradient is NaN in all weights if it is not finite.
+
+    DeepSpeed takes the step inside the backward pass, and skips it if the gradient is not finite.
+    """
+    return loss * (1 + 0 * loss.detach())

@@ -35,10 +35,12 @@ def load_model(
     peft_config: Any = None,
     *,
     gradient_checkpointing: bool = False,
+    has_master_weights: bool = False,
 ) -> PreTrainedModel:
     """The model, with an adapter if there is a `peft_config`.
 
-    A model that is given by name is loaded in float32, unless `init_kwargs` say otherwise.
+    A model that is given by name is loaded in float32, unless `init_kwargs` say otherwise. With `has_master_weights`
+    it may have 16 bits, since the optimiser keeps the weights in float32.
 
     Raises:
         TypeError: it is neither a name nor a causal language model, or `peft_config` is of the wrong kind.
@@ -54,12 +56,12 @@ def load_model(
     if model.config.is_encoder_decoder:
         raise TypeError(f"model must be a causal language model, got the encoder-decoder {type(model).__name__}")
     model = with_adapter(model, peft_config, gradient_checkpointing=gradient_checkpointing)
-    _check_trainable(model)
+    _check_trainable(model, has_master_weights=has_master_weights)
     _warn_of_dropout(model)
     return model
 
 
-def _check_trainable(model: nn.Module) -> None:
+def _check_trainable(model: nn.Module, *, has_master_weights: bool) -> None:
     trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
     if not trainable:
         raise ValueError(
@@ -69,7 +71,7 @@ def _check_trainable(model: nn.Module) -> None:
     low = [
         f"{name} ({each.dtype})" for name, each in trainable.items() if each.dtype in (torch.bfloat16, torch.float16)
     ]
-    if low:
+    if low and not has_master_weights:
         raise ValueError(
             f"{len(low)} of {len(trainable)} weights in training have 16 bits, {low[0]} among them, in which small "
             f"updates round to nothing: load the model with dtype=torch.float32, and set bf16=True to compute in "

@@ -24,14 +24,15 @@ from .checkpoints import check_plan, read_unlogged, write_plan, write_unlogged
 from .config import AgentConfig, GRPOConfig, RLOOConfig
 from .distributed import Processes
 from .generation.contract import Generator
-from .generator_choice import check_sharding
+from .generator_choice import check_model_can_be_sharded, check_sharding
 from .learning.losses import StepCounts
 from .learning.objective import objective
 from .learning.samples import MicroBatch
 from .models.output_head import OutputHead
 from .models.reference import Reference, check_stays
-from .nonfinite import NonFiniteError, NonFiniteSteps
+from .nonfinite import NonFiniteError, NonFiniteSteps, spread_nonfinite
 from .options.checks import unknown_names
+from .options.deepspeed import has_master_weights
 from .playing import PlayingTrainer
 from .records.alarms import MismatchAlarm, alarm_metrics
 from .records.learning_log import LearningLog
@@ -111,8 +112,12 @@ class AgentTrainer(PlayingTrainer):
             raise TypeError(f"args must be a {self.config_class.__name__}, got {type(args).__name__}")
         use_one_gpu(args)
         check_sharding(args, generator)
-        checkpointing = args.gradient_checkpointing
-        model = load_model(model, args.model_init_kwargs, peft_config, gradient_checkpointing=checkpointing)
+        precision = {
+            "gradient_checkpointing": args.gradient_checkpointing,
+            "has_master_weights": has_master_weights(args),
+        }
+        model = load_model(model, args.model_init_kwargs, peft_config, **precision)
+        check_model_can_be_sharded(args, model)
         tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
         options: dict[str, Any] = {"reward_funcs": reward_funcs, "tool_format": tool_format, "generator": generator}
         options["compact"] = compact
@@ -145,7 +150,7 @@ class AgentTrainer(PlayingTrainer):
         self.pad_id = padding_id(tokenizer, self.player.policy.chat)
         self.scorer = make_scorer(model, args, self.processes, pad_id=self.pad_id)
         self.scorer.on_scored = self._learning_log.add_scored
-        if not self.processes.share_weights:
+        if not self.processes.in_lockstep:
             self.wrapped()  # the model is on its device now
 
     def wrapped(self) -> None:
@@ -171,6 +176,8 @@ class AgentTrainer(PlayingTrainer):
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         if self.train_dataset is None:
             raise ValueError("train() needs a train_dataset")
+        if self.deepspeed is not None:
+            raise RuntimeError("DeepSpeed trains once: to go on, make a new trainer, and resume from a checkpoint")
         self.schedule = make_schedule(len(self.train_dataset), self.config, self.processes)  # type: ignore[arg-type]
         self._metrics, self.processes.all_failed = Metrics(), False
         self._failures = FailureWatch(self.config.max_failure_rate, self.config.treatments)
@@ -293,6 +300,8 @@ class AgentTrainer(PlayingTrainer):
         )
         self._metrics.add(metrics, weight=len(inputs["places"]))
         self.watchdog.moved()
+        if self.is_deepspeed_enabled:
+            loss = spread_nonfinite(loss)
         return (loss, {}) if return_outputs else loss
 
     @property

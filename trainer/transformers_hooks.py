@@ -48,6 +48,7 @@ class HookedTrainer(Trainer, ABC):
     loss_before_step: Tensor | None = None  # () since the last log, if a step is in progress
     rewind: Callable[[], None] | None = None  # restores the random state from before the step in progress
     grad_norm: Tensor | float  # of all processes, before clipping
+    has_gradient: bool  # whether the step in progress has a backward pass
 
     def __init__(self, *, callbacks: Sequence[TrainerCallback], **options: Any) -> None:
         # Before the user's callbacks, so that the time of an update includes none of theirs.
@@ -125,7 +126,10 @@ class HookedTrainer(Trainer, ABC):
     ) -> tuple[list[Any], Any]:
         self.step_loss, self.loss_before_step = torch.zeros((), device=device), None
         self.rewind = random_state()
-        return self.next_batches(num_batches, device)
+        batches, loss_tokens = self.next_batches(num_batches, device)
+        # DeepSpeed takes the step inside the backward pass: momentum and weight decay would move the weights.
+        self.has_gradient = not self.is_deepspeed_enabled or bool(loss_tokens)
+        return batches, loss_tokens
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """A forward and a backward pass of each micro-batch.
@@ -135,8 +139,12 @@ class HookedTrainer(Trainer, ABC):
         if self.loss_before_step is None:
             self.loss_before_step = self._tr_loss.clone()
         losses: list[Tensor] = []
+        if not self.has_gradient:
+            return torch.zeros_like(self.step_loss)
+        ends_step = self.accelerator.sync_gradients
         for micro_batch in inputs:
             is_last = len(losses) + 1 == len(inputs)
+            self.accelerator.gradient_state._set_sync_gradients(is_last and ends_step)
             with nullcontext() if is_last or self.accelerator.is_fsdp2 else self.accelerator.no_sync(model):
                 losses.append(super().training_step(model, micro_batch, num_items_in_batch))
         loss = torch.stack(losses).sum()
@@ -146,6 +154,11 @@ class HookedTrainer(Trainer, ABC):
     def floating_point_ops(self, inputs: Any) -> int:
         return sum(super(HookedTrainer, self).floating_point_ops(micro_batch) for micro_batch in inputs)
 
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        if self.is_deepspeed_enabled:  # it has the model, and loads a checkpoint next
+            self.wrapped()
+        return super().create_scheduler(num_training_steps, optimizer)
+
     # Private names.
 
     def _track_num_input_tokens(self, inputs: Any) -> None:
@@ -153,7 +166,7 @@ class HookedTrainer(Trainer, ABC):
             super()._track_num_input_tokens(micro_batch)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | float | None = None) -> Tensor | float:
-        norm: Any = super()._get_grad_norm(model, grad_norm)
+        norm: Any = super()._get_grad_norm(model, grad_norm) if self.has_gradient else 0.0
         self.grad_norm = whole(norm) if isinstance(norm, Tensor) else norm
         return self.grad_norm
 
@@ -173,6 +186,11 @@ class HookedTrainer(Trainer, ABC):
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
         self.load_more(Path(resume_from_checkpoint))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and self.is_deepspeed_enabled:  # DeepSpeed has loaded the weights
+            self.load_more(Path(checkpoint))
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         # Weights that are tied to others are saved once, and transformers would warn that they are missing.

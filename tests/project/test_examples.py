@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from accelerate.utils import FullyShardedDataParallelPlugin
+from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
 from transformers import AutoModelForCausalLM
 
+from ..training.launching import deepspeed_variables
 from .example_runs import ROOT, check_folder, command, read_summary, run
 
 
@@ -96,15 +97,34 @@ def test_the_code_agent_needs_an_engine_and_says_so_at_once(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "accelerate").glob("*.yaml")), ids=lambda path: path.stem)
-def test_accelerate_reads_the_configuration_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def configuration_files(name: str) -> Any:
+    paths = sorted((ROOT / "examples" / "accelerate").glob(f"{name}.yaml"))
+    return pytest.mark.parametrize("path", paths, ids=lambda path: path.stem)
+
+
+@configuration_files("*")
+def test_configuration_files_have_their_command(path: Path) -> None:
+    assert f"accelerate launch --config_file examples/accelerate/{path.name}" in path.read_text()
+
+
+@configuration_files("fsdp*")
+def test_accelerate_reads_the_configuration_of_fsdp(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(["--config_file", str(path), "x.py"]))
     for name, value in prepare_multi_gpu_env(arguments).items():
         if name.startswith("FSDP_"):
             monkeypatch.setenv(name, value)
     plugin: Any = FullyShardedDataParallelPlugin()
     assert (arguments.use_fsdp, plugin.fsdp_version, plugin.state_dict_type.name) == (True, 2, "FULL_STATE_DICT")
-    assert f"accelerate launch --config_file examples/accelerate/{path.name}" in path.read_text()
+
+
+@configuration_files("zero*")
+def test_accelerate_reads_the_configurations_of_deepspeed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in deepspeed_variables(path).items():
+        monkeypatch.setenv(name, value)
+    plugin: Any = DeepSpeedPlugin()
+    assert f"zero{plugin.zero_stage}" == path.stem
+    assert (plugin.gradient_accumulation_steps, plugin.gradient_clipping) == ("auto", "auto")
+    assert plugin.zero3_save_16bit_model == (plugin.zero_stage == 3)
 
 
 @pytest.mark.parametrize("example", sorted(path.name for path in (ROOT / "examples").glob("*.py")))

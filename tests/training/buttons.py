@@ -6,16 +6,31 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from accelerate import PartialState
 from accelerate.utils import DistributedType
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM, TrainerCallback
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    TrainerCallback,
+)
 
 from gymnast.envs import Message, ToolEnv, tool, tool_call
-from gymnast.trainer import AgentTrainer, EveryTurn, Generation, GenerationRequest, Generator, GRPOTrainer
+from gymnast.trainer import (
+    AgentTrainer,
+    EveryTurn,
+    Generation,
+    GenerationRequest,
+    Generator,
+    GRPOTrainer,
+    TransformersGenerator,
+    whole_weights,
+)
 from gymnast.trainer.generation.contract import GenerationError
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer, warm_up
 
@@ -102,6 +117,14 @@ def untied() -> Qwen3ForCausalLM:
     fresh.load_state_dict(weights)
     fresh.generation_config = tied.generation_config
     return fresh
+
+
+def experts() -> Any:
+    """A model that has the weights of all its experts in one tensor; its checkpoints have one for each expert."""
+    torch.manual_seed(0)
+    small: Any = {"moe_intermediate_size": 16, "num_experts": 2, "num_experts_per_tok": 1, "num_hidden_layers": 1}
+    small |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 16}
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(vocab_size=len(tokenizer()), hidden_size=32, **small))
 
 
 def adapted() -> Any:
@@ -203,6 +226,24 @@ class ScriptedGenerator(Generator):
         """It holds nothing open."""
 
 
+class CopyGenerator(Generator):
+    """Samples with a whole copy of the weights in training, as an inference engine does."""
+
+    def __init__(self, copied: Any) -> None:
+        self.model = copied
+        self.inner = TransformersGenerator(self.model, pad_id=0)
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        return await self.inner.generate(request)
+
+    def load_weights(self, model: Any, version: int) -> None:
+        self.model.load_state_dict(dict(whole_weights(model)), strict=False)
+        self.inner.load_weights(self.model, version)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
 def sometimes_failing() -> ScriptedGenerator:
     """A generator that fails one request in five; its answers, and so the lengths of episodes, vary with the seed."""
 
@@ -223,6 +264,28 @@ class Gradients(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         gradients = {name: each.grad for name, each in kwargs["model"].named_parameters()}
         self.steps.append({name: each.clone() for name, each in gradients.items() if each is not None})
+
+
+class Disturbed(TrainerCallback):
+    """Rewards of four steps: the second has no episode to learn from, the third a gradient that is not finite.
+
+    `weights` are those after each step. With `nan_here=False` the gradient of this process is finite.
+    """
+
+    OPTIONS: ClassVar = {"max_steps": 4, "scale_rewards": "none", "max_failure_rate": 1.0, "weight_decay": 0.1}
+
+    def __init__(self, *, nan_here: bool = True) -> None:
+        self.nan_here = nan_here
+        self.weights: list[dict[str, Tensor]] = []
+
+    def reward(self, completions: list[Any]) -> list[float]:
+        if len(self.weights) == 1:
+            raise RuntimeError("the judge is gone")
+        high = 1e60 if len(self.weights) == 2 and self.nan_here else 1.0
+        return [high * (index % 2) for index in range(len(completions))]
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.weights.append({name: weight.clone() for name, weight in whole_weights(kwargs["model"])})
 
 
 def subprocess_environment() -> dict[str, str]:

@@ -6,11 +6,25 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.launch import prepare_deepspeed_cmd_env
+
 from .buttons import subprocess_environment
+
+
+def deepspeed_variables(file: Path) -> dict[str, str]:
+    """The environment variables that `accelerate launch` sets for DeepSpeed."""
+    command = ["--config_file", str(file), "train.py"]
+    defaults: Any
+    arguments, defaults, _ = _validate_launch_command(launch_command_parser().parse_args(command))
+    assert arguments.use_deepspeed
+    arguments.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
+    _, environment = prepare_deepspeed_cmd_env(arguments)
+    return {name: value for name, value in environment.items() if name.startswith("ACCELERATE_")}
 
 
 def free_port() -> int:
@@ -19,14 +33,18 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def run_two(folder: Path, program: str, *arguments: str, timeout: float = 240) -> list[tuple[int, str]]:
+def run_two(
+    folder: Path, program: str, *arguments: str, timeout: float = 240, variables: Mapping[str, str] | None = None
+) -> list[tuple[int, str]]:
     """Run a program in two processes, as torchrun does; return their exit statuses and standard errors."""
     folder.mkdir(parents=True, exist_ok=True)
-    ended = run_command_twice(["-c", program, str(folder), *arguments], timeout=timeout)
+    ended = run_command_twice(["-c", program, str(folder), *arguments], timeout=timeout, variables=variables)
     return [(each.returncode, each.stderr) for each in ended]
 
 
-def run_command_twice(arguments: Sequence[str], *, timeout: float = 240) -> list[subprocess.CompletedProcess[str]]:
+def run_command_twice(
+    arguments: Sequence[str], *, timeout: float = 240, variables: Mapping[str, str] | None = None
+) -> list[subprocess.CompletedProcess[str]]:
     """Run Python with these arguments in two processes that find each other, as torchrun does."""
     shared = subprocess_environment() | {
         "MASTER_ADDR": "127.0.0.1",
@@ -34,6 +52,7 @@ def run_command_twice(arguments: Sequence[str], *, timeout: float = 240) -> list
         "WORLD_SIZE": "2",
         "ACCELERATE_USE_CPU": "true",
         "PYTHONWARNINGS": "default",  # torch.distributed causes warnings of its own
+        **(variables or {}),
     }
     processes = [
         subprocess.Popen(
@@ -56,8 +75,8 @@ def run_command_twice(arguments: Sequence[str], *, timeout: float = 240) -> list
     ]
 
 
-def launch(folder: Path, program: str, *arguments: str) -> list[Any]:
+def launch(folder: Path, program: str, *arguments: str, variables: Mapping[str, str] | None = None) -> list[Any]:
     """The contents of `report-<rank>.json`, which two processes of a program wrote to the folder."""
-    ended = run_two(folder, program, *arguments)
+    ended = run_two(folder, program, *arguments, variables=variables)
     assert [status for status, _ in ended] == [0, 0], "\n".join(error for _, error in ended)
     return [json.loads((folder / f"report-{rank}.json").read_text()) for rank in range(2)]

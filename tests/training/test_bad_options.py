@@ -85,7 +85,7 @@ from .buttons import ROWS, Buttons, config, model
         ({"eval_temperature": -1.0}, "eval_temperature must be finite and at least 0, got -1.0"),
         ({"delta": float("nan")}, "delta must be positive, got nan"),
         ({"log_episodes_steps": -1}, "log_episodes_steps must be at least 0, got -1"),
-        ({"parallelism_config": ParallelismConfig()}, r"(?s)parallelism_config.*only FSDP2 shards weights"),
+        ({"parallelism_config": ParallelismConfig()}, r"(?s)parallelism_config.*FSDP2 and DeepSpeed shard weights"),
         ({"fsdp_config": {"min_num_params": 1}}, "fsdp_config=.* has no effect without fsdp=True"),
         ({"ignore_data_skip": True}, "ignore_data_skip.*batches to skip"),
         ({"bf16_full_eval": True}, "bf16_full_eval.*bf16=True"),

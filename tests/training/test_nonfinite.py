@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from gymnast.trainer import NonFiniteError
 from gymnast.trainer.distributed import Processes
-from gymnast.trainer.nonfinite import MOST_SKIPPED, NonFiniteSteps
+from gymnast.trainer.nonfinite import MOST_SKIPPED, NonFiniteSteps, spread_nonfinite
 
 from .buttons import make_trainer
 
@@ -77,6 +77,17 @@ def test_a_gradient_of_which_only_a_part_is_not_finite_is_skipped_too(tmp_path: 
     weight.register_hook(spoil)
     trainer.train()
     assert equal(*states.steps)
+
+
+def test_a_loss_that_is_not_finite_spreads_to_every_gradient() -> None:
+    """Half of this loss does not depend on the weights, so their gradient is finite."""
+    for other, expected in ((1.0, 2.0), (math.inf, math.nan), (math.nan, math.nan)):
+        weight = torch.tensor(3.0, requires_grad=True)
+        loss = spread_nonfinite(2 * weight + other)
+        loss.backward()
+        assert loss.isfinite() == math.isfinite(other)
+        assert weight.grad is not None
+        torch.testing.assert_close(weight.grad, torch.tensor(expected), equal_nan=True)
 
 
 def test_training_stops_where_it_is_told_to(tmp_path: Path) -> None:

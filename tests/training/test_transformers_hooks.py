@@ -14,6 +14,7 @@ SIGNATURES = {
     "_get_grad_norm": ["self", "model", "grad_norm"],
     "_save_rng_state": ["self", "output_dir"],
     "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
+    "_load_optimizer_and_scheduler": ["self", "checkpoint"],
     "_issue_warnings_after_load": ["self", "load_result"],
     "_save_checkpoint": ["self", "model", "trial"],
     "_determine_best_metric": ["self", "metrics", "trial"],
@@ -29,6 +30,7 @@ SIGNATURES = {
         "start_time",
         "learning_rate",
     ],
+    "create_scheduler": ["self", "num_training_steps", "optimizer"],
     "get_batch_samples": ["self", "epoch_iterator", "num_batches", "device"],
 }
 

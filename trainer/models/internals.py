@@ -17,6 +17,8 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 from transformers.core_model_loading import revert_weight_conversion
 
+from . import zero3
+
 
 def is_plain(cache: DynamicCache) -> bool:
     """Whether all layers hold keys and values of all tokens: no sliding window and no recurrent state."""
@@ -77,7 +79,8 @@ def merged_state(model: nn.Module) -> dict[str, Tensor]:
             [active] = layer.active_adapters
             replaced[name] = layer.modules_to_save[active].state_dict()
     prefixes = tuple(f"{name}." for name in replaced)
-    state = {name: value for name, value in model.state_dict().items() if not name.startswith(prefixes)}
+    state = model.state_dict(keep_vars=zero3.is_sharded(model))  # only a parameter of ZeRO-3 itself can be gathered
+    state = {name: value for name, value in state.items() if not name.startswith(prefixes)}
     return state | {f"{name}.{key}": value for name, own in replaced.items() for key, value in own.items()}
 
 

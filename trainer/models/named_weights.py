@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...envs.core import ConfigurationError
+from . import zero3
 from .internals import is_adapted, merged_state, ties, to_checkpoint_names
 from .sharding import own_part, reshard, whole
 
@@ -37,8 +38,35 @@ def named_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     Raises:
         ConfigurationError: an adapter changes one of two weights that the config ties.
     """
-    wrapped: Any = model
-    base = wrapped.get_base_model() if hasattr(model, "get_base_model") else wrapped  # PEFT's wrapper
+    base = _base(model)
+    return to_checkpoint_names(base, _merged_weights(model, base))
+
+
+@torch.no_grad()
+def whole_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """The weights by their names in a checkpoint; those of a sharded model are gathered one at a time.
+
+    Every process that shares the weights must go through all of them. Raises the errors of `named_weights`, and:
+
+    Raises:
+        ConfigurationError: ZeRO-3 shards weights that become one weight of a checkpoint.
+    """
+    if not zero3.is_sharded(model):
+        return ((name, whole(weight)) for name, weight in named_weights(model).items())
+    base = _base(model)
+    weights = _merged_weights(model, base)
+    _check_convertible_one_by_one(base, weights)
+    return (
+        item for name, weight in weights.items() for item in to_checkpoint_names(base, {name: whole(weight)}).items()
+    )
+
+
+def _base(model: Any) -> Any:
+    return model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's wrapper
+
+
+def _merged_weights(model: PreTrainedModel, base: Any) -> dict[str, Tensor]:
+    """The weights by their names in the model without adapters."""
     reshard(model)
     weights = merged_state(base)
     for name, source in ties(base).items():
@@ -49,15 +77,24 @@ def named_weights(model: PreTrainedModel) -> dict[str, Tensor]:
                     f"for both; adapt both, with ensure_weight_tying, or neither"
                 )
             del weights[name]
-    return to_checkpoint_names(base, weights)
+    return weights
 
 
-def whole_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """The weights by their names in a checkpoint; those of a sharded model are gathered one at a time.
+def _check_convertible_one_by_one(base: Any, weights: Mapping[str, Tensor]) -> None:
+    empty = {name: zero3.without_data(weight) for name, weight in weights.items()}
+    together = to_checkpoint_names(base, empty)
+    apart = {
+        new: value for name, weight in empty.items() for new, value in to_checkpoint_names(base, {name: weight}).items()
+    }
+    if _shapes(together) != _shapes(apart):
+        raise ConfigurationError(
+            f"several weights of a {type(base).__name__} are one weight of its checkpoints, and ZeRO-3 gathers one at "
+            f"a time: use ZeRO-2, or FSDP2 (examples/accelerate/fsdp2.yaml)"
+        )
 
-    Every process that shares the weights must go through all of them. Raises the errors of `named_weights`.
-    """
-    return ((name, whole(weight)) for name, weight in named_weights(model).items())
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(weight.shape) for name, weight in weights.items()}
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

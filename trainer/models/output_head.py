@@ -16,6 +16,7 @@ import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
+from . import zero3
 from .sharding import gather_before_use, is_sharded, reshard
 
 
@@ -41,7 +42,8 @@ class OutputHead:
         self._is_aside = False
         self._autocast: torch.dtype | None = None
         # The hook stays for good: a compiled model keeps the hooks that it was compiled with.
-        self._layer.register_forward_pre_hook(self._keep_input)
+        # A gradient that went through the hooks of DeepSpeed would free the weights of the layer.
+        self._layer.register_forward_pre_hook(self._keep_input, prepend=zero3.is_sharded(model))
 
     @classmethod
     def of(cls, model: nn.Module) -> OutputHead | None:
@@ -108,7 +110,7 @@ class OutputHead:
     def logits(self, hidden_NH: Tensor) -> Tensor:
         """The logits (N, V) that the model gives for these hidden states, in the precision that it computes in."""
         device, dtype = hidden_NH.device.type, self._autocast
-        # FSDP2 gathers weights in hooks, which expect that a layer runs once, inside the forward pass of the model.
+        # Sharded weights are gathered in hooks, which expect that a layer runs once, inside the forward pass.
         gather_before_use(self._layer, self._model)
         layer = self._layer.forward if is_sharded(self._model) else self._layer
         with torch.autocast(device, dtype=dtype, enabled=dtype is not None):

@@ -1,4 +1,4 @@
-"""Sharded weights: with FSDP2 each process holds a part of every weight, a `DTensor`.
+"""Sharded weights: each process holds a part of every weight. With FSDP2 a weight is a `DTensor`; ZeRO-3: see `zero3`.
 
 Gathering is collective: all processes must gather the same weights in the same order.
 """
@@ -11,14 +11,18 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from . import zero3
+
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether this process holds a part of the weights only."""
-    return isinstance(model, FSDPModule)
+    return isinstance(model, FSDPModule) or zero3.is_sharded(model)
 
 
 def whole(weight: Tensor) -> Tensor:
     """The whole of a weight; every process must call it."""
+    if zero3.is_part(weight):
+        return zero3.whole(weight)
     if not isinstance(weight, DTensor):
         return weight
     part: Any = weight.detach().to(weight.device_mesh.device_type)  # an offloaded part is on the CPU
@@ -27,6 +31,8 @@ def whole(weight: Tensor) -> Tensor:
 
 def own_part(weight: Tensor) -> Tensor:
     """The part of a weight that this process holds, in the same memory."""
+    if zero3.is_part(weight):
+        return zero3.own_part(weight)
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
@@ -35,6 +41,8 @@ def reshard(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
+    if zero3.is_sharded(model):
+        zero3.free(model)
 
 
 def gather_before_use(layer: nn.Module, model: nn.Module) -> None:
@@ -42,6 +50,8 @@ def gather_before_use(layer: nn.Module, model: nn.Module) -> None:
 
     They stay until the backward pass has used them, or until the next forward pass has.
     """
+    if zero3.is_sharded(model):
+        zero3.gather(layer, model)
     owner = layer if isinstance(layer, FSDPModule) else model
     if isinstance(owner, FSDPModule):
         owner.unshard()  # nothing happens if they are there

@@ -7,6 +7,8 @@ from typing import Any
 
 from accelerate.utils import parse_flag_from_env
 
+from .deepspeed import zero_stage
+
 GENERATORS = {
     "transformers": ("generation_rows",),
     "vllm": (
@@ -34,8 +36,8 @@ def check_generator_options(args: Any) -> None:
 
 
 def shards_weights(args: Any) -> bool:
-    """Whether the options, or the environment that `accelerate launch` sets, ask for FSDP."""
-    return bool(args.fsdp) or parse_flag_from_env("ACCELERATE_USE_FSDP")
+    """Whether the options, or the environment that `accelerate launch` sets, ask for FSDP or ZeRO-3."""
+    return bool(args.fsdp) or parse_flag_from_env("ACCELERATE_USE_FSDP") or zero_stage(args) == 3
 
 
 def changed_options(args: Any) -> list[str]:

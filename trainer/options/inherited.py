@@ -30,7 +30,7 @@ READ = frozenset(
         "hub_revision",
         # Several processes.
         *("ddp_backend", "ddp_timeout", "ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers"),
-        *("ddp_static_graph", "fsdp", "fsdp_config"),
+        *("ddp_static_graph", "fsdp", "fsdp_config", "deepspeed"),
         # Read by gymnast itself: the seeds of tasks and episodes; and True is an error (`checks.check_refused`).
         *("seed", "data_seed", "remove_unused_columns"),
     }
@@ -71,8 +71,7 @@ WITHOUT_EFFECT = {
 LOADER_OPTIONS = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler", "non_blocking")
 """Options inside `accelerator_config` that concern data loaders; setting one is a warning, too."""
 
-_DEEPSPEED = "it updates the weights inside the backward pass, so a step that must not change them could not be stopped"
-_FSDP2 = "only FSDP2 shards weights here: fsdp=True, or `accelerate launch` with examples/accelerate/fsdp2.yaml"
+_SHARDING = "FSDP2 and DeepSpeed shard weights here: fsdp, deepspeed, or `accelerate launch` with examples/accelerate"
 
 REFUSED = {
     "auto_find_batch_size": "a smaller batch would split groups",
@@ -81,7 +80,6 @@ REFUSED = {
     "neftune_noise_alpha": "with noise in its embeddings the model differs from the one that sampled",
     "enable_jit_checkpoint": "SIGTERM saves a checkpoint in any case, as Ctrl-C does",
     "ignore_data_skip": "resuming never replays batches to skip them: it continues with the next batch at once",
-    "deepspeed": f"{_DEEPSPEED}; {_FSDP2}",
-    "parallelism_config": _FSDP2,
+    "parallelism_config": _SHARDING,
 }
 """Options that would break training, each with the reason; setting one is an error."""

@@ -22,7 +22,7 @@ TRL_NAMES = {
     "disable_dropout": "set the rates to 0 in the model's config; a warning names those that are not",
     "cast_lm_head_to_fp32": "log-probabilities are computed in float32 anyway, and the head in the model's precision",
     "router_aux_loss_coef": "the load-balancing loss of a mixture of experts is not added",
-    "ds3_gather_for_generation": "DeepSpeed is not supported yet",
+    "ds3_gather_for_generation": "weights that ZeRO-3 shards are not sampled from: generator='vllm-server'",
     # Environments, rewards and data.
     "environment_factory": _ENVIRONMENT,
     "tools": _ENVIRONMENT,

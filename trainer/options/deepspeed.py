@@ -1,0 +1,60 @@
+"""The configuration of DeepSpeed, which `deepspeed=` or `accelerate launch` gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...envs.core import ConfigurationError
+
+_REFUSED = {
+    "optimizer": "give optim, learning_rate and weight_decay to the trainer's configuration",
+    "scheduler": "give lr_scheduler_type and warmup_steps to the trainer's configuration",
+    "fp16.enabled": "its loss scale skips steps, which count as failures here; use bf16",
+    "torch_autocast.enabled": "the policy would be scored in another precision than it is trained in; use bf16",
+    "zero_optimization.mics_shard_size": "each process must have one part of each weight",
+    "zero_optimization.zero_hpz_partition_size": "each process must have one part of each weight",
+    "zero_optimization.zero_quantized_weights": "the policy would be another one than the generator's",
+    "zero_optimization.zenflow": "it updates weights late",
+}
+"""Settings of DeepSpeed that cannot work here, each with the reason or with the option to set instead."""
+
+_OFF = (None, False, "auto", {})
+
+
+def zero_stage(args: Any) -> int | None:
+    """The stage of ZeRO; None without DeepSpeed."""
+    return None if args.deepspeed_plugin is None else args.deepspeed_plugin.zero_stage
+
+
+def check_deepspeed(args: Any) -> None:
+    """Check that this training can work with the configuration of DeepSpeed, if any.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    if args.deepspeed_plugin is None:
+        return
+    if zero_stage(args) not in (2, 3):
+        raise ConfigurationError(
+            f"DeepSpeed's zero_optimization.stage must be 2 (shards gradients and optimizer) or 3 (and weights), got "
+            f"{zero_stage(args)}"
+        )
+    get = args.deepspeed_plugin.hf_ds_config.get_value
+    for name, reason in _REFUSED.items():
+        value = get(name)
+        if value not in _OFF:
+            raise ConfigurationError(f"DeepSpeed's {name}={value!r} cannot work here: {reason}")
+    if get("bf16.check_grad_overflow") is False:
+        raise ConfigurationError("DeepSpeed's bf16.check_grad_overflow must be true: a gradient may not be finite")
+    if get("zero_optimization.offload_param.device") == "nvme":
+        raise ConfigurationError("DeepSpeed's offload_param.device='nvme' cannot work here; use 'cpu'")
+    if args.max_staleness:
+        raise ConfigurationError(
+            f"max_staleness={args.max_staleness} does not work with DeepSpeed, which changes the weights inside the "
+            f"backward pass, while they may be on their way to the generator; use FSDP2"
+        )
+
+
+def has_master_weights(args: Any) -> bool:
+    """Whether DeepSpeed keeps the weights in float32, too, for the optimizer; the model has them in bfloat16."""
+    return args.deepspeed_plugin is not None and args.deepspeed_plugin.hf_ds_config.get_value("bf16.enabled") is True
