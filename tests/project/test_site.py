@@ -8,20 +8,45 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from ..cli.chromium import chromium
+
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = re.compile(r"<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=\"(?:https?:)?//[^\"]*")
 
 
-def test_the_site_is_whole_and_needs_no_network(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the site."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
     assert (built.returncode, built.stderr) == (0, ""), "broken links, pages that the navigation lacks, wrong names"
+    return folder
 
-    pages = {str(path.relative_to(tmp_path / "site")): path.read_text() for path in tmp_path.rglob("*.html")}
+
+def test_the_site_is_whole_and_names_no_file_of_the_network(site: Path) -> None:
+    pages = {str(path.relative_to(site)): path.read_text() for path in site.rglob("*.html")}
     assert {name: found for name, text in pages.items() if (found := LOADED.findall(text))} == {}
-    assert not any("fonts.googleapis" in path.read_text() for path in tmp_path.rglob("*.css"))
+    assert not any("fonts.googleapis" in path.read_text() for path in site.rglob("*.css"))
     assert "RolloutEngine" in pages["reference/envs.html"]
     assert "Most episodes in flight in each process." in pages["reference/options.html"]
     assert "--num-tasks" in pages["reference/commands.html"]
     assert r"ENV\|" not in pages["command_line.html"]
+
+
+def test_a_browser_without_a_network_finds_a_word(site: Path) -> None:
+    faults: list[str] = []
+    with chromium() as browser:
+        page = browser.new_page(offline=True)
+        page.on("console", lambda message: faults.append(message.text))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda asked: None if asked.url.startswith(("file:", "data:")) else faults.append(asked.url))
+        page.goto((site / "tutorials" / "lora.html").as_uri())
+        page.click(".md-search__input")
+        page.keyboard.type("max_staleness")
+        page.click(".md-search-result__link:has-text('Play while the model trains')")
+        page.wait_for_url("**/overlap.html*")
+    assert faults == []
