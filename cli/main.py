@@ -10,6 +10,7 @@ import typer
 
 from .check import check
 from .evaluate import compare_results, evaluate
+from .export import export
 from .init import init
 from .play import play
 from .replay import replay
@@ -30,6 +31,7 @@ COMMANDS = {
     "view": view,
     "why": why,
     "replay": replay,
+    "export": export,
 }
 GROUPS = {"serve": serve, "sandbox": sandbox}
 

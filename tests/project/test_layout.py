@@ -73,7 +73,16 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "cli/evaluation": {"cli/terminal"},
     "cli/checks": {"cli/terminal"},
     "cli/rescoring": {"cli/terminal", "cli/runs"},
-    "cli": {"cli/rescoring", "cli/terminal", "cli/runs", "cli/microscope", "cli/evaluation", "cli/checks"},
+    "cli/exporting": {"cli/terminal"},
+    "cli": {
+        "cli/exporting",
+        "cli/rescoring",
+        "cli/terminal",
+        "cli/runs",
+        "cli/microscope",
+        "cli/evaluation",
+        "cli/checks",
+    },
 }
 FRONT_DOORS = {"__init__.py", "__main__.py"}  # of a package: they wire its rooms together, and no room imports them
 CLUSTER_LIBRARIES = {"ray"}

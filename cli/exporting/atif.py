@@ -1,0 +1,113 @@
+"""Trajectories in the Agent Trajectory Interchange Format (ATIF) of Harbor, with exact tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from ...envs.core import Message
+from ...envs.episode import Episode, Turn
+from .messages import calls_of, others_of, results_of, text_of
+from .turn_tokens import TurnTokens, turn_tokens
+
+SCHEMA = "ATIF-v1.5"
+
+SOURCES = {"system": "system", "developer": "system", "assistant": "agent"}  # any other role: user
+
+
+def file_name(episode: Episode, step: int) -> str:
+    """The name of an episode's file."""
+    group = re.sub(r"[^\w@.-]", "_", episode.spec.group)
+    return f"{step:05d}-{group}-{episode.spec.member}.json"
+
+
+def trajectory(episode: Episode, step: int, model: str) -> dict[str, Any]:
+    """The trajectory of an episode that was played for this step."""
+    steps = [*_steps(episode)]
+    numbered = [{"step_id": number, **each} for number, each in enumerate(steps, 1)]
+    turns = episode.turns
+    return {
+        "schema_version": SCHEMA,
+        "session_id": f"{step}:{episode.spec.group}:{episode.spec.member}",
+        "agent": {
+            "name": "gymnast",
+            "version": version("gymnast"),
+            "model_name": model,
+            "tool_definitions": episode.tools,
+        },
+        "steps": numbered,
+        "final_metrics": {
+            "total_prompt_tokens": sum(turn.num_prompt_tokens for turn in turns),
+            "total_completion_tokens": sum(turn.num_tokens for turn in turns),
+            "total_cached_tokens": sum(turn.num_cached_tokens for turn in turns),
+            "total_steps": len(numbered),
+        },
+        "extra": _facts(episode, step),
+    }
+
+
+def _facts(episode: Episode, step: int) -> dict[str, Any]:
+    """What ATIF has no field for."""
+    return {
+        "training_step": step,
+        "task": episode.spec.task.id,
+        "group": episode.spec.group,
+        "member": episode.spec.member,
+        "reward": episode.reward,
+        "reward_parts": episode.reward_parts,
+        "stop": episode.stop.value,
+        "failure": None if episode.failure is None else str(episode.failure),
+        "metrics": episode.metrics,
+    }
+
+
+def _steps(episode: Episode) -> Iterator[dict[str, Any]]:
+    for message in episode.prompt:
+        yield _message(message)
+    for number, (turn, tokens) in enumerate(zip(episode.turns, turn_tokens(episode), strict=True)):
+        yield {
+            "timestamp": datetime.fromtimestamp(episode.began + turn.began, UTC).isoformat(),
+            **_answer(turn, number),
+            "metrics": _metrics(turn, tokens),
+            "extra": {"reward": turn.reward},
+        }
+        for message in others_of(turn):
+            yield _message(message)
+
+
+def _message(message: Message) -> dict[str, Any]:
+    return {"source": SOURCES.get(message["role"], "user"), "message": text_of(message)}
+
+
+def _answer(turn: Turn, number: int) -> dict[str, Any]:
+    step: dict[str, Any] = {"source": "agent", "message": text_of(turn.message)}
+    if reasoning := turn.message.get("reasoning_content"):
+        step["reasoning_content"] = reasoning
+    if calls := calls_of(turn.message, number):
+        step["tool_calls"] = [
+            {"tool_call_id": each, "function_name": name, "arguments": arguments} for each, name, arguments in calls
+        ]
+    results = [_result(call, message) for call, message, _ in results_of(turn, number)]
+    return step | ({"observation": {"results": results}} if results else {})
+
+
+def _result(call: str | None, message: Message) -> dict[str, Any]:
+    return ({} if call is None else {"source_call_id": call}) | {"content": text_of(message)}
+
+
+def _metrics(turn: Turn, tokens: TurnTokens | None) -> Mapping[str, Any]:
+    counts = {
+        "prompt_tokens": turn.num_prompt_tokens,
+        "completion_tokens": turn.num_tokens,
+        "cached_tokens": turn.num_cached_tokens,
+    }
+    if tokens is None:
+        return counts
+    return counts | {
+        "prompt_token_ids": tokens.prompt_ids,
+        "completion_token_ids": tokens.completion_ids,
+        "logprobs": tokens.logprobs,
+    }

@@ -1,0 +1,119 @@
+"""The episodes of a run as a log of Inspect (inspect_ai), which `inspect view` opens."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ...envs.core import Message
+from ...envs.episode import Episode, ToolCallRecord
+from ..terminal.exits import CommandError
+from .messages import calls_of, others_of, results_of, text_of
+from .turn_tokens import turn_tokens
+
+Played = Sequence[tuple[int, Episode]]
+"""Steps and their episodes."""
+
+ROLES = {"developer": "system"}  # of a message; Inspect has no such role
+ERRORS = {"timeout": "timeout", "bad_arguments": "parsing", "not_run": "limit"}  # of a tool; others are "unknown"
+
+
+def write_log(path: Path, played: Played, *, name: str, model: str) -> None:
+    """Write the log; a path that ends with `.json` gives JSON, `.eval` Inspect's compressed form.
+
+    Raises:
+        CommandError: inspect_ai is not installed.
+    """
+    try:
+        inspect_log = importlib.import_module("inspect_ai.log")
+    except ModuleNotFoundError as error:
+        raise CommandError(f"{error}; it is installed by pip install 'gymnast[inspect]'") from None
+    log = inspect_log.EvalLog.model_validate(_log(played, name, model))
+    inspect_log.write_eval_log(log, str(path))
+
+
+def _log(played: Played, name: str, model: str) -> dict[str, Any]:
+    """The fields of an `EvalLog`; `inspect_ai.log` describes them."""
+    rewards = [episode.reward for _, episode in played if episode.reward is not None]
+    mean = {"mean": {"name": "mean", "value": sum(rewards) / len(rewards)}} if rewards else {}
+    return {
+        "status": "success",
+        "eval": {
+            "created": _time(min((episode.began for _, episode in played), default=0.0)),
+            "task": name,
+            "dataset": {"name": name, "samples": len(played)},
+            "model": model,
+            "config": {},
+        },
+        "results": {
+            "total_samples": len(played),
+            "completed_samples": len(rewards),
+            "scores": [{"name": "reward", "scorer": "reward", "metrics": mean}],
+        },
+        "samples": [_sample(step, episode, model) for step, episode in played],
+    }
+
+
+def _sample(step: int, episode: Episode, model: str) -> dict[str, Any]:
+    failure = episode.failure
+    error = failure and {"message": str(failure), "traceback": failure.traceback, "traceback_ansi": failure.traceback}
+    values = {"reward": episode.reward, **{f"reward/{name}": part for name, part in episode.reward_parts.items()}}
+    prompt = [_message(each) for each in episode.prompt]
+    last = text_of(episode.turns[-1].message) if episode.turns else ""
+    return {
+        "id": f"{step}: {episode.spec.group}",
+        "epoch": episode.spec.member + 1,
+        "input": prompt,
+        "target": str(episode.spec.task.row.get("answer", "")),
+        "messages": [*prompt, *_turns(episode)],
+        "output": {"model": model, "choices": [{"message": {"role": "assistant", "content": last}}]},
+        "scores": {name: {"value": value} for name, value in values.items() if value is not None},
+        "metadata": {
+            "training_step": step,
+            "task": episode.spec.task.id,
+            "stop": episode.stop.value,
+            "metrics": episode.metrics,
+            "report": episode.report,
+        },
+        "error": error,
+        "started_at": _time(episode.began),
+        "completed_at": _time(episode.began + episode.seconds),
+        "total_time": episode.seconds,
+        "turn_count": len(episode.turns),
+    }
+
+
+def _turns(episode: Episode) -> Iterator[dict[str, Any]]:
+    """The messages after the prompt; those of the model have their exact tokens as metadata."""
+    for number, (turn, tokens) in enumerate(zip(episode.turns, turn_tokens(episode), strict=True)):
+        text, reasoning = text_of(turn.message), turn.message.get("reasoning_content")
+        thought = {"type": "reasoning", "reasoning": reasoning}
+        calls = calls_of(turn.message, number)
+        yield {
+            "role": "assistant",
+            "content": [thought, {"type": "text", "text": text}] if reasoning else text,
+            "tool_calls": [{"id": each, "function": name, "arguments": given} for each, name, given in calls] or None,
+            "metadata": {"reward": turn.reward, "tokens": turn.num_tokens, **(tokens._asdict() if tokens else {})},
+        }
+        for call, message, record in results_of(turn, number):
+            name = None if record is None else record.name
+            result = {"role": "tool", "content": text_of(message), "tool_call_id": call, "function": name}
+            yield result | {"error": _error(record)}
+        yield from map(_message, others_of(turn))
+
+
+def _message(message: Message) -> dict[str, Any]:
+    return {"role": ROLES.get(message["role"], message["role"]), "content": text_of(message)}
+
+
+def _error(record: ToolCallRecord | None) -> dict[str, Any] | None:
+    if record is None or record.outcome == "ok":
+        return None
+    return {"type": ERRORS.get(record.outcome, "unknown"), "message": record.error or record.outcome}
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
