@@ -68,8 +68,10 @@ class GymnasiumEnv(SeededEnv):
         return [{"role": "user", "content": f"{self._instructions}\n\n{self._describe(observation, self.game)}"}]
 
     async def aclose(self) -> None:
-        await super().aclose()
-        await run_in_thread(self.game.close)
+        try:
+            await super().aclose()
+        finally:
+            await run_in_thread(self.game.close)
 
     def _act(self, action: Any) -> str:
         if self.terminated or self.truncated:

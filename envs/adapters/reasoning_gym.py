@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core import ConfigurationError, Message
 from ..tool_env import ToolEnv
+from .text_games import text_of
 
 INSTRUCTIONS = "Write the final answer, and nothing else, between <answer> and </answer>."
 
@@ -59,7 +60,6 @@ class ReasoningGymEnv(ToolEnv):
         return [{"role": "user", "content": f"{self._entry['question']}\n\n{self._instructions}"}]
 
     def reply(self, message: Message) -> None:
-        content = message.get("content") or ""
-        answer = self._extract(content) if isinstance(content, str) else None
+        answer = self._extract(text_of(message))
         self.metrics["answered"] = float(answer is not None)
         self.reward = float(self._dataset.score_answer(answer, self._entry))

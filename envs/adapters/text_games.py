@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -45,8 +46,11 @@ class TextGameEnv(SeededEnv):
             options: The options of `ToolEnv`.
 
         Raises:
+            TypeError: the opponent is `async`.
             ValueError: there are several players and no opponent.
         """
+        if inspect.iscoroutinefunction(opponent):
+            raise TypeError("the opponent is `async def`; make it a plain function, which runs in a thread")
         if players > 1 and opponent is None:
             raise ValueError(
                 f"a game of {players} players needs an opponent: a function from the game's text to a move"
@@ -57,15 +61,20 @@ class TextGameEnv(SeededEnv):
         super().__init__(**options)
 
     def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
-        made = self._factory()
+        seed = self.seed_of(task)
+        if seed is None:
+            seed = int(self.np_random.integers(2**32))
+        randomness = _Randomness(seed % 2**32)  # the seeds that NumPy takes
+        with randomness.in_use():
+            made = self._factory()
         kind = _TextArena if hasattr(made, "get_observation") else _Gem  # only games of TextArena have players
-        self._game = kind(made, self._players, self._opponent)
-        return [{"role": "user", "content": self._game.reset(self.seed_of(task))}]
+        self._game = kind(made, self._players, self._opponent, randomness)
+        return [{"role": "user", "content": self._game.reset()}]
 
     def reply(self, message: Message) -> list[Message]:
         assert self._game is not None
         try:
-            text, reward, self.terminated, self.truncated = self._game.move(_text(message))
+            text, reward, self.terminated, self.truncated = self._game.move(text_of(message))
         except Exception as error:
             raise BrokenEnvironmentError(f"the game raised {type(error).__name__}: {error}") from error
         self.reward += reward
@@ -76,34 +85,22 @@ Move = tuple[str, float, bool, bool]
 """The new text, the reward, terminated, truncated."""
 
 
-class _Game:
-    """A game with random numbers of its own."""
+class _Randomness:
+    """The random numbers of one game, drawn from the generators that the whole process shares."""
 
-    def __init__(self, game: Any, players: int, opponent: Opponent | None) -> None:
-        self.game = game
-        self.players = players
-        self.opponent = opponent
-        self._states: tuple[Any, Any] | None = None
-
-    def reset(self, seed: int | None) -> str:
-        with self._own_randomness():
-            return self._reset(None if seed is None else seed % 2**32)  # the seeds that NumPy takes
-
-    def move(self, text: str) -> Move:
-        with self._own_randomness():
-            return self._move(text)
-
-    def _reset(self, seed: int | None) -> str:
-        raise NotImplementedError
-
-    def _move(self, text: str) -> Move:
-        raise NotImplementedError
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._states: tuple[Any, Any] | None = None  # of the generators after the game's last move
 
     @contextlib.contextmanager
-    def _own_randomness(self) -> Iterator[None]:
+    def in_use(self) -> Iterator[None]:
+        """Give the generators this game's state; afterwards they have the process's own again."""
         with _one_game_at_a_time:
             others = random.getstate(), np.random.get_state()
-            if self._states is not None:
+            if self._states is None:
+                random.seed(self.seed)
+                np.random.seed(self.seed)
+            else:
                 random.setstate(self._states[0])
                 np.random.set_state(self._states[1])
             try:
@@ -114,10 +111,34 @@ class _Game:
                 np.random.set_state(others[1])
 
 
+class _Game:
+    """A game with random numbers of its own."""
+
+    def __init__(self, game: Any, players: int, opponent: Opponent | None, randomness: _Randomness) -> None:
+        self.game = game
+        self.players = players
+        self.opponent = opponent
+        self.randomness = randomness
+
+    def reset(self) -> str:
+        with self.randomness.in_use():
+            return self._reset(self.randomness.seed)
+
+    def move(self, text: str) -> Move:
+        with self.randomness.in_use():
+            return self._move(text)
+
+    def _reset(self, seed: int) -> str:
+        raise NotImplementedError
+
+    def _move(self, text: str) -> Move:
+        raise NotImplementedError
+
+
 class _Gem(_Game):
     """A game of GEM: Gymnasium's methods on text; `info["suffix"]` is the end of an observation."""
 
-    def _reset(self, seed: int | None) -> str:
+    def _reset(self, seed: int) -> str:
         observation, info = self.game.reset(seed=seed)
         return _with_suffix(observation, info)
 
@@ -133,7 +154,7 @@ class _TextArena(_Game):
 
     _before: str = ""  # the text that the model has read, if the game's wrappers repeat it
 
-    def _reset(self, seed: int | None) -> str:
+    def _reset(self, seed: int) -> str:
         self.game.reset(num_players=self.players, seed=seed)
         return self._news() if self._others_move() else ""
 
@@ -173,6 +194,7 @@ def _with_suffix(observation: str, info: Mapping[str, Any]) -> str:
     return observation if observation.endswith(suffix) else f"{observation}\n{suffix}"
 
 
-def _text(message: Message) -> str:
+def text_of(message: Message) -> str:
+    """The text of a message, whose content may be a list of parts."""
     content = message.get("content") or ""
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)

@@ -70,6 +70,32 @@ def test_games_at_the_same_time_have_random_numbers_of_their_own() -> None:
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[union-attr, call-overload]
 
 
+def test_a_game_without_a_seed_is_another_one_each_time() -> None:
+    def boards(seed: int) -> list[str]:
+        environment = TextGameEnv(lambda: textarena.make("2048-v0-raw"))
+        resets = [environment.reset(seed=seed), environment.reset(), environment.reset()]
+        return [str(messages[0].get("content")) for messages, _ in resets]
+
+    found = boards(seed=1)
+    assert len(set(found)) == 3
+    assert boards(seed=1) == found  # as Gymnasium has it: the generator of the environment goes on
+
+
+def test_a_game_that_draws_when_it_is_made_is_given_by_its_seed() -> None:
+    class Numbers:
+        def __init__(self) -> None:
+            self.number = random.random(), np.random.random()
+
+        def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
+            return f"{self.number} {random.random()}", {}
+
+    random.seed(5)
+    before = random.getstate()
+    first, second, again = (TextGameEnv(Numbers).reset(seed=seed)[0] for seed in (1, 2, 1))
+    assert first == again != second
+    assert random.getstate() == before
+
+
 def test_an_opponent_moves_for_the_other_player() -> None:
     seen: list[str] = []
 
@@ -84,6 +110,12 @@ def test_an_opponent_moves_for_the_other_player() -> None:
     assert "[0]" in seen[0]
     with pytest.raises(ValueError, match="a game of 2 players needs an opponent"):
         TextGameEnv(guessing, players=2)
+
+    async def ask(text: str) -> str:
+        return "[0]"
+
+    with pytest.raises(TypeError, match="the opponent is `async def`; make it a plain function"):
+        TextGameEnv(guessing, players=2, opponent=ask)  # type: ignore[arg-type]
 
 
 def test_a_crash_of_the_game_fails_the_episode() -> None:

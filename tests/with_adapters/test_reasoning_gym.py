@@ -37,6 +37,14 @@ def test_the_right_answers_get_the_data_sets_own_score(name: str) -> None:
         assert episode.metrics["answered"] == float(answer is not None)
 
 
+def test_an_answer_in_parts_of_content_is_an_answer() -> None:
+    data = reasoning_gym.create_dataset("chain_sum", size=1, seed=5)
+    message: Any = {"role": "assistant", "content": [{"type": "text", "text": f"<answer>{data[0]['answer']}</answer>"}]}
+    environment = ReasoningGymEnv(data)
+    [episode] = RolloutEngine(environment, ScriptedPolicy([message])).play(environment.rows)
+    assert (episode.reward, episode.metrics["answered"]) == (1.0, 1.0)
+
+
 def test_rows_of_another_data_set_are_refused() -> None:
     rows = ReasoningGymEnv(reasoning_gym.create_dataset("chain_sum", size=2, seed=1)).rows
     other = ReasoningGymEnv(reasoning_gym.create_dataset("chain_sum", size=2, seed=2))
