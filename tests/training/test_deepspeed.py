@@ -73,10 +73,10 @@ def train(name, *args, checkpoint=None, **options):
     return trainer
 
 
-def launched(file, **more):
+def launched(file):
     for variable in files["zero2"].keys() | files["zero3"].keys():
         os.environ.pop(variable, None)
-    os.environ.update(files.get(file, {}) | {"ACCELERATE_MIXED_PRECISION": "no"} | more)
+    os.environ.update(files.get(file, {}))
 
 
 # With the files of examples/accelerate.
@@ -93,8 +93,7 @@ base = str(folder / "base")
 train("zero3", base, model(), gradient_checkpointing=True).save_model(str(folder / "saved"))
 checkpoint = folder / "zero3" / "checkpoint-1"
 train("resumed3", base, model(), checkpoint=checkpoint, gradient_checkpointing=True)
-launched("zero3", ACCELERATE_MIXED_PRECISION="bf16")
-train("bf16", model(), model(), bf16=True, max_steps=1)
+train("bf16", base, model(), bf16=True, max_steps=1)
 
 # With options. No weight stays whole for long, and from the second step on some are gathered before they are needed.
 # The processes do not have the same micro-batches.
@@ -115,6 +114,7 @@ for name, agent, wrong, others in (
     ("generator", "no such model", zero(3), {}),
     ("optimizer", "no such model", zero(2) | {"optimizer": {"type": "AdamW"}}, {}),
     ("fp16", "no such model", zero(2) | {"fp16": {"enabled": "auto"}}, dict(fp16=True)),
+    ("precision", "no such model", zero(2) | {"bf16": {"enabled": True}}, {}),
     ("overflow", "no such model", zero(2) | {"bf16": {"enabled": True, "check_grad_overflow": False}}, dict(bf16=True)),
     ("nvme", "no such model", zero(3, offload_param={"device": "nvme"}), {}),
     ("quantised", "no such model", zero(3, zero_quantized_weights=True), {}),
@@ -249,6 +249,7 @@ MESSAGES = {
     "generator": "use generator='vllm-server'",
     "optimizer": "optimizer=.* give optim, learning_rate",
     "fp16": "use bf16",
+    "precision": "set bf16=True",
     "overflow": "check_grad_overflow must be true",
     "nvme": "use 'cpu'",
     "quantised": "zero_quantized_weights=True cannot work here",

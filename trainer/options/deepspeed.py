@@ -44,6 +44,10 @@ def check_deepspeed(args: Any) -> None:
         value = get(name)
         if value not in _OFF:
             raise ConfigurationError(f"DeepSpeed's {name}={value!r} cannot work here: {reason}")
+    if get("bf16.enabled") is True and not args.bf16:
+        raise ConfigurationError(
+            "DeepSpeed computes in bfloat16 (bf16.enabled, or accelerate's mixed_precision): set bf16=True"
+        )
     if get("bf16.check_grad_overflow") is False:
         raise ConfigurationError("DeepSpeed's bf16.check_grad_overflow must be true: a gradient may not be finite")
     if get("zero_optimization.offload_param.device") == "nvme":
