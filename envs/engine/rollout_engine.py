@@ -70,13 +70,17 @@ class RolloutEngine:
         self.whereabouts = Whereabouts()
 
     async def run(
-        self, specs: Iterable[EpisodeSpec], on_episode: Callable[[Episode], None] | None = None
+        self,
+        specs: Iterable[EpisodeSpec],
+        on_episode: Callable[[Episode], None] | None = None,
+        on_played: Callable[[EpisodeSpec], None] | None = None,
     ) -> list[Episode]:
         """Play these episodes and return their records in the order of the specs.
 
         Args:
             specs: The episodes to play; they start in this order.
             on_episode: Called with each episode as soon as its reward is known.
+            on_played: Called with the spec of each episode that is over, perhaps before the rewards of its group.
 
         Raises:
             ConfigurationError: a mistake that every episode would meet.
@@ -87,7 +91,7 @@ class RolloutEngine:
         tasks: list[asyncio.Task[Episode]] = []
         try:
             with rare_collections(in_flight), self.whereabouts.batch(len(specs)) as batch:
-                run = _Run(self, specs, asyncio.Semaphore(in_flight), batch, on_episode)
+                run = _Run(self, specs, asyncio.Semaphore(in_flight), batch, on_episode, on_played)
                 async with asyncio.TaskGroup() as group:
                     for place, spec in enumerate(specs):
                         await run.places.acquire()
@@ -120,11 +124,13 @@ class _Run:
         places: asyncio.Semaphore,
         batch: Batch,
         on_episode: Callable[[Episode], None] | None,
+        on_played: Callable[[EpisodeSpec], None] | None,
     ) -> None:
         self.places = places
         self._batch = batch
         self._engine = engine
         self._on_episode = on_episode
+        self._on_played = on_played
         self._group_sizes = Counter(spec.group for spec in specs)
         self._over: dict[str, dict[int, Episode]] = defaultdict(dict)  # group -> place of the spec -> episode
 
@@ -136,6 +142,8 @@ class _Run:
                 where.enter("reward")
                 for each in await self._rewarded(place, episode):
                     self._conclude(each)
+                if self._on_played is not None:
+                    self._on_played(spec)
                 return episode
         finally:
             self._batch.over += 1

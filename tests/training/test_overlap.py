@@ -77,6 +77,16 @@ def test_a_replay_that_cannot_be_is_an_error(tmp_path: Path) -> None:
         make_trainer(tmp_path / "other", max_staleness=1, replay=str(tmp_path)).train()
 
 
+def test_a_replay_whose_episode_is_shorter_than_in_the_log_is_an_error_and_does_not_hang(tmp_path: Path) -> None:
+    """Its group has members that need the weights of the next steps, which waited for the turns that never came."""
+    groups = [{"number": number, "started_at": 0, "versions": [[0]] * 4} for number in range(6)]
+    groups[0]["versions"] = [[0] * 9, [1], [2], [0]]
+    rounds = [{"step": step, "groups": [groups[each] for each in line]} for step, line in enumerate(ORDER)]
+    (tmp_path / "groups.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in rounds))
+    with pytest.raises(ValueError, match=r"the replay of .* has diverged: group 'train-\d@0' had turns"):
+        trained(tmp_path / "again", max_steps=3, max_turns=1, replay=str(tmp_path))
+
+
 class WaitsOnce(Buttons):
     """The group of task 1 waits until it is let go."""
 

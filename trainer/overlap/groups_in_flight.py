@@ -22,15 +22,21 @@ class GroupsInFlight:
 
     Args:
         engine: Plays the episodes.
+        on_played: Called with the spec of each episode that is over, perhaps long before its group is.
         on_group: Called with each group that is over.
         on_error: Called when a group or `on_group` has raised; `take` and `drain` raise the exception.
     """
 
     def __init__(
-        self, engine: RolloutEngine, on_group: Callable[[FinishedGroup], None], on_error: Callable[[], None]
+        self,
+        engine: RolloutEngine,
+        on_played: Callable[[EpisodeSpec], None],
+        on_group: Callable[[FinishedGroup], None],
+        on_error: Callable[[], None],
     ) -> None:
         self.finished: dict[int, FinishedGroup] = {}
         self._engine = engine
+        self._on_played = on_played
         self._on_group = on_group
         self._on_error = on_error
         self._waiting: deque[Start] = deque()
@@ -108,12 +114,13 @@ class GroupsInFlight:
         return not in_flight or in_flight + len(specs) <= self._engine.max_concurrency
 
     async def _play(self, number: int, specs: list[EpisodeSpec], step: int) -> None:
-        def episode_is_over(_: object) -> None:
+        def episode_is_over(spec: EpisodeSpec) -> None:
+            self._on_played(spec)
             self._episodes[number] -= 1
             self._start_more()
 
         try:
-            episodes = await self._engine.run(specs, on_episode=episode_is_over)
+            episodes = await self._engine.run(specs, on_played=episode_is_over)
             group = FinishedGroup(number=number, started_at=step, episodes=episodes)
             self._on_group(group)
             self.finished[number] = group

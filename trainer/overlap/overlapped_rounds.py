@@ -60,7 +60,9 @@ class OverlappedRounds(RoundSource):
         self._gate = self.player.generator
         self._gate.replay = self.replay
         self._is_first = True
-        self._groups = GroupsInFlight(self.player.engine, self._conclude, self._gate.stop_replaying)
+        self._groups = GroupsInFlight(
+            self.player.engine, self._gate.episode_is_over, self._conclude, self._gate.stop_replaying
+        )
         self._clock = time.perf_counter(), 0.0  # the time of the last round, and the generator's busy seconds then
 
     def begin(self, rows: Rows, step: int) -> None:

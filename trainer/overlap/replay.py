@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -85,6 +86,7 @@ class Replay:
         self._rounds: list[list[dict[str, Any]]] = [json.loads(line)["groups"] for line in lines]
         self._version_of: dict[int, int] = {}  # by the seed of a turn
         self._left: Counter[int] = Counter()  # by version: turns that have not been sampled yet
+        self._over: set[int] = set()  # seeds of the others
         self._records: dict[int, dict[str, Any]] = {}  # by the number of a group: those that will be played
 
     def begin(
@@ -132,9 +134,22 @@ class Replay:
         return sum(count for each, count in self._left.items() if each <= version)
 
     def sampled(self, seed: int) -> None:
-        """Count a turn."""
-        if seed in self._version_of:
+        """Count a turn, once."""
+        if seed in self._version_of and seed not in self._over:
+            self._over.add(seed)
             self._left[self._version_of[seed]] -= 1
+
+    def episode_is_over(self, spec: EpisodeSpec) -> None:
+        """Count the turns of an episode that has fewer than in the log: they will not come.
+
+        Else the next weights would wait for them for ever, and so would the episodes of its group that need those
+        weights: `check` would never see the group.
+        """
+        for turn in itertools.count():
+            seed = turn_seed(spec, turn)
+            if seed not in self._version_of:
+                return
+            self.sampled(seed)
 
     def last_version(self, number: int) -> int:
         """The version that samples the last turn of a group."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from accelerate import PartialState
 from transformers import PreTrainedModel
 
+from ...envs.episode import EpisodeSpec
 from ...envs.threads import run_in_loop
 from ..generation.contract import Generation, GenerationRequest, Generator
 from .changes import Changes
@@ -78,6 +79,12 @@ class TurnGate(Generator):
         """Let turns begin; called in the event loop."""
         self._is_open = self.version is not None
         self._changes.tell()
+
+    def episode_is_over(self, spec: EpisodeSpec) -> None:
+        """Wait for no more turns of this episode; called in the event loop."""
+        if self.replay is not None:
+            self.replay.episode_is_over(spec)
+            self._changes.tell()
 
     def stop_replaying(self) -> None:
         """Let turns begin with any weights; called in the event loop when the turns of the log will not come."""
