@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,15 +43,15 @@ def replay(
     found = read_run(run)
     steps = [*changes_of(found, _change(found, reward or [], weight or [], without or []))]
     changes = sorted((each for step in steps for each in step.episodes), key=lambda each: each.size, reverse=True)
-    changes = [each for each in changes if each.size > 0][:top]
+    changes = [each for each in changes if each.size > 0]
     failures = [each.failure for step in steps for each in step.episodes if each.failure is not None]
     if as_json:
         from dataclasses import asdict
 
         figures = [step.figures() for step in steps]
-        print_json({"steps": figures, "episodes": [asdict(each) for each in changes], "failures": failures[:top]})
+        print_json({"steps": figures, "episodes": [asdict(each) for each in changes[:top]], "failures": failures[:top]})
     else:
-        _print(steps, changes, failures)
+        _print(steps, changes, failures, top)
     if failures:
         raise typer.Exit(FAULTS)
 
@@ -72,26 +73,29 @@ def _change(run: Run, rewards: list[str], weights: list[str], without: list[str]
 def _parse_weight(text: str) -> tuple[str, float]:
     name, _, number = text.rpartition("=")
     try:
-        return name, float(number)
+        weight = float(number)
     except ValueError:
-        raise CommandError(f"--weight takes part=number, such as brevity=0.5, got {text!r}") from None
+        weight = math.nan
+    if not math.isfinite(weight):
+        raise CommandError(f"--weight takes part=number, such as brevity=0.5, got {text!r}")
+    return name, weight
 
 
-def _print(steps: list[StepChange], changes: list[Change], failures: list[str]) -> None:
+def _print(steps: list[StepChange], changes: list[Change], failures: list[str], top: int) -> None:
     from .terminal.output import console, print_table
 
     rows = [_row(step.figures()) for step in steps]
     headings = ("step", "episodes", "reward", "advantages", "change sign", "0 before", "0 now")
     print_table(rows, headings=headings)
-    if changes:
+    if not changes:
+        console().print("no advantage changes")
+    elif top:
         listed = [
             (each.step, each.episode, f"{each.group}[{each.member}]", _arrow(each.reward, each.new_reward),
              _arrow(each.advantage, each.new_advantage))
-            for each in changes
+            for each in changes[:top]
         ]  # fmt: skip
         print_table(listed, headings=("step", "episode", "name", "reward", "advantage"), title="\nThe largest changes")
-    else:
-        console().print("no advantage changes")
     if failures:
         console(stderr=True).print(f"{len(failures)} episodes have no reward now: {failures[0]}", markup=False)
 

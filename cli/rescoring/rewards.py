@@ -41,7 +41,8 @@ class RewardChange:
         """
         parts = {name for episode in episodes for name in episode.reward_parts}
         known = {*parts, *self._rewards.functions}
-        if unknown := sorted({*self.weights, *self.without} - known):
+        # Without parts, all episodes of this step failed; another step has them.
+        if parts and (unknown := sorted({*self.weights, *self.without} - known)):
             raise CommandError(f"no part of the reward is called {unknown[0]!r}; there are {', '.join(sorted(known))}")
         for episode in episodes:
             self._check_weights(episode)

@@ -145,6 +145,8 @@ def test_the_table_has_a_line_for_each_step_and_lists_the_largest_changes(run: R
     assert len(lines) == 3 + 1 + 2 + 2  # a blank line, the title and headings, two episodes
     assert "task-" in lines[-1] or "train-" in lines[-1]
     assert "no advantage changes" in run("replay", trained, "--weight", "brevity=0.25").out
+    short = run("replay", trained, "--weight", "environment=-1", "--top", "0")
+    assert short.out.splitlines() == lines[:3]
 
 
 def test_a_function_that_fails_costs_the_rewards_and_exits_with_1(run: Run, trained: Path, tmp_path: Path) -> None:
@@ -167,6 +169,7 @@ def test_a_function_that_fails_costs_the_rewards_and_exits_with_1(run: Run, trai
         ([], "nothing changes: give --reward file.py:function, --weight part=2 or --without part"),
         (["--without", "judge"], "no part of the reward is called 'judge'; there are brevity, environment"),
         (["--weight", "brevity"], "--weight takes part=number, such as brevity=0.5, got 'brevity'"),
+        (["--weight", "brevity=nan"], "--weight takes part=number, such as brevity=0.5, got 'brevity=nan'"),
         (["--reward", "mine.py:columnless"], "reward function 'columnless' requires ['shelf']"),
         (["--reward", "mine.py:looks2"], "mine.py has no 'looks2'; do you mean 'looks'?"),
     ],
@@ -210,6 +213,17 @@ def test_failed_and_dropped_episodes_stay_out_and_new_rewards_bring_others_in(ru
     advantages = {(each["group"], each["member"]): each["new_advantage"] for each in outcome.json["episodes"]}
     assert advantages == {("a@0", 0): -0.5, ("a@0", 1): 0.5, ("b@0", 0): -1.0, ("b@0", 1): 1.0}
     assert math.isclose(step["new_reward"], sum([-1.0, 0.0, -1.5, 0.5, -1.0, 0.0]) / 6)
+
+
+def test_a_step_whose_episodes_all_failed_is_no_reason_to_refuse_a_part(run: Run, tmp_path: Path) -> None:
+    made = [(0, episode(member=each, reward=None, stop=StopReason.FAILED)) for each in range(2)]
+    for _, failed in made:
+        failed.reward_parts = {}  # as a training leaves it
+    made += [(1, episode(member=each, reward=float(each))) for each in range(2)]
+    write_run(tmp_path / "made", made, learning=[SETTINGS])
+    outcome = run("replay", "made", "--weight", "environment=-1", "--json")
+    assert outcome.code == 0, outcome.err
+    assert [(step["advantages"], step["flipped"]) for step in outcome.json["steps"]] == [(0, 0), (2, 2)]
 
 
 def test_a_run_that_does_not_say_enough_is_refused(run: Run, tmp_path: Path) -> None:
