@@ -25,7 +25,7 @@ help:
 	@echo "make soak  [SEED=1] [ARGS=...]                             five minutes of faults; stops this machine's engine, too"
 	@echo "make test  [ARGS=...]                                      run the tests (with ARGS, only pytest with these arguments)"
 	@echo "make test-vllm [ARGS=...]                                  run the tests that need vLLM, in .venv-vllm"
-	@echo "make test-adapters [ARGS=...]                              run the tests of OpenEnv, GEM, reasoning-gym and Inspect, in .venv-adapters"
+	@echo "make test-adapters [ARGS=...]                              run the tests of OpenEnv, GEM, reasoning-gym, Inspect and report_to, in .venv-adapters"
 	@echo "make lint                                                  ruff check, ruff format --check, pyright"
 	@echo "make format                                                let ruff rewrite the files"
 	@echo "make docs                                                  build the site of the documentation in site/"
@@ -160,12 +160,12 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 # not use, and Python up to 3.12.0. So they have a venv of their own, which borrows all other packages from .venv. A package of
 # reasoning-gym is compiled here.
 .venv-adapters/.stamp: $(VENV)/.dev constraints-adapters.txt
-	@echo "installing OpenEnv, GEM, reasoning-gym and Inspect into .venv-adapters ..."
+	@echo "installing OpenEnv, GEM, reasoning-gym, Inspect and back ends of report_to into .venv-adapters ..."
 	@$(BIN)/python -m venv --clear .venv-adapters
 	@$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
 	  > "$$(.venv-adapters/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed.pth"
 	@.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-adapters.txt \
-	  openenv reasoning-gym inspect_ai
+	  openenv reasoning-gym inspect_ai tensorboard trackio wandb
 	@.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-adapters.txt \
 	  --no-deps --ignore-requires-python gem-llm
 	@touch $@

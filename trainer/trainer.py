@@ -39,6 +39,7 @@ from .records.learning_log import LearningLog
 from .records.metrics import Metrics
 from .records.progress import rich_displays
 from .records.run_folder import EpisodeLog
+from .records.tables import report_episodes
 from .rollout.compaction import Compact
 from .rollout.failure_totals import FailureTotals
 from .rollout.failures import FailureWatch, RolloutError
@@ -172,6 +173,7 @@ class AgentTrainer(PlayingTrainer):
         """Called with the episodes of each round; by default they are written down as `log_episodes_steps` says."""
         recorded = self._episode_log.add(self.state.global_step, episodes)
         self._learning_log.begin_round(self.state.global_step, episodes if recorded else ())
+        report_episodes(self, episodes if recorded else ())
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         if self.train_dataset is None:
