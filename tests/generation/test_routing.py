@@ -44,6 +44,15 @@ async def test_an_episode_stays_on_its_server_while_that_is_there(fleet: Fleet) 
     assert await fleet.next_server() is second
 
 
+async def test_episodes_that_begin_one_after_the_other_are_spread_over_the_servers(fleet: Fleet) -> None:
+    sessions = [Session() for _ in range(6)]  # each first request is over when the next one comes
+    servers = [await fleet.next_server(each) for each in sessions]
+    assert {each: servers.count(each) for each in fleet.servers} == dict.fromkeys(fleet.servers, 2)
+    del sessions[:3]  # these episodes are over
+    assert [await fleet.next_server(each) for each in sessions] == servers[3:]
+    assert await fleet.next_server() in fleet.servers
+
+
 def test_seeds_of_requests_can_be_left_out() -> None:
     """The option `vllm_request_seeds` of both vLLM generators."""
     request = GenerationRequest(prompt_ids=[1], max_tokens=1, stop_ids=frozenset(), seed=7, sampling=Sampling())

@@ -1,8 +1,8 @@
 """Fleet: vLLM servers that hold the same weights, some of which may be away.
 
-The first request of a session goes to the server with the fewest requests. The later ones go there, too, because that
-server has their prefix in its cache. An unreachable server is left out and probed every second. It takes part again
-once it has the current weights.
+The first request of a session goes to the server with the fewest requests, and among these to the one with the fewest
+sessions. The later ones go there, too, because that server has their prefix in its cache. An unreachable server is
+left out and probed every second. It takes part again once it has the current weights.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -130,6 +131,7 @@ class Fleet:
     async def next_server(self, session: object | None = None) -> Server:
         """Return the session's server if it has the current weights, or else the one with the fewest requests.
 
+        Of several, the one with the fewest sessions: a session that waits for a tool comes back to its server.
         Waits for one if there is none.
 
         Raises:
@@ -143,7 +145,7 @@ class Fleet:
                     ready = [each for each in self.servers if each.label == self.label]
                     if ready:
                         home = None if session is None else self._homes.get(session)
-                        server = home if home in ready else min(ready, key=lambda each: each.in_flight)
+                        server = home if home in ready else self._least_busy(ready)
                         if session is not None:
                             self._homes[session] = server
                         return server
@@ -152,6 +154,10 @@ class Fleet:
         except TimeoutError as error:
             troubles = "; ".join(each.trouble for each in self.servers)
             raise GenerationError(f"no vLLM server answered within {self._timeout:g} s: {troubles}") from error
+
+    def _least_busy(self, ready: Sequence[Server]) -> Server:
+        sessions = Counter(self._homes.values())
+        return min(ready, key=lambda each: (each.in_flight, sessions[each]))
 
     def _lose(self, server: Server, trouble: str) -> None:
         server.label, server.trouble = None, trouble
