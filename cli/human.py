@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..envs.core import ConfigurationError, Message, StopReason, ToolSchema
-from ..envs.episode import Episode, EpisodeSpec, TokenTrace
+from ..envs.episode import Episode, EpisodeSpec, Failure, TokenTrace
 from ..envs.policy import Act, Conversation, Policy, ScriptedPolicy, tool_calls
 from ..envs.threads import run_in_thread
+from .checks.places import user_place
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -150,4 +151,10 @@ def show_episode(episode: Episode, out: Console) -> None:
     for name, value in episode.metrics.items():
         out.print(f"  {name} {value:g}", markup=False)
     if episode.failure is not None:
-        out.print(f"{episode.failure.traceback}the episode failed at {episode.failure}", style="red", markup=False)
+        traceback = episode.failure.traceback if _is_worth_reading(episode.failure) else ""
+        out.print(f"{traceback}the episode failed at {episode.failure}", style="red", markup=False)
+
+
+def _is_worth_reading(failure: Failure) -> bool:
+    """Whether the traceback says more than the message: gymnast's own lines say nothing about a user's mistake."""
+    return user_place(failure.traceback) is not None or failure.type not in ("ValueError", "TypeError")

@@ -17,6 +17,7 @@ from ...envs.registry import EnvironmentLike, EnvironmentSource
 from ...envs.threads import run_in_loop
 from ..terminal.verdicts import Verdict
 from .agents import null_agent, random_agent
+from .places import user_place
 
 
 @dataclass(kw_only=True)
@@ -91,6 +92,6 @@ def first_failure(episodes: Sequence[Episode]) -> str | None:
     """The failure of the first failed episode, with the place in the user's code; None if no episode failed."""
     for episode in episodes:
         if episode.failure is not None:
-            places = [line.strip() for line in episode.failure.traceback.splitlines() if line.startswith('  File "')]
-            return f"{episode.failure}{' at ' + places[-1] if places else ''}"
+            place = user_place(episode.failure.traceback)
+            return f"{episode.failure}{f', at {place}' if place else ''}"
     return None

@@ -11,6 +11,7 @@ from ...envs.episode import Episode, ToolCallRecord
 from ...envs.policy import ScriptedPolicy, tool_call
 from ..terminal.verdicts import Verdict
 from .agents import HOSTILE, nested, valid_arguments
+from .places import user_place
 from .subject import Subject, first_failure
 
 
@@ -46,8 +47,8 @@ def _record(episode: Episode) -> ToolCallRecord | None:
 
 
 def valid_calls(subject: Subject) -> Verdict:
-    """Calls that fit the schema do not raise, hang or break the environment."""
-    name = "valid calls"
+    """Calls that fit the schema do not hang or break the environment; a `ValueError` tells the model of its mistake."""
+    name, refused = "valid calls", list[str]()
     for tool in subject.tools:
         function = tool["function"]
         for seed in range(3):
@@ -60,15 +61,21 @@ def valid_calls(subject: Subject) -> Verdict:
             if record is not None and record.outcome == "timeout":
                 return Verdict(name, "fail", f"{said} timed out: make the tool faster, or give it @tool(timeout=...)")
             if record is not None and record.outcome == "exception":
+                if (record.error or "").removeprefix("Error: ").startswith("ValueError: "):
+                    refused.append(f"{said} {_raised(record)}")
+                    continue
                 return Verdict(name, "warn", f"{said} {_raised(record)}; only the model is told")
             if record is not None and record.outcome != "ok":
                 return Verdict(name, "warn", f"{said} fits the schema and was refused: {record.error}")
-    return Verdict(name, "pass", f"{3 * len(subject.tools)} calls that fit the schemas")
+    advice = f"{3 * len(subject.tools)} calls that fit the schemas"
+    if refused:
+        advice += f"; the model was told of {len(refused)} mistakes, the first: {refused[0]}"
+    return Verdict(name, "pass", advice)
 
 
 def _raised(record: ToolCallRecord) -> str:
-    places = [line.strip() for line in (record.traceback or "").splitlines() if line.startswith('  File "')]
-    return f"raised {(record.error or '').removeprefix('Error: ')}{' at ' + places[-1] if places else ''}"
+    place = user_place(record.traceback or "")
+    return f"raised {(record.error or '').removeprefix('Error: ')}{f', at {place}' if place else ''}"
 
 
 def invalid_calls(subject: Subject) -> Verdict:

@@ -201,7 +201,7 @@ class Row(dict[str, Any]):
     """A copy of a row, so that an environment that changes it does not change the data set."""
 
     def __missing__(self, column: str) -> Any:
-        raise MissingColumnError(f"no {column!r}; the row has {sorted(map(str, self))}")
+        raise MissingColumnError(f"the row has no column {column!r}; it has {sorted(map(str, self))}")
 
 
 def episode_specs(

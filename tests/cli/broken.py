@@ -183,6 +183,29 @@ class RaisesForValid(Sound):
         raise KeyError("disk")
 
 
+class TellsTheModel(Sound):
+    @tool
+    def note(self, text: str) -> str:
+        """Write a note down.
+
+        Args:
+            text: The note.
+        """
+        raise ValueError("the notebook is full")
+
+
+class MisspellsAColumn(Sound):
+    def reset_task(self, task: Any) -> Any:
+        return [{"role": "user", "content": f"Double {task['nubmer']}."}]
+
+
+class ForgetsAnArgument(Sound):
+    @tool
+    def note(self, text: str) -> str:
+        """Write a note down."""
+        return text
+
+
 class Hangs(Sound):
     tool_timeout = 0.05
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -89,6 +90,7 @@ def test_a_sound_environment_passes_every_check() -> None:
         (broken.UntypedArgument, schemas, "warn", "note(text) may be anything"),
         (broken.TerseTool, schemas, "warn", "no more than a word or two about note"),
         (broken.RaisesForValid, valid_calls, "warn", "raised KeyError"),
+        (broken.TellsTheModel, valid_calls, "pass", "told of 3 mistakes, the first: note("),
         (broken.Hangs, valid_calls, "fail", "timed out"),
         (broken.RefusesFitting, valid_calls, "fail", "failed the episode, in step: BrokenEnvironmentError"),
         (broken.CrashOnWrongCall, invalid_calls, "fail", "a call of an unknown tool failed the episode"),
@@ -105,6 +107,13 @@ def test_a_fault_is_found(environment: type, check: Check, outcome: str, advice:
     found = check(subject_of(environment))
     assert found.outcome == outcome, found
     assert advice in found.advice
+
+
+def test_a_fault_names_the_users_line_and_none_of_gymnasts() -> None:
+    misspelt = plays(subject_of(broken.MisspellsAColumn)).advice
+    assert "MissingColumnError: the row has no column 'nubmer'; it has ['number'], at " in misspelt
+    assert re.search(r"broken\.py:\d+, in reset_task$", misspelt)
+    assert plays(subject_of(broken.ForgetsAnArgument)).advice.endswith("a line `text: what it is.`")
 
 
 def test_a_blocking_call_is_found() -> None:

@@ -165,6 +165,20 @@ def test_a_failed_episode_has_exit_code_1(run: Run, game: Path) -> None:
     assert "the episode failed at reset: RuntimeError: the database is down" in outcome.out
 
 
+def test_a_mistake_that_the_message_explains_has_no_traceback(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "text.py").write_text(
+        "from gymnast.envs import ToolEnv\n"
+        "class Text(ToolEnv):\n"
+        "    def reset_task(self, task):\n"
+        "        return 'Hello'\n"
+        "rows = [{}]\n"
+    )
+    outcome = run("play", "text.py:Text", "--tasks", "text.py:rows")
+    assert outcome.code == 1
+    assert "Text.reset_task() must give a list of messages, got str: 'Hello'" in outcome.out
+    assert "Traceback" not in outcome.out
+
+
 def test_json_is_the_only_output(run: Run, game: Path) -> None:
     outcome = run(
         "play",

@@ -180,7 +180,7 @@ async def test_a_missing_column_is_named() -> None:
 
     episode = await play_one(Reads, ["x"])
     assert str(episode.failure) == (
-        "reset: MissingColumnError: no 'titel'; the row has ['answer', 'index', 'prompt', 'question']"
+        "reset: MissingColumnError: the row has no column 'titel'; it has ['answer', 'index', 'prompt', 'question']"
     )
 
 

@@ -100,7 +100,8 @@ def test_two_tools_of_one_name(silent: Any, tmp_path: Path) -> None:
     [
         (
             [{"bad": 1}],
-            r"row 0 of train_dataset: MissingColumnError: no 'good'; the row has \['bad'\] \(File .*reset_task\)$",
+            r"row 0 of train_dataset: MissingColumnError: the row has no column 'good'; it has \['bad'\] "
+            r"\(File .*reset_task\)$",
         ),
         ([], "train_dataset has no rows"),
         ([{"good": "left"}, 5], "row 1 of train_dataset must be a mapping, got int"),
