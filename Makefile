@@ -57,7 +57,7 @@ test: $(VENV)/.dev .deepspeed/.stamp
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory test-vllm
 
 # There is a vLLM for CPUs on Linux only; elsewhere, VLLM=FOLDER names a venv that has one, gymnast and pytest.
-test-vllm: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp)
+test-vllm: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp) .deepspeed/.stamp
 	@$(VLLM)/bin/python -m pytest tests/with_vllm $(ARGS)
 
 # Less than a minute, once .venv-adapters is there.

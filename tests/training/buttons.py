@@ -39,6 +39,12 @@ SHARDED: dict[str, Any] = {"fsdp": True, "fsdp_config": {"transformer_layer_cls_
 ROWS: list[dict[str, Any]] = [{"good": "left", "id": index} for index in range(4)]
 
 
+def zero(stage: int, **options: Any) -> dict[str, Any]:
+    """A configuration of DeepSpeed that leaves all to the trainer's, but for these options of ZeRO."""
+    auto = ("train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps", "gradient_clipping")
+    return {**dict.fromkeys(auto, "auto"), "zero_optimization": {"stage": stage, **options}}
+
+
 class Buttons(ToolEnv):
     """`look` gives no information; `left` and `right` end the episode. The row says which one is right."""
 

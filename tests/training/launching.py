@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -10,10 +12,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
 
 from .buttons import subprocess_environment
+
+
+def for_deepspeed() -> dict[str, str]:
+    """The environment variables of a program that trains with DeepSpeed; the test is skipped without it."""
+    folder = Path(__file__).parents[2] / ".deepspeed"
+    installed = importlib.util.find_spec("deepspeed") is not None
+    if not installed and not (folder / "deepspeed").is_dir():
+        pytest.skip("DeepSpeed is not installed: make .deepspeed/.stamp")
+    return {
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *([] if installed else [str(folder)])]),
+        "ACCELERATE_USE_CPU": "false",  # accelerate would not use DeepSpeed
+        "DS_ACCELERATOR": "cpu",
+    }
 
 
 def deepspeed_variables(file: Path) -> dict[str, str]:

@@ -6,9 +6,7 @@ finds it, which takes seconds.
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import re
 from collections.abc import Callable
 from functools import cache
@@ -25,10 +23,9 @@ from gymnast.trainer import whole_weights
 from gymnast.trainer.models.named_weights import named_weights
 
 from .buttons import Disturbed, adapted, experts, make_trainer, model, untied
-from .launching import deepspeed_variables, launch
+from .launching import deepspeed_variables, for_deepspeed, launch
 
 ROOT = Path(__file__).parents[2]
-INSTALLED = ROOT / ".deepspeed"
 
 PROGRAM = """
 import json, os, sys
@@ -36,17 +33,12 @@ from pathlib import Path
 import deepspeed
 import torch
 from accelerate.state import AcceleratorState
-from buttons import ROWS, Buttons, CopyGenerator, Disturbed, adapted, config, experts, model, tokenizer, untied
+from buttons import ROWS, Buttons, CopyGenerator, Disturbed, adapted, config, experts, model, tokenizer, untied, zero
 from gymnast.trainer import GRPOTrainer, whole_weights
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled; gloo does as well
 folder, rank, files = Path(sys.argv[1]), int(os.environ["RANK"]), json.loads(sys.argv[2])
 SHARED = dict(scale_rewards="batch", beta=0.1, sync_ref_model=True, ref_model_sync_steps=1)
-
-
-def zero(stage, **more):
-    auto = ("train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps", "gradient_clipping")
-    return dict.fromkeys(auto, "auto") | {"zero_optimization": {"stage": stage, **more}}
 
 
 def make(name, agent, copied=None, reward=(), callbacks=(), **options):
@@ -132,16 +124,9 @@ torch.distributed.destroy_process_group()
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    installed = importlib.util.find_spec("deepspeed") is not None
-    if not installed and not (INSTALLED / "deepspeed").is_dir():
-        pytest.skip("DeepSpeed is not installed: make .deepspeed/.stamp")
+    variables = for_deepspeed()
     files = {
         f"zero{stage}": deepspeed_variables(ROOT / "examples" / "accelerate" / f"zero{stage}.yaml") for stage in (2, 3)
-    }
-    variables = {
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *([] if installed else [str(INSTALLED)])]),
-        "ACCELERATE_USE_CPU": "false",  # accelerate would not use DeepSpeed
-        "DS_ACCELERATOR": "cpu",
     }
     folder = tmp_path_factory.mktemp("two")
     model().save_pretrained(folder / "base")

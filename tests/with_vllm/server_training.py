@@ -1,5 +1,7 @@
 """Two training processes that share vLLM servers: `launch_training` starts them, and they run this file."""
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import json
@@ -10,18 +12,23 @@ from pathlib import Path
 from typing import Any
 
 
-def launch_training(folder: Path, urls: Sequence[str], *, sharded: bool = False) -> list[dict[str, Any]]:
-    """Return the reports of both processes."""
-    from ..training.launching import launch  # it cannot be imported where this file is the program
+def launch_training(folder: Path, urls: Sequence[str], weights: str = "whole") -> list[dict[str, Any]]:
+    """Return the reports of both processes. Their weights are whole, or sharded by "fsdp2" or "zero3"."""
+    from ..training.launching import for_deepspeed, launch  # it cannot be imported where this file is the program
 
-    return launch(folder, Path(__file__).read_text(), "sharded" if sharded else "whole", *urls)
+    variables = for_deepspeed() if weights == "zero3" else None
+    return launch(folder, Path(__file__).read_text(), weights, *urls, variables=variables)
 
 
 def main(folder: Path, weights: str, urls: list[str]) -> None:
     """Train two steps."""
     import torch
-    from buttons import ROWS, SHARDED, make_trainer
+    from buttons import ROWS, SHARDED, make_trainer, zero
 
+    if weights == "zero3":
+        import deepspeed
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled; gloo does as well
     trainer = make_trainer(
         folder,
         generator="vllm-server",
@@ -31,7 +38,7 @@ def main(folder: Path, weights: str, urls: list[str]) -> None:
         per_device_train_batch_size=4,
         ddp_backend="gloo",
         rows=ROWS,
-        **(SHARDED if weights == "sharded" else {}),
+        **{"whole": {}, "fsdp2": SHARDED, "zero3": {"deepspeed": zero(3)}}[weights],
     )
     versions: list[list[int | None]] = []
 
@@ -43,7 +50,7 @@ def main(folder: Path, weights: str, urls: list[str]) -> None:
     trainer.player.generator.close()
     logged = [logs for logs in trainer.state.log_history if "loss" in logs]
     report = {
-        "model": type(trainer.model).__name__,
+        "weights": _kind(trainer.model),
         "losses": [logs["loss"] for logs in logged],
         "versions": versions,
         "failed": sum(logs["episodes/failed"] for logs in logged),
@@ -51,6 +58,12 @@ def main(folder: Path, weights: str, urls: list[str]) -> None:
     }
     (folder / f"report-{os.environ['RANK']}.json").write_text(json.dumps(report))
     torch.distributed.destroy_process_group()
+
+
+def _kind(model: Any) -> str:
+    if type(model).__name__.startswith("FSDP"):
+        return "fsdp2"
+    return "zero3" if hasattr(next(model.parameters()), "ds_tensor") else "whole"
 
 
 if __name__ == "__main__":

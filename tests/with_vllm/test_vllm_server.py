@@ -259,8 +259,8 @@ def test_training(tmp_path: Path, servers: list[ServerProcess]) -> None:
     assert metrics["eval_episodes/played"] == 16
 
 
-@pytest.mark.parametrize("sharded", [False, True])
-def test_training_in_two_processes(sharded: bool, tmp_path: Path, servers: list[ServerProcess]) -> None:
+@pytest.mark.parametrize("weights", ["whole", "fsdp2", "zero3"])
+def test_training_in_two_processes(weights: str, tmp_path: Path, servers: list[ServerProcess]) -> None:
     """Both sample with the weights that rank 0 has loaded, and their losses are those of one process."""
     urls = [server.url for server in servers]
     options: dict[str, Any] = {"generator": "vllm-server", "vllm_server_urls": urls, "max_model_len": CONTEXT}
@@ -268,8 +268,8 @@ def test_training_in_two_processes(sharded: bool, tmp_path: Path, servers: list[
     single.train()
     single.player.generator.close()
     counts = [resets(server) for server in servers]
-    reports = launch_training(tmp_path, urls, sharded=sharded)
-    assert {report["model"] for report in reports} == {"FSDPQwen3ForCausalLM" if sharded else "Qwen3ForCausalLM"}
+    reports = launch_training(tmp_path, urls, weights)
+    assert {report["weights"] for report in reports} == {weights}
     expected = [logs["loss"] for logs in single.state.log_history if "loss" in logs]
     assert all(report["losses"] == pytest.approx(expected, abs=1e-4) for report in reports)
     assert [report["versions"] for report in reports] == [[[0], [1]], [[0], [1]]]
