@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -18,7 +19,8 @@ import pytest
 from gymnast.cluster import RayEnvironments, RayRolloutWorkers, RayVLLMServers
 from gymnast.envs import Calculator, CodeEnv, ConfigurationError, tool_call
 from gymnast.envs.threads import run_in_thread
-from gymnast.sandbox import LocalExecutor
+from gymnast.sandbox import DockerExecutor, LocalExecutor
+from gymnast.sandbox.docker.labels import LABEL
 
 from ..training import buttons
 from . import hosted
@@ -158,6 +160,23 @@ def test_an_environment_that_cannot_be_made_on_the_nodes_is_an_error_at_the_star
         RayEnvironments(hosted.Meets(Unreadable()), hosts=1)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="the environment cannot be sent to another machine"):
         RayEnvironments(hosted.Meets(threading.Lock()), hosts=1)  # type: ignore[arg-type]
+
+
+def test_docker_boxes_belong_to_the_nodes_and_are_gone_after_close(image: str) -> None:
+    def containers() -> list[str]:
+        command = ["docker", "ps", "-aq", "--filter", f"label={LABEL}.pid={process}"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+    environments = {"code": CodeEnv(DockerExecutor(image=image)), "process": hosted.Process}
+    with RayEnvironments(environments, hosts=1) as hosts:
+        [process] = host_processes(hosts)
+        script = [tool_call("python", code="open('mine', 'w').write('6 * 7')"), ANSWER]
+        assert [episode.reward for episode in play(hosts, script, rows=rows_of("code", 4))] == [1.0] * 4
+        assert containers(), "the pool of the host keeps boxes"
+    end = time.monotonic() + 30
+    while containers():  # they end when they notice the end of their owner
+        assert time.monotonic() < end, "containers are left"
+        time.sleep(0.1)
 
 
 def losses(environment: Any, folder: Path, **options: Any) -> list[list[float]]:
