@@ -510,7 +510,10 @@ CODE_SCRIPT = [
 
 
 def play_code(environment: CodeEnv, *script: Message, row: Any = CODE_ROW) -> Episode:
-    [episode] = RolloutEngine(environment, ScriptedPolicy(list(script))).play([row])
+    try:
+        [episode] = RolloutEngine(environment, ScriptedPolicy(list(script))).play([row])
+    finally:
+        run_in_loop(environment._pool.close())
     return episode
 
 
