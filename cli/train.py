@@ -94,6 +94,8 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
         _write(run, records.path / "run.toml")
     trainer.train(resume_from_checkpoint=resume or None)
     if trainer.was_interrupted:
+        if trainer.is_world_process_zero():
+            typer.echo("interrupted; the same command with --resume goes on", err=True)
         raise typer.Exit(INTERRUPTED)
     model = records.path / "model"
     trainer.save_model(str(model))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -55,6 +56,15 @@ def test_help_loads_nothing_slow() -> None:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (0, "")
     assert "play" in result.stdout
+
+
+def test_the_shell_completes_commands() -> None:
+    shell = {"_GYMNAST_COMPLETE": "complete_bash", "COMP_WORDS": "gymnast sand", "COMP_CWORD": "1"}
+    program = "import sys\nfrom gymnast.cli.main import main\nsys.argv = ['gymnast']\nsys.exit(main())"
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | shell, capture_output=True, text=True, timeout=60
+    )
+    assert result.stdout.split() == ["sandbox"], result.stderr
 
 
 @pytest.mark.parametrize("arguments", [["no-such-command"], ["play"], ["play", CALCULATOR, "--row", "-1"]])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from gymnast.sandbox.docker.labels import LABEL, labels
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 
 from ..training.launching import run_command_twice
@@ -57,6 +60,72 @@ def test_two_processes_print_one_outcome(run: Run, tmp_path: Path) -> None:
     assert second == ""
 
 
+FULL_RUN = """
+environment = "gymnast/Calculator-v0"
+model = "tiny"
+tasks = "rows.json"
+eval_tasks = "rows.json"
+rewards = ["rewards.py:brevity"]
+algorithm = "rloo"
+
+[options]
+output_dir = "runs/full"
+num_generations = 2
+gradient_accumulation_steps = 1
+max_completion_length = 8
+max_steps = 1
+use_cpu = true
+save_strategy = "steps"
+save_steps = 1
+eval_strategy = "steps"
+eval_steps = 1
+report_to = "none"
+disable_tqdm = true
+
+[lora]
+r = 4
+target_modules = "all-linear"
+"""
+
+
+def write_full_run() -> None:
+    tokenizer = make_tiny_tokenizer([])
+    make_tiny_model(tokenizer).save_pretrained("tiny")
+    tokenizer.save_pretrained("tiny")
+    Path("rows.json").write_text(json.dumps([{"question": "What is 3 times 4?", "answer": 12}]))
+    Path("rewards.py").write_text("def brevity(completions, **columns):\n    return [0.25] * len(completions)\n")
+    Path("full.toml").write_text(FULL_RUN)
+
+
+def test_every_entry_of_a_run_file_counts_and_a_run_is_resumed(run: Run, tmp_path: Path) -> None:
+    write_full_run()
+    first = run("train", "full.toml", "--json")
+    assert first.code == 0, first.err
+    assert first.json["metrics"]["eval_episodes/played"] > 0
+    assert first.json["metrics"]["rewards/brevity/mean"] == 0.25
+    assert (Path(first.json["model"]) / "adapter_config.json").exists()
+    assert tomllib.loads(Path("runs/full/run.toml").read_text()) == tomllib.loads(FULL_RUN)
+    resumed = run("train", "full.toml", "--set=max_steps=2", "--resume", "--json")
+    assert resumed.code == 0, resumed.err
+    steps = [json.loads(line).get("step") for line in Path("runs/full/metrics.jsonl").read_text().splitlines()]
+    assert {1, 2} <= {*steps}
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_full_run()
+    options = ["--set=max_steps=5000", "--set=eval_strategy=no", "--set=save_strategy=no", "--set=logging_steps=1"]
+    command = [sys.executable, "-m", "gymnast.cli", "train", "full.toml", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
+        while not Path("runs/full/metrics.jsonl").exists() and training.poll() is None:
+            time.sleep(0.1)
+        training.send_signal(signal.SIGINT)
+        _, errors = training.communicate(timeout=60)
+    assert training.returncode == 130, errors
+    assert "the same command with --resume goes on" in errors
+    assert list(Path("runs/full").glob("checkpoint-*"))
+
+
 @pytest.mark.parametrize(
     ("file", "arguments", "message"),
     [
@@ -87,6 +156,21 @@ def test_the_doctor_finds_an_engine_that_does_not_answer(run: Run, monkeypatch: 
     assert (outcome.code, check["name"], check["outcome"]) == (1, "engine", "fail")
     assert "no container engine answers at unix:///no/such.sock" in check["advice"]
     assert run("sandbox", "list").code == 2
+
+
+def test_containers_of_dead_processes_are_listed_and_reaped(run: Run, image: str) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    dead = labels(3600) | {f"{LABEL}.pid": str(ended.pid)}
+    options = [part for name, value in dead.items() for part in ("--label", f"{name}={value}")]
+    created = subprocess.run(["docker", "create", *options, image], capture_output=True, text=True, check=True)
+    found = {each["id"]: each for each in run("sandbox", "list", "--json").json["containers"]}
+    abandoned = found[created.stdout.strip()]
+    assert (abandoned["is_abandoned"], abandoned["is_own"]) == (True, False)
+    assert abandoned["name"] in run("sandbox", "list").out
+    assert abandoned["name"] in run("sandbox", "reap", "--json").json["removed"]
+    left = run("sandbox", "list", "--json").json["containers"]
+    assert abandoned["id"] not in [each["id"] for each in left]
 
 
 def test_the_doctor_tries_a_box(run: Run, image: str) -> None:

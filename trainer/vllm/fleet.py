@@ -171,7 +171,7 @@ class Fleet:
             await asyncio.sleep(PROBE_SECONDS)
             try:
                 await server.check_health()
-                if (await server.get("weight_info"))["weight_version"] != self.label:
+                if (await server.get("weight_info")).get("weight_version") != self.label:
                     await server.check(self._max_model_len)  # it may have restarted with other options
                     if not await self._restore(server):
                         continue
