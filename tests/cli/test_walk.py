@@ -70,7 +70,7 @@ def test_a_tool_that_raises_is_named(project: Path, tmp_path: Path) -> None:
     folder = with_bug(project, tmp_path / "guess", "if guess == self.secret ", "if guess == self.secrets[0] ")
     verdicts = gymnast(folder, *CHECK, code=1)
     assert "raised AttributeError: 'GuessNumber' object has no attribute 'secrets'" in verdicts
-    assert 'environment.py", line 22, in compare' in verdicts
+    assert "environment.py:22, in compare" in verdicts
     train(folder, "runs/broken", 1)
     assert "calls of compare end with the same error: Error: AttributeError" in gymnast(folder, "why", "runs/broken")
 

@@ -46,7 +46,8 @@ def commands():
         if pid.isdigit() and int(pid) != os.getpid(): yield "".join(lines(f"/proc/{pid}/cmdline"))[:40]
 print(dict(
     processes=sorted(commands()), shm=os.listdir("/dev/shm"), sysv=[lines("/proc/sysvipc/" + name) for name in
-    ("shm", "sem", "msg")], locks=lines("/proc/locks"), sockets=lines("/proc/net/unix")[1:],
+    ("shm", "sem", "msg")], sockets=lines("/proc/net/unix")[1:],
+    locks=[each for each in lines("/proc/locks") if " -1 " not in each],  # -1: of other processes of the machine
     keys=lines("/proc/keys"), hostname=socket.gethostname(), own=oct(os.stat("/tmp").st_mode),
     mounts=lines("/proc/mounts"),
 ))
