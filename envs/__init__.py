@@ -5,7 +5,7 @@ The way of an episode:
 1. `RolloutEngine.run` (engine/rollout_engine.py) starts one task for each `EpisodeSpec`.
 2. `play_episode` (engine/play_episode.py) makes the environment and resets it. In each turn the `Policy` answers and
    `Environment.astep` replies.
-3. `ToolEnv.astep` (tool_env.py) runs the answer's tool calls by `call_tools` (tool_execution.py).
+3. `ToolEnv.astep` (tools/tool_env.py) runs the answer's tool calls by `call_tools` (tools/execution.py).
 4. `Environment.agrade` judges the episode, and `Rewards.add` (rewards.py) adds the rewards of reward functions.
 """
 
@@ -32,9 +32,9 @@ from .openai_policy import OpenAIPolicy
 from .policy import Act, Conversation, Policy, ScriptedPolicy, tool_call, tool_calls
 from .registry import EnvironmentSource, register_environments
 from .rewards import Rewards, matches, per_episode
-from .tape import UnrecordedCallError
-from .tool_env import ToolEnv
-from .tools import Tool, final_answer, tool
+from .tools.tape import UnrecordedCallError
+from .tools.tool import Tool, final_answer, tool
+from .tools.tool_env import ToolEnv
 
 __all__ = [
     "Act",

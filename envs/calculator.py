@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .core import Message
-from .tool_env import ToolEnv
-from .tools import tool
+from .tools.tool import tool
+from .tools.tool_env import ToolEnv
 
 OPERATIONS = {"plus": "add", "minus": "subtract", "times": "multiply"}
 

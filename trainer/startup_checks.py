@@ -18,7 +18,7 @@ from ..envs.episode import EpisodeSpec, Failure
 from ..envs.registry import EnvironmentLike, EnvironmentSource
 from ..envs.rewards import Rewards
 from ..envs.threads import run_in_loop
-from ..envs.tool_env import ToolEnv
+from ..envs.tools.tool_env import ToolEnv
 from .models.adapters import with_adapter
 from .rollout.schedule import Rows
 

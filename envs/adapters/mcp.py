@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...sandbox.cancellation import finish
 from ..core import ConfigurationError
-from ..tool_sources import OpenTools, ToolSource
-from ..tools import Tool
+from ..tools.sources import OpenTools, ToolSource
+from ..tools.tool import Tool
 from .json_schema import schema_validator
 from .mcp_connection import Connection
 

@@ -15,7 +15,7 @@ from typing import Any
 from ...sandbox.cancellation import finish
 from ..core import BrokenEnvironmentError, ConfigurationError, Message
 from ..threads import run_in_thread
-from ..tools import Tool, collect_tools
+from ..tools.tool import Tool, collect_tools
 from .json_schema import schema_validator
 from .seeded import SeededEnv
 

@@ -17,7 +17,7 @@ from ..episode import Episode, EpisodeSpec, Failure, Stage, ToolCallRecord, Turn
 from ..policy import Act, Conversation, Policy
 from ..spaces import message_error
 from ..threads import run_in_thread, thread_calls
-from ..tool_execution import refuse
+from ..tools.execution import refuse
 from ..user_calls import TimeLimit, watch_blocking
 from ..whereabouts import current_place
 from .checked_results import checked_grade, checked_reset, checked_step, ending

@@ -17,8 +17,8 @@ from gymnast.envs.engine.play_episode import EpisodeLimits
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.envs.episode import Episode, TokenTrace
 from gymnast.envs.seeds import stable_seed
-from gymnast.envs.tool_env import ToolEnv
-from gymnast.envs.tools import tool
+from gymnast.envs.tools.tool import tool
+from gymnast.envs.tools.tool_env import ToolEnv
 from gymnast.trainer import (
     ChatFormat,
     Generation,

@@ -16,7 +16,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ...envs.core import ConfigurationError, Message, ToolSchema
-from ...envs.tool_results import cut
+from ...envs.tools.results import cut
 from ..tool_calls.custom import PlainFormat, ToolParser
 from ..tool_calls.families import FORMATS
 from ..tool_calls.formats import KnownFormat, ToolFormat, parse_ended

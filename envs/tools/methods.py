@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from .tools import is_tool
+from .tool import is_tool
 
 
 def tool_methods(cls: type) -> tuple[str, ...]:

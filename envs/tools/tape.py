@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from .cassettes.cassette import Cassette, open_cassette
-from .cassettes.recorded_call import Kind, RecordedCall, canonical, digest, jsonable
-from .core import BrokenEnvironmentError, ConfigurationError, Environment, Message, StopReason
-from .episode import Outcome
+from ..cassettes.cassette import Cassette, open_cassette
+from ..cassettes.recorded_call import Kind, RecordedCall, canonical, digest, jsonable
+from ..core import BrokenEnvironmentError, ConfigurationError, Environment, Message, StopReason
+from ..episode import Outcome
+from ..threads import run_in_loop
+from ..user_calls import watch_blocking
 from .episode_state import EpisodeState
-from .threads import run_in_loop
-from .tool_results import CallResult
-from .tools import Tool
-from .user_calls import watch_blocking
+from .results import CallResult
+from .tool import Tool
 
 if TYPE_CHECKING:
     from .tool_env import ToolEnv

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .tools import Tool
+from .tool import Tool
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .cassettes.recorded_call import jsonable
+from ..cassettes.recorded_call import jsonable
 
 if TYPE_CHECKING:
     from .tool_env import ToolEnv

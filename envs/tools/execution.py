@@ -15,16 +15,16 @@ from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from ..sandbox.cancellation import finish
-from ..sandbox.errors import SandboxError, SandboxFileError
-from .core import BrokenEnvironmentError, ConfigurationError, Message, ToolCall
-from .episode import Outcome, ToolCallRecord, traceback_of
+from ...sandbox.cancellation import finish
+from ...sandbox.errors import SandboxError, SandboxFileError
+from ..core import BrokenEnvironmentError, ConfigurationError, Message, ToolCall
+from ..episode import Outcome, ToolCallRecord, traceback_of
+from ..user_calls import being_cancelled, call_function, within
+from ..whereabouts import running_tool
+from .arguments import ArgumentError
+from .results import CallResult, cut, encodable, render
 from .tape import Tape
-from .tool_arguments import ArgumentError
-from .tool_results import CallResult, cut, encodable, render
-from .tools import Tool
-from .user_calls import being_cancelled, call_function, within
-from .whereabouts import running_tool
+from .tool import Tool
 
 SLOW_CALLS = 5  # the calls of one turn may take as long as this many calls that time out
 

@@ -19,8 +19,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from pydantic.errors import PydanticUserError
 from typing_extensions import TypedDict
 
-from .core import ConfigurationError, ToolSchema
-from .tool_arguments import checked_arguments
+from ..core import ConfigurationError, ToolSchema
+from .arguments import checked_arguments
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pydantic_core
 
-from .core import MalformedCall, Message
-from .episode import Outcome
+from ..core import MalformedCall, Message
+from ..episode import Outcome
 
 PART_TYPES = frozenset({"text", "image", "image_url", "audio", "input_audio", "video", "file"})
 MEDIA_TYPES = frozenset({"image", "audio", "video"})

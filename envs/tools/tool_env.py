@@ -8,18 +8,18 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from .core import Environment, MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
-from .episode import ToolCallRecord
-from .episode_text import as_transcript
-from .spaces import check_messages, message_error
+from ..core import Environment, MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
+from ..episode import ToolCallRecord
+from ..episode_text import as_transcript
+from ..spaces import check_messages, message_error
+from ..user_calls import call_function
+from .execution import call_tools
+from .methods import check_tool_methods, tool_methods
+from .results import cut, with_text_of
+from .sources import OpenSources, ToolLike, ToolSource
 from .step_reward import StepReward
 from .tape import ReplayMisses, Tape, tape_of
-from .tool_execution import call_tools
-from .tool_methods import check_tool_methods, tool_methods
-from .tool_results import cut, with_text_of
-from .tool_sources import OpenSources, ToolLike, ToolSource
-from .tools import Tool, collect_tools, named_tools
-from .user_calls import call_function
+from .tool import Tool, collect_tools, named_tools
 
 OnMalformed = Literal["feedback", "end", "text"]
 
