@@ -27,11 +27,11 @@ def check(
 
     A table of pass, warn and fail, with one line of advice each. The exit code is 1 if a check fails.
     """
+    from .arguments.references import load_environment, load_policy
+    from .arguments.rows import draw_rows, load_rows
     from .checks.catalogue import check_environment
     from .checks.model import check_model
     from .checks.subject import Subject
-    from .references import load_environment, load_policy
-    from .rows import draw_rows, load_rows
     from .terminal.output import console, print_json
     from .terminal.verdicts import print_verdicts
 

@@ -13,8 +13,8 @@ from .terminal.options import AsJSON, EnvironmentReference, Seed, SuccessReward,
 
 if TYPE_CHECKING:
     from ..envs.episode import EpisodeSpec
+    from .arguments.players import Player
     from .evaluation.results import Results
-    from .players import Player
 
 NUM_TASKS = 32  # of an environment that draws its own
 
@@ -65,11 +65,11 @@ def evaluate(
     With --url the model answers from a server; with --model alone it is loaded here.
     """
     from ..envs.engine.rollout_engine import episode_specs
+    from .arguments.players import choose_player
+    from .arguments.references import load_environment
+    from .arguments.rows import rows_to_play
     from .evaluation.results import Results
     from .evaluation.summary import Price, print_summary, summary_of
-    from .players import choose_player
-    from .references import load_environment
-    from .rows import rows_to_play
     from .terminal.output import print_json
 
     prices = None if price is None else Price.parse(price)

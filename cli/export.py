@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .run_argument import RunFolder, read_run
+from .arguments.run_folder import RunFolder, read_run
 from .terminal.exits import CommandError
 from .terminal.options import AsJSON, Output
 

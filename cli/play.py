@@ -31,9 +31,9 @@ def play(
     Answer with text, or with calls such as add(a=1, b=2); separate several by semicolons.
     """
     from ..envs import EpisodeLimits, RolloutEngine
+    from .arguments.references import load_environment, load_policy
+    from .arguments.rows import rows_to_play
     from .human import HumanPolicy, ShownPolicy, show_episode
-    from .references import load_environment, load_policy
-    from .rows import rows_to_play
     from .terminal.output import console, print_json
 
     environment = load_environment(env)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .run_argument import RunFolder, read_run
+from .arguments.run_folder import RunFolder, read_run
 from .terminal.exits import FAULTS, CommandError
 from .terminal.options import AsJSON
 
@@ -57,7 +57,7 @@ def replay(
 
 
 def _change(run: Run, rewards: list[str], weights: list[str], without: list[str]) -> RewardChange:
-    from .references import load_object
+    from .arguments.references import load_object
     from .rescoring.rewards import RewardChange
 
     if not (rewards or weights or without):

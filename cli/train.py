@@ -11,7 +11,7 @@ from .terminal.exits import INTERRUPTED, CommandError
 from .terminal.options import AsJSON, Tasks
 
 if TYPE_CHECKING:
-    from .run_file import Run
+    from .arguments.run_file import Run
 
 DRAWN = 512  # tasks of an environment that draws its own
 
@@ -38,7 +38,7 @@ def train(
 
     Options on the command line override those in the file.
     """
-    from .run_file import make_run, parse_setting, read_run
+    from .arguments.run_file import make_run, parse_setting, read_run
     from .terminal.output import print_json
 
     entries: dict[str, Any] = read_run(Path(env)) if env.endswith(".toml") else {"environment": env}
@@ -65,8 +65,8 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
 
     Returns None in all processes of a training but the first, so that the outcome is printed once.
     """
-    from .references import load_environment, load_object
-    from .rows import load_rows, rows_to_play
+    from .arguments.references import load_environment, load_object
+    from .arguments.rows import load_rows, rows_to_play
     from .terminal.output import console
 
     if run.model.startswith((".", "/", "~")) and not Path(run.model).expanduser().is_dir():
@@ -108,7 +108,7 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
 def _write(run: Run, path: Path) -> None:
     """Write the run's description; that of an earlier, other run in the folder is moved aside."""
     from ..trainer.records.run_folder import move_aside
-    from .run_file import to_toml
+    from .arguments.run_file import to_toml
 
     text = to_toml(run)
     if path.exists() and path.read_text() != text:

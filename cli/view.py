@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .run_argument import RunFolder, read_run
+from .arguments.run_folder import RunFolder, read_run
 from .terminal.options import AsJSON, Output
 
 

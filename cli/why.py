@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .run_argument import RunFolder, read_run
+from .arguments.run_folder import RunFolder, read_run
 from .terminal.options import AsJSON
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..terminal.exits import CommandError
 from .references import load_object
-from .terminal.exits import CommandError
 
 if TYPE_CHECKING:
-    from ..envs.registry import EnvironmentLike
+    from ...envs.registry import EnvironmentLike
 
 Rows = list[dict[str, Any]]
 
@@ -78,9 +78,9 @@ def draw_rows(environment: EnvironmentLike, count: int, seed: int) -> Rows:
     """
     from gymnasium.utils import seeding
 
-    from ..envs.core import Environment
-    from ..envs.engine.rollout_engine import group_specs
-    from ..envs.registry import EnvironmentSource
+    from ...envs.core import Environment
+    from ...envs.engine.rollout_engine import group_specs
+    from ...envs.registry import EnvironmentSource
 
     [spec] = group_specs("draw", {}, group_size=1, seed=seed)
     made = EnvironmentSource.of(environment).create(spec)

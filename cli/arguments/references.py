@@ -11,11 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from .terminal.exits import CommandError
+from ..terminal.exits import CommandError
 
 if TYPE_CHECKING:
-    from ..envs.policy import Policy
-    from ..envs.registry import EnvironmentLike
+    from ...envs.policy import Policy
+    from ...envs.registry import EnvironmentLike
 
 
 def load_environment(reference: str) -> EnvironmentLike:
@@ -28,7 +28,7 @@ def load_environment(reference: str) -> EnvironmentLike:
         raise CommandError(f"{reference} is a file: name the class in it, {reference}:MyEnvironment")
     import gymnasium
 
-    from ..envs.registry import EnvironmentSource
+    from ...envs.registry import EnvironmentSource
 
     place, _, name = reference.rpartition(":")
     is_id = not place or not name.isidentifier()  # also `module:name/Game-v0`, as Gymnasium takes it
@@ -49,7 +49,7 @@ def load_policy(reference: str) -> Policy:
     Raises:
         CommandError: nothing has that name, or it is another object.
     """
-    from ..envs.policy import ScriptedPolicy
+    from ...envs.policy import ScriptedPolicy
 
     script = load_object(reference, "a policy")
     if hasattr(script, "begin"):

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from .terminal.exits import CommandError
+from ..terminal.exits import CommandError
 
 ALGORITHMS = ("grpo", "rloo")
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal.exits import CommandError
+from ..terminal.exits import CommandError
 
 if TYPE_CHECKING:
-    from .runs.run import Run
+    from ..runs.run import Run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The output_dir of a training.", show_default=False)]
 
@@ -21,7 +21,7 @@ def read_run(folder: Path) -> Run:
     Raises:
         CommandError: it is none, or one of its lines is broken.
     """
-    from .runs.run import Run
+    from ..runs.run import Run
 
     try:
         run = Run(folder)

@@ -1,0 +1,1 @@
+"""What arguments of the commands stand for: environments and other objects, rows, models, run folders and run files."""
