@@ -36,7 +36,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class ServerProcess:
-    """`python -m gymnast.trainer.vllm.serve` on a port of this machine, in a process group of its own."""
+    """`gymnast serve vllm` on a port of this machine, in a process group of its own."""
 
     def __init__(self, model: Path, port: int, *options: str) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -49,7 +49,7 @@ class ServerProcess:
         arguments = [str(self.model), "--host", "127.0.0.1", "--port", str(self.port), *self.options]
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "gymnast.trainer.vllm.serve", *arguments],
+                [sys.executable, "-m", "gymnast.cli", "serve", "vllm", *arguments],
                 env=os.environ | {"VLLM_LOGGING_LEVEL": "INFO"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
