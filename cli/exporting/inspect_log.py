@@ -15,7 +15,7 @@ from .messages import calls_of, others_of, results_of, text_of
 from .turn_tokens import turn_tokens
 
 Played = Sequence[tuple[int, Episode]]
-"""Steps and their episodes."""
+"""Steps and their episodes, at least one."""
 
 ROLES = {"developer": "system"}  # of a message; Inspect has no such role
 ERRORS = {"timeout": "timeout", "bad_arguments": "parsing", "not_run": "limit"}  # of a tool; others are "unknown"
@@ -39,10 +39,12 @@ def _log(played: Played, name: str, model: str) -> dict[str, Any]:
     """The fields of an `EvalLog`; `inspect_ai.log` describes them."""
     rewards = [episode.reward for _, episode in played if episode.reward is not None]
     mean = {"mean": {"name": "mean", "value": sum(rewards) / len(rewards)}} if rewards else {}
+    began = _time(min(episode.began for _, episode in played))
+    ended = _time(max(episode.began + episode.seconds for _, episode in played))
     return {
         "status": "success",
         "eval": {
-            "created": _time(min((episode.began for _, episode in played), default=0.0)),
+            "created": began,
             "task": name,
             "dataset": {"name": name, "samples": len(played)},
             "model": model,
@@ -53,6 +55,7 @@ def _log(played: Played, name: str, model: str) -> dict[str, Any]:
             "completed_samples": len(rewards),
             "scores": [{"name": "reward", "scorer": "reward", "metrics": mean}],
         },
+        "stats": {"started_at": began, "completed_at": ended},
         "samples": [_sample(step, episode, model) for step, episode in played],
     }
 

@@ -38,6 +38,8 @@ def test_inspect_reads_the_episodes(name: str, made: Path, tmp_path: Path) -> No
     assert (read.status, read.eval.task, read.eval.model) == ("success", "made", "tiny")
     assert (read.results.total_samples, read.results.completed_samples) == (3, 2)
     assert read.results.scores[0].metrics["mean"].value == 0.5
+    seconds = [(sample.started_at, sample.completed_at) for sample in read.samples]
+    assert (read.stats.started_at, read.stats.completed_at) == (min(seconds)[0], max(seconds, key=lambda s: s[1])[1])
     by_name = {(sample.id, sample.epoch): sample for sample in read.samples}
     right, wrong, failed = (by_name[name] for name in (("1: a@0", 1), ("1: a@0", 2), ("3: a@0", 1)))
     assert right.scores["reward"].value == 1.0
