@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, TypeAdapter, ValidationError
@@ -41,5 +42,18 @@ def _faults(error: Any) -> list[InitErrorDetails]:
     if error.validator == "required":
         names = [name for name in error.validator_value if name not in error.instance]
         return [InitErrorDetails(type="missing", loc=(*place, name), input=error.instance) for name in names]
+    if error.validator == "additionalProperties":
+        extra = _extra(error).items()
+        return [InitErrorDetails(type="extra_forbidden", loc=(*place, name), input=value) for name, value in extra]
     kind = PydanticCustomError("json_schema", "{problem}", {"problem": error.message})
     return [InitErrorDetails(type=kind, loc=place, input=error.instance)]
+
+
+def _extra(error: Any) -> dict[str, Any]:
+    """The properties that the schema does not know."""
+    known, patterns = error.schema.get("properties", {}), error.schema.get("patternProperties", {})
+    return {
+        name: value
+        for name, value in error.instance.items()
+        if name not in known and not any(re.search(pattern, name) for pattern in patterns)
+    }

@@ -50,7 +50,8 @@ class MCPTools(ToolSource):
                 function (it may be `async`) that returns one of these: it is called for each server that is started.
                 A URL or an object is the same server for all episodes, and each has a session of its own.
             include: Names of the tools to offer; None for all of them.
-            share: Episodes that are open at the same time share one server. It ends with the last of them.
+            share: Episodes that are open at the same time share one server. It ends with the last of them, and the
+                next episode starts a new one.
             prefix: Goes before the tools' names, for instance if two servers have tools of the same name.
             start_timeout: Seconds until the server must have listed its tools.
 
@@ -80,13 +81,16 @@ class MCPTools(ToolSource):
         """Start the server, or join the shared one.
 
         Raises:
-            ConfigurationError: its command is not there, or `include` names a tool that it does not have.
+            ConfigurationError: its command is not there, `include` names a tool that it does not have, or two tools
+                have one name for the model.
             MCPServerError: it did not start.
         """
         connection = self._connection()
         connection.users += 1
         try:
-            tools = [_tool(each, connection, self._prefix) for each in self._chosen(await connection.started())]
+            described = self._chosen(await connection.started())
+            names = _names(described, self._prefix)
+            tools = [_tool(name, each, connection) for name, each in zip(names, described, strict=True)]
         except BaseException:
             await finish(self._leave(connection))
             raise
@@ -107,7 +111,7 @@ class MCPTools(ToolSource):
             return
         if self._shared.get(connection.loop) is connection:
             del self._shared[connection.loop]
-        await connection.close()
+        await finish(connection.close())
 
     def _chosen(self, tools: Sequence[mcp.Tool]) -> Sequence[mcp.Tool]:
         if self._include is None:
@@ -119,12 +123,26 @@ class MCPTools(ToolSource):
         return [by_name[name] for name in self._include]
 
 
-def _tool(described: mcp.Tool, connection: Connection, prefix: str) -> Tool:
+def _names(tools: Sequence[mcp.Tool], prefix: str) -> list[str]:
+    """The names for the model, as model servers take them."""
+    taken: dict[str, str] = {}
+    for each in tools:
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", prefix + each.name)[:64]
+        if name in taken:
+            raise ConfigurationError(
+                f"the MCP server's tools {taken[name]!r} and {each.name!r} would both be named {name!r} for the model: "
+                f"offer only one of them, with include=[...]"
+            )
+        taken[name] = each.name
+    return list(taken)
+
+
+def _tool(name: str, described: mcp.Tool, connection: Connection) -> Tool:
     async def call(**arguments: Any) -> str | list[dict[str, Any]]:
         return await connection.call(described.name, arguments)
 
     return Tool(
-        name=re.sub(r"[^A-Za-z0-9_-]", "_", prefix + described.name)[:64],  # as model servers take it
+        name=name,
         description=described.description or described.title or described.name,
         parameters=described.input_schema,
         function=call,

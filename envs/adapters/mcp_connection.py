@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import mcp
     from mcp.types import CallToolResult
 
-ALIVE_SECONDS = 5.0  # a server that does not list its tools in this time is dead
+ALIVE_SECONDS = 5.0  # for a server to list its tools; a dead one fails at once
 CLOSE_SECONDS = 10.0  # for the client's polite end; the client itself gives a process about 6 s
 
 Result = TypeVar("Result")
@@ -126,6 +126,8 @@ class Connection:
         try:
             async with asyncio.timeout(ALIVE_SECONDS):
                 await self._client.list_tools(cache_mode="refresh")
+        except TimeoutError:  # it is busy, perhaps with the call of another episode
+            return True
         except Exception:
             self.is_dead = True
         return not self.is_dead

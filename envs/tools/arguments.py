@@ -78,7 +78,8 @@ def _explain(name: str, error: ValidationError) -> str:
         elif detail["type"] == "extra_forbidden":
             details.append(f"unknown argument {where!r}")
         else:
-            details.append(f"argument {where!r}: {detail['msg']}, got {_shorten(detail['input'])}")
+            what = f"argument {where!r}" if where else "the arguments"  # a rule of a JSON schema about all of them
+            details.append(f"{what}: {detail['msg']}, got {_shorten(detail['input'])}")
     return f"{name}: " + "; ".join(details)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,15 +53,16 @@ class OpenSources:
             self._open.append(await source.open())
 
     async def close(self) -> None:
-        """Close the open sources, the last one first. An error of one does not keep the others open."""
-        errors: list[Exception] = []
+        """Close the open sources, the last one first. An error or a cancellation does not keep the others open."""
+        first: BaseException | None = None
         while self._open:
             try:
                 await self._open.pop().close()
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+            except (Exception, asyncio.CancelledError) as error:
+                if first is None or isinstance(error, asyncio.CancelledError):
+                    first = error
+        if first is not None:
+            raise first
 
 
 ToolLike = Callable[..., Any] | Tool | ToolSource

@@ -155,8 +155,8 @@ def collect_tools(functions: Any, owner: str) -> dict[str, Tool]:
         candidate = Tool.of(each)
         if candidate.name in tools:
             raise ConfigurationError(
-                f"{owner} has two tools named {candidate.name!r}: rename one with @tool(name=...), "
-                f"known so far: {sorted(tools)}"
+                f"{owner} has two tools named {candidate.name!r}: rename one with @tool(name=...), or those of a "
+                f"server with MCPTools(..., prefix=...); known so far: {sorted(tools)}"
             )
         tools[candidate.name] = candidate
     return tools

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -12,10 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
-from mcp import StdioServerParameters
-from mcp.server import MCPServer
+from mcp import MCPError, StdioServerParameters
+from mcp.server import MCPServer, Server
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ImageContent, TextContent
+from mcp.types import CONNECTION_CLOSED, CallToolResult, ImageContent, ListToolsResult, TextContent
+from mcp.types import Tool as McpTool
 
 
 def make_server() -> MCPServer[Any]:
@@ -62,6 +64,25 @@ def make_server() -> MCPServer[Any]:
         os._exit(3)
 
     return server
+
+
+def make_strict_server() -> Server[Any]:
+    """A server that takes no unknown arguments, refuses every call, and lists its tools only once."""
+    listed = False
+
+    async def list_tools(context: Any, params: Any) -> ListToolsResult:
+        nonlocal listed
+        if listed:
+            await asyncio.Event().wait()
+        listed = True
+        schema = {"type": "object", "properties": {"by": {}}, "patternProperties": {"^x-": {}}, "minProperties": 1}
+        tools = [McpTool(name=name, input_schema=schema | {"additionalProperties": False}) for name in ("a.b", "a_b")]
+        return ListToolsResult(tools=tools)
+
+    async def call_tool(context: Any, params: Any) -> CallToolResult:
+        raise MCPError(CONNECTION_CLOSED, "there is no connection to the shop")
+
+    return Server("strict", on_list_tools=list_tools, on_call_tool=call_tool)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from gymnast.envs.adapters import MCPTools
 from gymnast.sandbox import ScriptedExecutor
 
 from .episodes import play_one, specs, tool_contents
-from .mcp_servers import PROCESS, make_server, served_over_http
+from .mcp_servers import PROCESS, make_server, make_strict_server, served_over_http
 
 DONE = tool_call("final_answer", answer="done")
 ROW = {"task": {"prompt": "go"}}
@@ -93,6 +93,19 @@ async def test_errors_of_a_tool_and_wrong_arguments_are_told_to_the_model() -> N
     assert episode.failure is None
 
 
+async def test_arguments_against_the_whole_schema_are_named_to_the_model() -> None:
+    steps = [tool_call("a_b", by=1, colour="red", **{"x-note": 2}), tool_call("a_b"), DONE]
+    [unknown, none, _] = tool_contents(await play_one(environment(make_strict_server, ["a.b"]), steps))
+    assert unknown == "Error: a_b: unknown argument 'colour'"
+    assert none.startswith("Error: a_b: the arguments: {} ")
+
+
+async def test_a_server_that_is_too_busy_to_answer_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymnast.envs.adapters.mcp_connection.ALIVE_SECONDS", 0.05)
+    episode = await play_one(environment(make_strict_server, ["a.b"]), [tool_call("a_b", by=1), DONE])
+    assert tool_contents(episode) == ["Error: MCPToolError: there is no connection to the shop", "done"]
+
+
 async def test_include_and_prefix_choose_tools_and_names() -> None:
     two = ToolEnv(
         [MCPTools(make_server, include=["add"]), MCPTools(make_server, include=["refuse", "add"], prefix="b-")]
@@ -110,7 +123,14 @@ async def test_include_and_prefix_choose_tools_and_names() -> None:
     ("tools", "message"),
     [
         ([MCPTools(make_server, include=["ad"])], r"the MCP server has no tool 'ad'; its tools are \['add', 'die', "),
-        ([MCPTools(make_server), MCPTools(make_server)], r"ToolEnv has two tools named 'add'"),
+        (
+            [MCPTools(make_server), MCPTools(make_server)],
+            r"two tools named 'add': .* with MCPTools\(\.\.\., prefix=\.\.\.\)",
+        ),
+        (
+            [MCPTools(make_strict_server, prefix="x-")],
+            r"tools 'a.b' and 'a_b' would both be named 'x-a_b' for the model: offer only one of them, with include=",
+        ),
         (
             [MCPTools(StdioServerParameters(command="no-such-program"))],
             "the MCP server cannot be started: FileNotFound",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gymnast.envs import Calculator, Message, StopReason, ToolEnv, final_answer, tool, tool_call, tool_calls
+from gymnast.envs.tools.sources import OpenTools, ToolSource
 
 from .tool_env_steps import QUESTION, Collector, begin, contents, malformed
 
@@ -266,3 +267,29 @@ def test_the_built_in_final_answer_ends_the_episode() -> None:
 def test_an_option_out_of_its_range_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Calculator(**options)
+
+
+async def test_a_cancelled_close_closes_the_other_sources_too() -> None:
+    closing, closed = asyncio.Event(), list[str]()
+
+    class Source(ToolSource):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def open(self) -> OpenTools:
+            return OpenTools(tools=[], close=self.close)
+
+        async def close(self) -> None:
+            closing.set()
+            if self.name == "stuck":
+                await asyncio.Event().wait()
+            closed.append(self.name)
+
+    environment = ToolEnv([Source("first"), Source("second"), Source("stuck")])
+    await environment.areset(options={"task": {"prompt": "go"}})
+    close = asyncio.create_task(environment.aclose())
+    await closing.wait()
+    close.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await close
+    assert closed == ["second", "first"]
