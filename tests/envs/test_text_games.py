@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 import textarena
 
-from gymnast.envs import Episode, RolloutEngine, ScriptedPolicy, StopReason
+from gymnast.envs import Episode, EpisodeLimits, RolloutEngine, ScriptedPolicy, StopReason
 from gymnast.envs.adapters import TextGameEnv
 
 from .episodes import say
@@ -126,4 +127,72 @@ def test_a_crash_of_the_game_fails_the_episode() -> None:
     [episode] = play(Broken, bisect)
     assert episode.failure is not None
     assert episode.failure.message == "the game raised ZeroDivisionError: in the game"
+    assert episode.reward is None
+
+
+class Duel:
+    """A game in TextArena's form, in which the model and an opponent each say one word; "hang" hangs the game."""
+
+    goes_on = threading.Event()
+
+    def __init__(self, *, first: int = 0, rewards: Any = None) -> None:
+        self.player = first
+        self.rewards = rewards
+        self.said: list[str] = []
+
+    def reset(self, num_players: int, seed: int) -> None: ...
+
+    def get_observation(self) -> tuple[int, str]:
+        return self.player, " ".join(["Speak!", *self.said])
+
+    def step(self, action: str) -> tuple[bool, dict[str, Any]]:
+        if action == "hang":
+            self.goes_on.wait(60)
+        self.said.append(action)
+        self.player = 1 - self.player
+        return len(self.said) == 2 or action == "give up", {}
+
+    def close(self) -> tuple[Any, dict[int, Any]]:
+        return self.rewards, {}
+
+
+def test_a_slow_opponent_holds_up_no_other_game() -> None:
+    both = threading.Barrier(2)
+
+    def opponent(text: str) -> str:
+        return str(both.wait(30))
+
+    episodes = play(lambda: Duel(rewards={0: 1}), [say("hello")], [{}, {}], players=2, opponent=opponent)
+    assert [each.reward for each in episodes] == [1.0, 1.0]
+
+
+def test_a_game_that_hangs_holds_up_the_others_until_its_episode_has_failed() -> None:
+    def duel(word: str, step_timeout: float) -> Episode:
+        environment = TextGameEnv(lambda: Duel(rewards={0: 1}), players=2, opponent=lambda text: "bye")
+        limits = EpisodeLimits(step_timeout=step_timeout)
+        [episode] = RolloutEngine(environment, ScriptedPolicy([say(word)]), limits=limits).play([{}])
+        return episode
+
+    try:
+        hanging, other = duel("hang", 0.2), duel("hello", 10)
+    finally:
+        Duel.goes_on.set()
+    assert hanging.failure is not None
+    assert (hanging.failure.type, other.failure, other.reward) == ("TimeoutError", None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("game", "opponent", "message"),
+    [
+        ({"rewards": None}, "bye", "the game is over and gave the model, player 0, no reward: None"),
+        ({"rewards": {1: 1.0}}, "bye", "the game is over and gave the model, player 0, no reward: {1: 1.0}"),
+        ({"first": 1}, "give up", "the game was over before the model's first move"),
+        ({}, None, "the opponent raised AttributeError: "),
+    ],
+)
+def test_a_game_without_an_outcome_fails_the_episode(game: dict[str, Any], opponent: Any, message: str) -> None:
+    [episode] = play(lambda: Duel(**game), [say("hello")], players=2, opponent=lambda text: opponent.lower())
+    assert episode.failure is not None
+    assert episode.failure.type == "BrokenEnvironmentError"
+    assert episode.failure.message.startswith(message)
     assert episode.reward is None
