@@ -64,6 +64,8 @@ def test_an_engine_gets_the_merged_weights_and_the_model_is_not_changed(name: st
     plain.load_state_dict(weights)
     assert plain(**inputs).logits.allclose(adapted(**inputs).logits, atol=1e-4)
     assert not without.allclose(adapted(**inputs).logits, atol=1e-2)
+    plain.load_state_dict(named_weights(adapted, merge=False))
+    assert plain(**inputs).logits.equal(without)
 
 
 def test_a_disabled_adapter_is_not_merged() -> None:

@@ -13,7 +13,10 @@ from typing import Any
 
 
 def launch_training(folder: Path, urls: Sequence[str], weights: str = "whole") -> list[dict[str, Any]]:
-    """Return the reports of both processes. Their weights are whole, or sharded by "fsdp2" or "zero3"."""
+    """Return the reports of both processes.
+
+    Their weights are whole, or sharded by "fsdp2" or "zero3"; or they train an "adapter", or a "sharded adapter".
+    """
     from ..training.launching import for_deepspeed, launch  # it cannot be imported where this file is the program
 
     variables = for_deepspeed() if weights == "zero3" else None
@@ -21,24 +24,36 @@ def launch_training(folder: Path, urls: Sequence[str], weights: str = "whole") -
 
 
 def main(folder: Path, weights: str, urls: list[str]) -> None:
-    """Train two steps."""
+    """Train a few steps."""
     import torch
-    from buttons import ROWS, SHARDED, make_trainer, zero
+    from buttons import ROWS, SHARDED, adapted, make_trainer, zero
 
     if weights == "zero3":
         import deepspeed
 
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled; gloo does as well
+    adapter: dict[str, Any] = {
+        "agent": adapted(),
+        "learning_rate": 0.05,
+        "max_steps": 5,
+    }  # an equal group shows no difference
+    kinds: dict[str, dict[str, Any]] = {
+        "whole": {},
+        "fsdp2": SHARDED,
+        "zero3": {"deepspeed": zero(3)},
+        "adapter": adapter,
+        "sharded adapter": adapter | SHARDED,
+    }
+    options: dict[str, Any] = {"max_steps": 2} | kinds[weights]
     trainer = make_trainer(
         folder,
         generator="vllm-server",
         vllm_server_urls=urls,
         max_model_len=1024,
-        max_steps=2,
         per_device_train_batch_size=4,
         ddp_backend="gloo",
         rows=ROWS,
-        **{"whole": {}, "fsdp2": SHARDED, "zero3": {"deepspeed": zero(3)}}[weights],
+        **options,
     )
     versions: list[list[int | None]] = []
 

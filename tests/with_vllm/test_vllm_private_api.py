@@ -19,6 +19,10 @@ import pytest
         ("vllm.v1.engine.llm_engine:LLMEngine.abort_request", {"request_ids"}),
         ("vllm.v1.engine.llm_engine:LLMEngine.step", {"self"}),
         ("vllm.v1.engine.llm_engine:LLMEngine.apply_model", {"func"}),
+        ("vllm.v1.engine.async_llm:AsyncLLM.add_lora", {"lora_request"}),
+        ("vllm.lora.request:LoRARequest", {"lora_name", "lora_int_id", "lora_path", "load_inplace"}),
+        ("vllm.config.lora:LoRAConfig", {"max_lora_rank"}),
+        ("vllm.config.parallel:ParallelConfig", {"_api_process_count"}),
         ("vllm.config:set_current_vllm_config", {"vllm_config"}),
         ("vllm.v1.engine.llm_engine:LLMEngine.reset_prefix_cache", {"self"}),
         ("vllm.v1.engine.llm_engine:LLMEngine.sleep", {"level"}),
@@ -48,3 +52,11 @@ def test_private_parts_of_vllm(place: str, parameters: set[str]) -> None:
 def test_ending_an_engine_replaces_a_function_that_vllm_calls_by_this_name() -> None:
     """`end_engine` works only as long as vLLM looks the function up where we replace it."""
     assert "cleanup_dist_env_and_memory()" in inspect.getsource(import_module("vllm.v1.engine.core"))
+
+
+def test_a_servers_adapters_are_in_a_table_by_the_model_of_a_request() -> None:
+    serving = import_module("vllm.entrypoints.serve.engine.serving")
+    assert "return self.models.lora_requests[request.model]" in inspect.getsource(serving)
+    assert "state.openai_serving_models = " in inspect.getsource(
+        import_module("vllm.entrypoints.launchers.api_server.app_state")
+    )

@@ -20,7 +20,7 @@ from gymnast.trainer.generation.contract import GenerationError
 from gymnast.trainer.tiny import make_tiny_model
 from gymnast.trainer.vllm.servers import VLLMServerGenerator
 
-from ..training.buttons import ROWS, make_trainer, tokenizer
+from ..training.buttons import ROWS, adapted, make_trainer, tokenizer
 from ..training.buttons import model as buttons_model
 from .server_training import launch_training
 from .serving import PROMPT, ServerProcess, answers, ask, change, error, free_ports, start_servers, until
@@ -170,6 +170,16 @@ async def test_new_weights_are_sampled_with(
         assert after[0].num_cached == 0
         assert {each.weight_version for each in after} == {version}
         assert max(error(model, each) for each in after) < TOLERANCE
+
+
+async def test_an_adapter_is_merged_for_servers_that_take_none(
+    generator: VLLMServerGenerator, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = adapted()
+    change(agent)
+    await asyncio.to_thread(generator.load_weights, agent, 1)
+    assert "--enable-lora --max-lora-rank 8," in caplog.text
+    assert error(agent, await generator.generate(ask())) < TOLERANCE
 
 
 async def test_a_refused_request_is_not_tried_again(generator: VLLMServerGenerator) -> None:

@@ -16,7 +16,7 @@ from gymnast.envs.core import ConfigurationError
 from gymnast.trainer.generation.contract import GenerationError
 from gymnast.trainer.vllm.servers import VLLMServerGenerator
 
-from ..training.buttons import model
+from ..training.buttons import adapted, model
 from .serving import ask
 
 Answer = Callable[[dict[str, Any]], Any]
@@ -299,3 +299,24 @@ def test_cached_prefixes_of_old_weights_must_be_gone() -> None:
     server = RecordedServer(reset_prefix_cache={"success": False})
     with pytest.raises(GenerationError, match="still holds prefixes"), generating(server):
         pass
+
+
+async def test_a_server_that_returns_without_lora_is_left_out() -> None:
+    server = RecordedServer(**{"gymnast/adapter": {"max_lora_rank": 8}})
+    server.answers["update_weight_version"] = lambda body: setattr(server, "weights", body["new_version"])
+    models: list[str | None] = []
+
+    def keeping(body: Any) -> Any:
+        models.append(body.get("model"))
+        return server.generate(body)
+
+    server.answers["inference/v1/generate"] = keeping
+    with generating(server, timeout=3) as generator:
+        generator.load_weights(adapted(), version=1)
+        await generator.generate(ask())
+        server.weights = "default"
+        del server.answers["gymnast/adapter"]
+        with pytest.raises(GenerationError, match="takes adapters up to rank 0 "):
+            await generator.generate(ask())
+    assert models[1:3] == ["gymnast", "gymnast"]
+    assert {models[0], *models[3:]} == {None}  # the checks of a server need no adapter

@@ -62,8 +62,10 @@ def rope_types(model: Any) -> set[str]:
     return {each["rope_type"] for each in nested or [parameters] if "rope_type" in each}
 
 
-def merged_state(model: nn.Module) -> dict[str, Tensor]:
+def merged_state(model: nn.Module, *, merge: bool = True) -> dict[str, Tensor]:
     """Return the model's state with its active adapters merged, under the names that it has without adapters.
+
+    With `merge=False` adapters are left out.
 
     The model is not changed. Tensors of layers without an adapter share the model's memory.
     """
@@ -74,10 +76,10 @@ def merged_state(model: nn.Module) -> dict[str, Tensor]:
         if name.startswith(tuple(f"{outer}." for outer in replaced)):
             continue
         if hasattr(layer, "get_base_layer"):
-            replaced[name] = _merged_layer(layer)
+            replaced[name] = _merged_layer(layer) if merge else layer.get_base_layer().state_dict()
         elif hasattr(layer, "modules_to_save"):
             [active] = layer.active_adapters
-            replaced[name] = layer.modules_to_save[active].state_dict()
+            replaced[name] = (layer.modules_to_save[active] if merge else layer.original_module).state_dict()
     prefixes = tuple(f"{name}." for name in replaced)
     state = model.state_dict(keep_vars=zero3.is_sharded(model))  # only a parameter of ZeRO-3 itself can be gathered
     state = {name: value for name, value in state.items() if not name.startswith(prefixes)}

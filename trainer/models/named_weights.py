@@ -29,17 +29,17 @@ def check_loadable(model: PreTrainedModel) -> None:
 
 
 @torch.no_grad()
-def named_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+def named_weights(model: PreTrainedModel, *, merge: bool = True) -> dict[str, Tensor]:
     """Return the weights by their names in a checkpoint, with adapters (of PEFT, or `model.add_adapter`) merged.
 
-    The model is not changed. Weights without an adapter share its memory. Of tied weights only one is returned. Sharded
-    weights stay so; see `whole_weights`.
+    With `merge=False` adapters are left out. The model is not changed, and may run meanwhile. Weights without an
+    adapter share its memory. Of tied weights only one is returned. Sharded weights stay so; see `whole_weights`.
 
     Raises:
         ConfigurationError: an adapter changes one of two weights that the config ties.
     """
     base = _base(model)
-    return to_checkpoint_names(base, _merged_weights(model, base))
+    return to_checkpoint_names(base, _merged_weights(model, base, merge=merge))
 
 
 @torch.no_grad()
@@ -65,10 +65,10 @@ def _base(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's wrapper
 
 
-def _merged_weights(model: PreTrainedModel, base: Any) -> dict[str, Tensor]:
+def _merged_weights(model: PreTrainedModel, base: Any, *, merge: bool = True) -> dict[str, Tensor]:
     """The weights by their names in the model without adapters."""
     reshard(model)
-    weights = merged_state(base)
+    weights = merged_state(base, merge=merge)
     for name, source in ties(base).items():
         if name in weights and source in weights:
             if is_adapted(base, name) != is_adapted(base, source) or not _same(weights[name], weights[source]):

@@ -12,8 +12,9 @@ By servers:
     fleet.py            chooses a server for each request, leaves out lost servers
     server.py           the HTTP calls of one server
     weight_transfer.py  sends weights to all servers, by over_tcp.py or over_nccl.py
+    adapter_endpoint.py the server's side of a LoRA adapter
 
-Both use options.py and private_api.py, the only place with vLLM's private parts.
+Both use options.py, lora.py and private_api.py, the only place with vLLM's private parts.
 """
 
 from __future__ import annotations

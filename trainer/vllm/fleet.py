@@ -85,13 +85,7 @@ class Fleet:
             label = self.label
             server.in_flight += 1
             try:
-                answer = await server.post("inference/v1/generate", body)
-                found = {span["version"] for span in answer["choices"][0]["weight_versions"] or []}
-                if found == {label}:
-                    return answer
-                # The server was restarted since its last update.
-                weights = f"the weights {found}" if found else "unlabelled weights"
-                trouble = f"{server.url} answered with {weights} instead of {label!r}"
+                return await server.generate(body, label)
             except ServerGoneError as error:
                 trouble = str(error)
             finally:
@@ -171,7 +165,7 @@ class Fleet:
             await asyncio.sleep(PROBE_SECONDS)
             try:
                 await server.check_health()
-                if (await server.get("weight_info")).get("weight_version") != self.label:
+                if await server.weights() != self.label:
                     await server.check(self._max_model_len)  # it may have restarted with other options
                     if not await self._restore(server):
                         continue

@@ -1,6 +1,7 @@
 """LoRA adapters that vLLM computes as PEFT does: after a step only the adapter is sent to vLLM, not the base weights.
 
-Merging would round: a small change of an adapter is lost in a weight of 16 bits.
+Merging would round: a small change of an adapter is lost in a weight of 16 bits. An engine in this process loads the
+adapter by `load_adapter`; a server gets it as `packed_adapter` (adapter_endpoint.py).
 """
 
 # pyright: reportMissingImports=false
@@ -8,7 +9,9 @@ Merging would round: a small change of an adapter is lost in a weight of 16 bits
 
 from __future__ import annotations
 
+import tarfile
 import tempfile
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +55,7 @@ def base_version(model: Any) -> tuple[int, ...]:
 
 def base_weights(model: Any) -> dict[str, Tensor]:
     """The base weights, by their names in a checkpoint."""
-    with model.disable_adapter():
-        return named_weights(model)
+    return named_weights(model, merge=False)
 
 
 def save_adapter(model: Any, folder: str) -> str:
@@ -61,6 +63,16 @@ def save_adapter(model: Any, folder: str) -> str:
     name = model.active_adapters[0]
     model.save_pretrained(folder, selected_adapters=[name], save_embedding_layers=False)
     return folder if name == "default" else str(Path(folder, name))
+
+
+def packed_adapter(model: Any) -> bytes:
+    """The files of the adapter, as a tar archive."""
+    packed = BytesIO()
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=packed, mode="w") as archive:
+        saved = Path(save_adapter(model, folder))
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            archive.add(saved / name, name)
+    return packed.getvalue()
 
 
 def load_adapter(engine: Any, model: Any) -> None:

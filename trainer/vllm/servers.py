@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import math
 import secrets
 import weakref
@@ -21,11 +22,14 @@ from ..generation.contract import Generation, GenerationError, GenerationRequest
 from ..models.named_weights import check_loadable, whole_weights
 from ..models.sharding import is_sharded
 from .fleet import Fleet
+from .lora import NAME, lora_options, lora_rank
 from .options import sampling_options
 from .server import Server
 from .weight_transfer import WeightTransfer
 
 LEAST_LOGPROB = -9999.0  # a server sends this for a log-probability that is not finite
+
+logger = logging.getLogger(__name__)
 
 
 class VLLMServerGenerator(SharedGenerator):
@@ -34,6 +38,9 @@ class VLLMServerGenerator(SharedGenerator):
     The first request of an episode goes to the server with the fewest requests, and the later ones follow it. The
     requests of a lost server go to the others, with their seeds. Several training processes share the servers, and
     rank 0 loads the weights. vLLM applies `min_p` before `top_k` and `top_p`, which matters when they are combined.
+
+    A LoRA adapter that vLLM can compute is sent as an adapter if all servers were started with `--enable-lora` and a
+    sufficient `--max-lora-rank`. Other adapters are merged into the weights.
 
     Args:
         urls: The servers, such as `["http://gpu1:8000", "http://gpu2:8000"]`.
@@ -63,6 +70,8 @@ class VLLMServerGenerator(SharedGenerator):
         self._model: PreTrainedModel | None = None
         self._gathered: dict[str, Tensor] | None = None  # all weights of a sharded model, in rank 0
         self._version = self._loads = 0
+        self._takes_adapters: bool | None = None  # decided at the first adapter
+        self._lora_rank: int | None = None  # of the adapter that is sent as an adapter
         self._vocab_size: int | None = None
         self._may_send = False  # True while the model does not change
         self._transfer = WeightTransfer(group_port)
@@ -100,11 +109,13 @@ class VLLMServerGenerator(SharedGenerator):
             raise GenerationError("no weights were loaded; call load_weights first")
         check_request(request, self._vocab_size)
         version = self._version
-        body = {
+        body: dict[str, Any] = {
             "token_ids": list(request.prompt_ids),
             "return_token_ids": True,
             "sampling_params": sampling_options(request, seeded=self._seeded),
         }
+        if self._lora_rank is not None:
+            body["model"] = NAME
         if asyncio.get_running_loop() is self._loop:
             answer = await self._fleet.ask(body, request.session)
         else:
@@ -122,7 +133,7 @@ class VLLMServerGenerator(SharedGenerator):
         )
 
     def load_weights(self, model: PreTrainedModel, version: int) -> None:
-        """Send the model's weights to all servers and empty their prefix caches.
+        """Send the model's weights to all servers, with LoRA only the changed ones, and empty their prefix caches.
 
         Every training process calls it; rank 0 sends.
 
@@ -132,6 +143,7 @@ class VLLMServerGenerator(SharedGenerator):
         """
         check_loadable(model)
         self._gathered = _gather(model) if is_sharded(model) else None
+        self._lora_rank = self._rank_to_send(model)
         self._model, self._version = model, version
         self._loads += 1  # one version may have several weights, for example after a checkpoint is loaded
         run_in_loop(self._load(f"{self._run}-{self._loads}-{version}"))
@@ -143,11 +155,11 @@ class VLLMServerGenerator(SharedGenerator):
         return [each.url for each in self._fleet.present()]
 
     @property
-    def weights(self) -> tuple[str | None, int, int | None]:
-        return self._fleet.label, self._version, self._vocab_size
+    def weights(self) -> tuple[str | None, int, int | None, int | None]:
+        return self._fleet.label, self._version, self._vocab_size, self._lora_rank
 
-    def follow(self, weights: tuple[str, int, int]) -> None:
-        label, self._version, self._vocab_size = weights
+    def follow(self, weights: tuple[str, int, int, int | None]) -> None:
+        label, self._version, self._vocab_size, self._lora_rank = weights
         if label != self._fleet.label:
             run_in_loop(self._follow(label))
 
@@ -173,6 +185,24 @@ class VLLMServerGenerator(SharedGenerator):
         closing = self._finalizer()
         if closing is not None:  # not closed before
             closing.result()
+
+    def _rank_to_send(self, model: PreTrainedModel) -> int | None:
+        """The rank of an adapter that is to be sent as an adapter; None if it must be merged, or there is none."""
+        rank = None if is_sharded(model) else lora_rank(model)  # files cannot be written from parts of weights
+        if rank is not None and self._takes_adapters is None:
+            lacking = [each.url for each in self._fleet.servers if each.lora_rank < rank]
+            self._takes_adapters = not lacking
+            if lacking and _is_first():
+                logger.warning(
+                    "the adapter is merged into the weights for the vLLM servers, which rounds weights of 16 bits. To "
+                    "send the adapter itself, start each server by gymnast serve vllm with --enable-lora "
+                    "--max-lora-rank %d, and with one API server; these servers lack it: %s",
+                    lora_options(rank)["max_lora_rank"],
+                    ", ".join(lacking),
+                )
+            elif _is_first():
+                logger.info("the vLLM servers get the adapter as an adapter")
+        return rank if self._takes_adapters else None
 
     async def _load(self, label: str) -> None:
         servers = self._fleet.present()
@@ -204,7 +234,8 @@ class VLLMServerGenerator(SharedGenerator):
             return {}
         assert self._model is not None
         # Not to be cancelled: the model must not change while it is read, nor a server be left with half an update.
-        return await finish(self._transfer.send(self._model, servers, label, gathered=self._gathered))
+        options: dict[str, Any] = {"gathered": self._gathered, "lora_rank": self._lora_rank}
+        return await finish(self._transfer.send(self._model, servers, label, **options))
 
     async def _await_senders(self) -> None:
         async with self._sending:

@@ -1,9 +1,13 @@
-"""WeightTransfer: sends a model's weights to all vLLM servers at once, to each by the backend it was started with."""
+"""WeightTransfer: sends a model's weights to all vLLM servers at once, to each by the backend it was started with.
+
+An adapter goes over HTTP: it is small. The base weights are then sent only to servers that do not have them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +19,7 @@ from ..generation.contract import GenerationError
 from ..models.internals import kept_in_float32
 from ..models.named_weights import named_weights
 from . import check_vllm
+from .lora import base_version, base_weights, packed_adapter
 from .over_nccl import NCCLSenders, SyncClient
 from .over_tcp import WeightListener
 from .server import Server, ServerGoneError
@@ -38,6 +43,7 @@ class WeightTransfer:
         label: str,
         *,
         gathered: Mapping[str, Tensor] | None = None,
+        lora_rank: int | None = None,
     ) -> dict[Server, Exception | None]:
         """Send the model's weights to these servers.
 
@@ -46,6 +52,7 @@ class WeightTransfer:
             servers: Each with its backend, `gymnast` or `nccl`.
             label: The name that the servers give to these weights.
             gathered: The weights by name, if those of the model are sharded.
+            lora_rank: The rank of the adapter that is sent as an adapter; None merges it.
 
         Returns:
             By server, None for success or the error.
@@ -60,24 +67,41 @@ class WeightTransfer:
                     f"""with --weight-transfer-config '{{"backend": "gymnast"}}', which needs no GPU on this side"""
                 )
             check_vllm()
-        weights = await run_in_thread(named_weights, model) if gathered is None else gathered
         self._device = model.device
+        base, holders, adapter = None, set[Server](), None
+        if lora_rank is not None:
+            base = base_version(model)
+            having = await asyncio.gather(*[each.has_base(base) for each in servers])
+            holders = {each for each, has in zip(servers, having, strict=True) if has}
+            adapter = await run_in_thread(packed_adapter, model)
+        weights = gathered
+        if weights is None:
+            function = named_weights if base is None else base_weights
+            weights = await run_in_thread(function, model) if holders != set(servers) else {}
         with WeightListener(weights, exact=kept_in_float32(model), port=self._port) as listener:
-            updates = [self._update(each, weights, listener, label) for each in servers]
+            update = _Update(label, weights, listener, adapter, base, lora_rank or 0)
+            updates = [self._update(each, update, has_base=each in holders) for each in servers]
             return dict(zip(servers, await asyncio.gather(*updates), strict=True))
 
     def close(self) -> None:
         """Destroy the NCCL process groups."""
         self._nccl.close()
 
-    async def _update(
-        self, server: Server, weights: Mapping[str, Tensor], listener: WeightListener, label: str
-    ) -> Exception | None:
+    async def _update(self, server: Server, update: _Update, *, has_base: bool) -> Exception | None:
+        if server.lora_rank < update.lora_rank:  # it was started again
+            return ConfigurationError(
+                f"{server.url} takes adapters up to rank {server.lora_rank} (--enable-lora, --max-lora-rank), and the "
+                f"adapter in training has rank {update.lora_rank}: start that server again, as it was"
+            )
+        server.base = None
         try:
             # Abandoned requests may still run, and the model must not run while its weights arrive.
             await server.post("pause", mode="abort")
             try:
-                await self._replace(server, weights, listener, label)
+                if not has_base:
+                    await self._replace(server, update)
+                if update.adapter is not None:  # after the base: then vLLM forgets all adapters
+                    await server.load_adapter(update.adapter, update.label)
             except GenerationError as error:
                 return GenerationError(
                     f"{error}. Its weights are incomplete now: start that server again, with the model that is trained"
@@ -89,18 +113,27 @@ class WeightTransfer:
             return error
         except (RuntimeError, OSError) as error:  # from NCCL, or from the network on this side
             return ServerGoneError(f"{server.url}: {type(error).__name__}: {error}")
+        server.base = None if update.base is None else (update.label, update.base)
         return None
 
-    async def _replace(
-        self, server: Server, weights: Mapping[str, Tensor], listener: WeightListener, label: str
-    ) -> None:
+    async def _replace(self, server: Server, update: _Update) -> None:
         host = await server.own_address()
         if server.backend == "nccl":
             world_size = (await server.get("get_world_size"))["world_size"]  # workers, over all replicas
-            client = SyncClient(server, asyncio.get_running_loop(), label)
+            client = SyncClient(server, asyncio.get_running_loop(), update.label)
             where: dict[str, Any] = {"device": self._device, "host": host, "num_workers": world_size}
-            await run_in_thread(self._nccl.send, client, weights, **where)
+            await run_in_thread(self._nccl.send, client, update.weights, **where)
         else:
             await server.post("start_weight_update")
-            await server.post("update_weights", {"update_info": listener.offer(host)})
-            await server.post("finish_weight_update", {"weight_version": label})
+            await server.post("update_weights", {"update_info": update.listener.offer(host)})
+            await server.post("finish_weight_update", {"weight_version": update.label})
+
+
+@dataclass(slots=True, frozen=True)
+class _Update:
+    label: str
+    weights: Mapping[str, Tensor]  # with an adapter, the base weights
+    listener: WeightListener  # of the weights
+    adapter: bytes | None
+    base: tuple[int, ...] | None  # version of the base weights
+    lora_rank: int
