@@ -41,6 +41,7 @@ from gymnast.cli.checks.tools import (
 )
 from gymnast.cli.terminal.verdicts import Verdict
 from gymnast.envs import ScriptedPolicy
+from gymnast.envs.adapters import GymnasiumEnv
 from gymnast.envs.threads import run_in_loop
 from gymnast.trainer.tiny import CHAT_TEMPLATE, make_tiny_model, make_tiny_tokenizer
 
@@ -107,6 +108,11 @@ def test_a_fault_is_found(environment: type, check: Check, outcome: str, advice:
     found = check(subject_of(environment))
     assert found.outcome == outcome, found
     assert advice in found.advice
+
+
+def test_rows_that_differ_in_their_seed_alone_may_begin_alike() -> None:
+    lake = Subject(environment=GymnasiumEnv("FrozenLake-v1"), rows=[{"seed": seed} for seed in range(3)])
+    assert group_members_begin_alike(lake).outcome == "pass"
 
 
 def test_a_fault_names_the_users_line_and_none_of_gymnasts() -> None:
