@@ -34,7 +34,7 @@ from .nonfinite import NonFiniteError, NonFiniteSteps, spread_nonfinite
 from .options.checks import unknown_names
 from .options.deepspeed import has_master_weights
 from .playing import PlayingTrainer
-from .records.alarms import MismatchAlarm, alarm_metrics
+from .records.alarms import alarm_metrics, warn_of_mismatch
 from .records.learning_log import LearningLog
 from .records.metrics import Metrics
 from .records.progress import rich_displays
@@ -146,7 +146,7 @@ class AgentTrainer(PlayingTrainer):
             *(self._episode_log.learning_path, args.learning_settings, lambda token: str(tokenizer.decode([token]))),
             reward_weights=self.player.engine.rewards.weights_by_name,
         )
-        self._mismatch_alarm = MismatchAlarm(args.generator if generator is None else type(generator).__name__)
+        self._generator_name = args.generator if generator is None else type(generator).__name__
         self._displays = rich_displays(self, self.player.engine.whereabouts.describe)
         self.pad_id = padding_id(tokenizer, self.player.policy.chat)
         self.scorer = make_scorer(model, args, self.processes, pad_id=self.pad_id)
@@ -317,9 +317,9 @@ class AgentTrainer(PlayingTrainer):
             if self.did_nothing:  # a summary of no step
                 return
             logs |= self._metrics.flush(self.processes.gather)
-            logs |= alarm_metrics(self.state.log_history, logs) if "loss" in logs else {}
-            if "mismatch/ess" in logs:
-                self._mismatch_alarm.add(logs["mismatch/ess"])
+            if "loss" in logs:
+                logs |= alarm_metrics(self.state.log_history, logs)
+                warn_of_mismatch(self.state.log_history, logs, generator=self._generator_name)
         super().log(logs, start_time)
 
 

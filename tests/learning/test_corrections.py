@@ -21,7 +21,7 @@ from gymnast.trainer.learning.corrections import CORRECTIONS, mismatch_metrics
 from gymnast.trainer.learning.losses import LossInputs, StepCounts, policy_loss
 from gymnast.trainer.learning.samples import samples_of
 from gymnast.trainer.learning.scoring import Scorer
-from gymnast.trainer.records.alarms import MismatchAlarm
+from gymnast.trainer.records.alarms import warn_of_mismatch
 
 from .rows import PAD, SETTINGS, VOCABULARY, make_model
 
@@ -200,13 +200,11 @@ def test_options_that_do_not_go_together_are_errors(options: dict[str, Any], mes
 
 
 def test_an_alarm_when_the_sample_size_stays_low(caplog: pytest.LogCaptureFixture) -> None:
-    alarm = MismatchAlarm("vllm")
+    logs = [{"loss": 0.0, "mismatch/ess": size} for size in (0.4, 0.3, 0.9, 0.4, 0.4, 0.2, 0.2)]
     with caplog.at_level(logging.WARNING):
-        for size in (0.4, 0.3, 0.9, 0.4, 0.4):
-            alarm.add(size)
-        assert not caplog.records
-        alarm.add(0.2)
-        alarm.add(0.2)
+        for number, each in enumerate(logs):
+            assert bool(caplog.records) == (number > 5)
+            warn_of_mismatch(logs[:number], each, generator="vllm")
     [record] = caplog.records
     assert "0.2" in record.getMessage()
     assert "vllm" in record.getMessage()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from ...envs.core import StopReason
@@ -50,31 +51,27 @@ def tool_error_alarm(episodes: Sequence[Episode]) -> float:
     return float(is_repeated((each.name, each.outcome, (each.error or "").partition("\n")[0]) for each in calls))
 
 
-class MismatchAlarm:
-    """Warns once when the effective sample size stays low.
+def warn_of_mismatch(history: Sequence[Mapping[str, Any]], logs: Mapping[str, Any], *, generator: str) -> None:
+    """Warn when the effective sample size has stayed low in several logs in a row, also over a resumption.
 
     Args:
+        history: What was logged before, of which the logs of training steps count.
+        logs: The log of a training step.
         generator: Names the generator in the message.
     """
-
-    def __init__(self, generator: str) -> None:
-        self._generator = generator
-        self._low_logs = 0
-
-    def add(self, sample_size: float) -> None:
-        """Judge `mismatch/ess` of one more log."""
-        self._low_logs = self._low_logs + 1 if sample_size < LEAST_SAMPLE_SIZE else 0
-        if self._low_logs == LOGS_IN_A_ROW:
-            logger.warning(
-                "the effective sample size is %.2f, and was below %.1f in %d logs in a row: the log-probabilities of "
-                "the generator (%s) are far from the trainer's. Compare the precision of both (dtype, bf16, "
-                "quantisation). Check that the generator has the weights in training: mismatch/kl of the first step is "
-                "then near 0. Use a correction that masks, such as correction='icepop'.",
-                sample_size,
-                LEAST_SAMPLE_SIZE,
-                LOGS_IN_A_ROW,
-                self._generator,
-            )
+    sizes = [each["mismatch/ess"] for each in (*history, logs) if "loss" in each and "mismatch/ess" in each]
+    low = sum(1 for _ in takewhile(lambda size: size < LEAST_SAMPLE_SIZE, reversed(sizes)))
+    if "mismatch/ess" in logs and low == LOGS_IN_A_ROW:
+        logger.warning(
+            "the effective sample size is %.2f, and was below %.1f in %d logs in a row: the log-probabilities of the "
+            "generator (%s) are far from the trainer's. Compare the precision of both (dtype, bf16, quantisation). "
+            "Check that the generator has the weights in training: mismatch/kl of the first step is then near 0. Use "
+            "a correction that masks, such as correction='icepop'.",
+            logs["mismatch/ess"],
+            LEAST_SAMPLE_SIZE,
+            LOGS_IN_A_ROW,
+            generator,
+        )
 
 
 class NoSpreadAlarm:
