@@ -79,7 +79,12 @@ class TokenTrace:
         return len(self.prompt_ids) + len(self.completion_ids)
 
 
-Outcome = Literal["ok", "unknown", "bad_arguments", "exception", "timeout", "not_run"]
+Outcome = Literal["ok", "unknown", "bad_arguments", "refused", "exception", "timeout", "not_run"]
+"""How a tool call ended.
+
+"refused": the tool raised a `ValueError`, or a file of a sandbox could not be used, to tell the model of its mistake.
+"exception": the tool raised another exception, which may be a bug.
+"""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -96,7 +101,7 @@ class ToolCallRecord:
 
     @property
     def failed(self) -> bool:
-        """True for an unknown tool, bad arguments, an exception or a timeout; False for a call over the limit."""
+        """True for every outcome but "ok" and "not_run" (a call over the limit)."""
         return self.outcome not in ("ok", "not_run")
 
 

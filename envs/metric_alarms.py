@@ -6,6 +6,8 @@ Every function takes the logs of the training steps so far, oldest first, each a
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +41,8 @@ LEAST_SAMPLE_SIZE = 0.5
 USUAL_ENDS = ("stop/final_answer", "stop/env_terminated")
 """Stop reasons whose share may change: a policy that learns to finish."""
 
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+
 TRUNCATIONS = tuple(f"stop/{reason.value}" for reason in StopReason if reason.is_truncation)
 
 
@@ -46,6 +50,13 @@ def flat_share(logs: Logs) -> float | None:
     """The share of groups with equal rewards in the latest logs; None if it is not logged."""
     shares = [log["frac_reward_zero_std"] for log in logs[-LATEST:] if "frac_reward_zero_std" in log]
     return sum(shares) / len(shares) if shares else None
+
+
+def has_converged(logs: Logs) -> bool:
+    """Whether the reward has risen by more than its first standard deviation: equal groups are then successes."""
+    before, after = ends_of(logs, "reward")
+    deviation, _ = ends_of(logs, "reward_std")
+    return after - before > deviation
 
 
 def shifts(logs: Logs) -> Iterator[tuple[str, float, float]]:
@@ -81,17 +92,20 @@ def ends_of(logs: Logs, name: str) -> tuple[float, float]:
     return (sum(values[:part]) / part, sum(values[-part:]) / part) if part else (math.nan, math.nan)
 
 
-def is_repeated(errors: Iterable[object]) -> bool:
-    """Whether one of these errors of tool calls came again and again."""
-    counts: dict[object, int] = {}
-    for error in errors:
-        counts[error] = counts.get(error, 0) + 1
+def alike(message: str) -> str:
+    """The first line of an error without its numbers, so that "7 is too high" and "9 is too high" count as one."""
+    return _NUMBER.sub("#", message.partition("\n")[0])
+
+
+def is_repeated(errors: Iterable[tuple[str, str, str]]) -> bool:
+    """Whether one of these errors of tool calls (tool, outcome, message) came again and again."""
+    counts = Counter((tool, outcome, alike(message)) for tool, outcome, message in errors)
     return max(counts.values(), default=0) >= REPEATED
 
 
 CHECKS: Mapping[str, Callable[[Logs], bool]] = {
     "failures": lambda logs: logs[-1].get("episodes/failed", 0.0) > 0,
-    "no_spread": lambda logs: (flat_share(logs) or 0.0) > MANY_FLAT,
+    "no_spread": lambda logs: (flat_share(logs) or 0.0) > MANY_FLAT and not has_converged(logs),
     "truncation": lambda logs: sum(logs[-1].get(name, 0.0) for name in TRUNCATIONS) > MANY_TRUNCATED,
     "stop_reasons": lambda logs: any(shifts(logs)),
     "gap": lambda logs: gap_growth(logs) is not None or low_sample_size(logs) is not None,

@@ -60,10 +60,10 @@ def valid_calls(subject: Subject) -> Verdict:
                 return Verdict(name, "fail", f"{said} failed the episode, in {failure}")
             if record is not None and record.outcome == "timeout":
                 return Verdict(name, "fail", f"{said} timed out: make the tool faster, or give it @tool(timeout=...)")
+            if record is not None and record.outcome == "refused":
+                refused.append(f"{said} {_raised(record)}")
+                continue
             if record is not None and record.outcome == "exception":
-                if (record.error or "").removeprefix("Error: ").startswith("ValueError: "):
-                    refused.append(f"{said} {_raised(record)}")
-                    continue
                 return Verdict(name, "warn", f"{said} {_raised(record)}; only the model is told")
             if record is not None and record.outcome != "ok":
                 return Verdict(name, "warn", f"{said} fits the schema and was refused: {record.error}")

@@ -10,8 +10,10 @@ from ...envs.metric_alarms import (
     MANY_FLAT,
     MANY_TRUNCATED,
     REPEATED,
+    alike,
     flat_share,
     gap_growth,
+    has_converged,
     length_growth,
     low_sample_size,
     shifts,
@@ -75,21 +77,26 @@ def _kind(row: EpisodeRow) -> str:
 
 def _repeated_errors(run: Run) -> Iterator[Alarm]:
     found = [(place, row, error) for place, row in enumerate(run.episodes) for error in row.errors]
-    counts = Counter((error.tool, error.outcome, error.message) for _, _, error in found)
+    counts = Counter((error.tool, error.outcome, alike(error.message)) for _, _, error in found)
     calls = Counter(tool for row in run.episodes for tool in row.tools)
     for (tool, outcome, message), count in counts.most_common(3):
         if count < REPEATED:
             continue
-        place, row, first = next(each for each in found if (each[2].tool, each[2].message) == (tool, message))
+        place, row, first = next(
+            each
+            for each in found
+            if (each[2].tool, each[2].outcome, alike(each[2].message)) == (tool, outcome, message)
+        )
         cause = {
-            "exception": "The tool raises this exception; the model sees it as a message.",
+            "exception": "The tool raises this exception, which may be a bug; the model sees it as a message.",
+            "refused": "The tool tells the model of its mistake by a ValueError; the prompt may have to say it first.",
             "timeout": "The tool takes longer than its timeout.",
             "unknown": "There is no tool of this name: the prompt or the demonstrations may promise it.",
             "bad_arguments": "The model passes arguments that the signature refuses; see the tool's docstring.",
         }[outcome]
         yield Alarm(
             kind="tool errors",
-            title=f"{count} of {calls[tool]} calls of {tool} end with the same error: {message}",
+            title=f"{count} of {calls[tool]} calls of {tool} end with the same error: {first.message}",
             cause=cause,
             step=row.step,
             episode=place,
@@ -102,7 +109,7 @@ def _no_spread(run: Run) -> Iterator[Alarm]:
     with_spread, groups = spread(rows := latest_episodes(run))
     if share is None and groups:
         share = 1 - with_spread / groups
-    if share is not None and share > MANY_FLAT:
+    if share is not None and share > MANY_FLAT and not has_converged(run.metrics):
         rewards = {row.reward for row in rows if row.reward is not None}
         cause = f"All rewards of the last recorded step are {min(rewards):g}." if len(rewards) == 1 else ""
         yield Alarm(

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from ...envs.metric_alarms import has_converged
 from .alarms import alarms, latest_episodes, spread
 from .episodes import EpisodeRow
 from .run import Run
@@ -65,6 +66,8 @@ def _verdict(run: Run, rows: Sequence[EpisodeRow]) -> str:
         return "verdict: unknown without episodes"
     if not rewards:
         reason = "no episode has a reward: they fail, or nothing rewards them"
+    elif has_converged(run.metrics):
+        reason = "the reward has risen by more than its first standard deviation: the run learns, or has learned"
     elif any(rewards):
         reason = "the reward is not always zero; compare a best and a worst episode of one group"
         if all(reward == rewards[0] for reward in rewards):

@@ -175,6 +175,8 @@ def _caught(tool: Tool, error: BaseException) -> CallResult:
     if broken is not None:
         raise broken from broken.__cause__  # without the group that it came in
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, ValueError | SandboxFileError):  # the usual ways to tell the model about its mistake
+        return CallResult("refused", f"Error: {text}", encodable(traceback_of(error)))
     return CallResult("exception", f"Error: {text}", _tell_the_author(tool, error))
 
 
@@ -202,14 +204,10 @@ def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
 
 
 def _tell_the_author(tool: Tool, error: BaseException) -> str:
-    """The traceback of an exception; logged once for each tool and type, since it may be a bug.
-
-    Not logged: a `ValueError`, or a file that is missing in a sandbox. They are the usual way to tell the model about
-    its mistake.
-    """
+    """The traceback of an exception; logged once for each tool and type, since it may be a bug."""
     text = encodable(traceback_of(error))
     kind = type(error)
-    if not isinstance(error, ValueError | SandboxFileError) and kind not in _logged.setdefault(tool.code, set()):
+    if kind not in _logged.setdefault(tool.code, set()):
         _logged[tool.code].add(kind)
         logger.warning(
             "tool %r raised %s. The model is told, and the episode goes on. If this is meant for the model, raise a "

@@ -86,6 +86,13 @@ def test_why_gives_a_verdict_in_ten_lines(verdict: str, options: Any, run: Run, 
     assert lines[-1].endswith("(gymnast view run, episode #episode=0)")
 
 
+def test_a_run_that_has_learned_has_no_alarm_of_equal_groups(run: Run, tmp_path: Path) -> None:
+    metrics = [{"step": step, "reward": step / 10, "reward_std": 0.4} for step in range(1, 11)]
+    folder = write_run(tmp_path / "run", group(reward=1.0), metrics)
+    assert alarms_of(folder) == []
+    assert "the run learns, or has learned" in run("why", "run").out.splitlines()[-1]
+
+
 def test_steps_that_play_no_round_have_no_reward(run: Run, tmp_path: Path) -> None:
     write_run(tmp_path / "run", metrics=[{"step": 1, "reward": 0.25}, {"step": 2, "loss": 0.1}])
     assert run("why", "run").out.splitlines()[0] == "run: step 2, reward 0.25"

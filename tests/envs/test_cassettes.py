@@ -160,7 +160,7 @@ def test_a_replay_is_the_same_episode_and_runs_nothing(tmp_path: Path) -> None:
     assert ran() == []
     assert facts(again) == facts(recorded)
     assert [each.outcome for each in again.tool_calls] == [
-        *("exception", "ok", "ok", "unknown"),
+        *("refused", "ok", "ok", "unknown"),
         *("ok", "ok", "ok", "bad_arguments"),
     ]
 

@@ -267,7 +267,7 @@ def test_the_model_sees_a_file_error(error: SandboxError) -> None:
     assert (episode.stop, episode.reward) == (StopReason.MODEL_STOPPED, None)
     [said] = episode.turns[0].observation
     assert said.get("content") == f"Error: {type(error).__name__}: {error}"
-    assert episode.turns[0].tool_calls[0].outcome == "exception"
+    assert episode.turns[0].tool_calls[0].outcome == "refused"
 
 
 def test_a_configuration_error_in_a_tool_stops_the_run() -> None:

@@ -89,7 +89,7 @@ async def test_errors_of_a_tool_and_wrong_arguments_are_told_to_the_model() -> N
         "done",
     ]
     outcomes = [record.outcome for turn in episode.turns for record in turn.tool_calls]
-    assert outcomes == ["exception", "bad_arguments", "bad_arguments", "timeout", "ok"]
+    assert outcomes == ["refused", "bad_arguments", "bad_arguments", "timeout", "ok"]
     assert episode.failure is None
 
 

@@ -157,7 +157,7 @@ async def test_the_final_call_comes_after_the_others_and_ends_the_turn() -> None
 
     environment = environment_of(note, finish)
     result, records = await step(environment, ("finish", {"succeed": False}), ("note", {"text": "a"}))
-    assert [record.outcome for record in records] == ["exception", "ok"]
+    assert [record.outcome for record in records] == ["refused", "ok"]
     assert not result.terminated  # a final call that fails does not end the episode
     result, records = await step(
         environment,

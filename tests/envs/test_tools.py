@@ -273,4 +273,4 @@ async def test_long_parts_and_long_errors_are_cut() -> None:
     content, record = await call(fail, {}, max_result_chars=100)
     assert content.startswith("Error: ValueError: xxx")
     assert "characters cut" in content
-    assert record.outcome == "exception"
+    assert record.outcome == "refused"

@@ -10,7 +10,7 @@ import pytest
 from gymnast.cli.runs.alarms import alarms
 from gymnast.cli.runs.run import Run
 from gymnast.envs import tool
-from gymnast.envs.metric_alarms import CHECKS, raised
+from gymnast.envs.metric_alarms import CHECKS, is_repeated, raised
 
 from ..cli.made_runs import write_run
 from .buttons import Buttons, make_trainer
@@ -44,6 +44,20 @@ def test_an_alarm_is_raised_by_its_metric_and_goes_when_that_is_well(
         run = Run(write_run(tmp_path, metrics=history))
         run.read()
         assert [alarm.kind.replace(" ", "_") for alarm in alarms(run)] == [name]
+
+
+def test_equal_groups_are_no_alarm_once_the_reward_has_risen() -> None:
+    flat = logs("frac_reward_zero_std", 0.2, 0.5, 0.6, 0.6, 0.9)
+    rewards = (0.3, 0.4, 0.5, 0.8, 0.9)
+    history = [log | {"reward": reward, "reward_std": 0.4} for log, reward in zip(flat, rewards, strict=True)]
+    assert not any(raised(history).values())
+    assert raised([*history[:4], history[4] | {"reward": 0.6}])["no_spread"]
+
+
+def test_errors_that_differ_in_a_number_are_the_same() -> None:
+    messages = ["7 is too high", "9.5 is too high", "12 is too high"]
+    assert is_repeated(("guess", "refused", each) for each in messages)
+    assert not is_repeated(("guess", "refused", each) for each in ["too high", "too low", "too long"])
 
 
 class Useless(Buttons):

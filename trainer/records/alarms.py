@@ -48,7 +48,7 @@ def alarm_metrics(history: Sequence[Mapping[str, Any]], logs: Mapping[str, Any])
 def tool_error_alarm(episodes: Sequence[Episode]) -> float:
     """1 if a tool ended several calls of these episodes with the same error, else 0."""
     calls = [record for each in episodes for record in each.tool_calls if record.failed]
-    return float(is_repeated((each.name, each.outcome, (each.error or "").partition("\n")[0]) for each in calls))
+    return float(is_repeated((each.name, each.outcome, each.error or "") for each in calls))
 
 
 def warn_of_mismatch(history: Sequence[Mapping[str, Any]], logs: Mapping[str, Any], *, generator: str) -> None:
