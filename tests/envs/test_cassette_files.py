@@ -1,0 +1,134 @@
+"""Cassettes as files: writing by many processes, broken files, several results of one call."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymnast.envs import ToolEnv, tool, tool_call
+
+from .disk import BYE, CALLS, READ_A, WRITE_A, WRITE_B, Disk, facts, play, ran
+from .disk import empty_disk as empty_disk  # a fixture of every test
+
+
+def test_of_several_results_of_one_call_the_first_counts_with_what_followed_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Clock(ToolEnv):
+        @tool
+        def now(self) -> int:
+            """Tell the time."""
+            CALLS.append("now")
+            return len(CALLS)
+
+    path = tmp_path / "tools.jsonl"
+    first = play(Clock(record=path), tool_call("now"), tool_call("now"), BYE)
+    play(Clock(record=path), tool_call("now"), tool_call("now"), BYE)
+    with caplog.at_level(logging.WARNING):
+        again = play(Clock(replay=path), tool_call("now"), tool_call("now"), BYE)
+    assert facts(again) == facts(first)
+    assert [record.message for record in caplog.records if "several results" in record.message]
+
+
+WRITER = """
+import sys
+from gymnast.envs import RolloutEngine, ScriptedPolicy, ToolEnv, tool_call
+
+def shout(text: str) -> str:
+    '''Shout.
+
+    Args:
+        text: Words.
+    '''
+    return text.upper() * 500
+
+rows = [{"prompt": f"{sys.argv[2]}-{index}"} for index in range(40)]
+call = lambda messages: tool_call("shout", text=messages[0]["content"])
+policy = ScriptedPolicy(lambda messages: call(messages) if len(messages) < 8 else "bye")
+episodes = RolloutEngine(ToolEnv([shout], record=sys.argv[1]), policy).play(rows)
+assert not any(each.failure for each in episodes)
+"""
+
+
+def test_episodes_and_processes_append_to_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "tools.jsonl"
+    commands = [[sys.executable, "-c", WRITER, str(path), name] for name in ("one", "two", "three")]
+    writers = [subprocess.Popen(command) for command in commands]
+    assert [writer.wait(120) for writer in writers] == [0, 0, 0]
+    first, *lines = map(json.loads, path.read_text().splitlines())
+    assert first == {"cassette": 1}
+    assert len(lines) == 3 * 40 * 4
+    assert {line["content"] for line in lines} == {
+        f"{name}-{index}".upper() * 500 for name in ("one", "two", "three") for index in range(40)
+    }
+
+
+def test_the_half_line_of_a_killed_process_costs_one_call(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "tools.jsonl"
+    play(Disk(record=path), WRITE_A, BYE)
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(whole + lines[1][:40])  # it was killed while it wrote
+    assert play(Disk(replay=path), WRITE_A, BYE).reward == 10.5
+    play(Disk(record=path), WRITE_B, BYE)  # the next recording goes on behind it
+    ran()
+    with caplog.at_level(logging.WARNING):
+        episodes = [play(Disk(replay=path), each, BYE) for each in (WRITE_A, WRITE_B)]
+    assert [each.reward for each in episodes] == [10.5, 10.5]
+    assert ran() == []
+    assert [record.message for record in caplog.records] == [
+        f"line {len(lines) + 1} of {path} is cut short, as a killed process leaves it: skipped"
+    ]
+
+
+def test_a_cassette_that_is_recorded_anew_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "tools.jsonl"
+    play(Disk(record=path), WRITE_A, BYE)
+    assert play(Disk(replay=path), WRITE_A, BYE).failure is None
+    old = path.read_text()
+    path.unlink()
+    play(Disk(record=path), WRITE_B, READ_A, BYE)
+    path.write_text(path.read_text())
+    assert len(path.read_text()) > len(old)
+    assert play(Disk(replay=path), WRITE_A, BYE).failure is not None
+    assert play(Disk(replay=path), WRITE_B, READ_A, BYE).failure is None
+
+
+def test_a_wrong_file_is_refused_when_the_environment_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "tools.jsonl"
+    with pytest.raises(FileNotFoundError, match=r"there is no cassette .*tools.jsonl: record= writes one"):
+        Disk(replay=path)
+    path.write_text('{"cassette": 99}\n')
+    for way in ("record", "replay"):
+        with pytest.raises(ValueError, match="a cassette of version 99, expected 1: record it again"):
+            Disk(**dict[str, Any]({way: path}))
+    path.write_text("step,reward\n")
+    with pytest.raises(ValueError, match="is no cassette: its first line is not"):
+        Disk(replay=path)
+    path.write_text('{"cassette": 1}\n{"tool": "x"}\n')
+    with pytest.raises(ValueError, match=r"line 2 of .* is no recorded call"):
+        Disk(replay=path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replay_misses": "call"}, "replay_misses is one of .*, with replay="),
+        ({"replay": "x.jsonl", "replay_misses": "skip"}, r"replay_misses is one of .* got 'skip'"),
+        ({"replay": "x.jsonl", "record": "y.jsonl"}, "add replay_misses='call'"),
+    ],
+)
+def test_an_option_without_effect_is_an_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Disk(**options)
+
+
+def test_an_unknown_way_to_replay_a_tool_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"a tool's replay must be one of .*, got 'never'"):
+        tool(replay="never")  # type: ignore[call-overload]
