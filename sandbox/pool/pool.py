@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import copy
 import os
+import warnings
 import weakref
 from collections.abc import AsyncIterator
 from functools import cache
@@ -41,7 +42,8 @@ class ExecutorPool:
     memory, had to be killed, was tampered with, or still runs a call.
 
     The pool belongs to the event loop that first leases from it, until it is closed. `asyncio.run` closes the pool
-    when its loop ends.
+    when its loop ends. A pool that is dropped while it is open is closed too if its loop runs, with a
+    `ResourceWarning`.
 
     Args:
         executor: the template; it is cloned and never started itself.
@@ -84,6 +86,7 @@ class ExecutorPool:
         self._scheduler: Scheduler | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._keeper: asyncio.Task[None] | None = None  # closes the boxes when it is cancelled
+        self._is_users = True  # False for a pool that nobody but its executor knows, and that goes with it
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -159,7 +162,7 @@ class ExecutorPool:
         if self._scheduler is None:
             self._scheduler, self._loop = Scheduler(self.template, self._options, self._counters), loop
             self._keeper = loop.create_task(_keep(self._scheduler))
-            self._keeper.add_done_callback(lambda _: self._forget())
+            self._finish_by(self._keeper, loop)
             _open_pools().add(self)
         elif self._loop is not loop:
             raise PoolLoopError(
@@ -198,17 +201,39 @@ class ExecutorPool:
             self._keeper.cancel()
             await finish(asyncio.wait({self._keeper}))
 
+    def _finish_by(self, keeper: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
+        """Forget a keeper that has ended; end one whose pool was dropped. Both hold no pool, or it would never go."""
+        forget = weakref.WeakMethod(self._forget)
+        dropped = weakref.finalize(self, _drop, keeper, loop, warn=self._is_users)
+        dropped.atexit = False
+
+        def done(_: object) -> None:
+            dropped.detach()
+            if (method := forget()) is not None:
+                method()
+
+        keeper.add_done_callback(done)
+
     def _forget(self) -> None:
         self._scheduler = self._loop = self._keeper = None
+
+
+def _drop(keeper: asyncio.Task[None], loop: asyncio.AbstractEventLoop, *, warn: bool) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(keeper.cancel)
+    if warn:
+        text = "an ExecutorPool was dropped while it was open: use `async with pool`, or `await pool.close()`"
+        warnings.warn(text, ResourceWarning, stacklevel=2)
 
 
 async def _keep(scheduler: Scheduler) -> None:
     """Close the boxes when this is cancelled: by `close`, or by `asyncio.run`, which cancels all tasks at its end."""
     try:
         await asyncio.get_running_loop().create_future()
-    finally:
+    except asyncio.CancelledError:  # not `finally`: once its loop is closed, nothing can be awaited
         if scheduler.close_boxes:
             await finish(scheduler.shut_down())
+        raise
 
 
 @cache
@@ -235,7 +260,8 @@ def pool_of(executor: Executor) -> ExecutorPool:
     """Return the pool that belongs to an executor. The first call makes it, with default arguments."""
     if executor not in _pools:
         # From a clone: a pool of `executor` itself would keep its key in this table alive.
-        _pools[executor] = ExecutorPool(check_template(executor).clone())
+        _pools[executor] = pool = ExecutorPool(check_template(executor).clone())
+        pool._is_users = False
     return _pools[executor]
 
 

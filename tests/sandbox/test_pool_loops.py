@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -22,6 +23,7 @@ from gymnast.sandbox import (
     SandboxClosedError,
     SandboxError,
     ScriptedExecutor,
+    pool_of,
 )
 
 from . import pools
@@ -79,6 +81,25 @@ def test_a_pool_whose_loop_ends_before_it_is_closed_leaves_nothing(
         time.sleep(0.05)
     assert left == set()
     assert "destroyed" not in caplog.text
+
+
+@pytest.mark.parametrize(("make", "warnings_of_it"), [(ExecutorPool, 1), (pool_of, 0)])
+async def test_a_pool_that_is_dropped_while_its_loop_runs_is_closed(
+    make: Callable[[Executor], ExecutorPool], warnings_of_it: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, executor = asyncio.all_tasks(), LocalExecutor()
+    pool = make(executor)
+    async with pool.lease() as box:
+        assert await usable(box)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        del executor, pool
+        gc.collect()
+        assert await eventually(lambda: asyncio.all_tasks() <= before, 10)
+    assert [(each.category, "was dropped while it was open" in str(each.message)) for each in found] == [
+        (ResourceWarning, True)
+    ] * warnings_of_it
+    assert caplog.text == ""
 
 
 def test_a_pool_whose_loop_stands_still_says_so() -> None:
