@@ -11,7 +11,7 @@ from ..envs.core import ConfigurationError, Message, StopReason, ToolSchema
 from ..envs.episode import Episode, EpisodeSpec, Failure, TokenTrace
 from ..envs.policy import Act, Conversation, Policy, ScriptedPolicy, tool_calls
 from ..envs.threads import run_in_thread
-from .checks.places import user_place
+from .terminal.places import user_place
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ..envs.registry import EnvironmentLike
 from .assembly import make_player
 from .config import GRPOConfig
+from .models.file_bars import file_bars
 from .rollout.episode_player import EpisodePlayer
 from .rollout.schedule import Rows
 
@@ -32,7 +34,8 @@ def local_player(model: str, environment: EnvironmentLike, rows: Rows, **options
     """
     on_gpu = torch.cuda.is_available()
     dtype = torch.bfloat16 if on_gpu else torch.float32
-    loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
+    with file_bars(shown=sys.stderr.isatty()):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
     loaded = loaded.to("cuda" if on_gpu else "cpu").eval()
     context = getattr(loaded.config.get_text_config(), "max_position_embeddings", CONTEXT)
     options = {"max_completion_length": context, "max_model_len": context, "report_to": "none", **options}

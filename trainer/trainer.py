@@ -28,6 +28,7 @@ from .generator_choice import check_model_can_be_sharded, check_sharding
 from .learning.losses import StepCounts
 from .learning.objective import objective
 from .learning.samples import MicroBatch
+from .models.file_bars import file_bars
 from .models.output_head import OutputHead
 from .models.reference import Reference, check_stays
 from .nonfinite import NonFiniteError, NonFiniteSteps, spread_nonfinite
@@ -117,7 +118,8 @@ class AgentTrainer(PlayingTrainer):
             "gradient_checkpointing": args.gradient_checkpointing,
             "has_master_weights": has_master_weights(args),
         }
-        model = load_model(model, args.model_init_kwargs, peft_config, **precision)
+        with file_bars(shown=not args.disable_tqdm):
+            model = load_model(model, args.model_init_kwargs, peft_config, **precision)
         check_model_can_be_sharded(args, model)
         tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
         options: dict[str, Any] = {"reward_funcs": reward_funcs, "tool_format": tool_format, "generator": generator}

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from .models.adapters import has_adapter, load_adapters
+from .models.file_bars import file_bars
 from .models.sharding import whole
 
 
@@ -197,6 +198,10 @@ class HookedTrainer(Trainer, ABC):
         model: Any = self.model
         missing = [name for name in load_result.missing_keys if name not in model.all_tied_weights_keys]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        with file_bars(shown=not self.args.disable_tqdm):
+            super().save_model(output_dir, _internal_call)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if self.saved_step != self.state.global_step:  # overwriting it would make it incomplete for a while

@@ -15,9 +15,9 @@ from ...envs.episode import Episode
 from ...envs.policy import Policy, ScriptedPolicy
 from ...envs.registry import EnvironmentLike, EnvironmentSource
 from ...envs.threads import run_in_loop
+from ..terminal.places import user_place
 from ..terminal.verdicts import Verdict
 from .agents import null_agent, random_agent
-from .places import user_place
 
 
 @dataclass(kw_only=True)

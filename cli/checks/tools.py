@@ -9,9 +9,9 @@ from typing import Any
 from ...envs.core import Message, ToolSchema
 from ...envs.episode import Episode, ToolCallRecord
 from ...envs.policy import ScriptedPolicy, tool_call
+from ..terminal.places import user_place
 from ..terminal.verdicts import Verdict
 from .agents import HOSTILE, nested, valid_arguments
-from .places import user_place
 from .subject import Subject, first_failure
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...envs.core import StopReason
-from ...envs.episode import Episode
+from ...envs.episode import Episode, Failure
 from ...envs.threads import run_in_loop
 from ..runs.episodes import EpisodeRow
 from ..runs.run import Run
 from ..terminal.exits import CommandError
+from ..terminal.places import user_place
 from .rewards import RewardChange
 
 ZERO = 1e-8  # smaller advantages teach nothing
@@ -108,7 +109,6 @@ def _change(
     pairs = list(zip(old, new, strict=True))
     most = max(pairs, key=lambda pair: abs(pair[1] - pair[0]), default=(0.0, 0.0))
     signs = [(_sign(first), _sign(second)) for first, second in pairs]
-    failure = None if after.failure is None or before.failure is not None else after.failure.message
     return Change(
         step=row.step,
         episode=place,
@@ -122,8 +122,13 @@ def _change(
         appeared=sum(first == 0 != second for first, second in signs),
         vanished=sum(second == 0 != first for first, second in signs),
         advantages=count,
-        failure=failure,
+        failure=None if after.failure is None or before.failure is not None else _told(after.failure),
     )
+
+
+def _told(failure: Failure) -> str:
+    place = user_place(failure.traceback)
+    return f"{failure.type}: {failure.message}{f', at {place}' if place else ''}"
 
 
 def _advantages(

@@ -155,10 +155,13 @@ def test_a_function_that_fails_costs_the_rewards_and_exits_with_1(run: Run, trai
     assert outcome.code == 1
     assert [step["failed"] for step in outcome.json["steps"]] == [8, 8]
     assert [step["new_reward"] for step in outcome.json["steps"]] == [None, None]
-    assert outcome.json["failures"][0] == "reward function 'broken': the judge is away"
+    told = outcome.json["failures"][0]
+    assert told.partition(", at ")[0] == "OSError: reward function 'broken': the judge is away"
+    assert told.endswith(", in broken")
+    assert "mine.py:" in told
     assert sum(step["vanished"] for step in outcome.json["steps"]) > 0
     assert (
-        "16 episodes have no reward now: reward function 'broken'"
+        "16 episodes have no reward now: OSError: reward function 'broken'"
         in run(*["replay", trained, "--reward", "mine.py:broken"]).err
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import HfArgumentParser, TrainerCallback
+from transformers.utils.logging import is_progress_bar_enabled
 
 from gymnast.trainer import GRPOConfig, RLOOConfig
 
@@ -44,6 +45,18 @@ def test_callbacks_get_every_event(tmp_path: Path) -> None:
     assert callback.heard == ["begin", "reward", "eval_reward", "evaluated", "train_loss", "end"]
     assert output.global_step == 1
     assert math.isfinite(output.training_loss)
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_disable_tqdm_hides_the_bars_of_reading_and_writing_weights(
+    shown: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "model")
+    make_trainer(tmp_path / "first", disable_tqdm=not shown).save_model(folder)
+    make_trainer(tmp_path / "second", agent=folder, disable_tqdm=not shown)
+    said = capfd.readouterr().err
+    assert ("Loading weights" in said, "Writing model shards" in said) == (shown, shown)
+    assert is_progress_bar_enabled()
 
 
 @pytest.mark.parametrize(
