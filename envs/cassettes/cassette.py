@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import os
@@ -10,13 +9,11 @@ import threading
 from collections.abc import Hashable
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from .recorded_call import RecordedCall, canonical
+from .recorded_call import RecordedCall
 
 VERSION = 1
-COMPARED = 500  # calls that are compared with a missing one
-COMPARED_CHARACTERS = 400  # of their arguments
 
 logger = logging.getLogger("gymnast.envs")
 
@@ -43,7 +40,8 @@ class Cassette:
         self._number = 0  # of the last of them
         self._calls: list[RecordedCall] = []
         self._found: dict[Hashable, RecordedCall] = {}
-        self._ambiguous = 0
+        self._several: set[Hashable] = set()  # keys that have several results
+        self._warned: set[str] = set()  # names of the calls that were warned about
 
     def check(self) -> None:
         """Check the first line of the file, if there is one."""
@@ -51,11 +49,18 @@ class Cassette:
             with self.path.open("rb") as file:
                 self._check_version(file.readline())
 
+    def create(self) -> None:
+        """Make the file, if there is none, so that a recording without calls can be replayed."""
+        if not self.path.exists():
+            self._write(b"")
+
     def append(self, call: RecordedCall) -> None:
         """Append a call."""
+        self._write(call.to_line().encode())
+
+    def _write(self, line: bytes) -> None:
         import fcntl  # here, so that everything else works where the system has no such locks
 
-        line = call.to_line().encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab+", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -71,8 +76,17 @@ class Cassette:
                 raise OSError(f"only {written} of {len(line)} bytes could be written to {self.path}")
 
     def find(self, key: Hashable) -> RecordedCall | None:
-        """The first call that was recorded under this key."""
-        return self._found.get(key)
+        """The first call that was recorded under this key; a warning if others gave another result."""
+        found = self._found.get(key)
+        if found is not None and key in self._several and found.name not in self._warned:
+            self._warned.add(found.name)
+            logger.warning(
+                "%s has several results of %s; a replay gives the first one. Such a tool gives another result whenever "
+                "it is called. This is logged once for each tool.",
+                self.path,
+                found,
+            )
+        return found
 
     def refresh(self) -> None:
         """Read the lines that the file has gained.
@@ -92,7 +106,6 @@ class Cassette:
                 raise
 
     def _read(self, file: BinaryIO) -> None:
-        before = self._ambiguous
         for line in file:
             if not line.endswith(b"\n"):
                 break
@@ -103,13 +116,6 @@ class Cassette:
                 self._check_version(line)
             else:
                 self._add(line)
-        if self._ambiguous > before:
-            logger.warning(
-                "%s has several results of the same call in %d cases; a replay gives the first one. Such a tool gives "
-                "another result whenever it is called.",
-                self.path,
-                self._ambiguous,
-            )
 
     def _check_version(self, line: bytes) -> None:
         try:
@@ -135,23 +141,21 @@ class Cassette:
         except (TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"line {self._number} of {self.path} is no recorded call: {error}") from None
         self._calls.append(call)
-        known = self._found.setdefault(call.by_history, call)
-        self._found.setdefault(call.by_arguments, call)
-        if (known.outcome, known.content) != (call.outcome, call.content):
-            self._ambiguous += 1
+        for key in (call.by_history, call.by_arguments):
+            known = self._found.setdefault(key, call)
+            if (known.outcome, known.content) != (call.outcome, call.content):
+                self._several.add(key)
 
     def nearest(self, wanted: RecordedCall) -> RecordedCall | None:
         """The recorded call that is most like a missing one; None if this environment has none."""
+
+        def likeness(call: RecordedCall) -> tuple[Any, ...]:  # the most telling first
+            same = [getattr(call, name) == getattr(wanted, name) for name in ("kind", "name", "task")]
+            beginning = os.path.commonprefix([call.text, wanted.text])  # noqa: RUF071  (of texts, not paths)
+            return *same, len(beginning), call.seed == wanted.seed
+
         calls = [each for each in self._calls if each.environment == wanted.environment]
-        for name in ("kind", "name", "task"):  # the most telling first
-            calls = [each for each in calls if getattr(each, name) == getattr(wanted, name)] or calls
-        matcher = difflib.SequenceMatcher(None, "", canonical(wanted.arguments)[:COMPARED_CHARACTERS], autojunk=False)
-
-        def likeness(call: RecordedCall) -> tuple[float, bool]:
-            matcher.set_seq1(canonical(call.arguments)[:COMPARED_CHARACTERS])
-            return matcher.ratio(), call.seed == wanted.seed
-
-        return max(calls[:COMPARED], key=likeness, default=None)
+        return max(calls, key=likeness, default=None)
 
 
 @lru_cache(maxsize=8)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Mapping
+import re
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, Self, get_args
@@ -31,17 +32,22 @@ class RecordedCall:
     effects: Mapping[str, Any] = field(default_factory=dict)  # what it changed in the environment: see `EpisodeState`
 
     @cached_property
+    def text(self) -> str:
+        """The arguments as text."""
+        return canonical(self.arguments)
+
+    @cached_property
     def by_history(self) -> Hashable:
         """The key of a call whose result may depend on the calls before it; the digest `after` has task and seed."""
-        return self.kind, self.name, self.after, canonical(self.arguments)
+        return self.kind, self.name, self.after, self.text
 
     @cached_property
     def by_arguments(self) -> Hashable:
         """The key of a call whose result depends on the task and the arguments alone."""
-        return self.environment, self.task, self.kind, self.name, canonical(self.arguments)
+        return self.environment, self.task, self.kind, self.name, self.text
 
     def __str__(self) -> str:
-        return f"{self.name}({_shown(canonical(self.arguments))})"
+        return f"{self.name}({_shown(self.text)})"
 
     def to_line(self) -> str:
         return json.dumps(asdict(self)) + "\n"
@@ -60,18 +66,47 @@ class RecordedCall:
         return call
 
 
-def jsonable(value: Any) -> Any:
-    """The value as JSON has it: bytes as base64, other objects as lists of numbers or as their `repr`."""
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else repr(value)
+
+
+def jsonable(value: Any, fallback: Callable[[Any], Any] = _plain) -> Any:
+    """The value as JSON has it: bytes as base64, sets sorted, other objects as lists of numbers or as their `repr`."""
     try:
         return pydantic_core.to_jsonable_python(
-            value, bytes_mode="base64", inf_nan_mode="strings", fallback=_plain, serialize_unknown=False
+            _with_sorted_sets(value),
+            bytes_mode="base64",
+            inf_nan_mode="strings",
+            fallback=fallback,
+            serialize_unknown=False,
         )
-    except ValueError:  # circular references
+    except (ValueError, RecursionError):  # circular references
         return repr(value)
 
 
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else repr(value)
+def _with_sorted_sets(value: Any) -> Any:
+    """The value with lists for sets, whose order changes from process to process."""
+    if isinstance(value, set | frozenset):
+        return sorted(map(_with_sorted_sets, value), key=canonical)
+    if isinstance(value, dict):
+        return {key: _with_sorted_sets(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_sorted_sets(each) for each in value]
+    return value
+
+
+def address_in(value: Any) -> str | None:
+    """The `repr` of an object inside the value, if it holds an address, which changes from process to process."""
+    found: list[str] = []
+
+    def plain(each: Any) -> Any:
+        text = _plain(each)
+        if isinstance(text, str) and re.search(r"\bat 0x[0-9a-f]+", text, re.IGNORECASE):
+            found.append(text)
+        return text
+
+    jsonable(value, plain)
+    return found[0] if found else None
 
 
 def canonical(value: Any) -> str:

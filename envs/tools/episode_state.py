@@ -32,17 +32,35 @@ class EpisodeState(NamedTuple):
         environment.metrics, environment.report = dict(self.metrics), copy.deepcopy(self.report)
 
     def effects_until(self, later: EpisodeState) -> dict[str, Any]:
-        """The attributes that differ in a later state, and their values there; of a dict, the changed entries."""
+        """What changed until a later state: the reward's difference, new values, and changed entries of the dicts."""
         effects: dict[str, Any] = {}
-        for name, before, after in zip(self._fields, self, later, strict=True):
-            if isinstance(before, dict) and isinstance(after, dict):
-                entries = {key: value for key, value in after.items() if key not in before or before[key] != value}
-                effects |= {name: jsonable(entries)} if entries else {}
-            elif before != after:
-                effects[name] = after
+        if later.reward != self.reward:  # as a difference, since other calls of the turn may give another reward
+            effects["reward"] = later.reward - self.reward
+        for name in ("terminated", "truncated"):
+            if getattr(later, name) != getattr(self, name):
+                effects[name] = getattr(later, name)
+        for name in ("metrics", "report"):
+            if changes := _changes(getattr(self, name), getattr(later, name)):
+                effects[name] = changes
         return effects
 
     def after(self, effects: Mapping[str, Any]) -> EpisodeState:
         """This state with the effects that `effects_until` returned."""
-        entries = {name: {**getattr(self, name), **effects.get(name, {})} for name in ("metrics", "report")}
-        return self._replace(**{**effects, **entries})
+        return EpisodeState(
+            reward=self.reward + effects.get("reward", 0.0),
+            terminated=effects.get("terminated", self.terminated),
+            truncated=effects.get("truncated", self.truncated),
+            metrics=_changed(self.metrics, effects.get("metrics", {})),
+            report=_changed(self.report, effects.get("report", {})),
+        )
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    values = {key: value for key, value in after.items() if key not in before or before[key] != value}
+    changes = {"set": jsonable(values), "deleted": [key for key in before if key not in after]}
+    return {name: each for name, each in changes.items() if each}
+
+
+def _changed(entries: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in entries.items() if key not in changes.get("deleted", [])}
+    return kept | changes.get("set", {})

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from ..cassettes.cassette import Cassette, open_cassette
-from ..cassettes.recorded_call import Kind, RecordedCall, canonical, digest, jsonable
+from ..cassettes.recorded_call import Kind, RecordedCall, address_in, canonical, digest, jsonable
 from ..core import BrokenEnvironmentError, ConfigurationError, Environment, Message, StopReason
 from ..episode import Outcome
 from ..threads import run_in_loop
@@ -85,7 +85,20 @@ class Tape:
             raise FileNotFoundError(f"there is no cassette {cassette.path}: record= writes one") from None
 
     def begin(self, task: Mapping[str, Any], seed: int | None) -> bool:
-        """Begin an episode; returns whether the environment must acquire what its tools run in."""
+        """Begin an episode; returns whether the environment must acquire what its tools run in.
+
+        Raises:
+            ConfigurationError: the row holds an object whose `repr` is its address.
+        """
+        for column, value in task.items():
+            if (found := address_in(value)) is not None:
+                raise ConfigurationError(
+                    f"the row's column {column!r} holds {found[:200]}, whose address differs in every process, so no "
+                    f"replay could find the row again; put text, numbers or bytes there, or give the class a __repr__ "
+                    f"that tells its content"
+                )
+        if self._record is not None:
+            self._record.create()
         self._task, self._seed = digest(task), seed
         self._is_new_turn = True
         self._acquiring = asyncio.Lock()  # neighbouring parallel calls wait for the first one's acquisition
@@ -271,7 +284,7 @@ def _explain(call: RecordedCall, cassette: Cassette) -> str:
         return f"{missing}, which has no call of {call.environment}"
     differences = {
         "another tool": near.name != call.name,
-        "other arguments": canonical(near.arguments) != canonical(call.arguments),
+        "other arguments": near.text != call.text,
         "another task": near.task != call.task,
         f"seed {near.seed}, not {call.seed}": near.seed != call.seed,
         "another history: other calls or results come before it": near.after != call.after,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,21 +18,23 @@ from .disk import BYE, CALLS, READ_A, WRITE_A, WRITE_B, Disk, facts, play, ran
 from .disk import empty_disk as empty_disk  # a fixture of every test
 
 
+@pytest.mark.parametrize(("replay", "calls", "seed"), [("history", 2, 0), ("arguments", 1, 7)])
 def test_of_several_results_of_one_call_the_first_counts_with_what_followed_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, replay: Any, calls: int, seed: int
 ) -> None:
     class Clock(ToolEnv):
-        @tool
+        @tool(replay=replay)
         def now(self) -> int:
             """Tell the time."""
             CALLS.append("now")
             return len(CALLS)
 
     path = tmp_path / "tools.jsonl"
-    first = play(Clock(record=path), tool_call("now"), tool_call("now"), BYE)
-    play(Clock(record=path), tool_call("now"), tool_call("now"), BYE)
+    script = [tool_call("now")] * calls + [BYE]
+    first = play(Clock(record=path), *script)
+    play(Clock(record=path), *script, seed=seed)
     with caplog.at_level(logging.WARNING):
-        again = play(Clock(replay=path), tool_call("now"), tool_call("now"), BYE)
+        again = play(Clock(replay=path), *script)
     assert facts(again) == facts(first)
     assert [record.message for record in caplog.records if "several results" in record.message]
 
@@ -67,6 +70,37 @@ def test_episodes_and_processes_append_to_one_file(tmp_path: Path) -> None:
     assert {line["content"] for line in lines} == {
         f"{name}-{index}".upper() * 500 for name in ("one", "two", "three") for index in range(40)
     }
+
+
+SETS = '''
+import sys
+from gymnast.envs import RolloutEngine, ScriptedPolicy, ToolEnv, tool_call
+
+def count(words: set[str]) -> int:
+    """Count.
+
+    Args:
+        words: Words.
+    """
+    return len(words)
+
+script = [tool_call("count", words=["one", "two", "three", "four", "five", "six"]), "bye"]
+rows = [{"prompt": "go", "words": {"seven", "eight", "nine", "ten"}}]
+[episode] = RolloutEngine(ToolEnv([count], **{sys.argv[1]: sys.argv[2]}), ScriptedPolicy(script)).play(rows)
+assert not episode.failure, episode.failure
+'''
+
+
+def test_sets_are_found_again_by_another_process(tmp_path: Path) -> None:
+    for seed, way in enumerate(("record", "replay")):
+        command = [sys.executable, "-c", SETS, way, str(tmp_path / "tools.jsonl")]
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": str(seed)}, check=True, timeout=120)
+
+
+def test_a_recording_without_calls_is_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "tools.jsonl"
+    play(ToolEnv(record=path), BYE)
+    assert play(ToolEnv(replay=path), BYE).failure is None
 
 
 def test_the_half_line_of_a_killed_process_costs_one_call(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

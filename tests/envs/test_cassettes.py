@@ -67,7 +67,11 @@ def test_the_first_line_has_the_version_and_every_other_line_is_a_call(tmp_path:
         *[("tool", "read"), ("reply", "reply"), ("reply", "reply"), ("grade", "grade")],
     ]
     assert lines[1]["arguments"] == {"name": "a", "text": "1"}
-    assert lines[1]["effects"] == {"reward": 0.5, "metrics": {"writes": 1.0}, "report": {"names": ["a"]}}
+    assert lines[1]["effects"] == {
+        "reward": 0.5,
+        "metrics": {"set": {"writes": 1.0}},
+        "report": {"set": {"names": ["a"]}},
+    }
 
 
 def test_a_tool_that_is_replayed_by_arguments_may_be_called_in_another_order(tmp_path: Path) -> None:
@@ -97,6 +101,43 @@ def test_a_tool_marked_run_runs_again_so_a_new_answer_is_judged(tmp_path: Path) 
     right = play(Quiz(replay=path), look, tool_call("answer", text="right"))
     assert (wrong.reward, right.reward) == (0.25, 1.25)
     assert right.stop is StopReason.FINAL_ANSWER
+
+
+def test_the_reward_of_a_recorded_call_is_added_to_that_of_a_tool_that_runs_again(tmp_path: Path) -> None:
+    class Bonus(Disk):
+        bonus = 1.0
+
+        @tool(replay="run")
+        def bid(self) -> str:
+            """Bid."""
+            self.reward += self.bonus
+            return "done"
+
+    class Higher(Bonus):
+        bonus = 3.0
+
+    Higher.__name__ = "Bonus"  # the same class after an edit
+    script = [tool_calls(("bid", {}), ("write", {"name": "a", "text": "1"})), BYE]
+    recorded = play(Bonus(record=tmp_path / "tools.jsonl"), *script)
+    edited = play(Higher(replay=tmp_path / "tools.jsonl"), *script)
+    assert [episode.turns[0].reward for episode in (recorded, edited)] == [1.5, 3.5]
+
+
+def test_what_a_tool_deletes_stays_deleted(tmp_path: Path) -> None:
+    class Forgetful(ToolEnv):
+        def reset_task(self, task: Any) -> list[dict[str, Any]]:
+            self.report["note"] = "begun"
+            return [{"role": "user", "content": task["prompt"]}]
+
+        @tool
+        def forget(self) -> None:
+            """Forget."""
+            del self.report["note"]
+
+    path = tmp_path / "tools.jsonl"
+    for options in ({"record": path}, {"replay": path}):
+        episode = play(Forgetful(**dict[str, Any](options)), tool_call("forget"), BYE)
+        assert (episode.failure, episode.report) == (None, {})
 
 
 def test_another_result_of_a_tool_marked_run_is_another_history(tmp_path: Path) -> None:
@@ -133,6 +174,13 @@ def test_an_episode_whose_first_turn_ends_it_is_graded(tmp_path: Path) -> None:
         [episode] = RolloutEngine(Disk(**dict[str, Any](options)), Cut([HELLO])).play([{"prompt": "go"}])
         assert (episode.stop, episode.failure, episode.reward) == (StopReason.TURN_TRUNCATED, None, 0.0)
     assert ran() == ["grade"]
+
+
+def test_a_row_that_no_other_process_could_find_again_is_refused(tmp_path: Path) -> None:
+    for row in ({"prompt": "go", "image": [object()]}, {"prompt": "go", "image": {"check": lambda: None}}):
+        with pytest.raises(ConfigurationError, match=r"the row's column 'image' holds <.* at 0x.*no replay could find"):
+            RolloutEngine(Disk(record=tmp_path / "tools.jsonl"), ScriptedPolicy([BYE])).play([row])
+    assert play(Disk(record=tmp_path / "tools.jsonl"), BYE, prompt=f"What is {object()}?").failure is None
 
 
 def test_a_result_without_json_is_not_recorded_as_something_else(tmp_path: Path) -> None:
