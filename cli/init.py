@@ -19,4 +19,4 @@ def init(name: Annotated[Path, typer.Argument(help="The folder to make.")]) -> N
     name.mkdir(parents=True, exist_ok=True)
     for file, text in FILES.items():
         (name / file).write_text(text.replace("PROJECT", name.resolve().name).lstrip("\n"))
-    typer.echo(f"made {name}/ with {', '.join(FILES)}\nnext: cd {name}, then pytest")
+    typer.echo(f"made {name}/ with {', '.join(FILES)}\nnext: cd {name}, then pip install pytest && pytest")

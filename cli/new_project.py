@@ -135,6 +135,7 @@ def main():
     game.close()
     tokenizer = tokenizer_for(shown)
     model = make_tiny_model(tokenizer)
+    print("showing a tiny model how the tools are called, in less than a minute ...", flush=True)
     warm_up(model, tokenizer, shown, steps=80)
     model.save_pretrained("tiny-model")
     tokenizer.save_pretrained("tiny-model")

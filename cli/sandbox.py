@@ -44,6 +44,8 @@ def build(
 
     name = DEFAULT_IMAGE if name is None else name
     started = time.perf_counter()
+    if not as_json:
+        typer.echo(f"building {name} ...", err=True)
 
     async def work(engine: Engine) -> Any:
         return await (build_dockerfile(engine, dockerfile, name) if dockerfile else build(engine, name))

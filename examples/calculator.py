@@ -62,8 +62,8 @@ def tiny_model(seed: int, console: Console) -> tuple[Any, Any]:
     demonstrations = [(demonstration(task, rng), tools) for task in demonstrated_tasks(seed)]
     tokenizer = tokenizer_for(demonstrations)
     model = make_tiny_model(tokenizer, seed=seed)
-    with console.status("warming up on demonstrations"):
-        warm_up(model, tokenizer, demonstrations, steps=150, seed=seed)
+    console.print("showing a tiny model how tools are called, in less than a minute ...")
+    warm_up(model, tokenizer, demonstrations, steps=150, seed=seed)
     return model, tokenizer
 
 

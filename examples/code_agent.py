@@ -73,8 +73,8 @@ def tiny_model(environment: CodeEnv, seed: int, console: Console) -> tuple[Any, 
     demonstrations = [(demonstration(random_task(rng, held_out=False), rng), tools) for _ in range(2048)]
     tokenizer = tokenizer_for(demonstrations)
     model = make_tiny_model(tokenizer, seed=seed)
-    with console.status("warming up on demonstrations"):
-        warm_up(model, tokenizer, demonstrations, steps=300, seed=seed)
+    console.print("showing a tiny model how tools are called, in less than a minute ...")
+    warm_up(model, tokenizer, demonstrations, steps=300, seed=seed)
     return model, tokenizer
 
 

@@ -26,6 +26,11 @@ def load_environment(reference: str) -> EnvironmentLike:
     """
     if reference.endswith(".py"):
         raise CommandError(f"{reference} is a file: name the class in it, {reference}:MyEnvironment")
+    if reference.endswith(".toml"):
+        raise CommandError(
+            f"{reference} describes a run, which gymnast train takes; this command takes the run's environment, "
+            f"such as file.py:MyEnvironment"
+        )
     import gymnasium
 
     from ...envs.registry import EnvironmentSource

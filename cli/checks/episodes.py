@@ -68,7 +68,10 @@ def deterministic(subject: Subject) -> Verdict:
     for seed in SEEDS:
         difference = _difference(subject.play(subject.random(seed)), subject.play(subject.random(seed)))
         if difference:
-            advice = f"{difference}; draw from self.np_random, which reset seeds, and from nothing else"
+            advice = (
+                f"{difference}; draw from self.np_random, which reset seeds, and from nothing else, and let reset undo "
+                f"what an episode leaves in the class, in globals and in files"
+            )
             return Verdict("deterministic", "fail", advice)
     return Verdict("deterministic", "pass", "the same seed and answers gave the same episodes")
 

@@ -67,11 +67,9 @@ def rewards_differ(subject: Subject) -> Verdict:
         return Verdict("rewards", "warn", "the environment gives no reward: training needs reward functions")
     span = f"rewards from {min(rewards):g} to {max(rewards):g}, standard deviation {np.std(rewards):.3g}"
     if min(rewards) == max(rewards):
-        return Verdict(
-            "rewards",
-            "warn",
-            f"every scripted agent earns {rewards[0]:g}: if the model's episodes all do, it learns nothing",
-        )
+        advice = f"every scripted agent earns {rewards[0]:g}: if the model's episodes all do, it learns nothing"
+        hint = "; does anything set self.reward, or does grade return one?" if rewards[0] == 0 else ""
+        return Verdict("rewards", "warn", advice + hint)
     if max(map(abs, rewards)) > 100:
         return Verdict("rewards", "warn", f"{span}: so large a reward drowns others; scale it to about 1")
     return Verdict("rewards", "pass", span)

@@ -268,6 +268,17 @@ class SameReward(Sound):
         return -1.0 - self.reward
 
 
+class RewardIsNeverSet(Sound):
+    @tool(final=True)
+    def answer(self, number: int) -> str:
+        """Give the answer to the question.
+
+        Args:
+            number: The answer.
+        """
+        return "thank you"
+
+
 class HugeReward(Sound):
     def grade(self, stop: Any) -> float:
         return 1000 * self.reward

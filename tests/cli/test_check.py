@@ -175,6 +175,11 @@ def test_a_check_that_cannot_run_is_a_fault() -> None:
     [
         (broken.NoEnd, has_an_end, "no answer ended an episode"),
         (broken.SameReward, rewards_differ, "every scripted agent earns -1"),
+        (
+            broken.RewardIsNeverSet,
+            rewards_differ,
+            "it learns nothing; does anything set self.reward",
+        ),
         (broken.NoReward, rewards_differ, "the environment gives no reward"),
     ],
 )

@@ -39,7 +39,7 @@ def train(folder: Path, run: str, steps: int) -> str:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new project and its tiny model."""
     folder = tmp_path_factory.mktemp("walk")
-    assert "next: cd guess, then pytest" in gymnast(folder, "init", "guess")
+    assert "next: cd guess, then pip install pytest && pytest" in gymnast(folder, "init", "guess")
     call(folder / "guess", sys.executable, "tiny_model.py")
     return folder / "guess"
 
