@@ -18,7 +18,8 @@ DRAWN = 512  # tasks of an environment that draws its own
 
 def train(
     env: Annotated[
-        str, typer.Argument(metavar="ENV|RUN.toml", help="An environment as in `gymnast play`, or the file of a run.")
+        str,
+        typer.Argument(metavar="ENV|RUN.toml", help="An environment as in `gymnast play`, or a run file."),
     ],
     model: Annotated[str | None, typer.Option(help="A name of the Hub, or a folder.")] = None,
     tasks: Tasks = None,
@@ -38,10 +39,10 @@ def train(
 
     Options on the command line override those in the file.
     """
-    from .arguments.run_file import make_run, parse_setting, read_run
+    from .arguments.run_file import ENDINGS, make_run, parse_setting, read_run
     from .terminal.output import print_json
 
-    entries: dict[str, Any] = read_run(Path(env)) if env.endswith(".toml") else {"environment": env}
+    entries: dict[str, Any] = read_run(Path(env)) if env.endswith(ENDINGS) else {"environment": env}
     given = {"model": model, "tasks": tasks, "algorithm": algorithm}
     entries |= {name: value for name, value in given.items() if value is not None}
     entries["options"] = {"output_dir": f"runs/{_name(env)}"} | entries.get("options", {})
@@ -57,7 +58,9 @@ def train(
 
 def _name(env: str) -> str:
     """A folder's name: `runs/mine.toml` -> `mine`, `game.py:Guess` -> `Guess`."""
-    return env.removesuffix(".toml").replace(":", "/").rpartition("/")[2]
+    from .arguments.run_file import ENDINGS
+
+    return Path(env).stem if env.endswith(ENDINGS) else env.replace(":", "/").rpartition("/")[2]
 
 
 def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:

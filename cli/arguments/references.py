@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from ..terminal.exits import CommandError
+from .run_file import ENDINGS as RUN_FILES
 
 if TYPE_CHECKING:
     from ...envs.policy import Policy
@@ -26,7 +27,7 @@ def load_environment(reference: str) -> EnvironmentLike:
     """
     if reference.endswith(".py"):
         raise CommandError(f"{reference} is a file: name the class in it, {reference}:MyEnvironment")
-    if reference.endswith(".toml"):
+    if reference.endswith(RUN_FILES):
         raise CommandError(
             f"{reference} describes a run, which gymnast train takes; this command takes the run's environment, "
             f"such as file.py:MyEnvironment"

@@ -8,12 +8,13 @@
     output_dir = "runs/guess"
     num_generations = 8
 
-Names of files are relative to the folder in which the command runs.
+The same may stand in YAML. Names of files are relative to the folder in which the command runs.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -23,6 +24,9 @@ from typing import Any
 from ..terminal.exits import CommandError
 
 ALGORITHMS = ("grpo", "rloo")
+
+ENDINGS = (".toml", ".yaml", ".yml")
+"""How the name of a run file ends."""
 
 
 @dataclass(kw_only=True)
@@ -50,17 +54,43 @@ def read_run(path: Path) -> dict[str, Any]:
         CommandError: it cannot be read, or has an entry that a run does not have.
     """
     try:
-        entries = tomllib.loads(path.read_text())
+        text = path.read_text()
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise CommandError(f"{path} is not TOML: {error}") from error
+    try:
+        entries = tomllib.loads(text) if path.suffix == ".toml" else _read_yaml(text)
+    except ValueError as error:
+        raise CommandError(f"{path} is not {'TOML' if path.suffix == '.toml' else 'YAML'}: {error}") from error
     known = [each.name for each in fields(Run)]
     if unknown := sorted(entries.keys() - set(known)):
         raise CommandError(
             f"{path}: a run has no {', '.join(unknown)}, it has {', '.join(known)}; options of the training stand "
             f"under [options]"
         )
+    return entries
+
+
+def _read_yaml(text: str) -> dict[str, Any]:
+    """The entries of YAML; what TOML has no form for is an error, since the run is written as TOML.
+
+    Raises:
+        ValueError: it is no mapping of YAML, or has a null.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Reads 1e-5 as a number, as YAML 1.2 does; PyYAML alone takes it for a text."""
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
+    try:
+        entries = yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(entries, dict):
+        raise ValueError(f"expected names and values, got {type(entries).__name__}")
+    for name, value in [*entries.items(), *entries.get("options", {}).items()]:
+        if value is None:
+            raise ValueError(f"{name} is null: leave it out")
     return entries
 
 

@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gymnast.sandbox.docker.labels import LABEL, labels
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
@@ -105,8 +106,12 @@ def test_every_entry_of_a_run_file_counts_and_a_run_is_resumed(run: Run, tmp_pat
     assert first.json["metrics"]["rewards/brevity/mean"] == 0.25
     assert (Path(first.json["model"]) / "adapter_config.json").exists()
     assert tomllib.loads(Path("runs/full/run.toml").read_text()) == tomllib.loads(FULL_RUN)
-    resumed = run("train", "full.toml", "--set=max_steps=2", "--resume", "--json")
+    as_yaml = yaml.safe_dump(tomllib.loads(FULL_RUN))
+    Path("full.yaml").write_text(as_yaml.replace("options:\n", "options:\n  learning_rate: 1e-5\n"))
+    resumed = run("train", "full.yaml", "--set=max_steps=2", "--resume", "--json")
     assert resumed.code == 0, resumed.err
+    options = tomllib.loads(Path("runs/full/run.toml").read_text())["options"]
+    assert (options["learning_rate"], options["max_steps"], options["output_dir"]) == (1e-5, 2, "runs/full")
     steps = [json.loads(line).get("step") for line in Path("runs/full/metrics.jsonl").read_text().splitlines()]
     assert {1, 2} <= {*steps}
 
@@ -147,6 +152,20 @@ def test_runs_that_cannot_be_read(run: Run, tmp_path: Path, file: str, arguments
     outcome = run("train", "run.toml", *arguments)
     assert outcome.code == 2
     assert message in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("environment: [", "run.yaml is not YAML: while parsing"),
+        ("- environment", "run.yaml is not YAML: expected names and values, got list"),
+        ("environment: e.py:E\noptions: {warmup_steps: null}", "warmup_steps is null: leave it out"),
+    ],
+)
+def test_yaml_that_is_no_run(run: Run, tmp_path: Path, file: str, message: str) -> None:
+    (tmp_path / "run.yaml").write_text(file)
+    outcome = run("train", "run.yaml")
+    assert (outcome.code, message in outcome.err) == (2, True), outcome.err
 
 
 def test_the_doctor_finds_an_engine_that_does_not_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
