@@ -16,6 +16,7 @@ FACTS = {
     "v1/models": {"data": [{"max_model_len": 4096}]},
     "is_paused": {"is_paused": False},
     "reset_prefix_cache": {"success": True},
+    "gymnast/adapter": {"max_lora_rank": 0},
 }
 
 

@@ -92,7 +92,7 @@ class Faulty(Buttons):
     async def look(self) -> str:  # type: ignore[override]
         """Look at the buttons."""
         if self.fault == "tool":
-            raise ValueError("no light")
+            raise RuntimeError("no light")
         if self.fault == "slow tool":
             await asyncio.Event().wait()
         if self.fault == "box":
