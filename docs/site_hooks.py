@@ -23,14 +23,13 @@ COMMANDS = (sys.executable, "-m", "typer", "gymnast.cli.main", "utils", "docs", 
 PACKAGES = ("sandbox", "envs", "trainer", "cluster", "cli", "gymnast/__init__.py")
 
 
-def on_config(config: Any, **_: Any) -> Any:
-    """Make the links."""
+def on_startup(**_: Any) -> None:
+    """Make the links, before mkdocstrings looks for their folder."""
     LINKS.mkdir(parents=True, exist_ok=True)
     for package in PACKAGES:
         link = LINKS / Path(package).name
         if not link.is_symlink():
             link.symlink_to(ROOT / package)
-    return config
 
 
 def on_files(files: Any, *, config: Any, **_: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +19,13 @@ LOADED = re.compile(r"<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=\"(?:http
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the site."""
-    folder = tmp_path_factory.mktemp("site")
+    """The folder of the site, built as in a fresh clone: without folders that other commands have made."""
+    clone, folder = tmp_path_factory.mktemp("clone") / "gymnast", tmp_path_factory.mktemp("site")
+    made = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "runs", "site", "build", "dist", "gpu-kit")
+    shutil.copytree(ROOT, clone, ignore=made)
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    built = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=240)
     assert (built.returncode, built.stderr) == (0, ""), "broken links, pages that the navigation lacks, wrong names"
     return folder
 
