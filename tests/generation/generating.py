@@ -36,10 +36,6 @@ def ask(prompt: Sequence[int] = (7, 8, 9), seed: int = 0, max_tokens: int = 12, 
     return GenerationRequest(prompt_ids=prompt, max_tokens=max_tokens, stop_ids=stop_ids, seed=seed, sampling=sampling)
 
 
-async def answers(generator: TransformersGenerator, requests: Sequence[GenerationRequest]) -> list[Generation]:
-    return list(await asyncio.gather(*[generator.generate(each) for each in requests]))
-
-
 def plain_logprobs(model: Any, generation: Generation, sampling: Sampling) -> Tensor:
     """Return the log-probabilities (T,) of one forward pass without cache or padding."""
     ids = torch.tensor([generation.prompt_ids + generation.token_ids])
@@ -57,6 +53,16 @@ async def at_once(generator: TransformersGenerator) -> AsyncIterator[None]:
         yield
         for _ in range(3):  # a task, its gathering, and the requests' own tasks
             await asyncio.sleep(0)
+
+
+async def begun(generator: TransformersGenerator, *requests: GenerationRequest) -> asyncio.Future[list[Generation]]:
+    """Begin requests; return the future of their answers once the generator has the requests."""
+    async with at_once(generator):
+        return asyncio.gather(*[generator.generate(each) for each in requests])
+
+
+async def answers(generator: TransformersGenerator, requests: Sequence[GenerationRequest]) -> list[Generation]:
+    return await (await begun(generator, *requests))
 
 
 class Steps:

@@ -22,6 +22,7 @@ from .generating import (
     Steps,
     answers,
     ask,
+    at_once,
     decoding_threads,
     model,
     plain_logprobs,
@@ -152,8 +153,9 @@ async def test_requests_share_a_batch_and_packed_rows_leave_it(generator: Any) -
 async def test_an_answer_is_returned_before_its_batch_ends(generator: Any) -> None:
     with Steps(model()) as steps:
         steps.hold_at = 3
-        long = asyncio.ensure_future(generator.generate(ask(max_tokens=20)))
-        short = asyncio.ensure_future(generator.generate(ask(max_tokens=1)))
+        async with at_once(generator):
+            long = asyncio.ensure_future(generator.generate(ask(max_tokens=20)))
+            short = asyncio.ensure_future(generator.generate(ask(max_tokens=1)))
         assert len((await short).token_ids) == 1
         assert not long.done()
         steps.go_on.set()
@@ -180,7 +182,8 @@ async def test_no_batch_is_larger_than_allowed() -> None:
 async def test_a_cancelled_request_leaves_and_the_others_go_on(generator: Any) -> None:
     with Steps(model()) as steps:
         steps.hold_at = 2
-        tasks = [asyncio.ensure_future(generator.generate(ask(seed=n, max_tokens=8))) for n in range(4)]
+        async with at_once(generator):
+            tasks = [asyncio.ensure_future(generator.generate(ask(seed=n, max_tokens=8))) for n in range(4)]
         await steps.begun.wait()
         for task in tasks[:2]:
             task.cancel()
@@ -201,7 +204,8 @@ async def test_close_fails_unanswered_requests_and_joins_the_thread() -> None:
     generator = TransformersGenerator(model(), max_batch_size=2)
     with Steps(model()) as steps:
         steps.hold_at = 2
-        tasks = [asyncio.ensure_future(generator.generate(ask(seed=n, max_tokens=1000))) for n in range(3)]
+        async with at_once(generator):
+            tasks = [asyncio.ensure_future(generator.generate(ask(seed=n, max_tokens=1000))) for n in range(3)]
         await steps.begun.wait()
         closing = asyncio.ensure_future(asyncio.to_thread(generator.close))
         await asyncio.to_thread(wait_until_closing, generator)

@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, Lfm2Config, LlamaConfig
 
-from gymnast.trainer import Generation, GenerationRequest, Sampling, TransformersGenerator
+from gymnast.trainer import Generation, Sampling, TransformersGenerator
 from gymnast.trainer.generation.contract import GenerationError
 from gymnast.trainer.generation.transformers_generator import JOIN_STEPS
 from gymnast.trainer.tiny import make_tiny_model
 
-from .generating import PROMPTS, Steps, answers, ask, at_once, decoding_threads, model, plain_logprobs, tokenizer
+from .generating import PROMPTS, Steps, ask, at_once, begun, decoding_threads, model, plain_logprobs, tokenizer
 from .generating import wait_until_closing as until_closing
 
 PREFILL = JOIN_STEPS + 2  # the forward pass that prefills joining requests: one prefill and some steps come before it
@@ -26,12 +26,6 @@ async def generator() -> AsyncIterator[TransformersGenerator]:
     made = TransformersGenerator(model())
     yield made
     made.close()
-
-
-async def begun(generator: TransformersGenerator, *requests: GenerationRequest) -> asyncio.Future[list[Generation]]:
-    """Begin requests; return the future of their answers once the generator has the requests."""
-    async with at_once(generator):
-        return asyncio.ensure_future(answers(generator, requests))
 
 
 def check(model: Any, found: list[Generation]) -> None:
