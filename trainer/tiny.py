@@ -11,6 +11,7 @@ import json
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -176,11 +177,12 @@ def warm_up(
         raise ValueError("warm_up needs conversations")
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
     order = _endless_order(len(conversations), seed)
+    tokenized = cache(lambda index: _tokenize(tokenizer, *conversations[index]))
     loss = torch.tensor(0.0)
     model.train()
     try:
         for _ in range(steps):
-            rows = [_tokenize(tokenizer, *conversations[next(order)]) for _ in range(batch_size)]
+            rows = [tokenized(next(order)) for _ in range(batch_size)]
             loss = _loss(model, rows)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
