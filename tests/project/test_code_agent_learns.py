@@ -55,7 +55,7 @@ def check_code_folder(folder: Path) -> dict[str, Any]:
 @pytest.mark.timeout(1800)
 def test_the_code_agent_learns_and_leaves_no_container(image: str, tmp_path: Path) -> None:
     with subprocess.Popen(
-        command("code_agent.py", "--seed", "1", "--steps", "36"),
+        command("code_agent.py", "--seed", "1", "--steps", "24"),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -71,5 +71,5 @@ def test_the_code_agent_learns_and_leaves_no_container(image: str, tmp_path: Pat
     # On a machine that stalls for seconds beside other tests, a few boxes may be lost.
     assert summary["failed_before"] + summary["failed_after"] <= 5, printed
     assert (summary["algorithm"], summary["seed"], summary["interrupted"]) == ("grpo", 1, False)
-    assert summary["success_before"] < 0.5
-    assert summary["success_after"] >= 0.65
+    assert summary["success_before"] < 0.45
+    assert summary["success_after"] >= 0.52

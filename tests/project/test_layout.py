@@ -234,7 +234,7 @@ def test_every_extra_is_used() -> None:
         for _, target, relative in imports_of(path, path.read_text())
         if not relative
     }
-    extras = set(load_pyproject()["project"]["optional-dependencies"]) - {"dev", "docs", "examples", "vllm-cpu"}
+    extras = set(load_pyproject()["project"]["optional-dependencies"]) - {"dev", "docs", "examples", "test", "vllm-cpu"}
     assert extras <= imported
 
 
