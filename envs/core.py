@@ -18,6 +18,7 @@ import gymnasium
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
+from .rows import own_copy
 from .spaces import MessageSpace, MessagesSpace
 from .sync_and_async import derive_other_form
 
@@ -224,7 +225,7 @@ class Environment(gymnasium.Env[list[Message], Message]):
                 f"{type(self).__name__} has no task: call reset(options={{'task': row}}), "
                 f"or construct it with tasks=[row, ...]"
             )
-        return self.tasks[int(self.np_random.integers(len(self.tasks)))]
+        return own_copy(self.tasks[int(self.np_random.integers(len(self.tasks)))])
 
     # Questions of the engine and of the policy, besides reset and step.
 

@@ -13,8 +13,8 @@ from numbers import Integral, Real
 from typing import Any, cast
 
 from ...envs.core import StepResult
-from ...envs.engine.rollout_engine import Row
 from ...envs.episode import ToolCallRecord
+from ...envs.rows import Row
 from ..hosting.caught_errors import CaughtError
 from ..hosting.link import GradeReply, Opened, ResetReply, StepReply
 

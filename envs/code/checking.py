@@ -82,7 +82,16 @@ async def run_checks(
             results.append(CheckResult(checks[len(results)], None, lost=True))
             break
         lost_at = len(results)
-    return [*results, *(CheckResult(check, None) for check in checks[len(results) :])]
+    left = checks[len(results) :]
+    if left and all(each.passed for each in results) and "slow" not in _logged:
+        _logged.add("slow")
+        logger.warning(
+            "%d of the %d checks of a task were not run and count as failed, although the others passed: all checks "
+            "together may take %d times code_timeout=%g s. Use fewer or faster checks, or raise code_timeout. This is "
+            "logged once",
+            *(len(left), len(checks), SLOW_PASSES, timeout),
+        )
+    return [*results, *(CheckResult(check, None) for check in left)]
 
 
 async def _run_in(

@@ -11,6 +11,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from numbers import Real
 from typing import Any
 
 from ..core import ConfigurationError
@@ -151,7 +153,7 @@ def same_answer(answer: str, expected: Any) -> bool:
     If a number is expected, an answer that is a number is compared as a number: exactly, without tolerance.
     """
     wanted, given = str(expected).strip(), answer.strip()
-    number = isinstance(expected, int | float | Decimal) and not isinstance(expected, bool)
+    number = isinstance(expected, Real | Decimal) and not isinstance(expected, bool | Fraction)  # NumPy's, too
     if not number or NUMBER.fullmatch(given) is None:
         return wanted == given
     try:

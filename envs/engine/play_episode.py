@@ -15,6 +15,7 @@ from ...sandbox.cancellation import finish
 from ..core import ConfigurationError, Environment, Message, OverlongPromptError, StopReason, ToolCall
 from ..episode import Episode, EpisodeSpec, Failure, Stage, ToolCallRecord, Turn
 from ..policy import Act, Conversation, Policy
+from ..rows import own_copy
 from ..spaces import message_error
 from ..threads import run_in_thread, thread_calls
 from ..tools.execution import refuse
@@ -87,6 +88,7 @@ class _EpisodeLoop:
     name: str  # the name of its class
     gives_rewards: bool = True
     stage: Stage
+    stop: StopReason | None = None  # once it is known
 
     def __init__(self, episode: Episode, policy: Policy, limits: EpisodeLimits) -> None:
         self.episode = episode
@@ -116,6 +118,8 @@ class _EpisodeLoop:
                     pass
                 return stop
         except TimeoutError:
+            if self.stop is not None:  # the episode had ended, and only the policy was still told so
+                return self.stop
             over = f"episode_timeout={self.limits.episode_timeout:g} s was over"
             if not self.episode.turns:  # the model has not answered, so there is nothing to grade
                 raise Broken(self.stage, TimeoutError(f"{over} before the first answer")) from None
@@ -164,7 +168,7 @@ class _EpisodeLoop:
         spec, episode = self.episode.spec, self.episode
         with at_stage("reset"):
             self._check_step_timeout()
-            reset = self._call("reset", seed=spec.task.seed, options={"task": spec.task.row})
+            reset = self._call("reset", seed=spec.task.seed, options={"task": own_copy(spec.task.row)})
             episode.prompt, episode.metrics = checked_reset(await reset, self.name)
             episode.tools = self.core.tool_schemas() if isinstance(self.core, Environment) else []
         with at_stage("policy"):
@@ -192,11 +196,12 @@ class _EpisodeLoop:
         with at_stage("step"):
             if act.stop is not None and not any(map(self._is_final, _calls(act.message))):
                 return act.stop
-            stop = await self._step(turn) or self._limit() or act.stop
+            self.stop = await self._step(turn) or self._limit() or act.stop
+        self.enter("policy")
         with at_stage("policy"):
-            observing = conversation.observe(turn.observation, last=stop is not None)
+            observing = conversation.observe(turn.observation, last=self.stop is not None)
             budget = await self._timed("observe() of the policy, or compact(), did not finish", observing)
-        return stop or budget
+        return self.stop or budget
 
     async def _step(self, turn: Turn) -> StopReason | None:
         """Let the environment reply to the turn. Returns a reason if it ends the episode."""

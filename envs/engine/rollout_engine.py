@@ -13,6 +13,7 @@ from ..episode import Episode, EpisodeSpec
 from ..policy import Policy
 from ..registry import EnvironmentLike, EnvironmentSource
 from ..rewards import Rewards
+from ..rows import Row
 from ..seeds import stable_seed
 from ..threads import run_in_loop
 from ..whereabouts import Batch, Whereabouts
@@ -189,19 +190,6 @@ class _Run:
                 episode.reward = 0.0
         if self._on_episode is not None:
             self._on_episode(episode)
-
-
-class MissingColumnError(KeyError):
-    """A column was looked up in a row that does not have it."""
-
-    __str__ = Exception.__str__  # KeyError shows the message in quotes
-
-
-class Row(dict[str, Any]):
-    """A copy of a row, so that an environment that changes it does not change the data set."""
-
-    def __missing__(self, column: str) -> Any:
-        raise MissingColumnError(f"the row has no column {column!r}; it has {sorted(map(str, self))}")
 
 
 def episode_specs(

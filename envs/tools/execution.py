@@ -45,8 +45,8 @@ async def call_tools(
     """Run the calls of one turn and return their result messages and records, both in call order.
 
     They run one after the other; only neighbouring calls of parallel tools run at the same time. Once a final call has
-    succeeded the episode is over, so the calls after it are not run. Calls after the time of
-    `SLOW_CALLS` time-outs are not run either: many slow calls would exceed `step_timeout`, and the episode would fail.
+    succeeded the episode is over, so the calls after it are not run. Nor are calls after `SLOW_CALLS` times the longest
+    time limit of a tool: many slow calls would exceed `step_timeout`, and the episode would fail.
     With a tape, only tools marked `replay="arguments"` run at the same time: the order of all other calls counts.
 
     Raises:
@@ -54,12 +54,13 @@ async def call_tools(
             `breaking`; the calls beside it are cancelled, and the calls after it are not run.
     """
     results: list[tuple[Message, ToolCallRecord]] = []
-    seconds = 0.0  # spent in calls of tools that have no time limit of their own
+    seconds = 0.0  # spent in calls of tools that have a time limit
+    longest = longest_timeout(tools, timeout)
     for group in _groups(calls, tools, tape):
         reason = ""
         if any(record.ends_episode for _, record in results):
             reason = "the episode ended before this call"
-        elif timeout is not None and seconds > SLOW_CALLS * timeout:
+        elif seconds > SLOW_CALLS * longest:
             reason = "the calls of this turn took too long; try again"
         started = time.perf_counter()
         if reason:
@@ -69,9 +70,18 @@ async def call_tools(
         else:
             results += await _side_by_side([_call(call, tools, timeout, max_chars, tape) for call in group])
         found = [tools.get(call["function"]["name"]) for call in group]
-        if any(each is not None and each.timeout is None for each in found):
+        if any(each is not None and each.timeout != math.inf for each in found):
             seconds += time.perf_counter() - started
     return [message for message, _ in results], [record for _, record in results]
+
+
+def longest_timeout(tools: Mapping[str, Tool], timeout: float | None) -> float:
+    """The longest time limit of one call, in seconds; `timeout` is that of a tool without a limit of its own.
+
+    A limit of `math.inf` says that the tool keeps its time itself. If a tool has no limit at all, this is `math.inf`.
+    """
+    limits = [each.timeout or timeout or math.inf for each in tools.values() if each.timeout != math.inf]
+    return max(limits, default=0.0)
 
 
 def _groups(calls: Sequence[ToolCall], tools: Mapping[str, Tool], tape: Tape | None) -> list[list[ToolCall]]:
@@ -155,10 +165,16 @@ async def _run(tool: Tool, arguments: Mapping[str, Any], limit: float) -> CallRe
     late = TimeoutError(f"{tool.name} did not finish within {limit:g} s.")
     try:
         with running_tool(tool.name):
-            return CallResult("ok", render(await within(limit, late, call_function(tool.function, **arguments))))
+            value = await within(limit, late, call_function(tool.function, **arguments))
     except BaseException as error:
         if error is late:
             return CallResult("timeout", f"Error: {late}")
+        return _caught(tool, error)
+    try:
+        return CallResult("ok", render(value))
+    except TypeError as error:
+        if tool.final:  # the answer is judged: the model must not give another
+            raise ConfigurationError(f"{tool.name}: {error}") from None
         return _caught(tool, error)
 
 

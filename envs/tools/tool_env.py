@@ -259,6 +259,8 @@ class ToolEnv(StepReward, Environment):
         if reply is None:
             return self._end(StopReason.MODEL_STOPPED)
         check_messages(reply, f"{type(self).__name__}.reply()")
+        if not reply and not self.terminated and not self.truncated:
+            raise ValueError(f"{type(self).__name__}.reply() gave no message: return None to end the episode")
         return self._go_on(reply)
 
     async def _reply_to(self, action: Message) -> Any:

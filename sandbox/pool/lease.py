@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Hashable, Iterator, Mapping
 
 from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, RetireReason, State
-from ..errors import SandboxClosedError
+from ..errors import PoolLoopError, SandboxClosedError
 
 
 class LeasedExecutor(Executor):
@@ -22,6 +22,7 @@ class LeasedExecutor(Executor):
         self._box = box
         self._files = files
         self.limits = box.limits
+        self._loop = asyncio.get_running_loop()
         self._over: str | None = None  # why further calls are refused
         self._calls = 0  # in flight
         self._resets: set[asyncio.Future[None]] = set()
@@ -46,6 +47,11 @@ class LeasedExecutor(Executor):
     def _call(self) -> Iterator[Executor]:
         if self._over is not None:
             raise SandboxClosedError(self._over)
+        if asyncio.get_running_loop() is not self._loop:
+            raise PoolLoopError(
+                "this box was leased in another event loop: a synchronous method, such as step(), was called there; "
+                "write its asynchronous form, such as astep()"
+            )
         self._calls += 1
         try:
             yield self._box

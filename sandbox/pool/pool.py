@@ -146,6 +146,7 @@ class ExecutorPool:
             SandboxClosedError: the pool was closed while the lease waited.
             PoolLoopError: the pool is open in another event loop.
         """
+        loop = asyncio.get_running_loop()
         template = self.template if executor is None else check_template(executor)
         patience = self.lease_timeout if timeout is None else check_timeout(timeout)
         scheduler = self._scheduler_here()
@@ -154,7 +155,10 @@ class ExecutorPool:
             await leased.put_files()
             yield leased
         finally:
-            scheduler.release(box)
+            if asyncio.get_running_loop() is loop:
+                scheduler.release(box)
+            else:  # a synchronous `close` ends the lease from the loop that runs coroutines for such methods
+                loop.call_soon_threadsafe(scheduler.release, box)
 
     def _scheduler_here(self) -> Scheduler:
         """Return the scheduler, which must be the running event loop's. Opens the pool."""

@@ -16,6 +16,7 @@ from gymnast.envs import (
     EpisodeLimits,
     RolloutEngine,
     ScriptedPolicy,
+    StepResult,
     StopReason,
     ToolEnv,
     episode_specs,
@@ -265,6 +266,28 @@ async def test_an_expected_output_longer_than_max_output_is_refused() -> None:
     environment = CodeEnv(LocalExecutor(limits=Limits(max_output="2k")))
     with pytest.raises(ConfigurationError, match=r"2048 bytes .* raise Limits\.max_output"):
         await environment.areset(options={"task": row})
+
+
+class Shaped(CodeEnv):
+    """Writes the synchronous form, which runs in a loop of gymnast's own."""
+
+    def step(self, action: Any) -> StepResult:
+        return super().step(action)
+
+    def close(self) -> None:
+        super().close()
+
+
+async def test_a_synchronous_step_in_another_loop_fails_the_episode_and_says_why(pool: ExecutorPool) -> None:
+    for _ in range(3):  # the pool's two boxes are given back each time
+        episode = await play(Shaped(pool), [tool_call("python", code="1"), ANSWER])
+        assert episode.failure is not None
+        assert (episode.failure.type, episode.reward, episode.close_failure) == ("PoolLoopError", None, None)
+        assert "write its asynchronous form, such as astep()" in episode.failure.message
+    [episode] = RolloutEngine(Shaped(LocalExecutor()), ScriptedPolicy([tool_call("python", code="1"), ANSWER])).play(
+        [ROW]
+    )
+    assert episode.reward == 1.0
 
 
 async def test_an_engine_that_is_in_use_in_another_loop_stops_the_run(image: str) -> None:

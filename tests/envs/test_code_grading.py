@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gymnast.envs import (
@@ -132,6 +134,10 @@ def test_every_status_is_described() -> None:
         ("nan", "NaN", False),
         ("sNaN", 1, False),
         ("twelve", 12, False),
+        ("12.0", np.int64(12), True),
+        ("7", np.float32(7), True),
+        ("1", np.bool_(True), False),
+        ("1/3", Fraction(1, 3), True),
         ("", 0, False),
     ],
 )

@@ -97,6 +97,19 @@ async def test_a_check_brings_files_that_the_agent_never_sees(pool: ExecutorPool
     assert [each["passed"] for each in episode.report["checks"]] == [True, False]
 
 
+async def test_passing_checks_that_are_too_slow_together_are_logged_once(
+    pool: ExecutorPool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gymnast.envs.code.checking.SLOW_PASSES", 1)
+    slow = {"run": "import time, solution\ntime.sleep(0.8)\nsolution.f()", "value": "4"}
+    for _ in range(2):
+        episode = await hand_in(pool, "def f(): return 4", row={**ROW, "checks": [slow] * 6}, code_timeout=3.0)
+        assert {each["status"] for each in episode.report["checks"]} == {"ok", "not_run"}
+        assert episode.reward == 0.0
+    [message] = [record.getMessage() for record in caplog.records]
+    assert "of the 6 checks of a task were not run and count as failed, although the others passed" in message
+
+
 async def test_after_a_time_out_the_other_checks_are_not_run(pool: ExecutorPool) -> None:
     source = "import time\ndef main(): time.sleep(600)"
     episode = await hand_in(pool, source, row={**ROW, "checks": [PRINTS] * 3}, code_timeout=0.3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -38,10 +39,10 @@ MALFORMED: Message = {"role": "assistant", "content": "x", "malformed": [{"text"
 class Counter(ToolEnv):
     """Gives 0.25 for each step, and a grade of 1 for each call of `count`. It records its calls."""
 
-    happened: list[str]
+    record: Callable[[str], None]
 
     def reset_task(self, task: Any) -> list[Message]:
-        self.calls, self.happened = 0, task["happened"]
+        self.calls, self.record = 0, task["record"]
         return [{"role": "user", "content": "go"}]
 
     @tool
@@ -52,21 +53,21 @@ class Counter(ToolEnv):
         return self.calls
 
     async def agrade(self, stop: StopReason) -> float | None:
-        self.happened.append(f"graded: {stop}")
+        self.record(f"graded: {stop}")
         self.metrics["calls"] = float(self.calls)
         self.report["log"] = [f"{self.calls} calls"]
         return float(self.calls)
 
     async def aclose(self) -> None:
-        if hasattr(self, "happened"):  # the prototype is only copied, never reset
-            self.happened.append("closed")
+        if hasattr(self, "record"):  # the prototype is only copied, never reset
+            self.record("closed")
 
 
 async def play(environment: Any, script: Any, **limits: Any) -> tuple[Episode, list[str]]:
     happened: list[str] = []
 
     engine = RolloutEngine(environment, ScriptedPolicy(script), limits=EpisodeLimits(**limits))
-    [episode] = await engine.run(episode_specs([{"happened": happened}], group_size=1, seed=0))
+    [episode] = await engine.run(episode_specs([{"record": happened.append}], group_size=1, seed=0))
     return episode, happened
 
 
@@ -104,7 +105,7 @@ async def test_every_ending_is_graded_once_before_the_environment_is_closed(
 async def test_reward_functions_see_the_grade() -> None:
     rewards = Rewards([lambda episodes, **_: [each.environment_reward for each in episodes]])
     engine = RolloutEngine(Counter(), ScriptedPolicy([COUNT, "I am done."]), rewards=rewards)
-    [episode] = await engine.run(episode_specs([{"happened": []}], group_size=1, seed=0))
+    [episode] = await engine.run(episode_specs([{"record": [].append}], group_size=1, seed=0))
     assert episode.reward == 2.5
 
 
@@ -196,7 +197,7 @@ class BlocksInTool(Counter):
 async def test_grading_waits_for_a_step_that_episode_timeout_left_in_its_thread(kind: Any) -> None:
     happened: list[str] = []
     engine = RolloutEngine(lambda: kind(happened), ScriptedPolicy([COUNT]), limits=EpisodeLimits(episode_timeout=0.1))
-    [episode] = await engine.run(episode_specs([{"happened": happened}], group_size=1, seed=0))
+    [episode] = await engine.run(episode_specs([{"record": happened.append}], group_size=1, seed=0))
     assert episode.failure is None, episode.failure.traceback
     assert happened == ["stepped", "graded: timeout", "closed"]
     assert (episode.stop, episode.reward) == (StopReason.TIMEOUT, 0.25)
@@ -231,6 +232,6 @@ def test_a_hook_in_the_wrong_form_is_refused() -> None:
 def test_a_loop_over_step_may_ask_for_the_grade() -> None:
     happened: list[str] = []
     environment = Counter()
-    environment.reset(options={"task": {"happened": happened}})
+    environment.reset(options={"task": {"record": happened.append}})
     environment.step(tool_calls(("count", {}), ("count", {})))
     assert environment.grade(StopReason.MAX_TURNS) == 2.0

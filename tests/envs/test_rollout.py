@@ -319,3 +319,42 @@ def test_a_policy_of_the_wrong_kind(policy: Any) -> None:
     message = f"policy must be a Policy, an object with begin(spec, messages, tools), got {type(policy).__name__}: "
     with pytest.raises(TypeError, match=re.escape(message + repr(policy))):
         RolloutEngine(Calculator(), policy)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+class Shelf(ToolEnv):
+    """Changes its row's list."""
+
+    def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+        self.books = task["shelf"]["books"]
+        return [{"role": "user", "content": "Put b on the shelf."}]
+
+    @tool
+    def put(self, title: str) -> None:
+        """Put a book on the shelf.
+
+        Args:
+            title: The book.
+        """
+        self.books.append(title)
+
+    def grade(self, stop: StopReason) -> float:
+        return float(self.books == ["a", "b"])
+
+
+@pytest.mark.parametrize("place", ["data set", "tasks of the environment"])
+def test_an_episode_that_changes_its_row_changes_no_other_episode(place: str) -> None:
+    rows = [{"shelf": {"books": ["a"]}}]
+    policy = ScriptedPolicy([tool_call("put", title="b"), "done"])
+    if place == "data set":
+        episodes = RolloutEngine(Shelf(), policy).play(rows, group_size=3)
+        assert [episode.reward for episode in episodes] == [1.0] * 3
+        assert episodes[0].spec.task.row == rows[0]
+    else:
+        environment = Shelf(tasks=rows)
+        for _ in range(2):
+            environment.reset(seed=0)
+            environment.step(tool_call("put", title="b"))
+    assert rows == [{"shelf": {"books": ["a"]}}]

@@ -12,13 +12,18 @@ from gymnasium.wrappers import TimeLimit
 from gymnast.envs import (
     Calculator,
     Environment,
+    Episode,
+    EpisodeLimits,
     Message,
+    RolloutEngine,
+    ScriptedPolicy,
     StepResult,
     StopReason,
+    tool_call,
     tool_calls,
 )
 
-from .episodes import ADD, ANSWER, Ender, Log, Probe, play_one, tool_contents
+from .episodes import ADD, ANSWER, Ender, Log, Probe, play_one, specs, tool_contents
 
 MALFORMED: Message = {"role": "assistant", "content": "x", "malformed": [{"text": "x", "error": "bad"}]}
 
@@ -99,6 +104,30 @@ async def test_a_timeout_truncates_the_episode() -> None:
     episode = await play_one(Endless(log), ["x"], episode_timeout=0.2)
     assert (episode.stop, len(episode.turns)) == (StopReason.TIMEOUT, 1)
     assert log.closed[-1] == 1
+
+
+async def test_a_timeout_after_the_end_does_not_change_how_the_episode_ended() -> None:
+    """The policy may still be told of the last result, and take its time."""
+
+    class Slow(ScriptedPolicy):
+        def begin(self, spec: Any, messages: Any, tools: Any) -> Any:
+            conversation: Any = super().begin(spec, messages, tools)
+
+            async def observe(*observation: Any, **options: Any) -> None:
+                await asyncio.Event().wait()
+
+            conversation.observe = observe
+            return conversation
+
+    async def play(script: list[Any]) -> Episode:
+        engine = RolloutEngine(Calculator(), Slow(script), limits=EpisodeLimits(episode_timeout=0.2))
+        [episode] = await engine.run(specs(1))
+        return episode
+
+    episode = await play([ANSWER])
+    assert (episode.stop, episode.reward) == (StopReason.FINAL_ANSWER, 1.0)
+    episode = await play([tool_call("final_answer", answer="no number")])  # it was refused, so the episode goes on
+    assert (episode.stop, episode.failure) == (StopReason.TIMEOUT, None)
 
 
 async def test_a_timeout_before_the_first_answer_is_a_failure() -> None:

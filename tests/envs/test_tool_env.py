@@ -224,13 +224,16 @@ async def test_reply_may_be_asynchronous_and_is_checked() -> None:
     class Asynchronous(ToolEnv):
         async def reply(self, message: Message) -> list[Message] | None:  # type: ignore[override]
             await asyncio.sleep(0)
-            return [{"role": "user", "content": "more"}] if message.get("content") == "a" else "text"  # type: ignore[return-value]
+            replies: dict[Any, Any] = {"a": [{"role": "user", "content": "more"}], "b": "text", "c": []}
+            return replies[message.get("content")]
 
     environment = Asynchronous()
     await environment.areset(options={"task": {"prompt": ""}})
     assert contents(await environment.astep(say("a"))) == ["more"]
     with pytest.raises(ValueError, match=r"Asynchronous\.reply\(\) must give a list of messages, got str: 'text'"):
         await environment.astep(say("b"))
+    with pytest.raises(ValueError, match=r"Asynchronous\.reply\(\) gave no message: return None to end the episode"):
+        await environment.astep(say("c"))
 
 
 def test_without_a_reply_the_model_has_stopped() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.envs import tool
+from gymnast.envs import ConfigurationError, tool
 
 from .toolkit import WAIT, call, environment_of, step
 
@@ -82,6 +82,18 @@ async def test_a_result_without_json_is_an_error_without_a_repr() -> None:
     assert "0x" not in content
 
 
+async def test_a_final_tool_whose_result_has_no_json_ends_the_run() -> None:
+    """It has judged the answer already, so the model may not give another."""
+
+    @tool(final=True)
+    def judge() -> Any:
+        """Judge."""
+        return object()
+
+    with pytest.raises(ConfigurationError, match="judge: the tool returned object, which cannot be shown"):
+        await call(judge, {})
+
+
 async def test_a_coroutine_tool_that_blocks_the_loop_is_named_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +147,8 @@ async def test_a_tool_that_overruns_is_abandoned(own: bool) -> None:
     assert await asyncio.to_thread(ended.wait, WAIT)
 
 
-async def test_a_turn_of_many_slow_calls_is_cut_and_the_model_sees_it() -> None:
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_turn_of_many_slow_calls_is_cut_and_the_model_sees_it(own: bool) -> None:
     """Otherwise the model could make its own episode fail at will, through the time limit of a step."""
 
     async def hang() -> str:
@@ -143,7 +156,10 @@ async def test_a_turn_of_many_slow_calls_is_cut_and_the_model_sees_it() -> None:
         await asyncio.Event().wait()
         return ""
 
-    result, records = await step(environment_of(hang, tool_timeout=0.02), *[("hang", {})] * 20)
+    environment = (
+        environment_of(tool(timeout=0.02)(hang), tool_timeout=0.01) if own else environment_of(hang, tool_timeout=0.02)
+    )
+    result, records = await step(environment, *[("hang", {})] * 20)
     outcomes = [record.outcome for record in records]
     assert outcomes == sorted(outcomes, reverse=True)  # time-outs, then calls that are not run
     assert {"timeout", "not_run"} == set(outcomes)
