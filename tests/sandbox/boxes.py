@@ -11,7 +11,8 @@ from collections.abc import Callable
 from gymnast.sandbox import Executor, Limits
 from gymnast.sandbox.docker import labels as owner_module
 
-LIMITS = Limits(memory="256m", workspace="64m", tmp="32m", pids=64, grace=0.3)
+GRACE = 2.0  # a busy machine needs more than a moment to interrupt code; code that ignores it makes a test wait so long
+LIMITS = Limits(memory="256m", workspace="64m", tmp="32m", pids=64, grace=GRACE)
 
 
 async def eventually(condition: Callable[[], bool], seconds: float) -> bool:

@@ -28,7 +28,9 @@ from gymnast.sandbox import (
 from gymnast.sandbox import conformance as suite
 from gymnast.sandbox.conformance import CHECKS, Check, ConformanceError
 
-LIMITS = Limits(grace=0.3)
+from .boxes import GRACE
+
+LIMITS = Limits(grace=GRACE)
 BY_NAME = {check.name: check for check in CHECKS}
 OF_CODE = [check for check in CHECKS if check.needs <= {suite.CODE}]
 OF_NO_CODE = [check for check in CHECKS if not check.needs]

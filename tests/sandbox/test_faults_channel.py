@@ -56,7 +56,7 @@ async def test_tampering_with_the_channel_is_reported(box: Box, attack: str) -> 
     before = await peak_of_supervisor(box)
     result = await box.python(ATTACK.format(attack=attack), timeout=50)
     assert (result.status, result.exit_code, result.state_lost) == (Status.PROTOCOL, None, True)
-    assert result.duration < 8
+    assert result.duration < 20
     assert result.stdout == "partial\n"
     assert box.retire_reason == ("protocol", "")
     assert await usable(box)

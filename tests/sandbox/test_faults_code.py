@@ -21,7 +21,7 @@ from .faults import Box
 
 kind, shared_box, box = faults.kind, faults.shared_box, faults.box
 
-NOISE = 5.0  # seconds that a busy machine may add to a call that must end at once
+NOISE = 10.0  # seconds that a busy machine may add to a call that must end at once
 
 IGNORE = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 

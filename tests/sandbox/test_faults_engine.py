@@ -90,7 +90,7 @@ async def test_a_stalled_engine_holds_no_call(
         engine_process.send_signal(signal.SIGSTOP)
         try:
             started = time.monotonic()
-            with pytest.raises(SandboxLostError, match="did not answer within 1 s"):
+            with pytest.raises(SandboxLostError, match=f"did not answer within {0.2 + LIMITS.grace + 0.5:g} s"):
                 await asyncio.wait_for(box.python("1", timeout=0.2), 15)
             with pytest.raises(SandboxLostError, match="did not answer within"):
                 await asyncio.wait_for(other.ping(timeout=0.5), 15)
@@ -117,7 +117,7 @@ async def test_a_missing_image(image: str) -> None:
     started = time.monotonic()
     with pytest.raises(ImageError, match="has no image 'gymnast-missing'"):
         await DockerExecutor(image="gymnast-missing", pull="never").start()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
 
 
 @pytest.mark.fault(39)
@@ -139,7 +139,7 @@ async def test_an_unfit_image(engine: Engine, tmp_path: Path, changes: str, mess
         started = time.monotonic()
         with pytest.raises((ImageError, EngineError), match=message):
             await DockerExecutor(image=name, limits=LIMITS).start()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 15
     finally:
         await engine.call(lambda: engine.client.api.remove_image(name, force=True))
 

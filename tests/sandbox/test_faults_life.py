@@ -23,7 +23,7 @@ from gymnast.sandbox import (
 )
 
 from . import faults
-from .boxes import containers_of, eventually, usable
+from .boxes import LIMITS, containers_of, eventually, usable
 from .faults import Box
 
 kind, shared_box, box = faults.kind, faults.shared_box, faults.box
@@ -109,7 +109,7 @@ async def test_a_frozen_box_is_given_up(own_box: Box, monkeypatch: pytest.Monkey
     monkeypatch.setattr("gymnast.sandbox.host.box.MARGIN", 0.5)
     monkeypatch.setattr("gymnast.sandbox.host.box.REVIVAL_SECONDS", 0.5)
     with frozen(own_box):
-        with pytest.raises(SandboxLostError, match=r"did not answer within 1 s"):
+        with pytest.raises(SandboxLostError, match=f"did not answer within {0.2 + LIMITS.grace + 0.5:g} s"):
             await asyncio.wait_for(own_box.python("1", timeout=0.2), 15)
         await asyncio.wait_for(own_box.reset(), 60)
         assert await usable(own_box)

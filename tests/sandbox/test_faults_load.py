@@ -232,6 +232,6 @@ async def test_inodes_run_out_and_a_reset_cures_it(box: Box, folder: str) -> Non
     assert await usable(box)
     started = time.monotonic()
     await box.reset()
-    assert time.monotonic() - started < 8  # a second on an idle machine
+    assert time.monotonic() - started < 20  # a second on an idle machine
     assert await box.list_files(folder) == []
     assert (await box.bash(f"touch {folder}/x && ls {folder}")).stdout == "x\n"

@@ -104,7 +104,7 @@ async def test_a_container_that_never_comes_does_not_delay_close(delay: Delay, m
     with pytest.raises(EngineError, match="does not answer"):
         await DockerExecutor(limits=LIMITS).start()
     assert delay.asked.is_set()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
 
 
 async def test_a_stalled_engine_delays_the_close_of_a_pool_by_one_time_limit(
@@ -112,12 +112,12 @@ async def test_a_stalled_engine_delays_the_close_of_a_pool_by_one_time_limit(
 ) -> None:
     """The removal of the boxes and the close of the engine share one limit."""
     monkeypatch.setattr("gymnast.sandbox.docker.client.CALL_SECONDS", 30.0)
-    monkeypatch.setattr("gymnast.sandbox.docker.engine.CLOSE_SECONDS", 3.0)
-    monkeypatch.setattr("gymnast.sandbox.host.executor.CLOSE_SECONDS", 3.0)
+    monkeypatch.setattr("gymnast.sandbox.docker.engine.CLOSE_SECONDS", 4.0)
+    monkeypatch.setattr("gymnast.sandbox.host.executor.CLOSE_SECONDS", 4.0)
     delay.may_make.set()
     pool = await ExecutorPool(DockerExecutor(limits=LIMITS), max_boxes=2, warm=2).open()
     delay.answers.clear()
     started = time.monotonic()
     await pool.close()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 7.5
     delay.answers.set()

@@ -32,7 +32,9 @@ from gymnast.sandbox import (
     Status,
 )
 
-LIMITS = Limits(grace=0.3)
+from .boxes import GRACE
+
+LIMITS = Limits(grace=GRACE)
 SAID_42 = ExecutionResult(status=Status.OK, stdout="42\n", exit_code=0)
 FAILED = ExecutionResult(status=Status.ERROR, stderr="no\n", exit_code=1)
 LOST = SandboxLostError("the power failed")

@@ -153,6 +153,7 @@ def test_sigterm_is_like_ctrl_c(tmp_path: Path, caplog: pytest.LogCaptureFixture
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
+    handler = signal.getsignal(signal.SIGTERM)
     trainer_of(tmp_path, Terminates()).train()
     assert checkpoints(tmp_path) == ["checkpoint-1"]
     saved = [path.stat().st_mtime_ns for path in sorted((tmp_path / "checkpoint-1").iterdir())]
@@ -162,7 +163,7 @@ def test_sigterm_is_like_ctrl_c(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "checkpoint-1").iterdir())] == saved
     assert "interrupted by SIGTERM: stopping at the next safe place" in caplog.text
     assert caplog.text.count("interrupted after step 1; the checkpoint is in") == 2
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == handler
     assert_resumes(tmp_path, 1)
 
 
