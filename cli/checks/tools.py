@@ -32,7 +32,8 @@ def schemas(subject: Subject) -> Verdict:
         return Verdict(
             "schemas", "warn", f"the model reads no more than a word or two about {', '.join(short)}: say what it does"
         )
-    return Verdict("schemas", "pass", f"{len(subject.tools)} tools, with typed and described arguments")
+    names = ", ".join(tool["function"]["name"] for tool in subject.tools)
+    return Verdict("schemas", "pass", f"arguments are typed and described: {names}" if names else "there are no tools")
 
 
 def _call(subject: Subject, message: Message) -> Episode:
@@ -67,9 +68,9 @@ def valid_calls(subject: Subject) -> Verdict:
                 return Verdict(name, "warn", f"{said} {_raised(record)}; only the model is told")
             if record is not None and record.outcome != "ok":
                 return Verdict(name, "warn", f"{said} fits the schema and was refused: {record.error}")
-    advice = f"{3 * len(subject.tools)} calls that fit the schemas"
+    advice = "3 calls of each tool, which fit its schema"
     if refused:
-        advice += f"; the model was told of {len(refused)} mistakes, the first: {refused[0]}"
+        advice += f"; the model was told of a mistake in {len(refused)} of them, the first: {refused[0]}"
     return Verdict(name, "pass", advice)
 
 

@@ -91,7 +91,7 @@ def test_a_sound_environment_passes_every_check() -> None:
         (broken.UntypedArgument, schemas, "warn", "note(text) may be anything"),
         (broken.TerseTool, schemas, "warn", "no more than a word or two about note"),
         (broken.RaisesForValid, valid_calls, "warn", "raised KeyError"),
-        (broken.TellsTheModel, valid_calls, "pass", "told of 3 mistakes, the first: note("),
+        (broken.TellsTheModel, valid_calls, "pass", "told of a mistake in 3 of them, the first: note("),
         (broken.Hangs, valid_calls, "fail", "timed out"),
         (broken.RefusesFitting, valid_calls, "fail", "failed the episode, in step: BrokenEnvironmentError"),
         (broken.CrashOnWrongCall, invalid_calls, "fail", "a call of an unknown tool failed the episode"),
