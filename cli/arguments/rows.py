@@ -92,6 +92,7 @@ def draw_rows(environment: EnvironmentLike, count: int, seed: int) -> Rows:
     try:
         return [dict(core.sample_task()) for _ in range(count)]
     except ValueError as error:
-        raise CommandError(f"{error}; on the command line: --tasks rows.jsonl, or --tasks file.py:name") from error
+        remedy = "--tasks (in a run file: tasks) takes rows.jsonl, or file.py:name"
+        raise CommandError(f"{error}; {remedy}") from error
     finally:
         made.close()

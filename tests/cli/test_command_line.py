@@ -130,7 +130,7 @@ def test_an_environment_without_tasks_asks_for_them(run: Run, game: Path) -> Non
     outcome = run("play", "guessing_game.py:Guess")
     assert outcome.code == 2
     assert "Guess has no task" in outcome.err
-    assert "--tasks rows.jsonl" in outcome.err
+    assert "--tasks (in a run file: tasks) takes rows.jsonl" in outcome.err
 
 
 def test_an_error_in_a_users_file_says_where_it_was_raised(run: Run, tmp_path: Path) -> None:
