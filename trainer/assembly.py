@@ -124,7 +124,8 @@ def make_schedule(num_tasks: int, args: AgentConfig, processes: Processes) -> Sc
         steps_per_generation=args.steps_per_generation,
         num_iterations=args.num_iterations,
         gradient_accumulation_steps=args.gradient_accumulation_steps,
-        seed=args.data_seed if args.data_seed is not None else args.seed,
+        seed=args.seed,
+        data_seed=args.data_seed if args.data_seed is not None else args.seed,
         shuffle=args.shuffle_dataset,
     )
 

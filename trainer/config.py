@@ -95,7 +95,7 @@ class AgentConfig(LearningOptions):
             self.scale_rewards = "group" if self.scale_rewards else "none"
         check_values(self)
         ignored = options_without_effect(self)  # first, since transformers then changes some itself
-        if self.metric_for_best_model is None and self._needs_best_metric:
+        if self.metric_for_best_model is None and self.needs_best_metric:
             self.metric_for_best_model = "reward"  # transformers' default is a loss, and evaluation has no loss
         super().__post_init__()
         check_refused(self)
@@ -117,7 +117,8 @@ class AgentConfig(LearningOptions):
         _ = OnFailure.parse(self.on_failure), Rewards(timeout=self.reward_timeout)
 
     @property
-    def _needs_best_metric(self) -> bool:
+    def needs_best_metric(self) -> bool:
+        """Whether `metric_for_best_model` is read."""
         return (
             self.load_best_model_at_end
             or self.save_strategy == "best"

@@ -83,7 +83,7 @@ class Rounds:
         metrics |= played.metrics | {"rounds/skipped": float(not scored)}
         metrics[TOOL_ERRORS] = tool_error_alarm(played.episodes)
         self.metrics.add(metrics | {"time/rollout": time.perf_counter() - started})
-        for weight, part in weighted_metrics(played.episodes, self.environment_of):
+        for weight, part in weighted_metrics(played.episodes, self.environment_of, self.player.has_spread):
             self.metrics.add(part, weight=weight)
         order = self.player.schedule.batch_order(index, len(scored))
         return Round(index, [scored[place] for place in order], **self._cutting)
@@ -97,7 +97,9 @@ class Rounds:
         spread = sum(map(self.player.has_spread, compared))
         counts = self.processes.sum_counts(len(episodes), failed, len(samples), spread)
         self.failures.add_round(episodes, played=counts[0], failed=counts[1], samples=counts[2], rejected=rejected)
-        self._no_spread.add(episodes, with_spread=counts[3])
+        settings = self.scorer.settings
+        other_terms = settings.charges_kl or settings.always_has_gradient
+        self._no_spread.add(episodes, with_spread=counts[3], other_terms=other_terms)
 
     @property
     def _cutting(self) -> dict[str, Any]:

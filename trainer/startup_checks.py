@@ -19,6 +19,7 @@ from ..envs.registry import EnvironmentLike, EnvironmentSource
 from ..envs.rewards import Rewards
 from ..envs.threads import run_in_loop
 from ..envs.tools.tool_env import ToolEnv
+from .config import AgentConfig
 from .models.adapters import with_adapter
 from .rollout.schedule import Rows
 
@@ -156,6 +157,23 @@ def check_before_loading(
     for name, rows in _data_sets(train, evaluation).items():
         check_is_rows(name, rows)
         _check_is_row(name, 0, rows[0])
+
+
+def check_best_metric(args: AgentConfig, evaluation: Rows | Mapping[str, Rows] | None) -> None:
+    """Check that evaluations of several data sets have the metric that chooses the best model.
+
+    Raises:
+        ValueError: they do not have it.
+    """
+    if not isinstance(evaluation, Mapping) or not args.needs_best_metric:
+        return
+    metric = str(args.metric_for_best_model).removeprefix("eval_")
+    if not any(metric.startswith(f"{name}_") for name in evaluation):
+        names = ", ".join(repr(f"{name}_reward") for name in evaluation)
+        raise ValueError(
+            f"metric_for_best_model={metric!r} is a metric of no data set: eval_dataset has several, so choose one of "
+            f"{names}, or another metric of one of these sets"
+        )
 
 
 def _data_sets(train: Rows | None, evaluation: Rows | Mapping[str, Rows] | None) -> dict[str, Rows]:

@@ -46,7 +46,7 @@ from .rollout.failure_totals import FailureTotals
 from .rollout.failures import FailureWatch, RolloutError
 from .rollout.schedule import Rows
 from .rounds import Rounds
-from .startup_checks import check_before_loading, load_model, load_tokenizer
+from .startup_checks import check_before_loading, check_best_metric, load_model, load_tokenizer
 from .tool_calls.custom import ToolParser
 from .tool_calls.formats import ToolFormat
 from .transformers_hooks import use_one_gpu
@@ -84,6 +84,7 @@ class AgentTrainer(PlayingTrainer):
     config_class: ClassVar[type[AgentConfig]] = AgentConfig
     reference: Reference | None = None
     _has_read_weights = False
+    _skipped = False  # whether the latest update was not finite
 
     def __init__(
         self,
@@ -112,6 +113,7 @@ class AgentTrainer(PlayingTrainer):
         args = args if args is not None else self.config_class(output_dir="runs/agent")
         if not isinstance(args, self.config_class):
             raise TypeError(f"args must be a {self.config_class.__name__}, got {type(args).__name__}")
+        check_best_metric(args, eval_dataset)
         use_one_gpu(args)
         check_sharding(args, generator)
         precision = {
@@ -235,6 +237,7 @@ class AgentTrainer(PlayingTrainer):
         skipped = self._nonfinite.skips(self.state.global_step + 1, self.step_loss, self.grad_norm)
         if skipped or not float(self._counts.loss_tokens):
             self.model.zero_grad(set_to_none=True)  # type: ignore[union-attr]
+        self._skipped = skipped
         if self.processes.index == 0:  # all processes skip the same steps
             self._metrics.add({"steps/nonfinite": float(skipped)})
 
@@ -242,7 +245,7 @@ class AgentTrainer(PlayingTrainer):
         self.watchdog.moved()
         self._metrics.add({"time/update": time.perf_counter() - self._batches_ready_at})
         self._metrics.finish_step()
-        self._learning_log.finish_step(self.state.global_step)
+        self._learning_log.finish_step(self.state.global_step, skipped=self._skipped)
         if self._reference_sync is not None:
             self._reference_sync.after_step(self.state.global_step)
 

@@ -197,6 +197,16 @@ def test_a_reference_without_beta_is_measured_and_not_trained_on() -> None:
     assert torch.equal(loss_of(far_off)[0], plain_loss)
 
 
+def test_a_ratio_of_ones_own_is_known_by_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    gspo = LOSSES["gspo"]
+    own = replace(gspo, ratio=lambda log_ratio_BT, mask_BT: gspo.ratio(log_ratio_BT, mask_BT))
+    monkeypatch.setitem(LOSSES, "own", own)
+    assert not own.is_of_tokens
+    inputs = random_inputs()
+    gradients = [gradient_of_logprobs(loss_of(inputs, each)[0], inputs) for each in ("gspo", "own")]
+    assert torch.equal(*gradients)
+
+
 def test_unknown_loss_type_names_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"'gpro'.*grpo, bnpo, dr_grpo, dapo, .*rloo"):
         loss_of(random_inputs(), "gpro")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,3 +89,17 @@ def test_the_best_model_has_the_highest_reward_by_default(tmp_path: Path) -> Non
         tmp_path, load_best_model_at_end=True, eval_strategy="steps", save_strategy="steps", eval_steps=1, save_steps=1
     )
     assert (args.metric_for_best_model, args.greater_is_better) == ("reward", True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"load_best_model_at_end": True}, {"save_strategy": "best"}, {"lr_scheduler_type": "reduce_lr_on_plateau"}],
+)
+def test_the_best_of_several_data_sets_needs_a_metric_of_one(options: dict[str, Any], tmp_path: Path) -> None:
+    common: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    common |= {"eval_rows": {"easy": ROWS[:2], "hard": ROWS[2:]}, "max_steps": 1, **options}
+    with pytest.raises(
+        ValueError, match=r"'reward' is a metric of no data set.*choose one of 'easy_reward', 'hard_rew"
+    ):
+        make_trainer(tmp_path, **common)
+    make_trainer(tmp_path, metric_for_best_model="easy_reward", **common).train()

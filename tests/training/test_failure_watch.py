@@ -104,6 +104,14 @@ def test_rewards_that_never_differ_warn_with_a_cause(caplog: pytest.LogCaptureFi
     )
 
 
+def test_equal_rewards_beside_a_kl_are_not_said_to_teach_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    alarm = NoSpreadAlarm()
+    for _ in range(5):
+        alarm.add([episode(each) for each in specs(1, 4)], with_spread=0, other_terms=True)
+    [message] = caplog.messages
+    assert message.startswith("no group has had spread for 5 rounds, so only the KL or the entropy changes the weights")
+
+
 def test_a_reward_that_is_never_set_warns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program that has not set up logging
     alarm = NoSpreadAlarm()

@@ -82,3 +82,34 @@ def test_an_episode_that_does_not_vote_says_why(tmp_path: Path) -> None:
 def test_a_run_that_records_no_episodes_has_no_such_file(tmp_path: Path) -> None:
     make_trainer(tmp_path, max_steps=1).train()
     assert not (tmp_path / "learning.jsonl").exists()
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_the_rest_of_a_round_after_a_resumption_has_no_updates(seed: int, tmp_path: Path) -> None:
+    """Its samples come from the checkpoint, and must not be taken for those of a later round."""
+    options: dict[str, Any] = {"per_device_train_batch_size": 4, "steps_per_generation": 3, "temperature": 1.5}
+    options |= {"gradient_accumulation_steps": 2, "save_strategy": "steps", "save_steps": 1, "seed": seed}
+    for checkpoint in (None, str(tmp_path / "checkpoint-1")):
+        make_trainer(tmp_path, max_steps=3, log_episodes_steps=1, **options).train(resume_from_checkpoint=checkpoint)
+    episodes = {(step, e.spec.group, e.spec.member): e for step, e in read_episodes(tmp_path / "episodes.jsonl")}
+    updates = lines_of(tmp_path, "update")
+    assert max(line["update"] for line in updates) == 3
+    for line in updates:
+        trace = episodes[line["step"], line["group"], line["member"]].traces[line["trace"]]
+        last = max(place for place, is_sampled in enumerate(trace.mask) if is_sampled)
+        assert [place for place, value in enumerate(line["logprobs"]) if value] == [
+            place for place, is_sampled in enumerate(trace.mask) if is_sampled
+        ]
+        assert len(line["logprobs"]) == last + 1
+
+
+def test_tokens_of_low_entropy_have_no_advantage(tmp_path: Path) -> None:
+    make_trainer(tmp_path, max_steps=1, log_episodes_steps=1, top_entropy_quantile=0.2).train()
+    [settings] = lines_of(tmp_path, "settings")
+    assert settings["settings"]["top_entropy_quantile"] == 0.2
+    advantages = {(line["group"], line["member"]): line["advantages"][0] for line in lines_of(tmp_path, "vote")}
+    updates = lines_of(tmp_path, "update")
+    assert updates
+    for line in updates:
+        own = advantages[line["group"], line["member"]]
+        assert [each != 0 for each in line["gradient"]] == [each != 0 for each in own]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,12 @@ def test_a_skipped_step_changes_nothing_and_is_counted(tmp_path: Path, caplog: p
     assert counts == [0, 1, 0]
     assert "the update of step 2 is not finite (loss " in caplog.text
     assert "so it is skipped" in caplog.text
+
+
+def test_a_skipped_step_has_no_update_in_the_records(tmp_path: Path) -> None:
+    train(tmp_path, huge_rewards(2), max_steps=3, log_episodes_steps=1)
+    lines = [json.loads(line) for line in (tmp_path / "learning.jsonl").read_text().splitlines()]
+    assert {line["update"] for line in lines if "update" in line} == {1, 3}
 
 
 def test_a_gradient_of_which_only_a_part_is_not_finite_is_skipped_too(tmp_path: Path) -> None:

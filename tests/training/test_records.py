@@ -19,8 +19,9 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, TrainerControl, TrainerState
 
 from gymnast.envs import Episode, EpisodeSpec, StopReason, Task, tool
+from gymnast.envs.episode import TokenTrace, ToolCallRecord, Turn
 from gymnast.trainer import GRPOTrainer, RichProgress, RolloutError, RunFolder, read_episodes
-from gymnast.trainer.records.metrics import Metrics, episode_metrics, weighted_metrics
+from gymnast.trainer.records.metrics import SUMS, Metrics, episode_metrics, weighted_metrics
 
 from .buttons import ROWS, Buttons, config, make_trainer, model, tokenizer
 
@@ -271,6 +272,43 @@ def test_metrics_cover_the_episodes_of_all_processes() -> None:
         assert got[name] == pytest.approx(expected[name]), name
     assert got["episodes/failed"] == 2
     assert got["environment/high_max"] < 3  # a mean, although its name ends with max
+
+
+def called(member: int, *outcomes: str, reward: float = 1.0, **options: Any) -> Episode:
+    """An episode whose model called the tool `search` with these outcomes."""
+    calls = [
+        ToolCallRecord(name="search", call_id=str(index), outcome=each, seconds=1.0 + index)  # type: ignore[arg-type]
+        for index, each in enumerate(outcomes)
+    ]
+    schema: Any = {"type": "function", "function": {"name": "search"}}
+    turn = Turn(message={"role": "assistant"}, tool_calls=calls)
+    trace = TokenTrace(prompt_ids=[1])
+    trace.append_sampled([2] * (1 + member), [0.0] * (1 + member))
+    options = {"stop": StopReason.FINAL_ANSWER, "turns": [turn], "traces": [trace], "tools": [schema], **options}
+    spec = EpisodeSpec(task=Task(id="a"), group=f"{member // 3}@0", member=member)
+    return Episode(spec=spec, reward=reward, **options)
+
+
+def test_metrics_do_not_depend_on_how_episodes_are_cut_into_rounds() -> None:
+    """Each is the mean of the episodes, groups or calls that have it."""
+    first = [called(0, *["ok"] * 80, metrics={"acc": 0.0}), called(1, metrics={"acc": 0.0}), called(2)]
+    first[0].reward_parts = {"judge": 0.0}
+    others = [called(3, "exception", metrics={"acc": 1.0}), called(4, reward=0.0), called(6), called(7), called(9)]
+    others[0].reward_parts = {"judge": 1.0}
+    cut = [called(12 + index, stop=StopReason.MAX_TURNS) for index in range(3)]
+    rounds = [first, others, cut]
+    metrics = Metrics()
+    for part in rounds:
+        for weight, values in weighted_metrics(part):
+            metrics.add(values, weight=weight)
+        metrics.finish_step()
+    got, expected = metrics.flush(lambda lists: lists), episode_metrics([*first, *others, *cut])
+    assert got.keys() == expected.keys()
+    for name in expected.keys() - SUMS:
+        assert got[name] == pytest.approx(expected[name]), name
+    assert got["tools/failure_frequency"] == pytest.approx(1 / 81)
+    assert got["tools/search/calls"] == pytest.approx(81 / 11)
+    assert got["completions/min_terminated_length"] == 1
 
 
 class Blocks(Buttons):

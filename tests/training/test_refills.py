@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from gymnast.envs import Episode, EpisodeSpec, Turn
+from gymnast.envs import Episode, EpisodeSpec, StopReason, Turn
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.trainer import GRPOTrainer
 from gymnast.trainer.learning.groups import has_spread
+from gymnast.trainer.records.metrics import weighted_metrics
 from gymnast.trainer.rollout.overlong import OverlongPenalty
 from gymnast.trainer.rollout.round_player import RoundPlayer
 from gymnast.trainer.rollout.schedule import Schedule
@@ -130,6 +132,7 @@ def test_a_process_takes_part_in_the_refills_of_others(others_miss: int, calls: 
         num_iterations=1,
         gradient_accumulation_steps=1,
         seed=0,
+        data_seed=0,
         shuffle=True,
     )
     played: list[list[EpisodeSpec]] = []
@@ -141,15 +144,24 @@ def test_a_process_takes_part_in_the_refills_of_others(others_miss: int, calls: 
 def test_with_credit_for_turns_equal_rewards_may_have_spread() -> None:
     """Both episodes have reward 1, one for its first turn and one for its second."""
     group = [
-        Episode(spec=each, reward=1.0, turns=[Turn(message={"role": "assistant"}, reward=reward) for reward in rewards])
+        Episode(
+            spec=each,
+            reward=1.0,
+            stop=StopReason.FINAL_ANSWER,
+            turns=[Turn(message={"role": "assistant"}, reward=reward) for reward in rewards],
+        )
         for each, rewards in zip(episode_specs([{}], group_size=2, seed=0), [(1.0, 0.0), (0.0, 1.0)], strict=True)
     ]
     assert not has_spread(group)
+    for spreads, share in ((has_spread, 1.0), (partial(has_spread, credit="turn"), 0.0)):
+        metrics = {name: each for _, part in weighted_metrics(group, spreads=spreads) for name, each in part.items()}
+        assert metrics["frac_reward_zero_std"] == share
     assert has_spread(group, credit="turn")
 
 
 PROGRAM = """
 import json, os, sys
+from functools import partial
 from pathlib import Path
 import torch
 from buttons import Buttons, ScriptedGenerator, call_ids, config, model, tokenizer

@@ -74,7 +74,7 @@ def test_an_episode_that_ran_out_of_time_leaves_its_group() -> None:
 def schedule(**options: Any) -> Schedule:
     defaults = {"num_tasks": 6, "num_generations": 2, "groups_per_process": 2, "num_processes": 1, "process_index": 0}
     defaults |= {"steps_per_generation": 2, "num_iterations": 1, "gradient_accumulation_steps": 2}
-    return Schedule(**{**defaults, "seed": 0, "shuffle": True, **options})
+    return Schedule(**{**defaults, "seed": 0, "data_seed": 0, "shuffle": True, **options})
 
 
 def rows(count: int) -> list[dict[str, int]]:
@@ -97,8 +97,12 @@ def test_the_schedule_is_deterministic_and_follows_its_seed() -> None:
     assert first == [schedule().specs(rows(6), index) for index in range(6)]
     order = [spec.task.row["n"] for specs in first for spec in specs]
     other = [spec.task.row["n"] for index in range(6) for spec in schedule(seed=1).specs(rows(6), index)]
+    assert order == other  # `data_seed` decides the order, and `seed` the episodes
+    other = [spec.task.row["n"] for index in range(6) for spec in schedule(data_seed=1).specs(rows(6), index)]
     assert order != other
     assert order[:12] != order[12:24]  # another permutation in the next epoch
+    others = [spec.seed for index in range(6) for spec in schedule(seed=1).specs(rows(6), index)]
+    assert not {spec.seed for specs in first for spec in specs} & {*others}
     seeds = [spec.seed for specs in first for spec in specs]
     assert len(set(seeds)) == len(seeds)
     members = first[0][:2]

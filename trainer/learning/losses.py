@@ -89,7 +89,7 @@ class Loss:
     @property
     def is_of_tokens(self) -> bool:
         """Whether each token has a ratio, and so an advantage, of its own."""
-        return self.ratio not in (of_sequence, of_mean_token)
+        return self.ratio(torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool)).shape[1] == 2
 
     @property
     def takes_kl(self) -> bool:
@@ -226,7 +226,7 @@ def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCoun
     # Masked before `exp`, so that nothing at a masked position can become infinite: inf * 0 is NaN.
     log_ratio_BT = torch.where(mask_BT, logprobs_BT - old_logprobs_BT, 0.0)
     log_ratio_BR = loss.ratio(log_ratio_BT, mask_BT)
-    mask_BR = mask_BT if log_ratio_BR.shape == mask_BT.shape else mask_BT.any(dim=1, keepdim=True)
+    mask_BR = mask_BT if loss.is_of_tokens else mask_BT.any(dim=1, keepdim=True)
 
     ratio_BR = log_ratio_BR.clamp(max=MAX_LOG_RATIO).exp()
     advantages_BT = torch.where(mask_BT, inputs.advantages_BT, 0.0)

@@ -57,11 +57,12 @@ class Scorer:
             self._add_ref_logprobs(_flat(samples))
             metrics["kl"] = self._charge_kl(samples, rewards)
         self._add_advantages(episodes, samples, rewards)
-        if self.on_scored is not None:
-            self.on_scored([*zip(episodes, samples, rewards, strict=True)])
+        scored = [*zip(episodes, samples, rewards, strict=True)]
         samples = [each for each in samples if not each[0].is_masked]
         if settings.top_entropy_quantile < 1:
             self._keep_top_entropy(_flat(samples))
+        if self.on_scored is not None:
+            self.on_scored(scored)
         taught = [each for each in _flat(samples) if each.has_gradient(settings)]
         if not (settings.scores_all or settings.is_on_policy):
             self._add_old_logprobs(taught)

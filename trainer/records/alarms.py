@@ -80,18 +80,20 @@ class NoSpreadAlarm:
     def __init__(self) -> None:
         self._rounds = 0  # in a row
 
-    def add(self, episodes: Sequence[Episode], *, with_spread: int) -> None:
+    def add(self, episodes: Sequence[Episode], *, with_spread: int, other_terms: bool = False) -> None:
         """Judge one more round.
 
         Args:
             episodes: The episodes that this process played, for the message.
             with_spread: Groups whose rewards differ, in all processes.
+            other_terms: Whether the weights change without a spread, too: by the KL, or the entropy bonus.
         """
         self._rounds = 0 if with_spread else self._rounds + 1
         if self._rounds == ROUNDS_IN_A_ROW:
             logger.warning(
-                "no group has had spread for %d rounds, so nothing is learned: %s",
+                "no group has had spread for %d rounds, so %s: %s",
                 self._rounds,
+                "only the KL or the entropy changes the weights" if other_terms else "nothing is learned",
                 "; ".join(_likely_causes(episodes)) or "all members of a group have the same reward",
             )
 

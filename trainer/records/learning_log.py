@@ -7,7 +7,7 @@ Each line has `step`, as the episode's own line, and is one of these:
 - `vote`: whether an episode counts in the baseline of its group, or why not; its final reward; its advantages.
 - `update`: the optimiser step that a trace was learned in; per token of its completion the trainer's log-probability
   and the derivative of the loss by it (with fp16, times the loss scale); the places of the tokens that were clipped,
-  and that a correction cut.
+  and that a correction cut. A training that is resumed in the middle of a round writes none for the rest of the round.
 
 Axes: B, rows of one micro-batch; T, tokens.
 """
@@ -32,8 +32,18 @@ from ..learning.samples import EpisodeSamples, Sample, completion_slice
 from ..learning.settings import LearningSettings
 
 SETTINGS = (
-    *("advantage_estimator", "scale_rewards", "credit", "discount", "loss_type", "epsilon_low", "epsilon_high"),
+    *(
+        "advantage_estimator",
+        "scale_rewards",
+        "credit",
+        "discount",
+        "loss_type",
+        "epsilon_low",
+        "epsilon_high",
+        "delta",
+    ),
     *("beta", "kl_in", "correction", "correction_bounds", "temperature", "normalize_advantages", "truncated"),
+    *("entropy_coef", "top_entropy_quantile"),
 )
 """The options that the first line holds, beside `reward_weights`."""
 
@@ -135,10 +145,10 @@ class LearningLog:
 
         return watch if rows else None
 
-    def finish_step(self, step: int) -> None:
-        """Write the updates of an optimiser step of this number."""
+    def finish_step(self, step: int, *, skipped: bool = False) -> None:
+        """Write the updates of an optimiser step of this number; none if the weights stayed as they were."""
         updates, self._updates = self._updates, []
-        for update in updates:
+        for update in [] if skipped else updates:
             assert update.gradient_BT is not None
             logprobs_BT, gradient_BT = update.logprobs_BT.cpu(), update.gradient_BT.cpu()
             for row, number, place in update.rows:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...envs.core import StopReason
 from ...envs.episode import Episode, ToolCallRecord
+from ..learning.groups import Group, has_spread
 
 SUMS = frozenset(
     {
@@ -42,6 +43,12 @@ Weighted = dict[str, list[tuple[float, float]]]
 """Under each name, pairs of a value and its weight in the mean."""
 
 NameOf = Callable[[Episode], str | None]
+
+Spreads = Callable[[Group], bool]
+"""Whether the rewards of a group differ."""
+
+Part = tuple[int, dict[str, float]]
+"""A number of values, and their means."""
 
 
 class Metrics:
@@ -130,11 +137,12 @@ def episode_metrics(episodes: Sequence[Episode], environment_of: NameOf | None =
 
 
 def weighted_metrics(
-    episodes: Sequence[Episode], environment_of: NameOf | None = None
-) -> list[tuple[int, dict[str, float]]]:
-    """`episode_metrics` in parts, each with the number of episodes that it is the mean of.
+    episodes: Sequence[Episode], environment_of: NameOf | None = None, spreads: Spreads = has_spread
+) -> list[Part]:
+    """`episode_metrics` in parts, each with the number of episodes, groups or calls that it is the mean of.
 
-    `environment_of` returns the name of an episode's environment, or None if there is only one.
+    `environment_of` returns the name of an episode's environment, or None if there is only one. `spreads` says whether
+    rewards differ within a group.
     """
     played = [episode for episode in episodes if not (episode.stop.is_failure or episode.is_overlong)]
     metrics = {
@@ -151,18 +159,19 @@ def weighted_metrics(
     }
     for reason in StopReason:
         metrics[f"stop/{reason.value}"] = _mean(episode.stop is reason for episode in episodes)
-    parts = [(len(episodes), metrics)]
+    parts: list[Part] = [(len(episodes), metrics)]
     if played:
-        means = _lengths(played) | _tools(played) | _environment(played)
-        means["turns/mean"] = _mean(len(episode.turns) for episode in played)
-        means["time/generation"] = _mean(sum(turn.generation_seconds for turn in each.turns) for each in played)
-        means["time/environment"] = _mean(sum(turn.environment_seconds for turn in each.turns) for each in played)
-        scored = sum(episode.reward is not None for episode in episodes)
-        parts += [(scored, _rewards(episodes)), (len(played), means)]
+        means = {
+            "turns/mean": _mean(len(episode.turns) for episode in played),
+            "time/generation": _mean(sum(turn.generation_seconds for turn in each.turns) for each in played),
+            "time/environment": _mean(sum(turn.environment_seconds for turn in each.turns) for each in played),
+        }
+        parts += [*_rewards(episodes, spreads), (len(played), means)]
+        parts += [*_lengths(played), *_tools(played), *_environment(played)]
     for name, own in by_environment(episodes, environment_of).items():
         parts += [
             (weight, {f"environments/{name}/{key}": value for key, value in part.items()})
-            for weight, part in _of_environment(own)
+            for weight, part in _of_environment(own, spreads)
         ]
     return parts
 
@@ -176,86 +185,100 @@ def by_environment(episodes: Sequence[Episode], environment_of: NameOf | None) -
     return named
 
 
-def _of_environment(episodes: Sequence[Episode]) -> list[tuple[int, dict[str, float]]]:
+def _of_environment(episodes: Sequence[Episode], spreads: Spreads) -> list[Part]:
     """Metrics of one environment of several, in parts as those of `weighted_metrics`."""
     played = [episode for episode in episodes if not (episode.stop.is_failure or episode.is_overlong)]
     parts = [(len(episodes), {"failed": _mean(each.stop.is_failure for each in episodes)})]
-    if scored := sum(each.reward is not None for each in episodes):
-        rewards = _rewards(episodes)
-        parts.append((scored, {name: rewards[name] for name in ("reward", "frac_reward_zero_std")}))
+    parts += _only(("reward", "frac_reward_zero_std"), _rewards(episodes, spreads))
     if played:
-        means = _environment(played) | {"turns/mean": _mean(len(each.turns) for each in played)}
-        lengths = _lengths(played)
-        means |= {name: lengths[f"completions/{name}"] for name in ("mean_length", "clipped_ratio") if lengths}
-        parts.append((len(played), means))
+        parts.append((len(played), {"turns/mean": _mean(len(each.turns) for each in played)}))
+        parts += _environment(played)
+        for weight, lengths in _only(("completions/mean_length", "completions/clipped_ratio"), _lengths(played)):
+            parts.append((weight, {name.removeprefix("completions/"): value for name, value in lengths.items()}))
     return parts
 
 
-def _rewards(episodes: Sequence[Episode]) -> dict[str, float]:
+def _only(names: Sequence[str], parts: Sequence[Part]) -> list[Part]:
+    found = [(weight, {name: values[name] for name in names if name in values}) for weight, values in parts]
+    return [(weight, values) for weight, values in found if values]
+
+
+def _rewards(episodes: Sequence[Episode], spreads: Spreads) -> list[Part]:
     rewards = [episode.reward for episode in episodes if episode.reward is not None]
-    groups: dict[str, list[float]] = defaultdict(list)
+    groups: dict[str, Group] = defaultdict(list)
     for episode in episodes:
         if episode.reward is not None:
-            groups[episode.spec.group].append(episode.reward)
-    metrics = {
-        "reward": _mean(rewards),
-        "reward_std": _std(rewards),
-        "frac_reward_zero_std": _mean(max(group) - min(group) < 1e-8 for group in groups.values()),
-    }
+            groups[episode.spec.group].append(episode)
+    equal = _mean(not spreads(group) for group in groups.values())
+    found: list[Part] = [
+        (len(rewards), {"reward": _mean(rewards), "reward_std": _std(rewards)}),
+        (len(groups), {"frac_reward_zero_std": equal}),
+    ]
     for name in {name: None for episode in episodes for name in episode.reward_parts}:
         parts = [part for each in episodes if (part := each.reward_parts.get(name)) is not None]
         if parts:  # none if the environment gives no rewards, or the function applies to no episode
-            metrics[f"rewards/{name}/mean"] = _mean(parts)
-            metrics[f"rewards/{name}/std"] = _std(parts)
-    return metrics
+            found.append((len(parts), {f"rewards/{name}/mean": _mean(parts), f"rewards/{name}/std": _std(parts)}))
+    return found
 
 
-def _lengths(episodes: Sequence[Episode]) -> dict[str, float]:
+def _lengths(episodes: Sequence[Episode]) -> list[Part]:
     episodes = [episode for episode in episodes if episode.traces]
     if not episodes:
-        return {}
+        return []
     all_lengths = [episode.num_sampled for episode in episodes]
     terminated = [episode.num_sampled for episode in episodes if not episode.stop.is_truncation]
     metrics = {
         "completions/clipped_ratio": 1 - len(terminated) / len(episodes),
         "samples/mean": _mean(len(episode.traces) for episode in episodes),
     }
-    for name, lengths in (("length", all_lengths), ("terminated_length", terminated or [0])):
-        metrics[f"completions/mean_{name}"] = _mean(lengths)
-        metrics[f"completions/min_{name}"] = float(min(lengths))
-        metrics[f"completions/max_{name}"] = float(max(lengths))
-    return metrics
+    return [
+        (len(episodes), metrics | _range_of("length", all_lengths)),
+        *([(len(terminated), _range_of("terminated_length", terminated))] if terminated else []),
+    ]
 
 
-def _tools(episodes: Sequence[Episode]) -> dict[str, float]:
+def _range_of(name: str, lengths: Sequence[int]) -> dict[str, float]:
+    return {
+        f"completions/mean_{name}": _mean(lengths),
+        f"completions/min_{name}": float(min(lengths)),
+        f"completions/max_{name}": float(max(lengths)),
+    }
+
+
+def _tools(episodes: Sequence[Episode]) -> list[Part]:
     records = [record for episode in episodes for record in _calls_run(episode)]
     refused = sum(len(episode.tool_calls) for episode in episodes) - len(records)
     metrics = {
         "tools/refused": refused / len(episodes),
         "tools/call_frequency": len(records) / len(episodes),
-        "tools/failure_frequency": _mean(record.failed for record in records) if records else 0.0,
         "tools/malformed_frequency": _mean(
             sum(len(turn.message.get("malformed") or []) for turn in episode.turns) for episode in episodes
         ),
     }
-    for name in sorted({record.name for record in records if record.outcome != "unknown"}):
+    parts: list[Part] = [(len(episodes), metrics)]
+    if records:
+        parts.append((len(records), {"tools/failure_frequency": _mean(record.failed for record in records)}))
+    shown = {schema["function"]["name"] for episode in episodes for schema in episode.tools}
+    for name in sorted(shown | {record.name for record in records if record.outcome != "unknown"}):
         own = [record for record in records if record.name == name]
         metrics[f"tools/{name}/calls"] = len(own) / len(episodes)
         metrics[f"tools/{name}/failures"] = sum(record.failed for record in own) / len(episodes)
         metrics[f"tools/{name}/timeouts"] = sum(record.outcome == "timeout" for record in own) / len(episodes)
-        metrics[f"tools/{name}/seconds"] = _mean(record.seconds for record in own)
-    return metrics
+        if own:
+            parts.append((len(own), {f"tools/{name}/seconds": _mean(record.seconds for record in own)}))
+    return parts
 
 
 def _calls_run(episode: Episode) -> list[ToolCallRecord]:
     return [record for record in episode.tool_calls if record.outcome != "not_run"]
 
 
-def _environment(episodes: Sequence[Episode]) -> dict[str, float]:
-    names = {name: None for episode in episodes for name in episode.metrics}
-    return {
-        f"environment/{name}": _mean(each.metrics[name] for each in episodes if name in each.metrics) for name in names
-    }
+def _environment(episodes: Sequence[Episode]) -> list[Part]:
+    values: dict[str, list[float]] = defaultdict(list)
+    for episode in episodes:
+        for name, value in episode.metrics.items():
+            values[name].append(value)
+    return [(len(each), {f"environment/{name}": _mean(each)}) for name, each in values.items()]
 
 
 def _mean(values: Iterable[float]) -> float:

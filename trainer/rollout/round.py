@@ -41,5 +41,6 @@ class Round:
     def load(cls, path: Path, *, parts: int, settings: LearningSettings, pad_id: int) -> Round:
         """The round that `save` wrote."""
         saved: dict[str, Any] = torch.load(path, weights_only=True)
-        episodes = [[Sample(**each) for each in samples] for samples in saved["episodes"]]
+        # Their numbers belong to the records of the training that was stopped.
+        episodes = [[Sample(**each | {"number": -1}) for each in samples] for samples in saved["episodes"]]
         return cls(saved["index"], episodes, parts=parts, settings=settings, pad_id=pad_id)

@@ -36,7 +36,8 @@ class Schedule:
     steps_per_generation: int
     num_iterations: int
     gradient_accumulation_steps: int
-    seed: int
+    seed: int  # of the episodes, and of the order in which those of a round are cut into batches
+    data_seed: int  # of the order of the tasks
     shuffle: bool
 
     @property
@@ -81,7 +82,7 @@ class Schedule:
         for place in range(first, first + count):
             visit, index = divmod(place, self.num_tasks)
             if self.shuffle:
-                index = int(_permutation(self.num_tasks, self.seed, visit)[index])
+                index = int(_permutation(self.num_tasks, self.data_seed, visit)[index])
             visit, size = f"{visit}{name}" if name else visit, self.num_generations
             specs += group_specs(f"train-{index}", rows[index], group_size=size, seed=self.seed, visit=visit)
         return specs
