@@ -301,6 +301,38 @@ def test_cached_prefixes_of_old_weights_must_be_gone() -> None:
         pass
 
 
+async def test_a_request_that_a_restarted_server_refused_is_sent_again() -> None:
+    """The first refusal finds the restart; the second asks for the weights when they have been sent again."""
+    server = RecordedServer(**{"gymnast/adapter": {"max_lora_rank": 8}})
+    has_adapter, is_restored, looks = False, threading.Event(), 0
+
+    def label(_: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            assert is_restored.wait(20)
+        return {"weight_version": server.weights}
+
+    def take_label(body: Any) -> None:
+        nonlocal has_adapter
+        has_adapter, server.weights = True, body["new_version"]
+        is_restored.set()
+
+    def answer(body: Any) -> Any:
+        if body.get("model") and not has_adapter:
+            raise Refusal(404)
+        return server.generate(body)
+
+    server.answers |= {"update_weight_version": take_label, "inference/v1/generate": answer}
+    with generating(server, timeout=20) as generator:
+        generator.load_weights(adapted(), version=1)
+        server.weights, has_adapter = "default", False
+        is_restored.clear()
+        server.answers["weight_info"] = label
+        found = await asyncio.gather(*[generator.generate(ask(seed=seed)) for seed in range(2)])
+    assert [each.token_ids for each in found] == [[7] * 16] * 2
+
+
 async def test_a_server_that_returns_without_lora_is_left_out() -> None:
     server = RecordedServer(**{"gymnast/adapter": {"max_lora_rank": 8}})
     server.answers["update_weight_version"] = lambda body: setattr(server, "weights", body["new_version"])

@@ -85,10 +85,12 @@ class Server:
         try:
             answer = await self.post("inference/v1/generate", body)
             found = {span["version"] for span in answer["choices"][0]["weight_versions"] or []}
-        except GenerationError:
+        except GenerationError as error:
             found = {await self.weights()}
-            if found == {label}:
+            if found == {label} == {self.label}:
                 raise
+            if found == {label}:  # another request has found it restarted, and it has been given its weights since
+                raise ServerGoneError(f"{self.url} had been restarted: {error}") from error
         if found == {label}:
             return answer
         weights = f"the weights {found}" if found else "unlabelled weights"
