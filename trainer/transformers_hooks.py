@@ -122,6 +122,10 @@ class HookedTrainer(Trainer, ABC):
         filler: Any = range(self.batches_per_epoch())
         return DataLoader(filler, batch_size=None)
 
+    def num_examples(self, dataloader: DataLoader[Any]) -> int:
+        """The completions of an epoch, so that `train_samples_per_second` counts them however its length is given."""
+        return len(dataloader) * self.args.per_device_train_batch_size * self.args.world_size
+
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:

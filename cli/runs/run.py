@@ -78,6 +78,7 @@ class Run:
                     raise ValueError(f"{name} has a broken line at byte {place.start} ({fault})") from error
 
     def _add_metrics(self, place: Place, line: dict[str, Any]) -> None:
+        line = {name: value for name, value in line.items() if value is not None}  # null: it was not finite
         if ("reward" in line or "loss" in line) and "train_runtime" not in line:  # not every step plays a round
             self.metrics.append(line)
         elif any(name.startswith("eval_") for name in line):

@@ -7,14 +7,17 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json, to_json
+
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def print_json(value: Mapping[str, Any] | str) -> None:
-    """Print one JSON object on standard output, in one line; a str is JSON already."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    sys.stdout.write(text + "\n")
+    """Print one JSON object on standard output, in one line; NaN and infinity are null. A str is JSON already."""
+    if not isinstance(value, str):
+        value = json.dumps(from_json(to_json(value, inf_nan_mode="null", fallback=str)), ensure_ascii=False)
+    sys.stdout.write(value + "\n")
 
 
 def console(*, stderr: bool = False) -> Console:

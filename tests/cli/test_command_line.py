@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import re
 import subprocess
@@ -11,6 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from gymnast.cli.terminal.output import print_json
 
 from .running import Run
 
@@ -210,3 +213,8 @@ def test_a_scripted_function_sees_the_tools(run: Run, tmp_path: Path) -> None:
         "    return tool_call(tools[-1]['function']['name'], answer=0)\n"
     )
     assert run("play", CALCULATOR, "--policy", "first_tool.py:answer", "--json").json["stop"] == "final_answer"
+
+
+def test_json_output_has_no_constants_that_strict_readers_refuse(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"loss": math.nan, "norms": [math.inf, 1.5], "folder": Path("né")})
+    assert capsys.readouterr().out == '{"loss": null, "norms": [null, 1.5], "folder": "né"}\n'

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from gymnast.trainer import NonFiniteError
+from gymnast.cli.runs.run import Run
+from gymnast.trainer import NonFiniteError, RunFolder
 from gymnast.trainer.distributed import Processes
 from gymnast.trainer.nonfinite import MOST_SKIPPED, NonFiniteSteps, spread_nonfinite
 
@@ -69,6 +70,20 @@ def test_a_skipped_step_has_no_update_in_the_records(tmp_path: Path) -> None:
     train(tmp_path, huge_rewards(2), max_steps=3, log_episodes_steps=1)
     lines = [json.loads(line) for line in (tmp_path / "learning.jsonl").read_text().splitlines()]
     assert {line["update"] for line in lines if "update" in line} == {1, 3}
+
+
+def test_metrics_that_are_not_finite_are_null_in_the_records(tmp_path: Path) -> None:
+    train(tmp_path, huge_rewards(2), max_steps=3, callbacks=[RunFolder(tmp_path)])
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    text = (tmp_path / "metrics.jsonl").read_text()
+    lines = [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+    assert [line["grad_norm"] is None for line in lines[:3]] == [False, True, False]
+    run = Run(tmp_path)
+    run.read()
+    assert ["grad_norm" in line for line in run.metrics] == [True, False, True]
 
 
 def test_a_gradient_of_which_only_a_part_is_not_finite_is_skipped_too(tmp_path: Path) -> None:

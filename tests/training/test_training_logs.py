@@ -83,6 +83,16 @@ def test_several_steps_between_logs_are_averaged_and_counted(tmp_path: Path) -> 
     assert trainer.state.log_history[-1]["episodes/played"] == 8
 
 
+@pytest.mark.parametrize(
+    "length", [{"max_steps": 2}, {"max_steps": -1, "num_train_epochs": 2}], ids=["steps", "epochs"]
+)
+def test_the_summary_counts_completions_as_samples(length: dict[str, Any], tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, gradient_accumulation_steps=2, **length)
+    trainer.train()
+    summary = trainer.state.log_history[-1]
+    assert summary["train_samples_per_second"] == pytest.approx(16 * summary["train_steps_per_second"], rel=0.01)
+
+
 def test_episodes_are_written_down(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, max_steps=3, log_episodes_steps=2)
     for _ in range(2):  # the second training moves the file of the first aside

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_json
 from transformers import TrainerCallback
 
 from ...envs.episode import Episode
@@ -84,7 +85,9 @@ def read_episodes(path: str | Path) -> Iterator[tuple[int, Episode]]:
 
 
 class RunFolder(TrainerCallback):
-    """Writes `metrics.jsonl` (one line a log), `reward.png` (the curve, where matplotlib is installed), `summary.json`.
+    """Writes `metrics.jsonl`, `reward.png` (the curve, where matplotlib is installed) and `summary.json`.
+
+    `metrics.jsonl` has one line a log, with null for NaN and infinity.
 
     Args:
         path: The folder; made if it does not exist. When a new training begins, the files of an earlier one are moved
@@ -127,7 +130,7 @@ class RunFolder(TrainerCallback):
             return
         self._count(logs)
         with self.metrics_path.open("a") as file:
-            file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
+            file.write(to_json({"step": state.global_step, **logs}, inf_nan_mode="null").decode() + "\n")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
@@ -148,7 +151,7 @@ class RunFolder(TrainerCallback):
         from matplotlib.figure import Figure
 
         lines = [json.loads(line) for line in read_lines(self.metrics_path)]
-        points = [(line["step"], line["reward"]) for line in lines if "reward" in line]
+        points = [(line["step"], line["reward"]) for line in lines if line.get("reward") is not None]
         if not points:
             return
         steps, rewards = zip(*points, strict=True)
