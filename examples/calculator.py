@@ -90,8 +90,6 @@ def make_trainer(arguments: argparse.Namespace, folder: Path, callbacks: list[An
         max_steps=arguments.steps,
         max_staleness=arguments.max_staleness,
         num_generations=8,
-        epsilon=0.2,
-        epsilon_high=0.28,
         beta=0.0,
         max_turns=4,
         lr_scheduler_type="linear",

@@ -17,6 +17,7 @@ from .options.checks import check_refused, check_values, options_without_effect,
 from .options.fields import OnNonFinite, option, options_of
 from .options.generators import check_generator_options
 from .options.learning import LearningOptions
+from .options.objective import check_objective
 from .rollout.budgets import TokenBudgets
 from .rollout.token_policy import OverlongPrompts
 
@@ -107,7 +108,7 @@ class AgentConfig(LearningOptions):
         if ignored:
             warnings.warn(f"these options have no effect in {type(self).__name__}: {', '.join(ignored)}", stacklevel=3)
         self.check_batches()
-        self.check_objective()
+        check_objective(self)
         self.check_teaching(self.max_completion_length)
         sleeps, may_correct = self.vllm_enable_sleep_mode, self.sampling.is_full_distribution
         self.check_overlap(self.learning_settings.correction, may_correct=may_correct, sleeps=sleeps)

@@ -40,7 +40,6 @@ def main() -> None:
             lr_scheduler_type="linear",
             per_device_train_batch_size=16 if arguments.small else 128,
             max_completion_length=128,
-            epsilon_high=0.28,
             beta=0.0,
             max_turns=4,
             logging_steps=1,

@@ -40,6 +40,9 @@ from .buttons import ROWS, Buttons, config, model
         ({"credit": "turn", "discount": 1.1}, r"discount must be in \[0, 1\], got 1.1"),
         ({"credit": "turn", "loss_type": "gspo"}, "credit='turn'.*'gspo' has one ratio.*gspo_token"),
         ({"scale_rewards": "sometimes"}, "scale_rewards.*'sometimes'"),
+        ({"use_bias_correction_kl": False}, "use_bias_correction_kl=False needs a divergence in the loss, got beta=0"),
+        ({"use_bias_correction_kl": False, "beta": 0.1, "kl_in": "reward"}, "in the loss, got beta=0.1 and .*'reward'"),
+        ({"overlong_buffer": 4, "overlong_penalty": 0.0}, "overlong_penalty=0 switches overlong_buffer=4 off"),
         ({"temperature": 0.0}, "temperature must be positive"),
         ({"beta": -1.0}, "beta.*-1"),
         ({"epsilon": 1.5}, r"epsilon must be in \[0, 1\), got 1.5"),
@@ -244,9 +247,20 @@ def test_the_configuration_of_another_trainer(trainer_class: Any, args: Any, tmp
 
 
 def test_dr_grpo_warns_unless_rewards_are_not_scaled(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="half of its paper: the other half is scale_rewards='none', got 'group'"):
-        config(tmp_path, loss_type="dr_grpo")
+    with pytest.warns(UserWarning, match="the other half is scale_rewards='none', got 'group'") as warned:
+        GRPOConfig(str(tmp_path), loss_type="dr_grpo", use_cpu=True)
+    assert [each.filename for each in warned] == [__file__]
     config(tmp_path, loss_type="dr_grpo", scale_rewards="none")
+
+
+def test_clipping_warns_where_the_ratio_is_always_1(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="^epsilon_high has no effect: each round is used in one step") as warned:
+        GRPOConfig(str(tmp_path), epsilon_high=0.28, use_cpu=True)
+    assert [each.filename for each in warned] == [__file__]
+    with pytest.warns(UserWarning, match="^sapo_temperature_pos, sapo_temperature_neg have no effect"):
+        config(tmp_path, loss_type="sapo", sapo_temperature_pos=2.0, sapo_temperature_neg=2.0)
+    config(tmp_path, epsilon_high=0.28, num_iterations=2)
+    config(tmp_path, epsilon_high=0.28, steps_per_generation=2)
 
 
 def test_a_configuration_can_be_copied_with_another_option(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Any, get_args, get_type_hints
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from ..learning.advantages import ESTIMATORS, Scale
+from ..learning.advantages import ESTIMATORS, KLIn, Scale
+from ..learning.corrections import CORRECTIONS
 from ..learning.credit import Credit
 from ..learning.losses import LOSSES
 from ..rollout.token_policy import OVERLONG_PROMPT_ERRORS
@@ -25,7 +26,9 @@ CHOICES: dict[str, Collection[str]] = {
     "generator": GENERATORS,
     "loss_type": LOSSES,
     "advantage_estimator": ESTIMATORS,
+    "correction": CORRECTIONS,
     "credit": get_args(Credit),
+    "kl_in": get_args(KLIn),
     "scale_rewards": get_args(Scale),
     "overlong_prompts": OVERLONG_PROMPT_ERRORS,
     "on_nonfinite": get_args(OnNonFinite),

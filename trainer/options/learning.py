@@ -1,27 +1,17 @@
-"""LearningOptions: the options of sampling, batches and the objective, and the checks of their combinations."""
+"""LearningOptions: the options of sampling, batches and the objective."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
-from typing import get_args
 
 from ..generation.sampling import Sampling
-from ..learning.advantages import ALGORITHMS, ESTIMATORS, KLIn, Scale
+from ..learning.advantages import ALGORITHMS, ESTIMATORS, Scale
 from ..learning.corrections import CORRECTIONS
 from ..learning.credit import Credit
-from ..learning.losses import LOSSES, Surrogate, clipped, clipped_weight, of_sequence, score, soft_gate
+from ..learning.losses import LOSSES, of_sequence
 from ..learning.settings import LearningSettings
 from .fields import option, options_of
 from .overlap import OverlapOptions
-
-OF_SURROGATES: dict[Surrogate, tuple[str, ...]] = {
-    clipped: ("epsilon", "epsilon_high", "delta"),
-    clipped_weight: ("epsilon_high",),
-    soft_gate: ("sapo_temperature_pos", "sapo_temperature_neg"),
-    score: (),
-}
-"""The options that each surrogate of a loss reads; setting another one is an error."""
 
 
 @dataclass
@@ -180,125 +170,3 @@ class LearningOptions(OverlapOptions):
                 f"{self.per_device_train_batch_size} x {self.steps_per_generation} = {per_process} episodes in a "
                 f"round, which is not a multiple of num_generations={self.num_generations}; change one of the three"
             )
-
-    def check_objective(self) -> None:
-        """Check the options of the loss against each other.
-
-        Raises:
-            ValueError: two of them contradict each other; the message names both.
-        """
-        if self.loss_type == "dr_grpo" and self._scale == "group":
-            warnings.warn(
-                "loss_type='dr_grpo' is half of its paper: the other half is scale_rewards='none', got 'group'",
-                stacklevel=5,
-            )
-        self._check_surrogate()
-        self._check_correction()
-        self._check_advantages()
-        if self.loss_type == "reinforce" and not self.learning_settings.is_on_policy:
-            raise ValueError(
-                f"loss_type='reinforce' has no ratio that corrects old samples: use each round in one step, with "
-                f"num_iterations=1 and steps_per_generation=gradient_accumulation_steps; got {self.num_iterations} and "
-                f"{self.steps_per_generation} with {self.gradient_accumulation_steps}"
-            )
-        if self.delta is not None and self.delta <= 1 + self.learning_settings.epsilon_high:
-            raise ValueError(
-                f"delta must be above 1 + epsilon_high, where the ratio is clipped anyway, got {self.delta}"
-            )
-        self._check_reference()
-        self._check_entropy()
-
-    def _check_surrogate(self) -> None:
-        read = OF_SURROGATES.get(LOSSES[self.loss_type].surrogate)
-        if read is None:  # one of the user's own
-            return
-        for name in (name for names in OF_SURROGATES.values() for name in names if name not in read):
-            if getattr(self, name) != getattr(LearningOptions, name):
-                known = [each for each, loss in LOSSES.items() if name in OF_SURROGATES.get(loss.surrogate, ())]
-                raise ValueError(
-                    f"loss_type={self.loss_type!r} does not read {name}, got {getattr(self, name)}: leave it out, or "
-                    f"use one of {', '.join(known)}"
-                )
-
-    def _check_reference(self) -> None:
-        if self.kl_in is not None and self.kl_in not in get_args(KLIn):
-            raise ValueError(f"kl_in must be one of {', '.join(get_args(KLIn))}, got {self.kl_in!r}")
-        if self.beta and self.learning_settings.kl_in == "loss" and not LOSSES[self.loss_type].takes_kl:
-            raise ValueError(
-                f"loss_type={self.loss_type!r} has no term for the divergence of each token: set beta=0, or "
-                f"kl_in='reward', which takes it off the reward"
-            )
-        if not self.beta and (self.kl_in is not None or self.sync_ref_model):
-            raise ValueError("kl_in and sync_ref_model need a reference, and with beta=0 there is none: set beta")
-        if not self.sync_ref_model and (self.ref_model_mixup_alpha, self.ref_model_sync_steps) != (0.6, 512):
-            raise ValueError("ref_model_mixup_alpha and ref_model_sync_steps need sync_ref_model=True")
-
-    def _check_advantages(self) -> None:
-        estimator, loss = self._estimator, LOSSES[self.loss_type]
-        if self._whitens and self._scale != "none":
-            cause = "normalize_advantages=True" if self.normalize_advantages else f"advantage_estimator={estimator!r}"
-            raise ValueError(f"{cause} and scale_rewards={self._scale!r} both scale advantages; set it to 'none'")
-        charged = {"beta": self.learning_settings.charges_kl, "overlong_buffer": self.overlong_buffer}
-        if estimator == "max_rl" and any(charged.values()):
-            name = next(name for name, is_on in charged.items() if is_on)
-            raise ValueError(
-                f"advantage_estimator='max_rl' divides by mean rewards, so they must be at least 0, and {name} makes "
-                f"them less: set {name}=0"
-            )
-        if self.max_refills and ESTIMATORS[estimator].whitens:
-            raise ValueError(
-                f"max_refills replaces groups whose rewards are equal, and advantage_estimator={estimator!r} learns "
-                f"from them: set max_refills=0"
-            )
-        if self.max_refills and self.learning_settings.charges_kl:
-            remedy = "beta=0 or kl_in='loss'" if loss.takes_kl else "beta=0"
-            raise ValueError(
-                f"max_refills replaces groups whose rewards are equal, and with kl_in='reward' and beta={self.beta} "
-                f"they differ by their divergence: set max_refills=0, {remedy}"
-            )
-        if self.credit == "episode" and self.discount != 1:
-            raise ValueError(f"discount={self.discount} needs credit='turn': an episode has one reward")
-        if self.credit == "turn" and not loss.is_of_tokens:
-            others = ", ".join(name for name, each in LOSSES.items() if each.is_of_tokens)
-            raise ValueError(
-                f"credit='turn' gives the turns of an episode different advantages, and loss_type={self.loss_type!r} "
-                f"has one ratio for the whole episode; use one of {others}"
-            )
-
-    def _check_entropy(self) -> None:
-        if self.top_entropy_quantile == 1:
-            return
-        if not LOSSES[self.loss_type].is_of_tokens:
-            raise ValueError(
-                f"top_entropy_quantile={self.top_entropy_quantile} chooses tokens, and loss_type={self.loss_type!r} "
-                f"has one ratio for each sequence: leave it 1, or use another loss"
-            )
-        if self.entropy_coef:
-            raise ValueError(
-                "entropy_coef raises the entropy of all loss tokens, and top_entropy_quantile learns from those of "
-                "high entropy only: give one of the two"
-            )
-
-    def _check_correction(self) -> None:
-        name = self._correction
-        if name not in CORRECTIONS:
-            raise ValueError(f"correction must be one of {', '.join(CORRECTIONS)}, got {name!r}")
-        if name != "none" and not self.sampling.is_full_distribution:
-            raise ValueError(
-                f"correction={name!r} compares log-probabilities of the sampler with those of the trainer, and top_p, "
-                f"top_k and min_p change the sampler's; got top_p={self.top_p}, top_k={self.top_k}, "
-                f"min_p={self.min_p}: switch them off, or set correction='none'"
-            )
-        if CORRECTIONS[name].of_tokens and LOSSES[self.loss_type].ratio is of_sequence:
-            raise ValueError(
-                f"correction={name!r} weighs tokens, and loss_type={self.loss_type!r} has one term for each sequence; "
-                f"use 'sequence_tis', 'geometric_mask' or 'none'"
-            )
-        least, largest = self._correction_bounds
-        if not 0 <= least < largest:
-            raise ValueError(f"correction_min must be at least 0 and below correction_max, got {least} and {largest}")
-        if name == "none" and (self.correction_min is not None or self.correction_max is not None):
-            raise ValueError("correction_min and correction_max need a correction, and there is none")
-        if self.correction_min is not None and not CORRECTIONS[name].has_least:
-            known = ", ".join(each for each, correction in CORRECTIONS.items() if correction.has_least)
-            raise ValueError(f"correction={name!r} has no least ratio: leave correction_min out, or use one of {known}")

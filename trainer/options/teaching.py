@@ -52,6 +52,10 @@ class TeachingOptions(TrainingArguments):
                 f"overlong_buffer={self.overlong_buffer} must be at most "
                 f"max_completion_length={max_completion_length}: it is the last part of it"
             )
+        if self.overlong_buffer and not self.overlong_penalty:
+            raise ValueError(
+                f"overlong_penalty=0 switches overlong_buffer={self.overlong_buffer} off: set overlong_buffer=0"
+            )
         if self.overlong_penalty != 1.0 and not self.overlong_buffer:
             raise ValueError(
                 f"overlong_penalty={self.overlong_penalty} needs overlong_buffer=n: the reward falls in the last n "
