@@ -98,7 +98,7 @@ def test_every_own_option_is_read_and_tested() -> None:
 def test_every_name_of_trl_is_known_or_advised_on(known: set[str], of_trl: set[str]) -> None:
     missing = of_trl - known - set(TRL_NAMES)
     assert not missing, (
-        f"TRL has {sorted(missing)}, and gymnast has not: add an advice for each to trainer/options/trl_names.py, "
+        f"TRL has {sorted(missing)}, and gymnast has not: add advice for each to trainer/options/trl_names.py, "
         f"and run python docs/generate.py"
     )
 
