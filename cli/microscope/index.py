@@ -26,7 +26,10 @@ CURVES = {
     "grad_norm": "gradient norm",
     "time/rollout": "seconds of a rollout",
 }
-"""Metrics that are drawn, and their titles."""
+"""Metrics of training steps that are drawn, and their titles."""
+
+EVALUATION_CURVES = ("reward", "pass@1")
+"""Metrics of evaluations that are drawn."""
 
 
 class _Numbers(dict[Any, int]):
@@ -73,15 +76,32 @@ def index_of(run: Run, *, chunk: int) -> dict[str, Any]:
         "tools": [*tools],
         "votes": [*votes],
         "steps": [line["step"] for line in run.metrics],
-        "curves": [
-            {"name": name, "title": title, "values": [short(line.get(name)) for line in run.metrics]}
-            for name, title in CURVES.items()
-            if any(line.get(name) is not None for line in run.metrics)
-        ],
+        "curves": _curves(run),
         "alarms": [asdict(alarm) for alarm in alarms(run)],
         "settings": run.settings,
         "tokens": run.tokens,
     }
+
+
+def _curves(run: Run) -> list[dict[str, Any]]:
+    """The curves that have a value: the reward, evaluations with steps of their own, and the other metrics."""
+    training = [
+        {"name": name, "title": title, "values": [short(line.get(name)) for line in run.metrics]}
+        for name, title in CURVES.items()
+        if any(line.get(name) is not None for line in run.metrics)
+    ]
+    evaluations = [
+        {
+            "name": f"{title}/{name}",
+            "title": f"{name}, {title}",
+            "steps": [step for step, _ in logs],
+            "values": [short(each.metrics.get(name)) for _, each in logs],
+        }
+        for title, logs in run.evaluations.items()
+        for name in EVALUATION_CURVES
+        if any(each.metrics.get(name) is not None for _, each in logs)
+    ]
+    return training[:1] + evaluations + training[1:]
 
 
 def short(value: float | None) -> float | None:

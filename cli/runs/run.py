@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from ...envs.evaluation_logs import EvaluationLog
 from .episodes import EpisodeRow, add_learning, row_of
 from .tail import Place, Replaced, Tail
 
@@ -41,7 +42,7 @@ class Run:
         self._tails: dict[Path, Tail] = {}
         self.episodes: list[EpisodeRow] = []
         self.metrics: list[dict[str, Any]] = []  # lines of training steps
-        self.evaluations: list[dict[str, Any]] = []
+        self.evaluations: dict[str, list[tuple[int, EvaluationLog]]] = {}  # by title, each with its step
         self.settings: dict[str, Any] = {}
         self.tokens: dict[str, str] = {}  # the text of each token id
         self.changes = 0  # grows whenever something was read
@@ -81,8 +82,8 @@ class Run:
         line = {name: value for name, value in line.items() if value is not None}  # null: it was not finite
         if ("reward" in line or "loss" in line) and "train_runtime" not in line:  # not every step plays a round
             self.metrics.append(line)
-        elif any(name.startswith("eval_") for name in line):
-            self.evaluations.append(line)
+        elif (evaluation := EvaluationLog.of(line)) is not None:
+            self.evaluations.setdefault(evaluation.title, []).append((line["step"], evaluation))
 
     def _add_episode(self, place: Place, line: dict[str, Any]) -> None:
         row = row_of(place, line)

@@ -17,7 +17,7 @@ MOST_LINES = 10
 def why_lines(run: Run) -> list[str]:
     """The state of a run that was read, and what is wrong with it: at most ten lines, the verdict last."""
     rows = latest_episodes(run)
-    facts = [*_rewards(run), *(_episodes(rows) if rows else [_no_episodes()])]
+    facts = [*_rewards(run), *_evaluations(run), *(_episodes(rows) if rows else [_no_episodes()])]
     troubles = alarms(run)
     shown = [f"! {alarm.title}. {alarm.cause}" for alarm in troubles[: MOST_LINES - len(facts) - 1]]
     return [*facts, *shown, _verdict(run, rows)]
@@ -36,6 +36,19 @@ def _rewards(run: Run) -> Iterator[str]:
         before, after = (sum(each) / part for each in (rewards[:part], rewards[-part:]))
         trend = "falls" if after < before - 0.01 else "rises" if after > before + 0.01 else "stays"
         yield f"{run.folder}: step {run.metrics[-1]['step']}, the reward {trend} ({before:.3g} -> {after:.3g})"
+
+
+def _evaluations(run: Run) -> Iterator[str]:
+    """The reward of each data set's first and latest evaluation."""
+    parts = []
+    for title, logs in run.evaluations.items():
+        rewards = [(step, each.metrics["reward"]) for step, each in logs if "reward" in each.metrics]
+        if rewards:
+            (_, before), (step, after) = rewards[0], rewards[-1]
+            came_from = f"{before:.3g} -> " if len(rewards) > 1 else ""
+            parts.append(f"{title}: reward {came_from}{after:.3g} at step {step}")
+    if parts:
+        yield "; ".join(parts)
 
 
 def _no_episodes() -> str:
@@ -75,7 +88,7 @@ def _verdict(run: Run, rows: Sequence[EpisodeRow]) -> str:
     else:
         reason = _reason_for_zero(rows)
     place = run.episodes.index(min(rows, key=lambda row: math.inf if row.reward is None else row.reward))
-    return f"verdict: {reason} (gymnast view {run.folder}, episode #episode={place})"
+    return f"verdict: {reason}; see {run.folder}/view.html#episode={place}, which gymnast view {run.folder} writes"
 
 
 def _reason_for_zero(rows: Sequence[EpisodeRow]) -> str:

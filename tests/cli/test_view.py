@@ -216,6 +216,15 @@ def test_a_browser_that_takes_no_answer_holds_up_no_other(tmp_path: Path) -> Non
         connection.close()
 
 
+def test_evaluations_have_curves(browser: Browser, tmp_path: Path) -> None:
+    metrics = [{"step": step, "reward": 0.5} for step in range(4)]
+    metrics += [{"step": step, "eval_reward": step / 4, "eval_pass@1": 0.5, "eval_runtime": 1.0} for step in (1, 3)]
+    with opened(browser, page_of(write_run(tmp_path, [(0, episode())], metrics))) as page:
+        for curve in ("reward: from 0.5 to 0.5 in 4", "reward, evaluation: from 0.25 to 0.75 in 2"):
+            expect(page.get_by_role("img", name=f"{curve} steps").first).to_be_visible()
+        expect(page.get_by_role("img", name="pass@1, evaluation: from 0.5 to 0.5 in 2 steps")).to_be_visible()
+
+
 def test_a_curve_of_many_steps_is_drawn(browser: Browser, tmp_path: Path) -> None:
     write_run(tmp_path, [(0, episode())], metrics=[{"step": step, "reward": 0.5} for step in range(200_000)])
     with opened(browser, page_of(tmp_path)) as page:

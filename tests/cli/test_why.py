@@ -83,7 +83,7 @@ def test_why_gives_a_verdict_in_ten_lines(verdict: str, options: Any, run: Run, 
     assert outcome.code == 0
     assert len(lines) <= 10
     assert verdict in lines[-1]
-    assert lines[-1].endswith("(gymnast view run, episode #episode=0)")
+    assert lines[-1].endswith("; see run/view.html#episode=0, which gymnast view run writes")
 
 
 def test_a_run_that_has_learned_has_no_alarm_of_equal_groups(run: Run, tmp_path: Path) -> None:
@@ -91,6 +91,19 @@ def test_a_run_that_has_learned_has_no_alarm_of_equal_groups(run: Run, tmp_path:
     folder = write_run(tmp_path / "run", group(reward=1.0), metrics)
     assert alarms_of(folder) == []
     assert "the run learns, or has learned" in run("why", "run").out.splitlines()[-1]
+
+
+def test_evaluations_are_named(run: Run, tmp_path: Path) -> None:
+    metrics = [
+        {"step": 0, "eval_easy_reward": 0.25, "eval_easy_runtime": 1.0},
+        {"step": 1, "reward": 0.25},
+        {"step": 2, "eval_easy_reward": 0.75, "eval_easy_environment/foo_runtime": 3.0, "eval_easy_runtime": 1.0},
+        {"step": 2, "eval_hard_reward": 0.125, "eval_hard_runtime": 1.0},
+        {"step": 2, "train_loss": 0.0, "train_runtime": 9.0},
+    ]
+    write_run(tmp_path / "run", metrics=metrics)
+    line = run("why", "run").out.splitlines()[1]
+    assert line == "evaluation on easy: reward 0.25 -> 0.75 at step 2; evaluation on hard: reward 0.125 at step 2"
 
 
 def test_steps_that_play_no_round_have_no_reward(run: Run, tmp_path: Path) -> None:

@@ -156,6 +156,19 @@ def test_progress_in_a_log_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "loss" not in capsys.readouterr().out  # transformers' own printing is off
 
 
+def test_evaluations_in_a_log_file(tmp_path: Path) -> None:
+    console = Console(force_terminal=False, record=True, width=160, file=(tmp_path / "log").open("w"))
+    options: dict[str, Any] = {"eval_rows": {"easy": ROWS[:1], "hard": ROWS[1:]}, "eval_strategy": "steps"}
+    trainer = make_trainer(tmp_path, callbacks=[RichProgress(console)], max_steps=2, eval_steps=2, **options)
+    trainer.train()
+    trainer.evaluate(ROWS[:1])
+    console.file.close()
+    shown = [line for line in console.export_text().splitlines() if line.startswith("evaluation")]
+    outcome = r"at step 2  reward [\d.]+  pass@1 [\d.]+  ends final_answer \d+%"
+    for line, data_set in zip(shown, ("on easy ", "on hard ", ""), strict=True):
+        assert re.match(f"evaluation {data_set}{outcome}", line)
+
+
 class Watches(TrainerCallback):
     """Notes at each step how far a bar has come."""
 
@@ -221,6 +234,28 @@ def test_transformers_prints_without_a_display(tmp_path: Path, capsys: pytest.Ca
     for line in (step, evaluation):
         assert len(ast.literal_eval(line)) < 24
         assert "stop/malformed" not in line  # there was no display
+
+
+def test_transformers_prints_evaluations_of_several_data_sets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trainer(tmp_path, eval_rows={"easy": ROWS[:1], "hard": ROWS[1:]}).evaluate()
+    easy, hard, *_ = (ast.literal_eval(line) for line in capsys.readouterr().out.splitlines())
+    assert {"eval_easy_reward", "eval_easy_stop/final_answer", "eval_easy_runtime"} <= set(easy)
+    assert {"eval_hard_reward", "eval_hard_stop/final_answer", "eval_hard_runtime"} <= set(hard)
+    assert len(easy) < 24
+
+
+def test_the_curve_shows_evaluations(tmp_path: Path) -> None:
+    lines = [{"step": step, "reward": 0.5} for step in (1, 2, 3)]
+    evaluations = [{"step": step, "eval_reward": 0.25, "eval_runtime": 1.0} for step in (1, 3)]
+    pictures = []
+    for found in (lines, lines + evaluations):
+        folder = RunFolder(tmp_path / "run")
+        folder.metrics_path.write_text("".join(f"{json.dumps(line)}\n" for line in found))
+        folder.plot()
+        pictures.append((tmp_path / "run" / "reward.png").read_bytes())
+    assert pictures[0] != pictures[1]
 
 
 def test_a_checkpoint_loads_with_transformers(tmp_path: Path) -> None:
@@ -340,5 +375,5 @@ def test_a_terminal_shows_where_the_episodes_are_and_the_latest_evaluation(
     make_trainer(tmp_path, environment=Blocks(), callbacks=[RichProgress(console)], max_steps=2, **options).train()
     text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", terminal.getvalue())
     assert re.search(r"\d of 8 episodes are over, .*\d in tool left", text)
-    assert re.search(r"evaluated at step 1  reward [\d.]+  pass@1 [\d.]+  ends final_answer \d+%", text)
+    assert re.search(r"evaluation at step 1  reward [\d.]+  pass@1 [\d.]+  ends final_answer \d+%", text)
     assert re.search(r"reward -?\d\.\d{3}  .*ends \w+ \d+%", text)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+
+from ...envs.evaluation_logs import EvaluationLog
 
 PLAIN_SECONDS = 10.0  # without a terminal, one line in this time
 LOOK_SECONDS = 0.5  # between two looks at the episodes in flight
@@ -47,7 +49,7 @@ class RichProgress(TrainerCallback):
     """Shows step, reward, success, endings, tool calls, failures so far and the latest one, tokens a second, time left.
 
     On a terminal the display is live and says where the episodes in flight are, also in an evaluation, whose outcome
-    it keeps. Elsewhere (a log file) it is a line every ten seconds.
+    it keeps. Elsewhere (a log file) it is a line every ten seconds, and one for each evaluation.
     """
 
     latest_failure = ""  # the trainer sets it after each round
@@ -60,7 +62,8 @@ class RichProgress(TrainerCallback):
         self._task = self.bar.add_task("training", total=None)
         self._last_log = self._last_line = time.monotonic()
         self._failures = 0.0  # so far
-        self._training, self._evaluation = Text(), Text()
+        self._training = Text()
+        self._evaluations: dict[str, Text] = {}  # the latest of each data set
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
@@ -68,7 +71,7 @@ class RichProgress(TrainerCallback):
         self.bar.update(self._task, total=state.max_steps, completed=state.global_step)
         self._last_log = time.monotonic()
         self._failures, self.latest_failure = 0.0, ""
-        self._training, self._evaluation = Text(), Text()
+        self._training, self._evaluations = Text(), {}
         if self.console.is_terminal:
             self.bar.start()
 
@@ -92,17 +95,26 @@ class RichProgress(TrainerCallback):
             self._last_line = now
             left = self._left.render(self.bar.tasks[0]).plain
             shown = "  ".join([*(f"{name} {value}" for name, value in values.items()), f"left {left}", failure])
-            line = f"step {state.global_step}/{state.max_steps}  {shown.rstrip()}"
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._print(f"step {state.global_step}/{state.max_steps}  {shown.rstrip()}")
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        plain = {name.removeprefix("eval_"): value for name, value in (metrics or {}).items()}
-        shown = {name: f"{value:.3g}" for name, value in plain.items() if name in ("reward", "pass@1")}
-        self._evaluation = _dim_names({"evaluated at step": str(state.global_step), **shown, **_endings(plain)})
-        self._show()
+        evaluation = EvaluationLog.of(metrics or {})
+        if not state.is_world_process_zero or evaluation is None:
+            return
+        shown = {name: f"{value:.3g}" for name, value in evaluation.metrics.items() if name in ("reward", "pass@1")}
+        heading = {f"{evaluation.title} at step": str(state.global_step)}
+        line = _dim_names({**heading, **shown, **_endings(evaluation.metrics)})
+        self._evaluations[evaluation.title] = line
+        if self.console.is_terminal:
+            self._show()
+        else:
+            self._print(line.plain)
 
     def _show(self) -> None:
-        self.bar.text = Text("\n").join(each for each in (self._training, self._evaluation) if each)
+        self.bar.text = Text("\n").join(each for each in (self._training, *self._evaluations.values()) if each)
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.stop()
@@ -138,7 +150,7 @@ SHOWN = frozenset(
         *("tools/call_frequency", "tools/failure_frequency", "time/rollout", "time/update"),
     }
 )
-"""Metrics that transformers' displays show, also with `eval_` before them; all are in the logs."""
+"""Metrics that transformers' displays show, also those of evaluations; all are in the logs."""
 
 TROUBLE = frozenset(
     {
@@ -151,9 +163,9 @@ TROUBLE = frozenset(
 
 def brief(logs: dict[str, Any] | None) -> dict[str, Any]:
     """The metrics in `SHOWN`, those of the environment, and each ending and trouble that there was."""
-    shown = {}
+    shown, evaluation = {}, EvaluationLog.of(logs or {})
     for name, value in (logs or {}).items():
-        plain = name.removeprefix("eval_")
+        plain = name if evaluation is None else name.removeprefix(evaluation.prefix)
         happened = value and (plain.startswith(("stop/", "alarms/")) or plain in TROUBLE)
         if happened or plain in SHOWN or plain.startswith("environment"):
             shown[name] = value
@@ -190,7 +202,7 @@ def _shown(logs: dict[str, Any], *, seconds: float, failures: float) -> dict[str
     }
 
 
-def _endings(logs: dict[str, Any]) -> dict[str, str]:
+def _endings(logs: Mapping[str, Any]) -> dict[str, str]:
     """The most frequent stop reasons of the episodes, with their shares."""
     shares = {name.removeprefix("stop/"): value for name, value in logs.items() if name.startswith("stop/") and value}
     frequent = sorted(shares.items(), key=lambda item: -item[1])[:3]

@@ -15,6 +15,7 @@ from pydantic_core import to_json
 from transformers import TrainerCallback
 
 from ...envs.episode import Episode
+from ...envs.evaluation_logs import EvaluationLog
 from .metrics import SUMS
 
 
@@ -146,7 +147,7 @@ class RunFolder(TrainerCallback):
         (self.path / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
 
     def plot(self) -> None:
-        """Draw `reward.png` from `metrics.jsonl`: the mean reward of each step, and its running mean."""
+        """Draw `reward.png` from `metrics.jsonl`: the mean reward of each step, its running mean, and evaluations."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
@@ -160,9 +161,11 @@ class RunFolder(TrainerCallback):
         axes = figure.add_subplot()
         axes.plot(steps, rewards, color="0.75", linewidth=1, label="mean of a step")
         axes.plot(steps, _running_mean(rewards, 10), color="tab:blue", linewidth=2, label="mean of 10 steps")
+        for number, (title, evaluated) in enumerate(_evaluations(lines).items(), 1):
+            axes.plot(*zip(*evaluated, strict=True), color=f"C{number}", marker="o", linestyle="--", label=title)
         axes.set(xlabel="step", ylabel="reward", title=self.path.name)
         axes.grid(alpha=0.3)
-        axes.legend(loc="lower right")
+        axes.legend(loc="best")
         figure.savefig(self.path / "reward.png", dpi=120)
 
 
@@ -204,6 +207,16 @@ def lines_until(step: int, lines: Sequence[str]) -> list[str]:
             if json.loads(line)["step"] <= step:
                 kept.append(line)
     return kept
+
+
+def _evaluations(lines: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+    """The steps and rewards of the evaluations of each data set, by title."""
+    points: dict[str, list[tuple[int, float]]] = {}
+    for line in lines:
+        evaluation = EvaluationLog.of(line)
+        if evaluation is not None and evaluation.metrics.get("reward") is not None:
+            points.setdefault(evaluation.title, []).append((line["step"], evaluation.metrics["reward"]))
+    return points
 
 
 def _running_mean(values: tuple[float, ...], width: int) -> list[float]:

@@ -21,7 +21,7 @@ function alarmList() {
 
 function curves() {
   const options = { marks: recordedSteps, selected: state.step, onstep: (step) => go({ step: nearestStep(step) }) };
-  return h("div.curves", {}, run.curves.map(({ title, values }) => chart(title, run.steps, values, options)));
+  return h("div.curves", {}, run.curves.map(({ title, steps, values }) => chart(title, steps || run.steps, values, options)));
 }
 
 /** The recorded step that is nearest to a step. */
