@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ...trainer.model_facts import ModelFacts
 
 BYTES_OF_TRAINING = 16  # for each weight in float32: itself, its gradient, and two moments of Adam
-GIGA = 1e9
 
 
 def check_model(model: str, subject: Subject) -> Iterator[Verdict]:
@@ -69,11 +68,15 @@ def _prompts(facts: ModelFacts) -> Verdict:
 
 
 def _cost(facts: ModelFacts) -> Verdict:
-    weights = facts.parameters * BYTES_OF_TRAINING / GIGA
+    weights, training = f"{facts.parameters / 1e6:,.1f} million weights", _size(facts.parameters * BYTES_OF_TRAINING)
     tokens = facts.batch_episodes * (max(facts.prompt_tokens, default=0) + facts.episode_tokens)
-    logits = tokens * facts.vocabulary * 4 / GIGA
     said = (
-        f"{facts.parameters / 1e6:.0f} million weights take {weights:.1f} GB in training (float32, Adam); a batch of "
-        f"{facts.batch_episodes} episodes has up to {tokens} tokens, whose logits would take {logits:.1f} GB at once"
+        f"{weights} take {training} in training (float32, Adam); a batch of {facts.batch_episodes} episodes has up to "
+        f"{tokens:,} tokens, whose logits would take {_size(tokens * facts.vocabulary * 4)} at once"
     )
     return Verdict("model: first batch", "pass", said)
+
+
+def _size(count: int) -> str:
+    """A number of bytes, in GB or MB."""
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"

@@ -230,6 +230,7 @@ def test_a_model_that_fits(tiny: Any) -> None:
     assert found["tool format"].advice.startswith("hermes")
     assert "'<|im_end|>'" in found["end of turn"].advice
     assert "8 episodes has up to" in found["first batch"].advice
+    assert re.search(r"^0\.\d million weights take \d\.\d MB in training", found["first batch"].advice)
 
 
 @pytest.mark.parametrize(
