@@ -19,7 +19,7 @@ DRAWN = 512  # tasks of an environment that draws its own
 def train(
     env: Annotated[
         str,
-        typer.Argument(metavar="ENV|RUN.toml", help="An environment as in `gymnast play`, or a run file."),
+        typer.Argument(metavar="ENV|FILE", help="An environment as in `gymnast play`, or a run file (TOML or YAML)."),
     ],
     model: Annotated[str | None, typer.Option(help="A name of the Hub, or a folder.")] = None,
     tasks: Tasks = None,

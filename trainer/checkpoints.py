@@ -47,7 +47,7 @@ def newest_whole_checkpoint(folder: str | Path | None) -> str:
         if _is_whole(path):
             return str(path)
         logger.warning("%s is not whole: its training was killed while it was saved; it is not used", path)
-    raise ValueError(f"there is no whole checkpoint in {folder}; leave resume_from_checkpoint out to begin a new run")
+    raise ValueError(f"there is no whole checkpoint in {folder} to resume from; begin a new run there instead")
 
 
 def step_of(checkpoint: str | Path) -> int:
