@@ -11,7 +11,7 @@ from .terminal.exits import CommandError
 
 
 def init(name: Annotated[Path, typer.Argument(help="The folder to make.")]) -> None:
-    """Make a project: an environment, its test, the description of a training run, and a README."""
+    """Make a project: an environment, its test, a training with its options, and a README."""
     from .new_project import FILES
 
     if there := [file for file in FILES if (name / file).exists()]:

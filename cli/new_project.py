@@ -105,6 +105,31 @@ disable_tqdm = true
 use_cpu = true
 """
 
+TRAIN = '''
+"""Trains in Python as `gymnast train laptop.toml` does, for changes that a run file cannot say."""
+
+import sys
+import tomllib
+from pathlib import Path
+
+from environment import GuessNumber, rows
+
+from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
+
+
+def main(run_file="laptop.toml"):
+    run = tomllib.loads(Path(run_file).read_text())
+    args = GRPOConfig(**run["options"])
+    callbacks = [RunFolder(args.output_dir), RichProgress()]
+    trainer = GRPOTrainer(run["model"], GuessNumber(), args, rows, callbacks=callbacks)
+    trainer.train()
+    trainer.save_model(f"{args.output_dir}/model")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+'''
+
 TINY_MODEL = '''
 """Makes a tiny model, so that a laptop can try the training: it knows how to call the tools, and is seldom right."""
 
@@ -166,6 +191,7 @@ An environment for gymnast, and the runs that train a model in it.
 | `test_environment.py` | its test |
 | `run.toml` | the model, the tasks and the options of the training |
 | `laptop.toml`, `tiny_model.py` | the same for a tiny model, which needs neither a download nor a GPU |
+| `train.py` | the training in Python, from the same files: `python train.py laptop.toml` |
 """
 
 FILES = {
@@ -174,6 +200,7 @@ FILES = {
     "run.toml": RUN,
     "laptop.toml": LAPTOP,
     "tiny_model.py": TINY_MODEL,
+    "train.py": TRAIN,
     "README.md": README,
 }
 """Names and contents; PROJECT stands for the name of the project."""

@@ -5,6 +5,7 @@ A project, its test, its check and a training, and then two bugs that `gymnast c
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -64,6 +65,23 @@ def test_a_new_project_is_sound_and_trains(project: Path) -> None:
     assert "verdict: the reward is not always zero" in said
     assert "168 episodes" in gymnast(project, "view", "runs/first", "-o", "page.html")
     assert (project / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_the_script_of_a_project_trains_as_the_command_does(project: Path) -> None:
+    train(project, "runs/command", 1)
+    options = (project / "laptop.toml").read_text()
+    for before, after in {"runs/laptop": "runs/script", "max_steps = 15": "max_steps = 1"}.items():
+        assert before in options
+        options = options.replace(before, after)
+    (project / "script.toml").write_text(options)
+    call(project, sys.executable, "train.py", "script.toml")
+    by_command, by_script = (
+        json.loads((project / "runs" / name / "metrics.jsonl").read_text().splitlines()[0])
+        for name in ("command", "script")
+    )
+    assert by_command["reward"] == by_script["reward"]
+    assert by_command["grad_norm"] == by_script["grad_norm"]
+    assert (project / "runs" / "script" / "model" / "config.json").exists()
 
 
 def test_a_tool_that_raises_is_named(project: Path, tmp_path: Path) -> None:
