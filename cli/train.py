@@ -69,7 +69,7 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
     Returns None in all processes of a training but the first, so that the outcome is printed once.
     """
     from .arguments.references import load_environment, load_object
-    from .arguments.rows import load_rows, rows_to_play
+    from .arguments.rows import load_data_sets, rows_to_play
     from .terminal.output import console
 
     if run.model.startswith((".", "/", "~")) and not Path(run.model).expanduser().is_dir():
@@ -88,7 +88,7 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
         environment,
         args,
         rows,
-        load_rows(run.eval_tasks) if run.eval_tasks else None,
+        load_data_sets(run.eval_tasks) if run.eval_tasks else None,
         reward_funcs=[load_object(each, "a reward function") for each in run.rewards],
         peft_config=run.lora,
         callbacks=[records, RichProgress(console(stderr=True))],

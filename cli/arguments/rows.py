@@ -30,6 +30,13 @@ def rows_to_play(environment: EnvironmentLike, reference: str | None, *, count: 
     return rows[:count]
 
 
+def load_data_sets(reference: str | Mapping[str, str]) -> Rows | dict[str, Rows]:
+    """The rows that a reference names, or those of several named references."""
+    if isinstance(reference, str):
+        return load_rows(reference)
+    return {name: load_rows(each) for name, each in reference.items()}
+
+
 def load_rows(reference: str) -> Rows:
     """The rows of a `.jsonl` or `.json` file, or of a list or function that `file.py:name` names.
 

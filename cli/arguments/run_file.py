@@ -19,7 +19,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from ..terminal.exits import CommandError
 
@@ -27,6 +27,14 @@ ALGORITHMS = ("grpo", "rloo")
 
 ENDINGS = (".toml", ".yaml", ".yml")
 """How the name of a run file ends."""
+
+FORMS = {
+    "eval_tasks": 'a text, or a table of texts such as {easy = "game.py:easy", hard = "game.py:hard"}',
+    "rewards": 'a list of texts such as ["rewards.py:brevity"]',
+    "options": "a table, [options]",
+    "lora": "a table, [lora]",
+}
+"""The form of each entry; the others are texts."""
 
 
 @dataclass(kw_only=True)
@@ -36,7 +44,7 @@ class Run:
     environment: str
     model: str
     tasks: str | None = None  # None: the environment's own `tasks`
-    eval_tasks: str | None = None
+    eval_tasks: str | dict[str, str] | None = None  # a dict names several data sets
     rewards: list[str] = field(default_factory=list)  # reward functions, file.py:name
     algorithm: str = "grpo"
     options: dict[str, Any] = field(default_factory=dict)
@@ -51,7 +59,7 @@ def read_run(path: Path) -> dict[str, Any]:
     """The entries of a run file.
 
     Raises:
-        CommandError: it cannot be read, or has an entry that a run does not have.
+        CommandError: it cannot be read, or has an entry that a run does not have, or one of another form.
     """
     try:
         text = path.read_text()
@@ -62,12 +70,25 @@ def read_run(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise CommandError(f"{path} is not {'TOML' if path.suffix == '.toml' else 'YAML'}: {error}") from error
     known = [each.name for each in fields(Run)]
-    if unknown := sorted(entries.keys() - set(known)):
+    if unknown := sorted(map(str, entries.keys() - set(known))):
         raise CommandError(
             f"{path}: a run has no {', '.join(unknown)}, it has {', '.join(known)}; options of the training stand "
             f"under [options]"
         )
+    _check_forms(path, entries)
     return entries
+
+
+def _check_forms(path: Path, entries: Mapping[str, Any]) -> None:
+    from pydantic import TypeAdapter, ValidationError
+
+    for name, hint in get_type_hints(Run).items():
+        if name in entries:
+            try:
+                TypeAdapter(hint).validate_python(entries[name], strict=True)
+            except ValidationError:
+                form = FORMS.get(name, "a text")
+                raise CommandError(f"{path}: {name} must be {form}, got {entries[name]!r}") from None
 
 
 def _read_yaml(text: str) -> dict[str, Any]:
@@ -88,7 +109,8 @@ def _read_yaml(text: str) -> dict[str, Any]:
         raise ValueError(str(error)) from error
     if not isinstance(entries, dict):
         raise ValueError(f"expected names and values, got {type(entries).__name__}")
-    for name, value in [*entries.items(), *entries.get("options", {}).items()]:
+    options = entries.get("options")
+    for name, value in [*entries.items(), *(options.items() if isinstance(options, dict) else ())]:
         if value is None:
             raise ValueError(f"{name} is null: leave it out")
     return entries
@@ -128,8 +150,13 @@ def to_toml(run: Run) -> str:
     tables = {name: value for name, value in entries.items() if isinstance(value, dict)}
     lines = [f"{name} = {_toml(value)}" for name, value in entries.items() if name not in tables]
     for name, table in tables.items():
-        lines += ["", f"[{name}]", *[f"{key} = {_toml(value)}" for key, value in table.items()]]
+        lines += ["", f"[{name}]", *[f"{_key(key)} = {_toml(value)}" for key, value in table.items()]]
     return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    """A name as TOML: quoted, unless it is a plain word."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
 
 
 def _toml(value: Any) -> str:

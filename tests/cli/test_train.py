@@ -116,6 +116,21 @@ def test_every_entry_of_a_run_file_counts_and_a_run_is_resumed(run: Run, tmp_pat
     assert {1, 2} <= {*steps}
 
 
+def test_a_run_file_may_name_several_data_sets_to_evaluate(run: Run, tmp_path: Path) -> None:
+    write_full_run()
+    several = {"easy": "rows.json", "not so easy": "rows.json"}
+    single = 'eval_tasks = "rows.json"\n'
+    assert single in FULL_RUN
+    table = "".join(f'"{name}" = "{rows}"\n' for name, rows in several.items())
+    Path("full.toml").write_text(f"{FULL_RUN.replace(single, '')}\n[eval_tasks]\n{table}")
+    outcome = run("train", "full.toml", "--json")
+    assert outcome.code == 0, outcome.err
+    for name in several:
+        assert f"evaluation on {name} at step 1" in outcome.err
+        assert outcome.json["metrics"][f"eval_{name}_episodes/played"] == 2
+    assert tomllib.loads(Path("runs/full/run.toml").read_text())["eval_tasks"] == several
+
+
 def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_full_run()
@@ -143,6 +158,12 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path: Path, monkey
             [],
             "algorithm must be one of grpo, rloo, got 'ppo'",
         ),
+        ("environment = 3", [], "run.toml: environment must be a text, got 3"),
+        ("tasks = ['rows.json']", [], "run.toml: tasks must be a text, got ['rows.json']"),
+        ("rewards = 'rewards.py:f'", [], 'rewards must be a list of texts such as ["rewards.py:brevity"], got \'re'),
+        ("options = 3", [], "run.toml: options must be a table, [options], got 3"),
+        ("lora = 'yes'", [], "run.toml: lora must be a table, [lora], got 'yes'"),
+        ("eval_tasks = ['rows.json']", [], "run.toml: eval_tasks must be a text, or a table of texts such as"),
         ("environment = 'e.py:E'\nmodel = 'm'", ["--set", "max_steps"], "--set takes name=value"),
         ("environment = 'e.py:E'\nmodel = 'm'", ["--set", "bf16=False"], "values are those of TOML: write bf16=false"),
     ],
@@ -160,6 +181,11 @@ def test_runs_that_cannot_be_read(run: Run, tmp_path: Path, file: str, arguments
         ("environment: [", "run.yaml is not YAML: while parsing"),
         ("- environment", "run.yaml is not YAML: expected names and values, got list"),
         ("environment: e.py:E\noptions: {warmup_steps: null}", "warmup_steps is null: leave it out"),
+        (
+            "environment: e.py:E\noptions: [max_steps]",
+            "run.yaml: options must be a table, [options], got ['max_steps']",
+        ),
+        ("1: 2", "run.yaml: a run has no 1, it has environment"),
     ],
 )
 def test_yaml_that_is_no_run(run: Run, tmp_path: Path, file: str, message: str) -> None:
