@@ -22,7 +22,7 @@ MANY_FLAT = 0.5
 """Share of groups with equal rewards."""
 
 LATEST = 5
-"""Logs that are the latest ones."""
+"""Logs that are the latest ones, and as many are the first ones of a run that has learned."""
 
 MANY_TRUNCATED = 0.25
 """Share of the episodes that a limit cuts."""
@@ -54,8 +54,9 @@ def flat_share(logs: Logs) -> float | None:
 
 def has_converged(logs: Logs) -> bool:
     """Whether the reward has risen by more than its first standard deviation: equal groups are then successes."""
-    before, after = ends_of(logs, "reward")
-    deviation, _ = ends_of(logs, "reward_std")
+    # A fast run has learned much within its first fifth, so few logs are taken.
+    before, after = ends_of(logs, "reward", most=LATEST)
+    deviation, _ = ends_of(logs, "reward_std", most=LATEST)
     return after - before > deviation
 
 
@@ -85,10 +86,13 @@ def length_growth(logs: Logs) -> tuple[float, float] | None:
     return (before, after) if before > 0 and after > RUN_AWAY * before else None
 
 
-def ends_of(logs: Logs, name: str) -> tuple[float, float]:
-    """The means of a metric over the first and the last fifth of the logs; NaN if it has fewer than five values."""
+def ends_of(logs: Logs, name: str, *, most: int | None = None) -> tuple[float, float]:
+    """The means of a metric over the first and the last fifth of the logs, or `most` logs at each end.
+
+    They are NaN if there are fewer than five values.
+    """
     values: list[Any] = [log[name] for log in logs if name in log and math.isfinite(log[name])]
-    part = len(values) // 5
+    part = len(values) // 5 if most is None else min(len(values) // 5, most)
     return (sum(values[:part]) / part, sum(values[-part:]) / part) if part else (math.nan, math.nan)
 
 

@@ -25,9 +25,8 @@ sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != ROOT]
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["MPLBACKEND"] = "Agg"
-os.environ.setdefault(
-    "OMP_NUM_THREADS", "1"
-)  # more threads make tiny models slower, and sums would depend on the machine
+# More threads make tiny models slower, and sums would depend on the machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

@@ -54,6 +54,13 @@ def test_equal_groups_are_no_alarm_once_the_reward_has_risen() -> None:
     assert raised([*history[:4], history[4] | {"reward": 0.6}])["no_spread"]
 
 
+def test_a_run_that_learned_within_its_first_fifth_has_converged() -> None:
+    rewards = [0.35] * 5 + [0.9] * 95
+    flat = logs("frac_reward_zero_std", *[0.7] * 100)
+    history = [log | {"reward": reward, "reward_std": 0.48} for log, reward in zip(flat, rewards, strict=True)]
+    assert not raised(history)["no_spread"]
+
+
 def test_errors_that_differ_in_a_number_are_the_same() -> None:
     messages = ["7 is too high", "9.5 is too high", "12 is too high"]
     assert is_repeated(("guess", "refused", each) for each in messages)
