@@ -33,6 +33,10 @@ SHIFT = 0.25
 RUN_AWAY = 2.0
 """Growth of the mean length between the beginning and the end of a run."""
 
+RISEN = 0.5
+"""First standard deviations that the reward of a run has risen by if it learns. A success rate of one half can rise by
+one deviation at most."""
+
 LARGE_GAP = 0.01
 """Mean distance of the generator's log-probabilities from the trainer's."""
 
@@ -53,11 +57,11 @@ def flat_share(logs: Logs) -> float | None:
 
 
 def has_converged(logs: Logs) -> bool:
-    """Whether the reward has risen by more than its first standard deviation: equal groups are then successes."""
+    """Whether the reward has risen by more than `RISEN` first standard deviations: equal groups are then successes."""
     # A fast run has learned much within its first fifth, so few logs are taken.
     before, after = ends_of(logs, "reward", most=LATEST)
     deviation, _ = ends_of(logs, "reward_std", most=LATEST)
-    return after - before > deviation
+    return after - before > RISEN * deviation
 
 
 def shifts(logs: Logs) -> Iterator[tuple[str, float, float]]:

@@ -80,7 +80,7 @@ def _verdict(run: Run, rows: Sequence[EpisodeRow]) -> str:
     if not rewards:
         reason = "no episode has a reward: they fail, or nothing rewards them"
     elif has_converged(run.metrics):
-        reason = "the reward has risen by more than its first standard deviation: the run learns, or has learned"
+        reason = "the reward has risen by more than half its first standard deviation: the run learns, or has learned"
     elif any(rewards):
         reason = "the reward is not always zero; compare a best and a worst episode of one group"
         if all(reward == rewards[0] for reward in rewards):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -227,6 +228,16 @@ def test_content_that_is_not_text_is_refused() -> None:
 def test_no_messages_begin_the_next_answer() -> None:
     chat = ChatFormat(tokenizer_for(NEWLINE))
     assert text_of(chat, chat.observation_ids([], ended_by=chat.end_id, last=False)) == "\n<|im_start|>assistant\n"
+
+
+def test_an_observation_longer_than_the_context_warns_of_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    chat = ChatFormat(family("qwen3"))
+    chat.tokenizer.model_max_length = 8
+    assert len(chat.observation_ids([RESULT], ended_by=chat.end_id, last=False)) > 8
+    assert caplog.text == ""
 
 
 def test_the_cost_of_an_observation_does_not_grow_with_the_history() -> None:

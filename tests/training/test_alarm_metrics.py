@@ -51,7 +51,14 @@ def test_equal_groups_are_no_alarm_once_the_reward_has_risen() -> None:
     rewards = (0.3, 0.4, 0.5, 0.8, 0.9)
     history = [log | {"reward": reward, "reward_std": 0.4} for log, reward in zip(flat, rewards, strict=True)]
     assert not any(raised(history).values())
-    assert raised([*history[:4], history[4] | {"reward": 0.6}])["no_spread"]
+    assert raised([*history[:4], history[4] | {"reward": 0.45}])["no_spread"]
+
+
+def test_a_success_rate_that_began_at_one_half_can_converge() -> None:
+    flat = logs("frac_reward_zero_std", 0.1, 0.4, 0.7, 0.7, 0.9)
+    rewards = (0.5, 0.7, 0.9, 0.95, 0.98)
+    history = [log | {"reward": reward, "reward_std": 0.5} for log, reward in zip(flat, rewards, strict=True)]
+    assert not any(raised(history).values())
 
 
 def test_a_run_that_learned_within_its_first_fifth_has_converged() -> None:

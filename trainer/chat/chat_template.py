@@ -124,7 +124,8 @@ class ChatTemplate:
         return self._encode(end + text)[1:] if end else self._encode(text)
 
     def _encode(self, text: str) -> list[int]:
-        return self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        # A text longer than the context ends its episode: transformers would warn of errors that do not come.
+        return self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
     def _turn_tokens(self) -> set[str]:
         """Added tokens that the template writes around messages, special or not; thinking markers are left out."""
