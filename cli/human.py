@@ -147,7 +147,8 @@ def show_message(message: Message, out: Console) -> None:
 def show_episode(episode: Episode, out: Console) -> None:
     """Print how an episode ended: its reward and the parts of it, its metrics, or its failure."""
     reward = "none" if episode.reward is None else f"{episode.reward:g}"
-    out.print(f"\nreward {reward}, stop reason {episode.stop}, {len(episode.turns)} turns", style="bold", markup=False)
+    turns = "1 turn" if len(episode.turns) == 1 else f"{len(episode.turns)} turns"
+    out.print(f"\nreward {reward}, stop reason {episode.stop}, {turns}", style="bold", markup=False)
     for name, value in episode.metrics.items():
         out.print(f"  {name} {value:g}", markup=False)
     if episode.failure is not None:

@@ -54,7 +54,8 @@ def _plain_text(message: Message) -> str:
 
 def _heading(episode: Episode) -> str:
     reward = "no reward" if episode.reward is None else f"reward {episode.reward:g}"
-    sizes = [f"{len(episode.turns)} turns", f"{episode.seconds:.2g} s"]
+    turns = "1 turn" if len(episode.turns) == 1 else f"{len(episode.turns)} turns"
+    sizes = [turns, f"{episode.seconds:.2g} s"]
     sizes[1:1] = [f"{episode.num_sampled} tokens"] if episode.traces else []
     return f"{episode.spec.group}[{episode.spec.member}]: {reward}, {episode.stop.value} ({', '.join(sizes)})"
 

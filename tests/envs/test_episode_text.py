@@ -33,5 +33,6 @@ async def test_a_notebook_shows_escaped_text_and_the_failure() -> None:
 
 async def test_a_long_message_is_cut() -> None:
     episode = await play_one(Calculator(), ["x" * 5000])
+    assert "model_stopped (1 turn, " in str(episode)
     assert str(episode).count("x") == 1000
     assert "... 4000 more characters" in str(episode)
