@@ -59,7 +59,7 @@ class EnvironmentServer:
 
     @web.middleware
     async def _check_token(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode(errors="surrogateescape")
         if not hmac.compare_digest(given, self._token):
             logger.warning("refused %s, which has another token", request.remote)
             raise web.HTTPUnauthorized(text="another token")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import os
 import re
 import signal
@@ -66,6 +67,14 @@ def test_rows_choose_among_environments_and_bytes_arrive_as_bytes() -> None:
     run_in_loop(code._pool.close())
     assert (episode.failure, episode.reward) == (None, 0.0)
     assert other.reward == 1.0
+
+
+def test_a_token_that_is_not_even_text_is_refused() -> None:
+    with served(Calculator) as url:
+        connection = http.client.HTTPConnection(url.removeprefix("ws://"), timeout=10)
+        connection.request("GET", "/facts", headers={"Authorization": b"Bearer \xff"})
+        assert connection.getresponse().status == 401
+        connection.close()
 
 
 def test_the_token_and_the_version_are_checked_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
