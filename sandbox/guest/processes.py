@@ -129,6 +129,32 @@ def _stat(pid: int) -> list[bytes]:
         return []
 
 
+def await_delivery(pid: int, number: int, seconds: float) -> None:
+    """Wait until a process has taken a signal that was sent to it, but no longer than some seconds.
+
+    Return at once if the process blocks the signal.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        pending, blocked = _signals(pid)
+        if not (pending & ~blocked) >> (number - 1) & 1:
+            return
+        time.sleep(0.0003)
+
+
+def _signals(pid: int) -> tuple[int, int]:
+    """Return the sets of signals that wait for a process, and that its first thread blocks.
+
+    Both are empty if the process is gone, or if the kernel does not tell (gVisor).
+    """
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            fields = dict(line.split(None, 1) for line in file if line.startswith((b"ShdPnd:", b"SigBlk:")))
+    except OSError:
+        return 0, 0
+    return int(fields.get(b"ShdPnd:", b"0"), 16), int(fields.get(b"SigBlk:", b"0"), 16)
+
+
 def send(pids: Iterable[int], number: int, *, under: int = 0) -> None:
     """Signal processes. Skip processes that have ended, and those of another user (such as `sudo`).
 

@@ -15,6 +15,8 @@ from . import processes
 from .python_worker import decode_reply, encode_request, new_nonce, serve
 from .session import Box, Session
 
+_DELIVERY_SECONDS = 0.5  # far more than a process needs to take a signal; a stopped one does not take it
+
 
 class PythonSession(Session):
     """A worker, forked from the supervisor, that keeps its variables and imports."""
@@ -62,7 +64,12 @@ class PythonSession(Session):
             self.received.clear()
 
     def interrupt(self, began: int) -> None:
-        """Interrupt the worker, and the processes that its cell has started: os.system() waits for its child anyway."""
+        """Interrupt the worker, then the processes that its cell has started: os.system() waits for its child anyway.
+
+        Children may end only once the worker has taken its interruption. If both happen at once, Python's `Popen.wait`
+        loses the child's exit status: it has reaped the child and is interrupted before it has stored the status.
+        """
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(self.pid, signal.SIGINT)
+        processes.await_delivery(self.pid, signal.SIGINT, min(_DELIVERY_SECONDS, self.box.settings["grace"] / 4))
         self._interrupt_children(began)

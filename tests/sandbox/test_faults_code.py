@@ -345,5 +345,24 @@ older = start()"""
         assert (await box.python("younger.wait(5)")).value == str(-2)
 
 
+async def test_a_child_that_a_timeout_ends_keeps_its_exit_status(box: Box) -> None:
+    """The cell waits for its child, and gets the processor long after the child: busy processes share its core."""
+    crowd = """
+import os, subprocess, sys
+cores = sorted(os.sched_getaffinity(0))
+os.sched_setaffinity(0, cores[:1])
+busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+os.nice(19)"""
+    wait = """
+child = subprocess.Popen(["sleep", "60"])
+os.sched_setaffinity(child.pid, cores[-1:])
+child.wait()"""
+    assert (await box.python(crowd)).ok
+    for _ in range(3):
+        result = await box.python(wait, timeout=0.5)
+        assert (result.status, result.state_lost) == (Status.TIMEOUT, False)
+        assert (await box.python("child.wait(5)")).value == str(-signal.SIGINT)
+
+
 async def test_a_timeout_may_be_any_number(box: Box) -> None:
     assert (await box.python("1", timeout=np.float32(5))).value == "1"  # type: ignore[arg-type]
