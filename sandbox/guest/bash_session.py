@@ -63,7 +63,7 @@ class BashSession(Session):
         parts = [b"", b"", b""]
         self.reply = {"status": "error" if code else "ok", "code": code, "value": False, "dropped": 0, "parts": parts}
 
-    def interrupt(self, began: int) -> None:
+    def interrupt(self, began: processes.Moment) -> None:
         """Interrupt the command for which the shell waits. The shell itself would ignore SIGINT, as its jobs do."""
         self._interrupt_children(began)
 

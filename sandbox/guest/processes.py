@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SCRATCH = 40  # descriptors from here on are free while a child arranges its own
@@ -89,18 +89,27 @@ def everyone() -> set[int]:
     return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
-def now() -> int:
-    """Return the time in the unit of a process's start time."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
+class Moment(NamedTuple):
+    """A moment to which the start of processes is compared: the kernel tells their start in ticks of 10 ms only."""
+
+    tick: int
+    last_pid: int  # given out so far; a process of the same tick with a larger id was started later
 
 
-def started_since(moment: int, pids: Iterable[int]) -> set[int]:
-    """Return the processes among `pids` that are alive and were started at a moment of `now()` or later."""
+def now() -> Moment:
+    """Return this moment."""
+    tick = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
+    with open("/proc/loadavg", "rb") as file:
+        return Moment(tick, int(file.read().split()[-1]))  # 0 where the kernel does not tell (gVisor)
+
+
+def started_since(moment: Moment, pids: Iterable[int]) -> set[int]:
+    """Return the processes among `pids` that are alive and were started after a moment."""
     found = set()
     for pid in pids:
         fields = _stat(pid)
         # A process is in state Z as soon as its first thread has ended; its other threads may still run.
-        if fields and (fields[0] not in (b"Z", b"X") or int(fields[17]) > 1) and int(fields[19]) >= moment:
+        if fields and (fields[0] not in (b"Z", b"X") or int(fields[17]) > 1) and (int(fields[19]), pid) > moment:
             found.add(pid)
     return found
 

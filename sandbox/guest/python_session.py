@@ -63,7 +63,7 @@ class PythonSession(Session):
         if self.reply is not None:
             self.received.clear()
 
-    def interrupt(self, began: int) -> None:
+    def interrupt(self, began: processes.Moment) -> None:
         """Interrupt the worker, then the processes that its cell has started: os.system() waits for its child anyway.
 
         Children may end only once the worker has taken its interruption. If both happen at once, Python's `Popen.wait`

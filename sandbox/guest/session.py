@@ -39,7 +39,7 @@ class Box(Protocol):
 
     def kill_everything(self) -> None: ...
 
-    def kill_since(self, began: int) -> bool: ...
+    def kill_since(self, began: processes.Moment) -> bool: ...
 
     def retire(self, reason: str) -> None: ...
 
@@ -73,10 +73,10 @@ class Session(ABC):
         """Take bytes from the channel, and set `reply` when it is complete; ProtocolError if they are no reply."""
 
     @abstractmethod
-    def interrupt(self, began: int) -> None:
-        """Send SIGINT to the code of a call that began at a moment of `processes.now()`."""
+    def interrupt(self, began: processes.Moment) -> None:
+        """Send SIGINT to the code of a call that began at this moment."""
 
-    def _interrupt_children(self, began: int) -> None:
+    def _interrupt_children(self, began: processes.Moment) -> None:
         """Interrupt the processes that the call has started. Processes of earlier calls go on."""
         young = processes.started_since(began, processes.descendants(self.pid))
         self.box.owned.signal(young, signal.SIGINT)
@@ -167,7 +167,7 @@ class Session(ABC):
         return self._close_request(answer, parts, began, interrupted, died=reply is None)
 
     def _close_request(
-        self, answer: dict[str, Any], parts: list[bytes], began: int, interrupted: bool, *, died: bool
+        self, answer: dict[str, Any], parts: list[bytes], began: processes.Moment, interrupted: bool, *, died: bool
     ) -> tuple[dict[str, Any], list[bytes]]:
         """Kill the processes that must not go on, take the output, and note whether the state is lost."""
         out, err = (stream.take() for stream in (self.out, self.err))
@@ -181,7 +181,7 @@ class Session(ABC):
         answer["dropped"] = [out[2], err[2], answer["dropped"]]
         return answer, [out[0], out[1], err[0], err[1], *parts]
 
-    def _await_reply(self, timeout: float, began: int) -> bool:
+    def _await_reply(self, timeout: float, began: processes.Moment) -> bool:
         """Wait for the reply or the end of the process; return whether the code was interrupted.
 
         At the deadline the code is interrupted, and again after half of the grace: the first SIGINT may have come

@@ -114,7 +114,7 @@ class Supervisor:
         self.loop.expect(pid)
         return pid
 
-    def kill_since(self, began: int) -> bool:
+    def kill_since(self, began: processes.Moment) -> bool:
         """Kill the processes that were started since a moment; return False if all had to be killed for that."""
         kept = {self.python.pid, self.shell.pid}
         killed: set[int] = set()
