@@ -89,7 +89,7 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
         args,
         rows,
         load_data_sets(run.eval_tasks) if run.eval_tasks else None,
-        reward_funcs=[load_object(each, "a reward function") for each in run.rewards],
+        reward_funcs=[load_object(each, "a reward function") if ":" in each else each for each in run.rewards],
         peft_config=run.lora,
         callbacks=[records, RichProgress(console(stderr=True))],
     )

@@ -46,7 +46,7 @@ def make_player(
     environment: EnvironmentLike,
     args: AgentConfig,
     *,
-    reward_funcs: RewardFunction | Sequence[RewardFunction],
+    reward_funcs: Sequence[RewardFunction],
     tool_format: str | ToolFormat | ToolParser | None,
     generator: Generator | None,
     compact: Compact | None,
@@ -61,8 +61,7 @@ def make_player(
         ConfigurationError: the model, its chat template or its generator cannot do as the configuration asks.
     """
     check_generator(args, generator)
-    functions = [reward_funcs] if callable(reward_funcs) else reward_funcs
-    rewards = Rewards(functions, args.reward_weights, timeout=args.reward_timeout)
+    rewards = Rewards(reward_funcs, args.reward_weights, timeout=args.reward_timeout)
     chat = _make_chat(model, tokenizer, args, tool_format)
     budgets = args.budgets(max_model_len=_context_length(model, args.max_model_len))
     check_compact(compact, budgets)

@@ -18,7 +18,6 @@ from transformers.trainer_utils import IntervalStrategy, TrainOutput
 
 from ..envs.episode import Episode
 from ..envs.registry import EnvironmentLike
-from ..envs.rewards import RewardFunction
 from .assembly import make_player, make_reference_sync, make_round_source, make_schedule, make_scorer, padding_id
 from .checkpoints import check_plan, read_unlogged, write_plan, write_unlogged
 from .config import AgentConfig, GRPOConfig, RLOOConfig
@@ -31,6 +30,7 @@ from .learning.samples import MicroBatch
 from .models.file_bars import file_bars
 from .models.output_head import OutputHead
 from .models.reference import Reference, check_stays
+from .models.reward_model import RewardLike, as_reward_functions
 from .nonfinite import NonFiniteError, NonFiniteSteps, spread_nonfinite
 from .options.checks import unknown_names
 from .options.deepspeed import has_master_weights
@@ -66,7 +66,10 @@ class AgentTrainer(PlayingTrainer):
         train_dataset: The tasks: a sequence of rows, such as a list of dicts or a `datasets.Dataset`.
         eval_dataset: The tasks of `evaluate()`; or a dict of such data sets.
         processing_class: The tokenizer; the model's own by default.
-        reward_funcs: Further rewards, TRL-style: `f(completions=..., **columns) -> list`.
+        reward_funcs: Further rewards, TRL-style: `f(completions=..., **columns) -> list`; or a reward model, which is a
+            sequence classifier with one label, or its name.
+        reward_processing_classes: The tokenizers of the reward models, one for each of `reward_funcs` and None for a
+            function; by default each reward model's own.
         tool_format: How the model writes tool calls, if its chat template does not show it.
         generator: Samples the answers; by default the one that the configuration names.
         peft_config: Trains a new adapter on the model, such as `peft.LoraConfig(...)` or a dict of its
@@ -95,7 +98,8 @@ class AgentTrainer(PlayingTrainer):
         eval_dataset: Rows | Mapping[str, Rows] | None = None,
         processing_class: PreTrainedTokenizerBase | None = None,
         *,
-        reward_funcs: RewardFunction | Sequence[RewardFunction] = (),
+        reward_funcs: RewardLike | Sequence[RewardLike] = (),
+        reward_processing_classes: Any = None,
         tool_format: str | ToolFormat | ToolParser | None = None,
         generator: Generator | None = None,
         peft_config: Any = None,
@@ -121,10 +125,11 @@ class AgentTrainer(PlayingTrainer):
             "has_master_weights": has_master_weights(args),
         }
         with file_bars(shown=not args.disable_tqdm):
+            rewards = as_reward_functions(reward_funcs, reward_processing_classes, args.device)
             model = load_model(model, args.model_init_kwargs, peft_config, **precision)
         check_model_can_be_sharded(args, model)
         tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
-        options: dict[str, Any] = {"reward_funcs": reward_funcs, "tool_format": tool_format, "generator": generator}
+        options: dict[str, Any] = {"reward_funcs": rewards, "tool_format": tool_format, "generator": generator}
         options["compact"] = compact
         options |= {"data_sets": (train_dataset, eval_dataset), "step": lambda: self.state.global_step}
         self.player = make_player(model, tokenizer, environment, args, **options)

@@ -45,7 +45,7 @@ class Run:
     model: str
     tasks: str | None = None  # None: the environment's own `tasks`
     eval_tasks: str | dict[str, str] | None = None  # a dict names several data sets
-    rewards: list[str] = field(default_factory=list)  # reward functions, file.py:name
+    rewards: list[str] = field(default_factory=list)  # reward functions, file.py:name, or names of reward models
     algorithm: str = "grpo"
     options: dict[str, Any] = field(default_factory=dict)
     lora: dict[str, Any] | None = None  # arguments of peft.LoraConfig

@@ -33,7 +33,8 @@ def fine(completions: Any) -> list[float]:
         ([fine, fine], {}, "distinct names"),
         ([fine], {"reward_weights": [1.0, 2.0]}, "1 reward functions and 2 reward_weights"),
         ([], {"reward_weights": [1.0]}, "0 reward functions and 1 reward_weights"),
-        (["fine"], {}, "callable"),
+        (["fine"], {}, "'fine' is the name of no reward model.*or a function"),
+        ([3], {}, "callable"),
     ],
 )
 def test_reward_functions_of_the_wrong_shape(

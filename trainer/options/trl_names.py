@@ -29,7 +29,6 @@ TRL_NAMES = {
     "rollout_func": _ENVIRONMENT,
     "max_tool_calling_iterations": "give max_turns, or max_tool_calls",
     "max_prompt_length": "prompts are never cut: give max_model_len, and overlong_prompts='drop'",
-    "reward_processing_classes": "a reward function has a tokenizer of its own",
     "reward_clip_range": "clip in the environment or in the reward function",
     "multi_objective_aggregation": "rewards are added up with reward_weights, then normalised by scale_rewards",
     "compute_metrics": "environments report metrics in self.metrics, and reward_funcs see whole episodes",
