@@ -9,8 +9,9 @@ import pytest
 import torch
 from transformers import Qwen3ForSequenceClassification
 
-from gymnast.envs import Episode
+from gymnast.envs import Episode, Message, tool_call
 from gymnast.trainer import GRPOTrainer
+from gymnast.trainer.models.reward_model import RewardModel
 from gymnast.trainer.tiny import make_tiny_tokenizer
 
 from .buttons import make_trainer, model, tokenizer
@@ -65,6 +66,20 @@ def test_a_reward_model_judges_whole_conversations_beside_functions(named: bool,
         other = sum(episode.reward_parts[name] or 0.0 for name in ("environment", "brevity"))
         assert episode.reward == pytest.approx(2 * judged + other, abs=1e-5)
     assert "rewards/judge/mean" in trainer.state.log_history[0]
+
+
+def test_each_process_has_the_weights_where_fsdp_lets_the_first_one_read_them(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, question = RewardModel(folder), Message(role="user", content="Hi")
+    conversations = [[question]], [[tool_call("look")]]
+    for name in ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        assert RewardModel(folder)(*conversations) == here(*conversations)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_a_reward_model_made_in_memory_takes_the_tokenizer_that_is_given(tmp_path: Path) -> None:

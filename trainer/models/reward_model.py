@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ...envs.core import Message
 from ...envs.rewards import RewardFunction
@@ -92,8 +95,14 @@ def _load(name: str) -> nn.Module:
     Raises:
         ValueError: there is no such model, or it has no such head.
     """
+    if is_deepspeed_zero3_enabled():
+        raise ValueError(
+            f"reward_funcs: ZeRO-3 would shard the reward model {name!r} as it is loaded: load it before you make the "
+            f"configuration, and give the model instead of its name"
+        )
     try:
-        loaded: Any = AutoModelForSequenceClassification.from_pretrained(name, output_loading_info=True)
+        with _in_each_process():
+            loaded: Any = AutoModelForSequenceClassification.from_pretrained(name, output_loading_info=True)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(
@@ -107,6 +116,18 @@ def _load(name: str) -> nn.Module:
             f"classification head"
         )
     return model
+
+
+@contextmanager
+def _in_each_process() -> Iterator[None]:
+    """Let each process read the weights, even where FSDP makes the first one read the policy's for all."""
+    name = "FSDP_CPU_RAM_EFFICIENT_LOADING"
+    before = os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[name] = before
 
 
 def _check_head(model: nn.Module) -> None:
