@@ -6,8 +6,10 @@ A tool is a plain function or method with type hints and a Google-style docstrin
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
+import types
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +29,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Replay = Literal["history", "arguments", "run"]
 """How a replay finds the result of a tool's call; see `tool`."""
 
-_MARK = "__gymnast_tool__"  # the attribute of a function that keeps the options of `@tool(...)`
+_MARK = "__gymnast_tool__"  # the attribute of a marked function that keeps the options given to `@tool(...)`
+_KEPT: Any = object()  # an option that is not given: an earlier mark's, or else the default
 
 
 @overload
@@ -45,13 +48,16 @@ def tool(
     function: Function | None = None,
     /,
     *,
-    name: str | None = None,
-    final: bool = False,
-    timeout: float | None = None,
-    parallel: bool = False,
-    replay: Replay = "history",
+    name: str | None = _KEPT,
+    final: bool = _KEPT,
+    timeout: float | None = _KEPT,
+    parallel: bool = _KEPT,
+    replay: Replay = _KEPT,
 ) -> Function | Callable[[Function], Function]:
     """Mark a method of a `ToolEnv`, or a plain function, as a tool.
+
+    The mark is on the function that is returned, a copy: `tool(final=True)(f)` is another tool than `f`, and leaves `f`
+    as it is. If `f` is marked already, the copy keeps its options except those that are given.
 
     Args:
         function: The function, when the decorator is used without parentheses.
@@ -68,22 +74,52 @@ def tool(
     Raises:
         ValueError: the timeout is not positive, `replay` is unknown, or the tool is both final and parallel.
     """
+    given = {"name": name, "final": final, "timeout": timeout, "parallel": parallel, "replay": replay}
+    options = {key: value for key, value in given.items() if value is not _KEPT}
+    _check_options(options)
+
+    def mark(function: Function) -> Function:
+        return _marked(function, options)
+
+    return mark if function is None else mark(function)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    timeout, replay = options.get("timeout"), options.get("replay", "history")
     if timeout is not None and timeout <= 0:
         raise ValueError(f"a tool's timeout must be positive, got {timeout}")
-    if final and parallel:
+    if options.get("final") and options.get("parallel"):
         raise ValueError("a tool cannot be both final and parallel: no other call runs beside a final one")
-
     if replay not in get_args(Replay):
         raise ValueError(f"a tool's replay must be one of {get_args(Replay)}, got {replay!r}")
 
-    def mark(function: Function) -> Function:
-        # A staticmethod or classmethod hides the mark from its instances, so the function inside gets it.
-        inside: Any = getattr(function, "__func__", function)
-        options = {"name": name, "final": final, "timeout": timeout, "parallel": parallel, "replay": replay}
-        setattr(inside, _MARK, options)
-        return function
 
-    return mark if function is None else mark(function)
+def _marked(function: Any, options: Mapping[str, Any]) -> Any:
+    """A copy of the function with this mark. Other environments may use the function itself."""
+    if isinstance(function, staticmethod | classmethod):
+        return type(function)(_marked(function.__func__, options))
+    if inspect.ismethod(function):
+        return types.MethodType(_marked(function.__func__, options), function.__self__)
+    copied = _copied(function)
+    options = {**getattr(function, _MARK, {}), **options}
+    _check_options(options)
+    setattr(copied, _MARK, options)
+    return copied
+
+
+def _copied(function: Any) -> Any:
+    if not callable(function):
+        raise TypeError(f"@tool marks a function, got {type(function).__name__}: {function!r}")
+    if isinstance(function, types.FunctionType):
+        code, defaults, closure = function.__code__, function.__defaults__, function.__closure__
+        copied = types.FunctionType(code, function.__globals__, function.__name__, defaults, closure)
+        copied.__kwdefaults__ = function.__kwdefaults__
+    else:  # made by C code, for instance by functools.cache
+
+        def copied(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+    return functools.update_wrapper(copied, function)
 
 
 def is_tool(function: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import math
 import weakref
@@ -103,6 +104,73 @@ def test_tools_of_an_episode_go_with_it() -> None:
     del sandbox, environment
     gc.collect()
     assert gone() is None
+
+
+# --- marks ------------------------------------------------------------------------------------------------------
+
+
+def submit(text: str) -> str:
+    """Submit a text.
+
+    Args:
+        text: The text.
+    """
+    return text
+
+
+async def ends(environment: ToolEnv, name: str) -> bool:
+    environment.reset(seed=0, options={"task": {"prompt": "go"}})
+    result, _ = await step(environment, (name, {"text": "done"}))
+    return result.terminated
+
+
+async def test_a_mark_is_on_one_use_of_a_function() -> None:
+    plain = ToolEnv([submit])
+    final, slow, renamed = tool(final=True)(submit), tool(timeout=5.0)(submit), tool(name="hand_in")(submit)
+    assert await ends(ToolEnv([final]), "submit")
+    assert ToolEnv([slow]).tools["submit"].timeout == 5.0
+    assert list(ToolEnv([renamed]).tools) == ["hand_in"]
+    assert not await ends(plain, "submit")
+    assert not await ends(ToolEnv([submit]), "submit")
+    assert list(ToolEnv([submit, renamed]).tools) == ["submit", "hand_in"]
+
+
+async def test_a_mark_on_a_marked_function_changes_the_options_that_it_names() -> None:
+    answer = tool(name="answer", timeout=5.0)(tool(final=True)(submit))
+    [described] = ToolEnv([answer]).tools.values()
+    assert (described.name, described.timeout, described.final) == ("answer", 5.0, True)
+    with pytest.raises(ValueError, match="both final and parallel"):
+        tool(parallel=True)(answer)
+
+
+async def test_a_mark_works_on_whatever_is_a_function() -> None:
+    class Desk:
+        name = "desk"
+
+        async def look(self, *, times: int = 1) -> str:
+            """Look.
+
+            Args:
+                times: How often.
+            """
+            return " ".join([self.name] * times)
+
+    @functools.cache
+    def cached(text: str) -> str:
+        """Repeat a text.
+
+        Args:
+            text: The text.
+        """
+        return text
+
+    desk = Desk()
+    environment = environment_of(tool(name="look_twice", parallel=True)(desk.look), tool(desk.look), tool(cached))
+    result, _ = await step(environment, ("look_twice", {"times": 2}), ("look", {}), ("cached", {"text": "a"}))
+    assert [message.get("content") for message in result.messages] == ["desk desk", "desk", "a"]
+    assert not environment.tools["look"].parallel
+    with pytest.raises(TypeError, match="@tool marks a function, got int: 3"):
+        tool(final=True)(3)  # type: ignore[type-var]
 
 
 # --- arguments --------------------------------------------------------------------------------------------------
