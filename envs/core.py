@@ -234,7 +234,10 @@ class Environment(gymnasium.Env[list[Message], Message]):
         return []
 
     def is_final(self, call: ToolCall) -> bool:
-        """Whether a successful call ends the episode; such a call is run even if a limit is reached."""
+        """Whether a successful call ends the episode; such a call is run even if a limit is reached.
+
+        The arguments of the call are as the model wrote them: they may be wrong.
+        """
         return False
 
     # The synchronous form.

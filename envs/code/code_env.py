@@ -16,9 +16,10 @@ from ...sandbox.limits import check_timeout, size_of
 from ...sandbox.pool import ExecutorPool, pool_of
 from ..core import ConfigurationError, Message, StepResult, StopReason
 from ..tools.execution import SLOW_CALLS
+from ..tools.options import FROM_CLASS, set_options
 from ..tools.sources import ToolLike
 from ..tools.tool import tool
-from ..tools.tool_env import FROM_CLASS, ToolEnv, set_options
+from ..tools.tool_env import ToolEnv
 from .checking import log_checks_that_cannot_run, run_checks
 from .files import files_of, log_near_columns, submit_of
 from .grading import Check, require_verdict, same_answer

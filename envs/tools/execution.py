@@ -11,7 +11,7 @@ import logging
 import math
 import time
 import weakref
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -38,11 +38,14 @@ async def call_tools(
     calls: Sequence[ToolCall],
     tools: Mapping[str, Tool],
     *,
+    is_final: Callable[[ToolCall], bool],
     timeout: float | None,
     max_chars: int | None,
     tape: Tape | None = None,
 ) -> tuple[list[Message], list[ToolCallRecord]]:
     """Run the calls of one turn and return their result messages and records, both in call order.
+
+    `is_final` says which calls end the episode if they succeed; only calls of a known tool are asked about.
 
     They run one after the other; only neighbouring calls of parallel tools run at the same time. Once a final call has
     succeeded the episode is over, so the calls after it are not run. Nor are calls after `SLOW_CALLS` times the longest
@@ -56,7 +59,8 @@ async def call_tools(
     results: list[tuple[Message, ToolCallRecord]] = []
     seconds = 0.0  # spent in calls of tools that have a time limit
     longest = longest_timeout(tools, timeout)
-    for group in _groups(calls, tools, tape):
+    run = partial(_call, tools=tools, is_final=is_final, timeout=timeout, max_chars=max_chars, tape=tape)
+    for group in _groups(calls, tools, is_final, tape):
         reason = ""
         if any(record.ends_episode for _, record in results):
             reason = "the episode ended before this call"
@@ -66,9 +70,9 @@ async def call_tools(
         if reason:
             results += [refuse(call, reason, known=call["function"]["name"] in tools) for call in group]
         elif len(group) == 1:
-            results.append(await _of_its_own(_call(group[0], tools, timeout, max_chars, tape)))
+            results.append(await _of_its_own(run(group[0])))
         else:
-            results += await _side_by_side([_call(call, tools, timeout, max_chars, tape) for call in group])
+            results += await _side_by_side([run(call) for call in group])
         found = [tools.get(call["function"]["name"]) for call in group]
         if any(each is not None and each.timeout != math.inf for each in found):
             seconds += time.perf_counter() - started
@@ -84,13 +88,16 @@ def longest_timeout(tools: Mapping[str, Tool], timeout: float | None) -> float:
     return max(limits, default=0.0)
 
 
-def _groups(calls: Sequence[ToolCall], tools: Mapping[str, Tool], tape: Tape | None) -> list[list[ToolCall]]:
-    """The calls in their order; neighbouring calls of parallel tools are in one group."""
+def _groups(
+    calls: Sequence[ToolCall], tools: Mapping[str, Tool], is_final: Callable[[ToolCall], bool], tape: Tape | None
+) -> list[list[ToolCall]]:
+    """The calls in their order; neighbouring calls of parallel tools are in one group. A final call is alone."""
     groups: list[list[ToolCall]] = []
     before = False
     for call in calls:
         found = tools.get(call["function"]["name"])
         parallel = found is not None and found.parallel and (tape is None or found.replay == "arguments")
+        parallel = parallel and not is_final(call)
         if parallel and before:
             groups[-1].append(call)
         else:
@@ -141,27 +148,34 @@ async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 
 async def _call(
-    call: ToolCall, tools: Mapping[str, Tool], timeout: float | None, max_chars: int | None, tape: Tape | None
+    call: ToolCall,
+    *,
+    tools: Mapping[str, Tool],
+    is_final: Callable[[ToolCall], bool],
+    timeout: float | None,
+    max_chars: int | None,
+    tape: Tape | None,
 ) -> tuple[Message, ToolCallRecord]:
     name = call["function"]["name"]
     tool = tools.get(name)
     if tool is None:
         return _result(call, "unknown", _unknown(name, tools), max_chars=max_chars)
-    started = time.perf_counter()
+    started, final = time.perf_counter(), False
     try:
         arguments = tool.check_arguments(call["function"]["arguments"])
     except BaseException as error:
         result = _caught(tool, error)
     else:
-        run = partial(_run, tool, arguments, tool.timeout or timeout or math.inf)
+        final = is_final(call)
+        run = partial(_run, tool, arguments, tool.timeout or timeout or math.inf, final=final)
         result = await (run() if tape is None else tape.call(tool, arguments, run))
     message, record = _result(call, result.outcome, result.content, max_chars=max_chars)
     record.seconds, record.traceback = time.perf_counter() - started, result.traceback
-    record.ends_episode = tool.final and result.outcome == "ok"
+    record.ends_episode = final and result.outcome == "ok"
     return message, record
 
 
-async def _run(tool: Tool, arguments: Mapping[str, Any], limit: float) -> CallResult:
+async def _run(tool: Tool, arguments: Mapping[str, Any], limit: float, *, final: bool) -> CallResult:
     late = TimeoutError(f"{tool.name} did not finish within {limit:g} s.")
     try:
         with running_tool(tool.name):
@@ -173,7 +187,7 @@ async def _run(tool: Tool, arguments: Mapping[str, Any], limit: float) -> CallRe
     try:
         return CallResult("ok", render(value))
     except TypeError as error:
-        if tool.final:  # the answer is judged: the model must not give another
+        if final:  # the answer is judged: the model must not give another
             raise ConfigurationError(f"{tool.name}: {error}") from None
         return _caught(tool, error)
 

@@ -6,12 +6,13 @@ A tool is a plain function or method with type hints and a Google-style docstrin
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import re
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, Required, TypeVar, get_args, get_type_hints, overload
 
@@ -196,6 +197,13 @@ def collect_tools(functions: Any, owner: str) -> dict[str, Tool]:
             )
         tools[candidate.name] = candidate
     return tools
+
+
+def unknown_tool(name: str, known: Collection[str]) -> str:
+    """The part of an error about a name that no tool has."""
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+    return f"{name!r}{hint}, which is not among the tools {list(known)}"
 
 
 def named_tools(names: Any, tools: Mapping[str, Tool], owner: str) -> dict[str, Tool]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from ..core import Environment, MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
 from ..episode import ToolCallRecord
@@ -14,17 +14,14 @@ from ..episode_text import as_transcript
 from ..spaces import check_messages, message_error
 from ..user_calls import call_function
 from .execution import call_tools
+from .final_tools import check_final_tools, with_final
 from .methods import check_tool_methods, tool_methods
+from .options import FROM_CLASS, OnMalformed, check_options, set_options
 from .results import cut, with_text_of
 from .sources import OpenSources, ToolLike, ToolSource
 from .step_reward import StepReward
 from .tape import ReplayMisses, Tape, tape_of
 from .tool import Tool, collect_tools, named_tools
-
-OnMalformed = Literal["feedback", "end", "text"]
-
-FROM_CLASS: Any = object()
-"""The default of options that a subclass may set as class attributes."""
 
 Messages = Sequence[Mapping[str, Any]]
 """Chat messages as a subclass may write them: plain dicts in a list."""
@@ -61,6 +58,7 @@ class ToolEnv(StepReward, Environment):
     max_result_chars: int | None = 20_000
     on_malformed: OnMalformed = "feedback"
     max_malformed: int = 3
+    final_tools: Collection[str] = ()
 
     grade_in_replay: bool = False  # True: `grade` is made again in a replay, as a tool marked `replay="run"`
 
@@ -87,6 +85,8 @@ class ToolEnv(StepReward, Environment):
         max_result_chars: int | None = FROM_CLASS,
         on_malformed: OnMalformed = FROM_CLASS,
         max_malformed: int = FROM_CLASS,
+        final_tools: Collection[str] = FROM_CLASS,
+        stop_tool_names: Collection[str] = FROM_CLASS,
         render_mode: str | None = None,
         record: str | Path | None = None,
         replay: str | Path | None = None,
@@ -103,6 +103,9 @@ class ToolEnv(StepReward, Environment):
             on_malformed: What to do about a tool call that cannot be read: `feedback` tells the model the error, `end`
                 ends the episode with `StopReason.MALFORMED`, `text` treats the call as part of the message's text.
             max_malformed: The episode ends after this many turns in a row with malformed calls, also with `feedback`.
+            final_tools: Names of tools that end the episode by succeeding, as if they were marked `@tool(final=True)`;
+                for tools of others, such as those of `MCPTools`.
+            stop_tool_names: Another name of `final_tools`, for people who come from TRL.
             render_mode: None, or "ansi" for the transcript as text.
             record: A cassette, a `.jsonl` file, to which the results of all calls are appended.
             replay: A cassette that answers the calls, so that no tool runs.
@@ -110,38 +113,37 @@ class ToolEnv(StepReward, Environment):
                 with an `UnrecordedCallError`; `call` runs the tool.
 
         Raises:
-            TypeError: a tool's parameter has no type hint, or `tools` is not a sequence of functions.
-            ValueError: two tools of one name, a tool without docstring entry, an option out of its range, or a broken
-                cassette.
+            TypeError: a tool's parameter has no type hint, `tools` is not a sequence of functions, or `final_tools` is
+                not a list of names.
+            ValueError: two tools of one name, a tool without docstring entry, no tool of a name in `final_tools`, an
+                option out of its range, or a broken cassette.
             FileNotFoundError: there is no cassette to replay.
         """
         super().__init__(tasks=tasks, render_mode=render_mode)
         if not isinstance(tools, Sequence):
             raise TypeError(f"tools must be a list or a tuple, since every copy reads it again, got {tools!r}")
+        if stop_tool_names is not FROM_CLASS:
+            if final_tools is not FROM_CLASS:
+                raise ValueError("final_tools and stop_tool_names are two names of one option: give one of them")
+            final_tools = stop_tool_names
         set_options(
             self,
             tool_timeout=tool_timeout,
             max_result_chars=max_result_chars,
             on_malformed=on_malformed,
             max_malformed=max_malformed,
+            final_tools=final_tools,
         )
-        self._check_options()
+        check_options(self)
         if type(self) is ToolEnv:
             self.gives_rewards = False  # plain functions cannot set `self.reward`
         self._functions = tuple(each for each in tools if not isinstance(each, ToolSource))
         self._sources = OpenSources(each for each in tools if isinstance(each, ToolSource))
         self._tape = tape_of(self, record, replay, replay_misses)
-        self.tools = self._all_tools()  # here, so that a wrong tool is an error when the environment is made
-
-    def _check_options(self) -> None:
-        if self.tool_timeout is not None and self.tool_timeout <= 0:
-            raise ValueError(f"tool_timeout must be positive or None, got {self.tool_timeout}")
-        if self.on_malformed not in get_args(OnMalformed):
-            raise ValueError(f"on_malformed must be one of {get_args(OnMalformed)}, got {self.on_malformed!r}")
-        for name in ("max_malformed", "max_result_chars"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        known = self._all_tools()  # here, so that a wrong tool is an error when the environment is made
+        some_open_later = bool(self._sources) or type(self)._all_tools is not ToolEnv._all_tools
+        check_final_tools(self.final_tools, None if some_open_later else known, type(self).__name__)
+        self.tools = known
 
     # The hooks that a subclass writes.
 
@@ -169,13 +171,14 @@ class ToolEnv(StepReward, Environment):
     def tools(self) -> dict[str, Tool]:
         """The tools of this episode by name; assign functions or tools in `reset_task` to change them."""
         if self._tools is None:
-            self._tools = self._all_tools()
+            self.tools = self._all_tools()
+        assert self._tools is not None
         return self._tools
 
     @tools.setter
     def tools(self, tools: Mapping[str, Tool] | Iterable[Callable[..., Any] | Tool]) -> None:
         functions = tools.values() if isinstance(tools, Mapping) else tools
-        self._tools = collect_tools(functions, type(self).__name__)
+        self._tools = with_final(collect_tools(functions, type(self).__name__), self.final_tools)
 
     def _all_tools(self) -> dict[str, Tool]:
         methods = [getattr(self, name) for name in self._tool_methods]
@@ -201,7 +204,8 @@ class ToolEnv(StepReward, Environment):
         await self._prepare(task)
         if self._tape is None or self._tape.begin(task, seed):
             await self._acquire()
-        self.tools = self._all_tools()
+        self.tools = every = self._all_tools()
+        check_final_tools(self.final_tools, every, type(self).__name__)
         messages = await _ask(self.reset_task, task, default=ToolEnv.reset_task)
         if (names := task.get("tools")) is not None:  # afterwards, since reset_task may have chosen tools too
             self.tools = named_tools(names, self.tools, type(self).__name__)
@@ -249,7 +253,12 @@ class ToolEnv(StepReward, Environment):
             return self._end(StopReason.MALFORMED)
         if calls or malformed:
             messages, records = await call_tools(
-                calls, self.tools, timeout=self.tool_timeout, max_chars=self.max_result_chars, tape=self._tape
+                calls,
+                self.tools,
+                is_final=self.is_final,
+                timeout=self.tool_timeout,
+                max_chars=self.max_result_chars,
+                tape=self._tape,
             )
             result = self._result_of(messages, records, malformed)
             if too_many and not result.terminated:
@@ -293,10 +302,3 @@ async def _ask(hook: Callable[[Any], Any], about: Any, *, default: Callable[...,
     if inspect.ismethod(hook) and hook.__func__ is default:
         return hook(about)
     return await call_function(hook, about)
-
-
-def set_options(environment: ToolEnv, **options: Any) -> None:
-    """Set the options that the constructor was given; for the others the class attributes hold."""
-    for name, value in options.items():
-        if value is not FROM_CLASS:
-            setattr(environment, name, value)

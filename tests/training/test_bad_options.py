@@ -147,6 +147,7 @@ def test_impossible_options(options: dict[str, Any], message: str, tmp_path: Pat
         ({"truncated": True}, "truncated must be 'teach', 'mask', 'leave', or a dict such as .*got True"),
         ({"mask_truncated_completions": True}, r"'mask_truncated_completions' \(give truncated='mask'"),
         ({"use_vllm": True}, r"GRPOConfig has no 'use_vllm' \(.*generator='vllm'"),
+        ({"stop_tool_names": ["submit"]}, r"no 'stop_tool_names' \(.*ToolEnv\(tools, stop_tool_names="),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -76,6 +76,8 @@ TRL_NAMES = {
     "log_multimodal": _EPISODES,
     "num_completions_to_print": _EPISODES,
     # Names that people try, though TRL has dropped them or never had them.
+    "stop_tool_names": "an option of the environment: ToolEnv(tools, stop_tool_names=[...]); or mark your own tools "
+    "with @tool(final=True)",
     "tokenizer": "it is called processing_class",
     "config": "it is called args",
     "batch_size": "it is called per_device_train_batch_size",
