@@ -36,9 +36,9 @@ def check(
     from .terminal.verdicts import print_verdicts
 
     environment = load_environment(env)
-    rows = (load_rows(tasks) if tasks else draw_rows(environment, num_tasks, seed))[:num_tasks]
+    all_rows = load_rows(tasks) if tasks else draw_rows(environment, num_tasks, seed)
     player = None if oracle is None else load_policy(oracle)
-    subject = Subject(environment=environment, rows=rows, oracle=player)
+    subject = Subject(environment=environment, rows=all_rows[:num_tasks], oracle=player, all_rows=all_rows)
     verdicts = []
     with console(stderr=True).status("playing"):
         verdicts += check_environment(subject)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..envs.core import Message, ToolSchema
+from ..envs.engine.misfits import misfits
 from ..envs.engine.play_episode import EpisodeLimits, play_episode
 from ..envs.engine.rollout_engine import group_specs
 from ..envs.episode import EpisodeSpec, Failure
-from ..envs.registry import EnvironmentLike, EnvironmentSource
+from ..envs.registry import ENVIRONMENT_COLUMN, EnvironmentLike, EnvironmentSource
 from ..envs.rewards import Rewards
 from ..envs.threads import run_in_loop
 from ..envs.tools.tool_env import ToolEnv
@@ -128,8 +129,9 @@ def check_data_sets(
 ) -> None:
     """Check that the environment can play the data, and that the model can read its prompts and tools.
 
-    Of the first `ROWS_LOOKED_AT` rows, the first one of each environment is really reset and rendered (`begin`). Later
-    rows are checked when they are drawn: a data set may be too large to be read before training.
+    Of the first `ROWS_LOOKED_AT` rows, the first one of each environment is really reset and rendered (`begin`). So is
+    the first row whose `tools` do not fit, see `_tools_columns`. Other rows are checked when they are drawn: a data set
+    may be too large to be read before training.
 
     Raises:
         TypeError: a data set is not a sequence of mappings.
@@ -142,6 +144,9 @@ def check_data_sets(
             environment = source.create(spec)
             run_in_loop(_check_reset(spec, environment, begin, limits))
             _warn_of_no_reward(environment.unwrapped, rewards)
+        for index in run_in_loop(misfits(source, rows, _tools_columns(rows))):
+            [spec] = group_specs(f"row {index} of {name}", rows[index], group_size=1, seed=0)
+            run_in_loop(_check_reset(spec, source.create(spec), begin, limits))
 
 
 def check_before_loading(
@@ -218,6 +223,16 @@ def _first_of_each_environment(name: str, rows: Rows, source: EnvironmentSource)
         if chosen not in seen:
             seen.add(chosen)
             yield group_specs(place, row, group_size=1, seed=0)[0]
+
+
+def _tools_columns(rows: Any) -> Iterable[Mapping[str, Any]]:
+    """What all rows say about their tools; empty if that takes long to read."""
+    if isinstance(rows, list | tuple):
+        return rows
+    if not hasattr(rows, "select_columns") or rows.format["type"] == "custom":  # a function makes its rows
+        return ()
+    columns = [name for name in ("tools", ENVIRONMENT_COLUMN) if name in rows.column_names]
+    return rows.select_columns(columns) if "tools" in columns else ()
 
 
 class _PromptWasRead(Exception):

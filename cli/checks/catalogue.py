@@ -16,7 +16,7 @@ from .episodes import (
 from .leaks import leaves_nothing
 from .rewards import files_are_out_of_reach, null_agent_earns_nothing, oracle_is_best, rewards_differ
 from .subject import Check, Subject
-from .tools import does_not_block, has_timeouts, hostile_calls, invalid_calls, schemas, valid_calls
+from .tools import does_not_block, has_timeouts, hostile_calls, invalid_calls, schemas, tools_of_rows, valid_calls
 
 CHECKS: list[Check] = [
     gymnasium_contract,
@@ -25,6 +25,7 @@ CHECKS: list[Check] = [
     episodes_are_apart,
     has_an_end,
     schemas,
+    tools_of_rows,
     valid_calls,
     invalid_calls,
     hostile_calls,

@@ -27,6 +27,7 @@ class Subject:
     environment: EnvironmentLike
     rows: Sequence[dict[str, Any]]
     oracle: Policy | None = None
+    all_rows: Sequence[dict[str, Any]] = ()  # the whole data set, of which `rows` are played
     max_turns: int = 8  # of a scripted agent
     timeout: float = 30.0  # seconds of a reset or a step
     logged: list[str] = field(default_factory=list)  # warnings of gymnast.envs while episodes were played

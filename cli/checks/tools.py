@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...envs.core import Message, ToolSchema
+from ...envs.engine.misfits import misfits
 from ...envs.episode import Episode, ToolCallRecord
 from ...envs.policy import ScriptedPolicy, tool_call
+from ...envs.registry import EnvironmentSource
+from ...envs.threads import run_in_loop
 from ..terminal.places import user_place
 from ..terminal.verdicts import Verdict
 from .agents import HOSTILE, nested, valid_arguments
@@ -34,6 +37,19 @@ def schemas(subject: Subject) -> Verdict:
         )
     names = ", ".join(tool["function"]["name"] for tool in subject.tools)
     return Verdict("schemas", "pass", f"arguments are typed and described: {names}" if names else "there are no tools")
+
+
+def tools_of_rows(subject: Subject) -> Verdict:
+    """The tools that the rows choose are there, in every row of the data set."""
+    name = "rows' tools"
+    source = EnvironmentSource.of(subject.environment)
+    for place in run_in_loop(misfits(source, subject.all_rows)):
+        row = Subject(environment=source, rows=[subject.all_rows[place]], timeout=subject.timeout)
+        failure = first_failure(row.null_episodes)
+        if failure is not None:
+            return Verdict(name, "fail", f"row {place} (the first is 0) cannot be played, in {failure}")
+    choosing = sum(row.get("tools") is not None for row in subject.all_rows)
+    return Verdict(name, "pass", f"{choosing} of {len(subject.all_rows)} rows choose tools, which are there")
 
 
 def _call(subject: Subject, message: Message) -> Episode:

@@ -141,6 +141,7 @@ class Tool:
     parallel: bool = False
     replay: Replay = "history"
     validator: TypeAdapter[Any]
+    row_schema: ToolSchema | None = None  # a row's schema, which the model sees in place of the tool's own
 
     @classmethod
     def of(cls, function: Callable[..., Any] | Tool) -> Tool:
@@ -169,6 +170,8 @@ class Tool:
     @property
     def schema(self) -> ToolSchema:
         """The tool as chat templates and model servers take it."""
+        if self.row_schema is not None:
+            return self.row_schema
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
@@ -204,17 +207,6 @@ def unknown_tool(name: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(name, known, n=3)
     hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
     return f"{name!r}{hint}, which is not among the tools {list(known)}"
-
-
-def named_tools(names: Any, tools: Mapping[str, Tool], owner: str) -> dict[str, Tool]:
-    """The tools that a row names.
-
-    Raises:
-        ValueError: it is no list of names, or there is no tool of such a name.
-    """
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name in tools for name in names):
-        raise ValueError(f"the row's 'tools' must list tools of {owner}, which are {list(tools)}; got {names!r}")
-    return {name: tools[name] for name in names}
 
 
 @tool(final=True)

@@ -18,10 +18,11 @@ from .final_tools import check_final_tools, with_final
 from .methods import check_tool_methods, tool_methods
 from .options import FROM_CLASS, OnMalformed, check_options, set_options
 from .results import cut, with_text_of
+from .row_tools import tools_of_row
 from .sources import OpenSources, ToolLike, ToolSource
 from .step_reward import StepReward
 from .tape import ReplayMisses, Tape, tape_of
-from .tool import Tool, collect_tools, named_tools
+from .tool import Tool, collect_tools
 
 Messages = Sequence[Mapping[str, Any]]
 """Chat messages as a subclass may write them: plain dicts in a list."""
@@ -207,8 +208,8 @@ class ToolEnv(StepReward, Environment):
         self.tools = every = self._all_tools()
         check_final_tools(self.final_tools, every, type(self).__name__)
         messages = await _ask(self.reset_task, task, default=ToolEnv.reset_task)
-        if (names := task.get("tools")) is not None:  # afterwards, since reset_task may have chosen tools too
-            self.tools = named_tools(names, self.tools, type(self).__name__)
+        if (column := task.get("tools")) is not None:  # afterwards, since reset_task may have chosen tools too
+            self.tools = tools_of_row(column, self.tools, type(self).__name__)
         check_messages(messages, f"{type(self).__name__}.reset_task()")
         self._transcript = list(messages)
         self._over = False

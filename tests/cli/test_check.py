@@ -37,6 +37,7 @@ from gymnast.cli.checks.tools import (
     hostile_calls,
     invalid_calls,
     schemas,
+    tools_of_rows,
     valid_calls,
 )
 from gymnast.cli.terminal.verdicts import Verdict
@@ -108,6 +109,22 @@ def test_a_fault_is_found(environment: type, check: Check, outcome: str, advice:
     found = check(subject_of(environment))
     assert found.outcome == outcome, found
     assert advice in found.advice
+
+
+@pytest.mark.parametrize(
+    "wrong", ["anser", {"type": "function", "function": {"name": "anser"}}], ids=["name", "schema"]
+)
+def test_a_row_that_chooses_a_tool_that_is_not_there_is_found(wrong: Any) -> None:
+    rows = [{**broken.ROWS[0], "tools": tools} for tools in (None, ["answer"], [wrong])]
+    subject = Subject(environment=broken.Sound, rows=broken.ROWS, all_rows=rows)
+    found = tools_of_rows(subject)
+    assert found.outcome == "fail"
+    assert (
+        "row 2 (the first is 0) cannot be played, in reset: ValueError: the row's 'tools' names 'anser' (did"
+        in found.advice
+    )
+    subject.all_rows = rows[:2]
+    assert tools_of_rows(subject).advice == "1 of 2 rows choose tools, which are there"
 
 
 def test_rows_that_differ_in_their_seed_alone_may_begin_alike() -> None:

@@ -81,24 +81,6 @@ def test_a_step_needs_an_episode() -> None:
 # --- the episode's tools ----------------------------------------------------------------------------------------
 
 
-def test_a_row_narrows_the_tools() -> None:
-    environment = Calculator()
-    row = {**QUESTION, "tools": ["multiply", "final_answer"]}
-    environment.reset(seed=0, options={"task": row})
-    assert [schema["function"]["name"] for schema in environment.tool_schemas()] == ["multiply", "final_answer"]
-    assert contents(environment.step(tool_call("add", a=1, b=2))) == [
-        "Error: there is no tool 'add'. The tools are: multiply, final_answer."
-    ]
-    environment.reset(seed=0, options={"task": {**QUESTION, "tools": None}})
-    assert list(environment.tools) == ["add", "subtract", "multiply", "final_answer"]
-
-
-@pytest.mark.parametrize("names", [["multiply", "divide"], "add", 3, [{"type": "function"}]])
-def test_a_row_that_names_no_tool_is_refused(names: Any) -> None:
-    with pytest.raises(ValueError, match=r"the row's 'tools' must list tools of Calculator, which are .*; got"):
-        Calculator().reset(seed=0, options={"task": {**QUESTION, "tools": names}})
-
-
 def test_tools_may_change_with_the_episode() -> None:
     def secret() -> str:
         """Tell the secret."""

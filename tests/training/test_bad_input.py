@@ -6,10 +6,12 @@ Each is an error that names the value and the remedy, before anything is generat
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 import gymnasium
 import pandas
 import pytest
@@ -113,6 +115,32 @@ def test_two_tools_of_one_name(silent: Any, tmp_path: Path) -> None:
 def test_rows_that_the_environment_cannot_use(rows: Any, message: str, silent: Any, tmp_path: Path) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         make_trainer(tmp_path, rows=rows, generator=silent)
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {}}
+    return {"type": "function", "function": {"name": name, "description": "A button.", "parameters": parameters}}
+
+
+@pytest.mark.parametrize("as_table", [False, True], ids=["list", "datasets"])
+def test_a_schema_without_a_function_of_its_name_is_refused_before_training(
+    as_table: bool, silent: Any, tmp_path: Path
+) -> None:
+    tools = [["left", "right"], [schema_of("left")], [schema_of("lefd")]]
+    rows: Any = [{"good": "left", "tools": json.dumps(tools[max(0, index - 498)])} for index in range(501)]
+    rows = datasets.Dataset.from_list(rows) if as_table else rows
+    with pytest.raises(ValueError, match=r"row 500 of train_dataset: .*'tools' names 'lefd' \(did you mean 'left'\?\)"):
+        make_trainer(tmp_path, rows=rows, generator=silent)
+    make_trainer(tmp_path, rows=[rows[index] for index in range(500)], generator=silent)
+
+
+def test_a_row_may_choose_a_tool_that_reset_task_adds(silent: Any, tmp_path: Path) -> None:
+    class Adds(Buttons):
+        def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+            self.tools = [*self.tools.values(), tool(name="listen")(look)]
+            return super().reset_task(task)
+
+    make_trainer(tmp_path, environment=Adds, rows=[{"good": "left", "tools": ["left", "listen"]}], generator=silent)
 
 
 def test_a_data_frame_and_a_single_row_are_refused(silent: Any, tmp_path: Path) -> None:
