@@ -16,13 +16,23 @@ from .episodes import (
 from .leaks import leaves_nothing
 from .rewards import files_are_out_of_reach, null_agent_earns_nothing, oracle_is_best, rewards_differ
 from .subject import Check, Subject
-from .tools import does_not_block, has_timeouts, hostile_calls, invalid_calls, schemas, tools_of_rows, valid_calls
+from .tools import (
+    does_not_block,
+    has_timeouts,
+    hostile_calls,
+    invalid_calls,
+    schemas,
+    servers_keep_episodes_apart,
+    tools_of_rows,
+    valid_calls,
+)
 
 CHECKS: list[Check] = [
     gymnasium_contract,
     deterministic,
     group_members_begin_alike,
     episodes_are_apart,
+    servers_keep_episodes_apart,
     has_an_end,
     schemas,
     tools_of_rows,

@@ -70,7 +70,7 @@ def deterministic(subject: Subject) -> Verdict:
         if difference:
             advice = (
                 f"{difference}; draw from self.np_random, which reset seeds, and from nothing else, and let reset undo "
-                f"what an episode leaves in the class, in globals and in files"
+                f"what an episode leaves in the class, in globals, in files and in servers"
             )
             return Verdict("deterministic", "fail", advice)
     return Verdict("deterministic", "pass", "the same seed and answers gave the same episodes")
@@ -105,7 +105,8 @@ def episodes_are_apart(subject: Subject) -> Verdict:
         alone = [subject.play(subject.random(seed), tasks=slice(each, each + 1))[0] for each in tasks]
         difference = _difference(alone, subject.play(subject.random(seed)))
         if difference:
-            advice = f"{difference}, alone and beside others; do episodes share a class attribute, a file or a global?"
+            shared = "do episodes share a class attribute, a file, a server or a global?"
+            advice = f"{difference}, alone and beside others; {shared}"
             return Verdict("episodes are apart", "fail", advice)
     return Verdict("episodes are apart", "pass", "an episode is the same alone and beside others")
 

@@ -12,6 +12,8 @@ from ...envs.episode import Episode, ToolCallRecord
 from ...envs.policy import ScriptedPolicy, tool_call
 from ...envs.registry import EnvironmentSource
 from ...envs.threads import run_in_loop
+from ...envs.tools.sources import shared_states
+from ...envs.tools.tool_env import ToolEnv
 from ..terminal.places import user_place
 from ..terminal.verdicts import Verdict
 from .agents import HOSTILE, nested, valid_arguments
@@ -159,6 +161,19 @@ def has_timeouts(subject: Subject) -> Verdict:
             "time-outs", "warn", f"{', '.join(unlimited)} may hang for ever: set tool_timeout, or @tool(timeout=...)"
         )
     return Verdict("time-outs", "pass", "every tool has a time limit")
+
+
+def servers_keep_episodes_apart(subject: Subject) -> Verdict:
+    """No server of tools shows one episode what another has changed."""
+    core = subject.core()
+    try:
+        core.reset(seed=0, options={"task": subject.rows[0]})
+        shared = shared_states(core) if isinstance(core, ToolEnv) else []
+    finally:
+        core.close()
+    if shared:
+        return Verdict("servers", "warn", shared[0])
+    return Verdict("servers", "pass", "no server is known to share its state among episodes")
 
 
 def does_not_block(subject: Subject) -> Verdict:

@@ -30,8 +30,8 @@ class MCPTools(ToolSource):
         files = MCPTools(StdioServerParameters(command="my-server", args=["--root", "data"]))
         environment = ToolEnv([files, final_answer])
 
-    Each episode has a server of its own: it is started by `reset` and ended with the episode. A tool's own error is
-    told to the model. If the server itself dies, the episode fails with `MCPServerError`.
+    Each episode has a server of its own, unless it is at a URL: it is started by `reset` and ended with the episode. A
+    tool's own error is told to the model. If the server itself dies, the episode fails with `MCPServerError`.
     """
 
     def __init__(
@@ -48,7 +48,8 @@ class MCPTools(ToolSource):
         Args:
             server: `StdioServerParameters` of a process, the URL of a server, or a server object in this process. Or a
                 function (it may be `async`) that returns one of these: it is called for each server that is started.
-                A URL or an object is the same server for all episodes, and each has a session of its own.
+                A URL or an object is the same server for all episodes. What one episode changes there, others may see:
+                the protocol has no sessions since its version 2026-07-28.
             include: Names of the tools to offer; None for all of them.
             share: Episodes that are open at the same time share one server. It ends with the last of them, and the
                 next episode starts a new one.
@@ -94,7 +95,9 @@ class MCPTools(ToolSource):
         except BaseException:
             await finish(self._leave(connection))
             raise
-        return OpenTools(tools=tools, close=functools.partial(self._leave, connection))
+        is_shared = isinstance(self._server, str) and not connection.has_sessions and not self._share
+        shared = _shared_state(described) if is_shared else None
+        return OpenTools(tools=tools, close=functools.partial(self._leave, connection), shared_state=shared)
 
     def _connection(self) -> Connection:
         if not self._share:
@@ -121,6 +124,18 @@ class MCPTools(ToolSource):
         if missing:
             raise ConfigurationError(f"the MCP server has no tool {missing[0]!r}; its tools are {sorted(by_name)}")
         return [by_name[name] for name in self._include]
+
+
+def _shared_state(tools: Sequence[mcp.Tool]) -> str | None:
+    """The danger of a server that cannot tell episodes apart; None if all its tools say that they only read."""
+    changing = [each.name for each in tools if each.annotations is None or not each.annotations.read_only_hint]
+    if not changing:
+        return None
+    return (
+        f"the MCP server at a URL has no sessions, so what {', '.join(changing)} may change is shared by all episodes: "
+        f"give each a process of its own, by StdioServerParameters, or let the tools take the id of an episode; a tool "
+        f"that only reads says so by its readOnlyHint"
+    )
 
 
 def _names(tools: Sequence[mcp.Tool], prefix: str) -> list[str]:

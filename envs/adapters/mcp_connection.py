@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
 ALIVE_SECONDS = 5.0  # for a server to list its tools; a dead one fails at once
+WITHOUT_SESSIONS = "2026-07-28"  # the first version of the protocol that has none
 CLOSE_SECONDS = 10.0  # for the client's polite end; the client itself gives a process about 6 s
 
 Result = TypeVar("Result")
@@ -36,6 +37,7 @@ class Connection:
     def __init__(self, server: Any, start_timeout: float) -> None:
         self.users = 0
         self.is_dead = False
+        self.has_sessions = True  # known once it has started
         self.loop = asyncio.get_running_loop()
         self._client: mcp.Client | None = None
         self._scope: anyio.CancelScope | None = None
@@ -76,6 +78,7 @@ class Connection:
         try:
             with anyio.CancelScope(deadline=anyio.current_time() + start_timeout) as self._scope:
                 async with Client(await _made(server)) as self._client:
+                    self.has_sessions = self._client.protocol_version < WITHOUT_SESSIONS
                     tools = await _all_tools(self._client)
                     self._scope.deadline = math.inf
                     self._tools.set_result(tools)

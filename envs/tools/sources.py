@@ -6,9 +6,12 @@ import abc
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .tool import Tool
+
+if TYPE_CHECKING:
+    from .tool_env import ToolEnv
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -17,6 +20,7 @@ class OpenTools:
 
     tools: Sequence[Tool]
     close: Callable[[], Awaitable[None]]  # called exactly once, perhaps in another task and another event loop
+    shared_state: str | None = None  # why episodes see one another's changes, for `gymnast check`; None if they do not
 
 
 class ToolSource(abc.ABC):
@@ -36,12 +40,12 @@ class OpenSources:
 
     def __init__(self, sources: Iterable[ToolSource] = ()) -> None:
         self._sources = tuple(sources)
-        self._open: list[OpenTools] = []
+        self.opened: list[OpenTools] = []  # in the order of the sources
 
     @property
     def tools(self) -> list[Tool]:
         """The tools of the open sources, in the order of the sources."""
-        return [each for source in self._open for each in source.tools]
+        return [each for source in self.opened for each in source.tools]
 
     def __bool__(self) -> bool:
         return bool(self._sources)
@@ -50,19 +54,24 @@ class OpenSources:
         """Open all sources for an episode, and close those of the episode before."""
         await self.close()
         for source in self._sources:
-            self._open.append(await source.open())
+            self.opened.append(await source.open())
 
     async def close(self) -> None:
         """Close the open sources, the last one first. An error or a cancellation does not keep the others open."""
         first: BaseException | None = None
-        while self._open:
+        while self.opened:
             try:
-                await self._open.pop().close()
+                await self.opened.pop().close()
             except (Exception, asyncio.CancelledError) as error:
                 if first is None or isinstance(error, asyncio.CancelledError):
                     first = error
         if first is not None:
             raise first
+
+
+def shared_states(environment: ToolEnv) -> list[str]:
+    """Why episodes see one another's changes by the sources of this environment, which has been reset."""
+    return [each.shared_state for each in environment._sources.opened if each.shared_state is not None]
 
 
 ToolLike = Callable[..., Any] | Tool | ToolSource

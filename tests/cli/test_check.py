@@ -37,15 +37,17 @@ from gymnast.cli.checks.tools import (
     hostile_calls,
     invalid_calls,
     schemas,
+    servers_keep_episodes_apart,
     tools_of_rows,
     valid_calls,
 )
 from gymnast.cli.terminal.verdicts import Verdict
-from gymnast.envs import ScriptedPolicy
-from gymnast.envs.adapters import GymnasiumEnv
+from gymnast.envs import ScriptedPolicy, ToolEnv
+from gymnast.envs.adapters import GymnasiumEnv, MCPTools
 from gymnast.envs.threads import run_in_loop
 from gymnast.trainer.tiny import CHAT_TEMPLATE, make_tiny_model, make_tiny_tokenizer
 
+from ..envs.mcp_servers import PROCESS, served_over_http
 from . import broken
 from .running import Run
 
@@ -125,6 +127,19 @@ def test_a_row_that_chooses_a_tool_that_is_not_there_is_found(wrong: Any) -> Non
     )
     subject.all_rows = rows[:2]
     assert tools_of_rows(subject).advice == "1 of 2 rows choose tools, which are there"
+
+
+def test_a_server_that_cannot_tell_episodes_apart_is_found() -> None:
+    def verdict(server: Any, include: list[str], **options: Any) -> Verdict:
+        environment = ToolEnv([MCPTools(server, include, **options)])
+        return servers_keep_episodes_apart(Subject(environment=environment, rows=[{"prompt": "Count."}]))
+
+    with served_over_http() as url:
+        found = verdict(url, ["add", "process_id"])
+        assert (verdict(url, ["process_id"]).outcome, verdict(url, ["add"], share=True).outcome) == ("pass", "pass")
+    assert found.outcome == "warn"
+    assert "has no sessions, so what add may change is shared by all episodes: give each a process of" in found.advice
+    assert verdict(PROCESS, ["add"]).outcome == "pass"
 
 
 def test_rows_that_differ_in_their_seed_alone_may_begin_alike() -> None:

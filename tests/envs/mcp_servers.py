@@ -16,7 +16,7 @@ import uvicorn
 from mcp import MCPError, StdioServerParameters
 from mcp.server import MCPServer, Server
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import CONNECTION_CLOSED, CallToolResult, ImageContent, ListToolsResult, TextContent
+from mcp.types import CONNECTION_CLOSED, CallToolResult, ImageContent, ListToolsResult, TextContent, ToolAnnotations
 from mcp.types import Tool as McpTool
 
 
@@ -45,7 +45,7 @@ def make_server() -> MCPServer[Any]:
             ImageContent(type="image", data="aGk=", mime_type="image/png"),
         ]
 
-    @server.tool()
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     def process_id() -> int:
         """The id of the server's process."""
         return os.getpid()
