@@ -19,6 +19,7 @@ from ..envs.episode import EpisodeSpec, Failure
 from ..envs.registry import ENVIRONMENT_COLUMN, EnvironmentLike, EnvironmentSource
 from ..envs.rewards import Rewards
 from ..envs.threads import run_in_loop
+from ..envs.tools.forgotten import forgotten_tools
 from ..envs.tools.tool_env import ToolEnv
 from .config import AgentConfig
 from .models.adapters import with_adapter
@@ -143,7 +144,7 @@ def check_data_sets(
             rewards.check_columns(list(spec.task.row))
             environment = source.create(spec)
             run_in_loop(_check_reset(spec, environment, begin, limits))
-            _warn_of_no_reward(environment.unwrapped, rewards)
+            _warn_of_no_tools(environment.unwrapped, rewards)
         for index in run_in_loop(misfits(source, rows, _tools_columns(rows))):
             [spec] = group_specs(f"row {index} of {name}", rows[index], group_size=1, seed=0)
             run_in_loop(_check_reset(spec, source.create(spec), begin, limits))
@@ -262,8 +263,15 @@ def _where(failure: Failure) -> str:
     return f" ({foreign[-1]})" if foreign else ""
 
 
-def _warn_of_no_reward(core: Any, rewards: Rewards) -> None:
-    """Warn of a `ToolEnv` without tools, replies and reward functions: nothing else gives rewards."""
+def _warn_of_no_tools(core: Any, rewards: Rewards) -> None:
+    """Warn of tools that lack their mark, and of a `ToolEnv` without tools, replies and reward functions."""
+    if names := forgotten_tools(core):
+        warnings.warn(
+            f"{type(core).__name__} has no tools, but {', '.join(names)} could be: mark each tool with @tool, and let "
+            f"the names of other methods begin with '_'",
+            stacklevel=5,
+        )
+        return
     plain = isinstance(core, ToolEnv) and type(core).reply is ToolEnv.reply and type(core).astep is ToolEnv.astep
     if plain and not core.tools and not rewards.functions:
         warnings.warn(

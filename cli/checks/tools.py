@@ -12,6 +12,7 @@ from ...envs.episode import Episode, ToolCallRecord
 from ...envs.policy import ScriptedPolicy, tool_call
 from ...envs.registry import EnvironmentSource
 from ...envs.threads import run_in_loop
+from ...envs.tools.forgotten import forgotten_tools
 from ...envs.tools.sources import shared_states
 from ...envs.tools.tool_env import ToolEnv
 from ..terminal.places import user_place
@@ -38,7 +39,13 @@ def schemas(subject: Subject) -> Verdict:
             "schemas", "warn", f"the model reads no more than a word or two about {', '.join(short)}: say what it does"
         )
     names = ", ".join(tool["function"]["name"] for tool in subject.tools)
-    return Verdict("schemas", "pass", f"arguments are typed and described: {names}" if names else "there are no tools")
+    if names:
+        return Verdict("schemas", "pass", f"arguments are typed and described: {names}")
+    core = subject.core()
+    core.close()
+    if forgotten := ", ".join(forgotten_tools(core)):
+        return Verdict("schemas", "warn", f"there are no tools, but {forgotten} could be: mark each tool with @tool")
+    return Verdict("schemas", "pass", "there are no tools")
 
 
 def tools_of_rows(subject: Subject) -> Verdict:

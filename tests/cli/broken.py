@@ -172,6 +172,19 @@ class TerseTool(Sound):
         return "noted"
 
 
+class ForgetsTheMark(ToolEnv):
+    def reset_task(self, task: Any) -> Any:
+        return [{"role": "user", "content": f"Double {task['number']}."}]
+
+    def note(self, text: str) -> str:
+        """Write a note down.
+
+        Args:
+            text: The note.
+        """
+        return "noted"
+
+
 class RaisesForValid(Sound):
     @tool
     def note(self, text: str) -> str:

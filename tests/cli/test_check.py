@@ -93,6 +93,7 @@ def test_a_sound_environment_passes_every_check() -> None:
         (broken.SharesState, episodes_are_apart, "fail", "do episodes share a class attribute"),
         (broken.UntypedArgument, schemas, "warn", "note(text) may be anything"),
         (broken.TerseTool, schemas, "warn", "no more than a word or two about note"),
+        (broken.ForgetsTheMark, schemas, "warn", "there are no tools, but note could be: mark each tool with @tool"),
         (broken.RaisesForValid, valid_calls, "warn", "raised KeyError"),
         (broken.TellsTheModel, valid_calls, "pass", "told of a mistake in 3 of them, the first: note("),
         (broken.Hangs, valid_calls, "fail", "timed out"),

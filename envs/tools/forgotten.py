@@ -1,0 +1,36 @@
+"""Methods that are documented as tools are, in an environment that has no tool: `@tool` was forgotten."""
+
+from __future__ import annotations
+
+import inspect
+
+import gymnasium
+
+from .tool import Tool
+from .tool_env import ToolEnv
+
+
+def forgotten_tools(environment: gymnasium.Env) -> list[str]:  # type: ignore[type-arg]
+    """Names of public methods that could be tools, if the environment has neither a tool nor a reply of its own.
+
+    Helpers may be documented, too. So there must be a method whose parameters are described, as for a model.
+    """
+    if not isinstance(environment, ToolEnv) or environment.tools or environment._tool_methods or environment._sources:
+        return []
+    kind = type(environment)
+    if kind.reply is not ToolEnv.reply or kind.astep is not ToolEnv.astep:  # it talks without tools
+        return []
+    known = set(dir(ToolEnv))
+    public = [name for name in dir(kind) if not name.startswith("_") and name not in known]
+    described = [Tool.of(getattr(environment, name)) for name in public if _could_be_tool(environment, name)]
+    return [each.name for each in described] if any(each.parameters["properties"] for each in described) else []
+
+
+def _could_be_tool(environment: ToolEnv, name: str) -> bool:
+    if not inspect.isfunction(inspect.getattr_static(type(environment), name)):
+        return False
+    try:
+        Tool.of(getattr(environment, name))
+    except (TypeError, ValueError):
+        return False
+    return True
