@@ -142,6 +142,7 @@ def has_an_end(subject: Subject) -> Verdict:
         return Verdict(name, "pass", "an episode came to the environment's own end")
     core = subject.core()
     try:
+        core.reset(seed=0, options={"task": subject.rows[0]})  # which opens servers and may choose tools
         is_final = isinstance(core, Environment) and any(
             core.is_final({"function": {"name": tool["function"]["name"], "arguments": {}}}) for tool in subject.tools
         )
@@ -149,5 +150,5 @@ def has_an_end(subject: Subject) -> Verdict:
         core.close()
     if is_final:
         return Verdict(name, "pass", "a final tool ends the episode")
-    advice = "no answer ended an episode: mark a tool with @tool(final=True), or set self.terminated"
-    return Verdict(name, "warn", advice)
+    advice = "no answer ended an episode: mark a tool with @tool(final=True), or name it in final_tools"
+    return Verdict(name, "warn", f"{advice}, or set self.terminated")

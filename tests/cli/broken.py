@@ -150,6 +150,23 @@ class NoEnd(ToolEnv):
         return [{"role": "user", "content": "Go on."}]
 
 
+class ChoosesItsFinalTool(ToolEnv):
+    """Has no fault, but no agent answers well enough to end it."""
+
+    def reset_task(self, task: Any) -> Any:
+        self.tools = [tool(final=True)(refuse)]
+        return [{"role": "user", "content": f"Double {task['number']}."}]
+
+
+def refuse(number: int) -> str:
+    """Refuse every answer.
+
+    Args:
+        number: The answer.
+    """
+    raise ValueError("that is not good enough")
+
+
 class UntypedArgument(Sound):
     @tool
     def note(self, text: Any) -> str:

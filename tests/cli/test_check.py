@@ -143,6 +143,11 @@ def test_a_server_that_cannot_tell_episodes_apart_is_found() -> None:
     assert verdict(PROCESS, ["add"]).outcome == "pass"
 
 
+def test_a_final_tool_that_reset_chooses_is_an_end() -> None:
+    found = has_an_end(subject_of(broken.ChoosesItsFinalTool, oracle=None))
+    assert (found.outcome, found.advice) == ("pass", "a final tool ends the episode")
+
+
 def test_rows_that_differ_in_their_seed_alone_may_begin_alike() -> None:
     lake = Subject(environment=GymnasiumEnv("FrozenLake-v1"), rows=[{"seed": seed} for seed in range(3)])
     assert group_members_begin_alike(lake).outcome == "pass"
