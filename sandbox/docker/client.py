@@ -8,8 +8,8 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import EngineError, ImageError
@@ -28,7 +28,13 @@ BUILD_SECONDS = 600.0  # of silence, while it builds one: a step of a Dockerfile
 EVENT_SECONDS = 1.0  # of silence, while it lists the events of a container
 _ENDING_SECONDS = 8  # in which the engine removes a container that ends
 _REMOVALS = 3  # attempts
+_HELD = {"MemoryLimit": "memory", "SwapLimit": "swap", "CpuCfsQuota": "cpus", "PidsLimit": "pids"}  # in `info`: ours
 _KILLED = "137"  # the exit code of a container whose first process was killed
+
+_REMEDY = (
+    "Enable it on the engine's machine (a rootless engine needs control groups of version 2, delegated to it by "
+    "systemd), use an engine that runs as root, or accept code without this limit: DockerExecutor(best_effort=True)"
+)
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -61,6 +67,7 @@ class Client:
 
     def __init__(self, threads: int) -> None:
         self._settings = engine_settings()
+        self._warned: set[str] = set()
         # With the default of ten connections, the other threads would open a new one for each call.
         self.api = make_api(version="auto", timeout=int(CALL_SECONDS), max_pool_size=threads, **self._settings)
         if self.is_podman():
@@ -74,9 +81,14 @@ class Client:
         """Return a connection for one long answer, which fails after so many seconds of silence."""
         return Line(self.api.api_version, silence, self._settings)
 
+    @cached_property
+    def info(self) -> dict[str, Any]:
+        """The engine's facts about itself, as they were when first needed."""
+        return self.api.info()
+
     def maps_users(self) -> bool:
         """Whether containers have only 65536 user ids: the engine is rootless, or maps their users (userns-remap)."""
-        options = self.api.info().get("SecurityOptions") or ()
+        options = self.info.get("SecurityOptions") or ()
         return any(name in option for option in options for name in ("rootless", "userns"))
 
     # Images.
@@ -127,10 +139,12 @@ class Client:
 
     def launch(self, name: str, config: dict[str, Any], best_effort: bool) -> Launched:
         """Create, attach and start a container; remove it again if one of these fails."""
+        self._check_limits(best_effort)
         made = self.api.create_container_from_config(config, name)
         attached = None
         try:
-            _check_warnings(made.get("Warnings") or (), best_effort)
+            for warning in made.get("Warnings") or ():
+                self._warn(warning, best_effort or not re.search("discarded|without swap", warning))
             attached = _attach(self.api, made["Id"])
             self.api.start(made["Id"])
         except BaseException:
@@ -139,6 +153,21 @@ class Client:
             self.remove(made["Id"])
             raise
         return Launched(container=made["Id"], socket=attached)
+
+    def _check_limits(self, best_effort: bool) -> None:
+        """Raise EngineError if the engine cannot hold a limit. Not every engine says so when it makes a container."""
+        absent = [ours for field, ours in _HELD.items() if self.info.get(field) is False]
+        if absent:
+            driver = self.info.get("CgroupDriver")
+            self._warn(f"it does not limit {', '.join(absent)} (its driver of control groups: {driver}).", best_effort)
+
+    def _warn(self, warning: str, accepted: bool) -> None:
+        """Log a warning about the engine once for this connection; EngineError unless it is accepted."""
+        if not accepted:
+            raise EngineError(f"the engine does not hold a limit: {warning} {_REMEDY}")
+        if warning not in self._warned:
+            self._warned.add(warning)
+            logger.warning("the engine warns: %s", warning)
 
     def forgive_processor_time(self, container: str) -> None:
         """Set a container's processor limit anew, so that the kernel forgets the time used beyond it.
@@ -239,17 +268,6 @@ class Client:
     def containers(self) -> list[dict[str, Any]]:
         """List the containers of all boxes, of any process and in any state."""
         return self.api.containers(all=True, filters={"label": LABEL})
-
-
-def _check_warnings(warnings: Iterable[str], best_effort: bool) -> None:
-    """Raise EngineError if the engine says that it does not hold a limit."""
-    for warning in warnings:
-        if not best_effort and re.search("discarded|without swap", warning):
-            raise EngineError(
-                f"the engine does not hold a limit: {warning} Enable it on the engine's machine, or accept this with "
-                "DockerExecutor(best_effort=True)"
-            )
-        logger.warning("the engine warns: %s", warning)
 
 
 def _attach(api: APIClient, container: str) -> socket.socket:

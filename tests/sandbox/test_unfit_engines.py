@@ -1,4 +1,4 @@
-"""Engines that cannot be used: one that discards a limit, and Podman."""
+"""Engines that cannot be used: one that does not hold a limit, Podman, and one behind TLS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from .counterfeit import CounterfeitEngine, EngineAnswers
 class Grudging(EngineAnswers):
     """An engine that does not hold one limit."""
 
+    limits: ClassVar[dict[str, object]] = {}  # the engine's facts about them
     version: ClassVar[dict[str, object]] = {"ApiVersion": "1.41"}
+    warnings: ClassVar[list[str]] = ["Your kernel does not support PIDs limit. PIDs limit discarded."]
     removed: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
@@ -25,13 +27,15 @@ class Grudging(EngineAnswers):
             self.answer(200, Grudging.version)
         elif "/images/" in self.path:
             self.answer(200, {"Id": "sha256:1", "Size": 1})
-        elif self.path.endswith("/info") or "/containers/json" in self.path:
-            self.answer(200, {"SystemTime": "2026-01-01T00:00:00Z"} if self.path.endswith("/info") else [])
+        elif self.path.endswith("/info"):
+            self.answer(200, {"SystemTime": "2026-01-01T00:00:00Z", **Grudging.limits})
+        elif "/containers/json" in self.path:
+            self.answer(200, [])
         else:
             self.answer(404 if Grudging.removed else 200, {"State": {"Status": "created"}, "message": "none"})
 
     def do_POST(self) -> None:
-        self.answer(201, {"Id": "one", "Warnings": ["Your kernel does not support PIDs limit. PIDs limit discarded."]})
+        self.answer(201, {"Id": "one", "Warnings": Grudging.warnings})
 
     def do_DELETE(self) -> None:
         Grudging.removed.append(self.path)
@@ -56,7 +60,43 @@ async def test_a_limit_that_the_engine_discards_is_an_error(grudging: type[Grudg
     assert len(grudging.removed) == 1
 
 
+# Rootless, on a machine with control groups of version 1. Its answer to the creation of a container has no warning.
+WITHOUT_GROUPS = {
+    "CgroupDriver": "none", "MemoryLimit": False, "SwapLimit": False, "CpuCfsQuota": False, "PidsLimit": False,
+}  # fmt: skip
+
+
+async def test_an_engine_without_control_groups_starts_no_box(
+    grudging: type[Grudging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grudging, "limits", WITHOUT_GROUPS)
+    monkeypatch.setattr(grudging, "warnings", [])
+    with pytest.raises(EngineError, match=r"memory, swap, cpus, pids \(.*: none\).*rootless.*best_effort=True"):
+        await DockerExecutor(image="any").start()
+    assert not grudging.removed  # no container was made
+
+
+async def test_limits_that_are_not_held_can_be_accepted(
+    grudging: type[Grudging], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(grudging, "limits", WITHOUT_GROUPS)
+    async with Engine() as engine:
+        for _ in range(2):
+            with pytest.raises(EngineError, match="while it was started"):  # behind the limits
+                await DockerExecutor(image="any", engine=engine, best_effort=True).start()
+    warnings = [each.getMessage() for each in caplog.records if "the engine warns" in each.getMessage()]
+    assert len(warnings) == len(set(warnings)) == 2, warnings  # each of them once
+
+
 async def test_podman_is_refused_by_name(grudging: type[Grudging], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grudging, "version", {"ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]})
     with pytest.raises(EngineError, match="this engine is Podman"):
         await Engine().open()
+
+
+@pytest.mark.parametrize("name", ["DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"])
+async def test_an_engine_behind_tls_is_refused(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(name, str(tmp_path))  # which holds no certificates
+    with pytest.raises(EngineError, match=rf"not over TLS, which {name} asks for: unset it") as caught:
+        await Engine().open()
+    assert type(caught.value) is EngineError
