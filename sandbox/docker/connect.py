@@ -24,6 +24,9 @@ INSTALL = (
     "elsewhere see https://docs.docker.com/engine/install/. DOCKER_HOST names another engine."
 )
 
+_ADDRESSES = "a box needs an engine at unix:// or plain tcp://"
+_FORWARD = "forward a remote engine's socket: ssh -L /tmp/docker.sock:/var/run/docker.sock HOST"
+
 
 class Line:
     """A connection to the engine for one streamed response; another thread may close it.
@@ -100,27 +103,26 @@ def make_api(*, timeout: float, on_response: Callable[[Any], None] | None = None
 def engine_settings() -> dict[str, Any]:
     """Return the engine's address, for docker-py: DOCKER_HOST, or the current context of the `docker` command."""
     from docker.context import ContextAPI
-    from docker.utils import kwargs_from_env
 
-    settings: dict[str, Any] = {**kwargs_from_env()}
-    if not settings.get("base_url"):
+    encrypted = " and ".join(name for name in ("DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH") if os.environ.get(name))
+    if encrypted:
+        raise EngineError(f"{_ADDRESSES}, not over TLS, which {encrypted} asks for: unset it; {_FORWARD}")
+    address = os.environ.get("DOCKER_HOST")
+    if not address:
         name = os.environ.get("DOCKER_CONTEXT")
         context = ContextAPI.get_context(name)
         if context is None or not context.Host:
             raise EngineError(f"the Docker context {name or '(the current one)'} is not there: see `docker context ls`")
-        settings["base_url"] = context.Host
-    _probe(settings["base_url"], tls="tls" in settings)
-    return settings
+        address = context.Host
+    _probe(address)
+    return {"base_url": address}
 
 
-def _probe(address: str, *, tls: bool) -> None:
+def _probe(address: str) -> None:
     """Connect once, because docker-py reports errors only as text and leaves sockets open."""
     parts = urllib.parse.urlsplit(address)
-    if tls or parts.scheme not in ("unix", "tcp", "http"):
-        raise EngineError(
-            f"a box needs an engine at unix:// or plain tcp://, not {'TLS at ' if tls else ''}{address}; "
-            "forward a remote engine's socket: ssh -L /tmp/docker.sock:/var/run/docker.sock HOST"
-        )
+    if parts.scheme not in ("unix", "tcp", "http"):
+        raise EngineError(f"{_ADDRESSES}, not {address}; {_FORWARD}")
     try:
         if parts.scheme == "unix":
             with socket.socket(socket.AF_UNIX) as probe:
