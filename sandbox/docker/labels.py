@@ -36,10 +36,10 @@ def is_own(found: dict[str, str]) -> bool:
 
 
 def is_abandoned(found: dict[str, str], *, state: str, age: float) -> bool:
-    """Whether the owner of a container is certainly dead or has given it up, or the container's lifetime is over.
+    """Whether the owner of a container is certainly dead or has given it up.
 
     A process id is valid only on its own machine, between two boots, in one namespace. The container of an owner
-    elsewhere is abandoned when its lifetime is over.
+    elsewhere is abandoned when its lifetime is over. That of a living owner never is: the engine's clock may jump.
 
     Args:
         found: the container's labels.
@@ -51,19 +51,16 @@ def is_abandoned(found: dict[str, str], *, state: str, age: float) -> bool:
         lifetime, pid = float(label["lifetime"]), int(label["pid"])
     except (KeyError, ValueError):
         return False  # not written by us
-    if age > lifetime + _SLACK:
-        return True
-    if label.get("host") != platform.node() or not _boot_id():
-        return False
-    if state == "created" and age > _STARTING:
+    is_here = label.get("host") == platform.node() and bool(_boot_id())
+    if is_here and state == "created" and age > _STARTING:
         return True  # its owner never learnt of it
-    if label.get("boot") != _boot_id():
-        # Either this machine was booted since, and no earlier process runs. Or the owner is on another machine of the
-        # same name, which uses this engine through a forwarded socket.
-        return state not in (*_ALIVE, "created")
-    if label.get("namespace") != _pid_namespace():
-        return False
-    return _started(pid) != label.get("pid-started")
+    if is_here and label.get("boot") == _boot_id() and label.get("namespace") == _pid_namespace():
+        return _started(pid) != label.get("pid-started")
+    if is_here and label.get("boot") != _boot_id() and state not in (*_ALIVE, "created"):
+        # This machine was booted since, and no earlier process runs. A container that is alive may belong to another
+        # machine of the same name, which uses this engine through a forwarded socket.
+        return True
+    return age > lifetime + _SLACK
 
 
 @cache

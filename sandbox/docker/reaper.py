@@ -25,7 +25,7 @@ class Box(NamedTuple):
     id: str
     state: str  # the engine's word for it, such as "running"
     age: float  # seconds
-    is_abandoned: bool  # its owner is dead, or its lifetime is over
+    is_abandoned: bool  # see `labels.is_abandoned`
     is_own: bool  # this process is its owner
 
 
@@ -39,7 +39,7 @@ async def boxes(engine: Engine) -> list[Box]:
 
 
 async def reap(engine: Engine) -> list[str]:
-    """Remove every container whose owner is dead or whose lifetime is over, and return their names.
+    """Remove every container that is abandoned (`labels.is_abandoned`), and return their names.
 
     A container that cannot be removed is named in a warning.
 

@@ -50,7 +50,12 @@ async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: 
         ({"host": "another", "boot": "another"}, "exited", 0, False),
         ({"namespace": "another", "pid": "1"}, "running", 0, False),
         ({"pid": "4194303"}, "running", 0, True),
-        ({}, "running", 3700, True),
+        ({"pid": "4194303"}, "exited", 1e6, True),
+        ({}, "running", 1e6, False),  # the engine's clock has jumped
+        ({}, "exited", 1e6, False),
+        ({"host": "another"}, "running", 3700, True),
+        ({"boot": "another"}, "running", 3700, True),
+        ({"namespace": "another"}, "running", 3700, True),
         ({"host": "another"}, "running", 3500, False),
         ({"lifetime": "nonsense"}, "running", 1e6, False),
     ],
@@ -79,7 +84,7 @@ async def test_a_running_box_may_be_that_of_another_machine_of_the_same_name(ima
 
 
 class Answers(EngineAnswers):
-    """An engine with three abandoned containers; it refuses to remove the first."""
+    """An engine with three abandoned containers and two of a living owner; it refuses to remove the first."""
 
     removed: ClassVar[set[str]] = set()
 
@@ -105,6 +110,7 @@ class Answers(EngineAnswers):
                 {"Id": "2" * 64, "Names": None, "Labels": dead, **common},
                 {"Id": "3" * 64, "Names": ["/forgotten"], "Labels": labels, "State": "created", "Created": 1000},
                 {"Id": "4" * 64, "Names": ["/living"], "Labels": labels, **common},
+                {"Id": "5" * 64, "Names": ["/old"], "Labels": labels, "State": "running", "Created": 1000},
             ],
         )
 
