@@ -147,7 +147,7 @@ class Session(ABC):
         interrupted = self._await_reply(timeout, began)
         answer = {"status": "timeout", "code": None, "value": False, "dropped": 0}
         parts = [b"", b"", b""]  # head and tail of the value, and the traceback
-        reply, ended = self.reply, self._end_of_process()
+        reply, ended = self.reply, self._end_of_process(kills)
         if reply is not None:
             parts = reply.pop("parts")
             answer.update(reply)
@@ -202,13 +202,19 @@ class Session(ABC):
             self.loop.pump(min(deadline, again))
         return interrupted
 
-    def _end_of_process(self) -> int | None:
-        """Return the exit status, or minus the signal; None if the process is alive."""
+    def _end_of_process(self, kills: int) -> int | None:
+        """Return the exit status, or minus the signal; None if the process is alive.
+
+        Args:
+            kills: `oom_kills()` before the call.
+        """
         if self.reply is None and self.fault:
             self.loop.await_exit(self.pid, _ORPHANED_SECONDS)
         status = self.loop.exits.get(self.pid)
         if status is None:
-            return None
+            # A process that is killed for memory closes its channel before the kernel frees the memory that it shared,
+            # which can take seconds.
+            return -signal.SIGKILL if self.fault and self.box.owned.oom_kills() > kills else None
         return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
     def _send(self) -> None:

@@ -30,6 +30,16 @@ async def test_a_memory_bomb_is_distinguished_from_a_crash(box: Box) -> None:
     assert await usable(box)
 
 
+@pytest.mark.fault(10)
+async def test_a_bomb_of_shared_memory_is_no_tampering(image: str) -> None:
+    bomb = "import mmap\nm = mmap.mmap(-1, 3 << 30)\nfor _ in range(300): m.write(bytes(10 << 20))"
+    async with DockerExecutor() as box:  # its 512m take the kernel long to free
+        result = await box.python(bomb, timeout=60)
+        assert (result.status, result.exit_code, result.state_lost) == (Status.OOM, -9, True)
+        assert box.retire_reason == ("oom", "")
+        assert await usable(box)
+
+
 @docker_only
 @pytest.mark.fault(10)
 async def test_a_memory_bomb_in_the_shell_leaves_the_shell(box: Box) -> None:
