@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import logging
 import os
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import EngineError, ImageError
 from .connect import Line, engine_settings, make_api
 from .labels import LABEL
+from .processor_time import forgive_processor_time
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -169,23 +169,15 @@ class Client:
             self._warned.add(warning)
             logger.warning("the engine warns: %s", warning)
 
-    def forgive_processor_time(self, container: str) -> None:
-        """Set a container's processor limit anew, so that the kernel forgets the time used beyond it.
-
-        New kernels (seen on Linux 6.18) let a system call run on beyond the limit. Then they stop the whole container
-        until that time is made up for: for minutes, no process of it can answer, or die.
-        """
-        from docker.errors import APIError
-
-        with contextlib.suppress(APIError):  # it has ended
-            limits = self.api.inspect_container(container)["HostConfig"]
-            self.api.update_container(container, cpu_period=limits["CpuPeriod"], cpu_quota=limits["CpuQuota"])
-
-    def remove(self, container: str) -> bool:
+    def remove(self, container: str, is_silent: bool = False) -> bool:
         """Remove a container in any state, and wait until it is gone. Return whether it was there.
 
         The engine itself removes a container that ends. A request to remove it at that moment can leave it half removed
-        for ever. So this waits for the engine first, and asks only if the container does not end.
+        for ever. So this waits for the engine first, and asks only if the container does not end, or cannot.
+
+        Args:
+            container: its id or name.
+            is_silent: whether its supervisor does not answer, so that it may not end by itself.
 
         Raises:
             EngineError: the container is still there after several attempts.
@@ -194,9 +186,10 @@ class Client:
             state = self._state(container)
             if state is None:
                 return attempt > 0
-            if state == "created" or not self._removes_itself(container):
+            cannot_end = state == "created" or (attempt == 0 and (is_silent or state == "paused"))
+            if cannot_end or not self._removes_itself(container):
                 if state == "running":
-                    self.forgive_processor_time(container)
+                    forgive_processor_time(self.api, container)
                 self._ask_to_remove(container)
         if self._state(container) is None:
             return True

@@ -80,12 +80,13 @@ class Session:
         self._remove_unclaimed()  # the engine answers
         return launched
 
-    def remove(self, container: str) -> concurrent.futures.Future[None]:
+    def remove(self, container: str, *, is_silent: bool = False) -> concurrent.futures.Future[None]:
         """Begin to remove a container, running or not. The job ends when it is gone.
 
-        If the removal fails, a warning says so. It is tried again later, at the latest when the engine is closed.
+        A container that is silent gets no time to end by itself. If the removal fails, a warning says so. It is tried
+        again later, at the latest when the engine is closed.
         """
-        return self.submit(self._remove_or_remember, container)
+        return self.submit(self._remove_or_remember, container, is_silent)
 
     async def end(self, deadline: float | None) -> None:
         """Wait for the removals under way, and let the threads end. Works from any event loop."""
@@ -109,9 +110,9 @@ class Session:
             self._unclaimed.discard(container)
             self.remove(container)
 
-    def _remove_or_remember(self, container: str) -> None:
+    def _remove_or_remember(self, container: str, is_silent: bool = False) -> None:
         try:
-            map_errors(self.client.remove, container)
+            map_errors(self.client.remove, container, is_silent)
         except EngineError as error:
             self._unclaimed.add(container)
             logger.warning("container %.20s was not removed; it ends by itself: %s", container, error)

@@ -24,6 +24,7 @@ from .client import EVENT_SECONDS, Image, Launched
 from .engine import Engine, Pull
 from .images import DEFAULT_IMAGE, default_image, dockerfile_image
 from .options import BoxOptions, box_settings, container_config
+from .processor_time import revive
 from .reaper import reap_once
 
 
@@ -97,7 +98,7 @@ class DockerExecutor(SupervisedExecutor):
         self._image: Image | None = None
         self._launched: Launched | None = None
         self._user = 0  # the id of the code's user in the box
-        self._revival: concurrent.futures.Future[None] | None = None
+        self._revival: concurrent.futures.Future[bool] | None = None
 
     @property
     def key(self) -> Hashable:
@@ -173,21 +174,25 @@ class DockerExecutor(SupervisedExecutor):
         except EngineError:
             return False
 
-    def _revive(self) -> bool:
+    def _revive(self, is_first: bool) -> bool:
+        """Help a box that its processor limit holds up. Another silent box is paused or hostile: nothing helps it."""
         if self._launched is None:
             return False
-        if self._revival is None or self._revival.done():
-            self._revival = self.engine.session.submit(
-                self.engine.client.forgive_processor_time, self._launched.container
-            )
+        last = None if is_first else self._revival
+        if last is not None and not last.done():
+            return True
+        if last is not None and (last.exception() is not None or not last.result()):
+            return False
+        api, is_starved = self.engine.client.api, last is not None
+        self._revival = self.engine.session.submit(revive, api, self._launched.container, is_starved)
         return True
 
-    def _remove(self) -> concurrent.futures.Future[None] | None:
+    def _remove(self, *, is_silent: bool) -> concurrent.futures.Future[None] | None:
         launched, self._launched = self._launched, None
         if launched is None:
             return None
         launched.socket.close()
-        return self.engine.session.remove(launched.container)
+        return self.engine.session.remove(launched.container, is_silent=is_silent)
 
     async def _release(self, deadline: float) -> None:
         if self._has_engine:

@@ -30,17 +30,19 @@ class Box:
         connection: to the supervisor.
         limits: of the box.
         unreported: the sessions that have lost their state, while no result has said so; shared with later boxes.
-        revive: begins to help a box whose answer is overdue, or returns False.
+        revive: begins to help a box whose answer is overdue, or returns False if there is no use. Called again until
+            the answer comes; its argument says whether it is the first call for this answer.
     """
 
     def __init__(
-        self, connection: Connection, limits: Limits, unreported: set[str], revive: Callable[[], bool]
+        self, connection: Connection, limits: Limits, unreported: set[str], revive: Callable[[bool], bool]
     ) -> None:
         self.connection = connection
         self.limits = limits
         self.unreported = unreported
         self.has_bash = False
         self.retire = ""  # why the box should not be used again: a category, and a detail after a colon
+        self.silent = False  # it did not answer in time
         self._revive = revive
 
     async def boot(self, settings: dict[str, Any]) -> Ready:
@@ -142,18 +144,21 @@ class Box:
     ) -> Answer[Content]:
         """Await an answer. SandboxLostError if nothing of it came within `patience` seconds, nor with help."""
         loop, looks, received = asyncio.get_running_loop(), 0, self.connection.received
-        end = loop.time() + patience + REVIVAL_SECONDS
+        began, is_first = loop.time(), True
+        end = began + patience + REVIVAL_SECONDS
 
         def expire() -> None:
             # This loop may have stalled while a long answer came: wait on as long as more of it comes.
-            nonlocal alarm, received, looks
+            nonlocal alarm, received, looks, is_first
             if self.connection.received > received and looks < _MORE_LOOKS:
                 received, looks = self.connection.received, looks + 1
                 alarm = loop.call_later(_LOOK_SECONDS, expire)
-            elif helped and loop.time() < end and self._revive():
+            elif helped and loop.time() < end and self._revive(is_first):
+                is_first = False
                 alarm = loop.call_later(_REVIVAL_INTERVAL, expire)
             elif not reply.done():
-                reply.set_exception(SandboxLostError(f"it did not answer within {patience:g} s"))
+                self.silent = True
+                reply.set_exception(SandboxLostError(f"it did not answer within {loop.time() - began:.1f} s"))
 
         alarm = loop.call_later(patience, expire)  # asyncio.timeout() costs noticeably more in every call
         try:

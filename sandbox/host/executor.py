@@ -80,8 +80,8 @@ class SupervisedExecutor(Executor):
         """Return a better error for a supervisor that ended at its start with these last words, or None."""
         return None
 
-    def _revive(self) -> bool:
-        """Begin to help a box whose answer is overdue, or return False. Called again until the answer comes."""
+    def _revive(self, is_first: bool) -> bool:
+        """Begin to help a box whose answer is overdue, or return False if there is no use. See `Box`."""
         return False
 
     async def _ran_out_of_memory(self) -> bool:
@@ -89,8 +89,12 @@ class SupervisedExecutor(Executor):
         return False
 
     @abstractmethod
-    def _remove(self) -> concurrent.futures.Future[None] | None:
-        """Begin to remove the container or process that `_launch` started; return the job, or None if there is none."""
+    def _remove(self, *, is_silent: bool) -> concurrent.futures.Future[None] | None:
+        """Begin to remove the container or process that `_launch` started; return the job, or None if there is none.
+
+        Args:
+            is_silent: whether the box does not answer, so that it may not end by itself.
+        """
 
     async def _release(self, deadline: float) -> None:
         """Release everything else that the executor holds. The deadline is a time of the event loop."""
@@ -304,10 +308,10 @@ class SupervisedExecutor(Executor):
     def _give_up(self, reason: str) -> None:
         """End the connection to the box, and remove the box in the background."""
         self._lost = reason
-        if self._box is not None:
-            self._box.connection.abort(reason)
-            self._box = None
-        removal = self._remove()
+        box, self._box = self._box, None
+        if box is not None:
+            box.connection.abort(reason)
+        removal = self._remove(is_silent=box is not None and box.silent)
         if removal is not None:
             self._removals.add(removal)
             removal.add_done_callback(self._removals.discard)

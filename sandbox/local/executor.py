@@ -161,14 +161,14 @@ class LocalExecutor(SupervisedExecutor):
         assert self._process is not None
         self._process.note_folder()
 
-    def _remove(self) -> concurrent.futures.Future[None] | None:
+    def _remove(self, *, is_silent: bool) -> concurrent.futures.Future[None] | None:
         process, self._process = self._process, None
         if process is None:
             return None
         ending: concurrent.futures.Future[None] = concurrent.futures.Future()
         ending.set_running_or_notify_cancel()  # from here on it cannot be cancelled
         # Not a daemon: if this program ends meanwhile, it must wait until the box is gone.
-        threading.Thread(target=_end, args=(process, ending), name="gymnast-local", daemon=False).start()
+        threading.Thread(target=_end, args=(process, is_silent, ending), name="gymnast-local", daemon=False).start()
         return ending
 
 
@@ -191,9 +191,9 @@ class _LocalConnection(Connection):
         super().connection_lost(exc)
 
 
-def _end(process: LocalProcess, ending: concurrent.futures.Future[None]) -> None:
+def _end(process: LocalProcess, is_silent: bool, ending: concurrent.futures.Future[None]) -> None:
     try:
-        process.end()
+        process.end(is_silent)
     except BaseException as error:
         ending.set_exception(error)
     else:

@@ -35,11 +35,14 @@ class LocalProcess:
         """Note the folder, when the supervisor has said hello and no code has run yet."""
         self.made = _identity(self.root)
 
-    def end(self) -> None:
-        """Wait until the supervisor, whose connection is closed, has ended; remove what it left. This blocks."""
+    def end(self, is_silent: bool) -> None:
+        """Wait until the supervisor, whose connection is closed, has ended; remove what it left. This blocks.
+
+        A supervisor that is silent gets no time to end by itself.
+        """
         try:
             # Before its hello a supervisor may be importing a module that never returns.
-            self.popen.wait(_END_SECONDS if self.made else 0)
+            self.popen.wait(_END_SECONDS if self.made and not is_silent else 0)
         except subprocess.TimeoutExpired:
             self.popen.kill()
             self.popen.wait()

@@ -90,7 +90,7 @@ async def test_a_stalled_engine_holds_no_call(
         engine_process.send_signal(signal.SIGSTOP)
         try:
             started = time.monotonic()
-            with pytest.raises(SandboxLostError, match=f"did not answer within {0.2 + LIMITS.grace + 0.5:g} s"):
+            with pytest.raises(SandboxLostError, match="did not answer within"):
                 await asyncio.wait_for(box.python("1", timeout=0.2), 15)
             with pytest.raises(SandboxLostError, match="did not answer within"):
                 await asyncio.wait_for(other.ping(timeout=0.5), 15)

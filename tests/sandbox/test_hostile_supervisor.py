@@ -96,7 +96,7 @@ class CounterfeitBox(SupervisedExecutor):
     def _settings(self) -> dict[str, Any]:
         return {"grace": 0.1}
 
-    def _remove(self) -> None:
+    def _remove(self, *, is_silent: bool) -> None:
         """The supervisor's connection ends with ours."""
 
     @property
