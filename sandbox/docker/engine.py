@@ -25,8 +25,10 @@ Pull = Literal["never", "missing", "always"]
 
 logger = logging.getLogger(__name__)
 
-# User ids for boxes: above those of a system's users, and low enough for every format of archives.
-_USERS = range(200_000, 2_000_000)
+# User ids for boxes. No ordinary user of a host has one of these, as far as the usual allocators go: /etc/subuid begins
+# at 100,000 and ends at 600,100,000, systemd's containers end at 1,879,048,191, SSSD and FreeIPA at 2,000,200,000. Some
+# programs read an id as a signed number, which ends at 2,147,483,647.
+_USERS = range(2_001_000_000, 2_147_000_000)
 _MAPPED_USERS = range(20_000, 60_000)  # where the engine maps 65536 ids to others of the host
 _OTHERS = 8  # threads for other calls than the start of containers
 
@@ -226,7 +228,11 @@ class Engine:
     # Containers.
 
     async def new_user(self) -> int:
-        """Return a user id that neither another box of this `Engine` nor an ordinary user of the host has."""
+        """Return a user id that no other box of this `Engine` has.
+
+        On an engine that maps users, it stands for an id that the host has set aside for this engine. Otherwise it is
+        above every range from which a host usually gives ids to users and containers.
+        """
         if self._users is None:
             self._users = _MAPPED_USERS if await self.call(self.client.maps_users) else _USERS
         users = self._users

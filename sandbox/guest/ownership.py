@@ -34,6 +34,7 @@ class Container:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._user: int = settings["user"]
+        assert self._user, "root may write to /dev, a file system in memory, so that wipe() would empty it"
         self._events, self._usage, self._names = -1, "", frozenset()
         for events, usage, names in _COUNTERS:
             if os.path.exists(events):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.sandbox import DEFAULT_IMAGE, DockerExecutor, Engine, Limits, SandboxLostError, Status
+from gymnast.sandbox import DEFAULT_IMAGE, DockerExecutor, Engine, EngineError, Limits, SandboxLostError, Status
 
 from .boxes import LIMITS, eventually, usable
 
@@ -47,6 +47,32 @@ async def test_files_go_in_and_come_out_as_the_codes_user(box: DockerExecutor) -
     assert await box.read_file("/workspace/a/b/data.bin") == data
     await box.write_file("text.txt", "héllo")
     assert (await box.bash("stat -c '%s %a' text.txt; [ -O text.txt ] && echo mine")).stdout == "6 644\nmine\n"
+
+
+async def test_the_codes_user_is_of_no_range_that_a_host_gives_away_and_can_make_archives(box: DockerExecutor) -> None:
+    user = int((await box.python("import os; os.getuid()")).value or "")
+    assert 2_000_200_000 < user < (1 << 31) - 1  # above /etc/subuid, systemd's containers, SSSD and FreeIPA
+    code = """
+import os, shutil
+os.makedirs("folder/deep")
+open("folder/deep/file", "w").write("content")
+for kind in ("tar", "gztar", "zip"):
+    shutil.unpack_archive(shutil.make_archive("archive", kind, "folder"), "out-" + kind)
+[open(f"out-{kind}/deep/file").read() for kind in ("tar", "gztar", "zip")], os.stat("out-tar/deep/file").st_uid"""
+    assert (await box.python(code)).value == f"(['content', 'content', 'content'], {user})"
+    assert (await box.bash("tar cf - folder | tar xf - -C /tmp && cat /tmp/folder/deep/file")).stdout == "content"
+
+
+class AsRoot(DockerExecutor):
+    """Asks the supervisor to run the code as root."""
+
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "user": 0}
+
+
+async def test_a_box_does_not_run_code_as_root_which_would_empty_dev(image: str) -> None:
+    with pytest.raises(EngineError, match="root may write to /dev"):
+        await AsRoot(limits=LIMITS).start()
 
 
 # --- options ----------------------------------------------------------------------------------------------------
