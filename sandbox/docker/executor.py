@@ -40,7 +40,8 @@ class DockerExecutor(SupervisedExecutor):
             is made by `gymnast sandbox build`.
         limits: the resources that the box may use.
         network: "none"; or "bridge", or the name of another network, which give untrusted code a network.
-        runtime: a container runtime that protects more than the shared kernel does, such as "runsc" (gVisor).
+        runtime: a container runtime that protects more than the shared kernel does, such as "runsc" (gVisor, with some
+            differences: docs/security.md).
         env: environment variables for the code. The host's environment is not passed on.
         files: the content of `/workspace` after `start` and each `reset`, by relative path; text is encoded as UTF-8.
         pull: when to fetch the image from its registry; "always" fetches it once for each `Engine`. The default image

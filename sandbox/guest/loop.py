@@ -5,6 +5,7 @@ Runs inside the box: standard library only, Python >= 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -97,7 +98,8 @@ class Capture:
         self.head, self.tail, self.seen = bytearray(), bytearray(), 0
         self.loop = loop
         self.fd, self.write_end = os.pipe()
-        os.fchmod(self.write_end, 0o622)  # so that the code can open /dev/stdout and /dev/stderr
+        with contextlib.suppress(PermissionError):  # gVisor changes the mode of no pipe
+            os.fchmod(self.write_end, 0o622)  # so that the code can open /dev/stdout and /dev/stderr
         os.set_blocking(self.fd, False)
         loop.watch(self.fd, self.read)
 

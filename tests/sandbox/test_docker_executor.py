@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gymnast.sandbox import DEFAULT_IMAGE, DockerExecutor, Engine, EngineError, Limits, SandboxLostError, Status
+from gymnast.sandbox.docker.options import default_seccomp
 
 from .boxes import LIMITS, eventually, usable
 
@@ -73,6 +76,19 @@ class AsRoot(DockerExecutor):
 async def test_a_box_does_not_run_code_as_root_which_would_empty_dev(image: str) -> None:
     with pytest.raises(EngineError, match="root may write to /dev"):
         await AsRoot(limits=LIMITS).start()
+
+
+async def test_a_kernel_that_changes_the_mode_of_no_pipe_can_hold_a_box(image: str) -> None:
+    """As gVisor; there the code cannot open /dev/stdout."""
+    profile = json.loads(default_seccomp())
+    for rule in profile["syscalls"]:
+        rule["names"] = [name for name in rule["names"] if name != "fchmod"]
+    profile["syscalls"].append({"names": ["fchmod"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.EPERM})
+    async with DockerExecutor(limits=LIMITS, seccomp=json.dumps(profile)) as box:
+        assert await usable(box)
+        assert (await box.bash("echo out; echo err >&2")).stderr == "err\n"
+        await box.reset()
+        assert await usable(box)
 
 
 # --- options ----------------------------------------------------------------------------------------------------
