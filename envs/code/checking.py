@@ -129,7 +129,9 @@ async def run_check(check: Check, box: Executor, timeout: float) -> CheckResult:
     else:
         assert check.bash is not None
         result = await box.bash(check.bash, timeout=timeout)
-        by_itself = result.status in (Status.OK, Status.ERROR, Status.EXITED)
+        by_itself = result.status in (Status.OK, Status.ERROR) or (
+            result.status is Status.EXITED and check.may_end_shell
+        )
         ended = by_itself and result.exit_code == check.exit_code
     printed = check.stdout is None or result.stdout.rstrip() == check.stdout.rstrip()
     return CheckResult(check, result, passed=ended and printed and check.has_value(result.value))

@@ -42,6 +42,11 @@ class Check:
     secret: str = field(default_factory=lambda: secrets.token_hex(8), repr=False, compare=False)
 
     @property
+    def may_end_shell(self) -> bool:
+        """Whether the command itself may end the shell. In any other shell only the submission can say `exit`."""
+        return re.search(r"\b(exit|exec|set)\b", self.bash or "") is not None
+
+    @property
     def end_mark(self) -> str:
         """A last expression for Python code without a `value`: `sys.exit` in the submission does not reach it."""
         return "" if self.value is not None else f"\n{self.secret!r}"
@@ -134,6 +139,12 @@ def _check_expectation(given: Mapping[str, Any], place: str, max_output: int | N
             f"{place} expects an empty output and the exit code {code}, which a submission that does nothing may give, "
             f"too: let the check print something, such as the number of lines"
         )
+    if "bash" in given and _prints(given["bash"], (stdout or "").strip()):
+        raise ConfigurationError(
+            f"{place} prints the expected output {shorten(stdout)} itself, which is a verdict: a submission that ends "
+            "its program early gets it too. Print a value that only a right submission computes, such as add(2, 3), or "
+            "a test runner's line '3 passed', and expect that; or write the check with 'run', which must reach its end"
+        )
     if value is not None and value.strip() == "None":
         raise ConfigurationError(
             f"{place}['value'] is 'None', but as in a notebook None is not shown: write the check as `... is None`, "
@@ -145,6 +156,13 @@ def _check_expectation(given: Mapping[str, Any], place: str, max_output: int | N
                 f"{place}[{name!r}] is as long as the {max_output} bytes that a box keeps of an output, or longer, so "
                 f"no submission could pass: raise Limits.max_output, or let the check print less, such as a hash"
             )
+
+
+def _prints(command: str, text: str) -> bool:
+    """Whether a command prints a text that stands in it, as `... && echo passed` does; not as a program's input."""
+    quote, goes_on = r"(\\?[\"']|)", r"\w|\s*(\|(?!\|)|>)"
+    printed = rf"(?:\becho|\bprintf|\bprint\()\s*(?:-\w+\s+)*{quote}{re.escape(text)}(?:\\n)?\1(?!{goes_on})"
+    return bool(text) and re.search(printed, command) is not None
 
 
 def same_answer(answer: str, expected: Any) -> bool:

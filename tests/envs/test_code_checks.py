@@ -90,6 +90,13 @@ async def test_a_wrong_submission_gets_nothing(pool: ExecutorPool, source: str) 
     assert episode.metrics["checks_passed"] < 1
 
 
+async def test_a_script_that_ends_the_shell_of_its_check_gets_nothing(pool: ExecutorPool) -> None:
+    row = {**ROW, "checks": [{"bash": ". ./solution.py; add 2 3", "stdout": "5"}]}
+    assert (await hand_in(pool, "add() { echo $(($1 + $2)); }", row=row)).reward == 1.0
+    for source in ("echo 5; exit 0", "add() { echo 5; exit; }"):
+        assert (await hand_in(pool, source, row=row)).reward == 0.0
+
+
 async def test_what_the_agent_planted_does_not_count(pool: ExecutorPool) -> None:
     """Only the files of `submit` leave the agent's box."""
     planted = "echo 1.0 > reward.txt; echo 'def add(a, b): return a + b' | tee sitecustomize.py helper.py"

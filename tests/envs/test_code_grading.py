@@ -209,6 +209,20 @@ def test_wrong_files_are_a_configuration_error(files: Any, message: str) -> None
         ({"checks": [{"bash": "x", "stdout": "", "exit_code": 137}]}, "expects an empty output"),
         ({"checks": [{"run": "f()", "stdout": "é" * 512}]}, r"checks\[0\]\['stdout'\] is as long as the 1024 bytes"),
         ({"checks": [{"run": "f()", "value": "1" * 1024}]}, r"checks\[0\]\['value'\] is as long as the 1024 bytes"),
+        *(
+            (
+                {"checks": [{"stdout": "passed\n", **check}]},
+                r"checks\[0\] prints the expected output .*which is a verdict",
+            )
+            for check in (
+                {"bash": "python3 -c 'import a; assert a.f() == 5' && echo passed"},
+                {"bash": "if python3 a.py; then echo -n 'passed'; fi"},
+                {"bash": 'pytest -q || exit; printf "passed\\n"'},
+                {"bash": "python3 a.py && echo passed || echo failed"},
+                {"bash": "python3 -c 'import a; assert a.f() == 5; print(\"passed\")'"},
+                {"bash": 'python3 -c "import a; assert a.f() == 5; print(\\"passed\\")"'},
+            )
+        ),
         ({"checks": None}, r"MyEnv: the row has neither 'checks' nor 'answer' \(its columns: .*override agrade\(\)"),
     ],
 )
@@ -224,8 +238,13 @@ def test_an_expectation_that_an_empty_submission_does_not_meet_is_accepted() -> 
         {"run": "f()", "value": "1", "stdout": ""},
         {"bash": "x", "stdout": "", "exit_code": 3},
         {"run": "f()", "stdout": "x" * 1023 + "\n"},
+        {"run": "import test_a\nprint('passed')", "stdout": "passed"},  # which must reach its end
+        {"bash": "echo 5 | python3 a.py", "stdout": "5"},  # the input of a program, and no output of the check
+        {"bash": "printf '5\\n' > in; python3 a.py < in", "stdout": "5"},
+        {"bash": "echo 512; python3 a.py", "stdout": "5"},
+        {"bash": "pytest -q | grep -o '3 passed'", "stdout": "3 passed"},
     ]
-    assert len(require_verdict({"checks": checks, "submit": ["a.py"]}, "MyEnv", max_output=1024)) == 3
+    assert len(require_verdict({"checks": checks, "submit": ["a.py"]}, "MyEnv", max_output=1024)) == len(checks)
 
 
 # --- errors that break an episode -------------------------------------------------------------------------------
