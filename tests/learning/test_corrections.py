@@ -72,8 +72,8 @@ FORMULAS = {
     "icepop": lambda inputs: ratios(inputs) * ((ratios(inputs) >= 0.5) & (ratios(inputs) <= 5.0)),
     "decoupled": ratios,
     "behaviour_clip": lambda inputs: (
-        1.0
-        - ((inputs.logprobs_BT.detach().exp() - inputs.sampling_logprobs_BT.exp()) * ADVANTAGES_BT.sign() > 0.2).float()
+        ratios(inputs)
+        * ((inputs.logprobs_BT.detach().exp() - inputs.sampling_logprobs_BT.exp()) * ADVANTAGES_BT.sign() <= 0.2)
     ),
 }
 
@@ -86,10 +86,25 @@ def test_terms_are_weighed_by_the_formula(correction: str) -> None:
     (gradient_BT,) = torch.autograd.grad(loss, inputs.logprobs_BT)
     torch.testing.assert_close(gradient_BT, weighted_gradient(inputs, weights_BT))
     on = MASK_BT.bool()
-    raw_BT = {"sequence_tis": sequence_ratios(inputs), "behaviour_clip": torch.ones(1)}.get(correction, ratios(inputs))
+    raw_BT = sequence_ratios(inputs) if correction == "sequence_tis" else ratios(inputs)
     is_cut = ~torch.isclose(weights_BT, raw_BT).expand(on.shape)[on]
     assert stats["mismatch/cut"] == pytest.approx(is_cut.float().mean().item())
     assert is_cut.any() == (correction != "decoupled")
+
+
+@pytest.mark.parametrize("old", [None, 0.25])
+def test_behaviour_clip_multiplies_by_the_ratio_to_the_sampler_once(old: float | None) -> None:
+    """mu = 0.2 and pi = 0.3: the gradient is 1.5 times the advantage, on-policy and in the second step of a round."""
+    logprobs_BT = torch.full((3, 5), 0.3).log().requires_grad_()
+    inputs = LossInputs(
+        logprobs_BT=logprobs_BT,
+        old_logprobs_BT=None if old is None else torch.full((3, 5), old).log(),
+        mask_BT=MASK_BT,
+        advantages_BT=ADVANTAGES_BT.abs(),
+        sampling_logprobs_BT=torch.full((3, 5), 0.2).log(),
+    )
+    (gradient_BT,) = torch.autograd.grad(loss_of(inputs, "behaviour_clip")[0], logprobs_BT)
+    torch.testing.assert_close(gradient_BT, -1.5 * inputs.advantages_BT * MASK_BT / MASK_BT.sum())
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)

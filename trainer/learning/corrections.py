@@ -71,9 +71,12 @@ def masked(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
 
 
 def behaviour_clip(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
-    """1; 0 for tokens whose probability training has moved further than max from mu, in their advantage's direction."""
+    """pi/mu of each token; 0 where training has moved its probability further than max from mu, as its advantage asks.
+
+    The loss multiplies by the ratio of the weights in training to pi, so the product is their ratio to mu.
+    """
     is_cut_BT = mismatch.probability_gain_BT * mismatch.advantages_BT.sign() > bounds[1]
-    return (~is_cut_BT).to(mismatch.log_ratio_BT.dtype), is_cut_BT
+    return _exp(mismatch.log_ratio_BT).masked_fill(is_cut_BT, 0.0), is_cut_BT
 
 
 def geometric_mean_within(log_ratio_N: Tensor, bounds: Bounds) -> bool:
@@ -107,7 +110,7 @@ CORRECTIONS: dict[str, Correction] = {
     "icepop": Correction(bounds=(0.5, 5.0), weigh=masked, has_least=True),
     # Liu et al. 2025, "When Speed Kills Stability": the geometric mean over a sequence.
     "geometric_mask": Correction(bounds=(0.99, 1.01), keep=geometric_mean_within, of_tokens=False, has_least=True),
-    # DPPO with the binary total variation of a token's probability, as prime-rl has it.
+    # Qi et al. 2026, "Rethinking the Trust Region in LLM Reinforcement Learning", arXiv 2602.04879: DPPO-Binary-TV.
     "behaviour_clip": Correction(bounds=(0.0, 0.2), weigh=behaviour_clip),
     # Hilton et al. 2022, "Batch size-invariance for policy optimization", arXiv 2110.00641: the loss clips around pi.
     "decoupled": Correction(bounds=(0.0, ANY), weigh=masked, has_least=True),
