@@ -42,6 +42,9 @@ LARGE_GAP = 0.01
 
 LEAST_SAMPLE_SIZE = 0.5
 
+MANY_REJECTED = 0.5
+"""Share of the episodes that a correction removes."""
+
 USUAL_ENDS = ("stop/final_answer", "stop/env_terminated")
 """Stop reasons whose share may change: a policy that learns to finish."""
 
@@ -84,6 +87,12 @@ def low_sample_size(logs: Logs) -> float | None:
     return size if size < LEAST_SAMPLE_SIZE else None
 
 
+def rejected_share(logs: Logs) -> float | None:
+    """The share of the latest episodes that the correction removed, if it is most of them."""
+    share = next((log["mismatch/rejected"] for log in reversed(logs) if "mismatch/rejected" in log), 0.0)
+    return share if share > MANY_REJECTED else None
+
+
 def length_growth(logs: Logs) -> tuple[float, float] | None:
     """The mean length of answers in tokens before and now, if it runs away."""
     before, after = ends_of(logs, "completions/mean_length")
@@ -117,6 +126,7 @@ CHECKS: Mapping[str, Callable[[Logs], bool]] = {
     "truncation": lambda logs: sum(logs[-1].get(name, 0.0) for name in TRUNCATIONS) > MANY_TRUNCATED,
     "stop_reasons": lambda logs: any(shifts(logs)),
     "gap": lambda logs: gap_growth(logs) is not None or low_sample_size(logs) is not None,
+    "rejected": lambda logs: rejected_share(logs) is not None,
     "length": lambda logs: length_growth(logs) is not None,
 }
 """The alarms by name."""

@@ -310,7 +310,8 @@ class AgentTrainer(PlayingTrainer):
             with_entropy=self._is_logged,
             watch=self._learning_log.watch(inputs),
         )
-        self._metrics.add(metrics, weight=len(inputs["places"]))
+        for weight, part in metrics:
+            self._metrics.add(part, weight=weight)
         self.watchdog.moved()
         if self.is_deepspeed_enabled:
             loss = spread_nonfinite(loss)

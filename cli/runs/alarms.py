@@ -16,6 +16,7 @@ from ...envs.metric_alarms import (
     has_converged,
     length_growth,
     low_sample_size,
+    rejected_share,
     shifts,
 )
 from .episodes import EpisodeRow
@@ -163,6 +164,16 @@ def _gap(run: Run) -> Iterator[Alarm]:
         )
 
 
+def _rejections(run: Run) -> Iterator[Alarm]:
+    if (share := rejected_share(run.metrics)) is not None:
+        yield Alarm(
+            kind="rejected",
+            title=f"the correction removed {share:.0%} of the latest episodes, so they teach nothing",
+            cause="The policy is too far from the sampler: widen correction_min and correction_max, or use 'tis'.",
+            step=run.metrics[-1]["step"],
+        )
+
+
 def _lengths(run: Run) -> Iterator[Alarm]:
     if (growth := length_growth(run.metrics)) is not None:
         before, after = growth
@@ -175,5 +186,5 @@ def _lengths(run: Run) -> Iterator[Alarm]:
 
 
 CHECKS: Sequence[Callable[[Run], Iterator[Alarm]]] = (
-    *(_failures, _repeated_errors, _no_spread, _truncation, _shifts, _gap, _lengths),
+    *(_failures, _repeated_errors, _no_spread, _truncation, _shifts, _gap, _rejections, _lengths),
 )

@@ -43,6 +43,7 @@ def alarms_of(folder: Path) -> list[Any]:
             "metrics": logs("sampling/sampling_logp_difference/mean", 0.001, 0.01, 0.02, 0.03, 0.05)
         }),
         ("gap", "the effective sample size is 0.20", {"metrics": logs("mismatch/ess", 0.9, 0.8, 0.6, 0.4, 0.2)}),
+        ("rejected", "removed 80% of the latest episodes", {"metrics": logs("mismatch/rejected", 0.1, 0.8)}),
         ("length", "answers grow: 10 tokens", {"metrics": logs("completions/mean_length", 10, 12, 20, 30, 90)}),
     ],
 )  # fmt: skip

@@ -22,6 +22,7 @@ from gymnast.trainer.learning.losses import LossInputs, StepCounts, policy_loss
 from gymnast.trainer.learning.samples import samples_of
 from gymnast.trainer.learning.scoring import Scorer
 from gymnast.trainer.records.alarms import warn_of_mismatch
+from gymnast.trainer.records.metrics import Metrics
 
 from .rows import PAD, SETTINGS, VOCABULARY, make_model
 
@@ -127,14 +128,29 @@ def test_a_huge_mismatch_stays_finite() -> None:
         assert all(value.isfinite() for value in stats.values()), correction
 
 
+def flushed(*processes: list[list[float]]) -> dict[str, float]:
+    """The metrics of pi/mu of some tokens: those of each micro-batch of each process."""
+    metrics = [Metrics() for _ in processes]
+    for each, parts in zip(metrics, processes, strict=True):
+        for part in parts:
+            each.add(mismatch_metrics(torch.tensor(part).log()), weight=len(part))
+        each.finish_step()
+    first, *others = metrics
+    return first.flush(lambda mine: [*mine, *(each.pending() for each in others)])
+
+
 def test_mismatch_metrics() -> None:
-    equal = mismatch_metrics(torch.zeros(7))
-    assert equal["mismatch/kl"] == 0
-    assert equal["mismatch/ess"] == 1
-    log_ratio_N = torch.tensor([0.0, math.log(3.0)])
-    found = mismatch_metrics(log_ratio_N)
-    assert found["mismatch/ess"].item() == pytest.approx((1 + 3) ** 2 / (2 * (1 + 9)))
-    assert found["mismatch/kl"].item() == pytest.approx((0 + (3 - 1 - math.log(3.0))) / 2)
+    assert flushed([[1.0] * 7]) == {"mismatch/kl": 0, "mismatch/ess": 1}
+    assert flushed([[1.0, 3.0]]) == {
+        "mismatch/ess": pytest.approx((1 + 3) ** 2 / (2 * (1 + 9))),
+        "mismatch/kl": pytest.approx((0 + (3 - 1 - math.log(3.0))) / 2),
+    }
+    assert flushed([[0.0]])["mismatch/ess"] == 0
+
+
+@pytest.mark.parametrize("parts", [([[1.0], [3.0, 3.0]],), ([[1.0, 3.0]], [[3.0]]), ([[3.0]], [[3.0], [1.0]])], ids=str)
+def test_mismatch_metrics_do_not_depend_on_micro_batches_and_processes(parts: Any) -> None:
+    assert flushed(*parts) == pytest.approx(flushed([[1.0, 3.0, 3.0]]), rel=1e-6)
 
 
 # Sequences that leave.
@@ -170,7 +186,7 @@ def test_a_rejected_episode_does_not_count_in_the_baseline() -> None:
     group[3].traces[0].logprobs[:] = [value - 0.5 for value in group[3].traces[0].logprobs]
     kept, metrics = scorer("geometric_mask")([group])
     without, _ = scorer("geometric_mask")([group[:3]])
-    assert metrics["mismatch/rejected"] == 0.25
+    assert metrics["mismatch/rejected"] == (0.25, 4)
     assert [each.completion_ids for [each] in kept] == [each.completion_ids for [each] in without]
     for [each], [other] in zip(kept, without, strict=True):
         assert each.advantages is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -250,6 +251,18 @@ class CopyGenerator(Generator):
 
     def close(self) -> None:
         self.inner.close()
+
+
+class ShiftedGenerator(TransformersGenerator):
+    """Reports log-probabilities that are too low, by a number that depends on the seed of the turn."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, pad_id=0)
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        generation = await super().generate(request)
+        shift = 0.4 * (request.seed % 4)
+        return replace(generation, logprobs=[each - shift for each in generation.logprobs])
 
 
 def sometimes_failing() -> ScriptedGenerator:

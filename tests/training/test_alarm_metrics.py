@@ -13,7 +13,7 @@ from gymnast.envs import tool
 from gymnast.envs.metric_alarms import CHECKS, is_repeated, raised
 
 from ..cli.made_runs import write_run
-from .buttons import Buttons, make_trainer
+from .buttons import Buttons, ShiftedGenerator, make_trainer, model
 from .inspecting import step_logs
 
 NAMES = {f"alarms/{name}" for name in (*CHECKS, "tool_errors")}
@@ -32,6 +32,7 @@ def logs(name: str, *values: float) -> list[dict[str, float]]:
         ("stop_reasons", logs("stop/model_stopped", 0, 0, 0.2, 0.3, 0.5)),
         ("gap", logs("sampling/sampling_logp_difference/mean", 0.001, 0.01, 0.02, 0.03, 0.05)),
         ("gap", logs("mismatch/ess", 0.9, 0.8, 0.6, 0.4, 0.2)),
+        ("rejected", logs("mismatch/rejected", 0.1, 0.8)),
         ("length", logs("completions/mean_length", 10, 12, 20, 30, 90)),
     ],
 )
@@ -72,6 +73,16 @@ def test_errors_that_differ_in_a_number_are_the_same() -> None:
     messages = ["7 is too high", "9.5 is too high", "12 is too high"]
     assert is_repeated(("guess", "refused", each) for each in messages)
     assert not is_repeated(("guess", "refused", each) for each in ["too high", "too low", "too long"])
+
+
+def test_a_correction_that_removes_most_episodes_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    agent = model()
+    generator = ShiftedGenerator(agent)
+    trainer = make_trainer(tmp_path, agent=agent, generator=generator, correction="geometric_mask", max_steps=2)
+    trainer.train()
+    for log in step_logs(trainer):
+        assert log["alarms/rejected"] == float(log["mismatch/rejected"] > 0.5) == 1.0
+    assert sum("correction='geometric_mask' removed" in message for message in caplog.messages) == 1
 
 
 class Useless(Buttons):

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from gymnast.envs import ConfigurationError
 from gymnast.trainer import GRPOTrainer, whole_weights
 
-from .buttons import ROWS, Buttons, adapted, config, forget, make_trainer, model, untied
+from .buttons import ROWS, Buttons, ShiftedGenerator, adapted, config, forget, make_trainer, model, untied
 from .launching import free_port, launch, run_two
 
 PROGRAM = """
@@ -247,14 +247,21 @@ def test_a_generator_with_sharded_weights_is_refused_before_the_model_is_loaded(
 CASES: dict[str, dict[str, Any]] = {
     "whitened rewards and tokens of high entropy": {"advantage_estimator": "reinforce++", "top_entropy_quantile": 0.4},
     "several samples an episode": {"advantage_estimator": "max_rl", "loss_type": "grpo", "forgets": True},
+    "a divergence in the reward and a mismatch": {
+        **{"beta": 0.1, "kl_in": "reward", "shifts": True},
+        **{"correction": "geometric_mask", "correction_min": 0.5, "correction_max": 2.0},
+    },
 }
-"""Options of trainings that are run in one process and in two; with `forgets`, each turn begins a sample."""
+"""Options of trainings that are run in one process and in two; with `forgets`, each turn begins a sample.
+
+With `shifts` the generator reports wrong log-probabilities.
+"""
 
 MANY = """
 import asyncio, json, logging, os, sys
 from pathlib import Path
 import torch
-from buttons import Buttons, ROWS, config, forget, model, tokenizer
+from buttons import Buttons, ROWS, ShiftedGenerator, config, forget, model, tokenizer
 from gymnast.trainer import GRPOTrainer
 from transformers import TrainerCallback
 
@@ -303,12 +310,14 @@ class Hangs(Buttons):
         return await super().areset(**options)
 
 
-def trainer_of(name, environment=Buttons, reward_funcs=(), callbacks=(), forgets=False, **options):
+def trainer_of(name, environment=Buttons, reward_funcs=(), callbacks=(), forgets=False, shifts=False, **options):
+    agent = model()
     usual = dict(max_steps=3, per_device_train_batch_size=4, ddp_backend="gloo", on_failure="raise")
     return GRPOTrainer(
-        model=model(),
+        model=agent,
         environment=environment(),
         args=config(folder / name, **(usual | options)),
+        generator=ShiftedGenerator(agent) if shifts else None,
         compact=forget if forgets else None,
         train_dataset=ROWS,
         processing_class=tokenizer(),
@@ -330,6 +339,7 @@ for name, options in json.loads(sys.argv[2]).items():
     trainer = trainer_of(name, max_steps=2, **options)
     trainer.train()
     torch.save(trainer.model.state_dict(), folder / f"{name}-{rank}.pt")
+    (folder / f"{name}-{rank}.json").write_text(json.dumps(trainer.state.log_history[:2]))
 for name, options in (
     ("negative", dict(reward_funcs=negative, advantage_estimator="max_rl")), ("together", dict(reward_funcs=reward))
 ):
@@ -354,13 +364,21 @@ def test_two_processes_train_like_one_with(case: str, many: Any, tmp_path: Path)
     folder, _ = many
     options = {**CASES[case]}
     compact = forget if options.pop("forgets", False) else None
-    single: Any = make_trainer(tmp_path, max_steps=2, per_device_train_batch_size=8, compact=compact, **options)
+    agent = model()
+    generator = ShiftedGenerator(agent) if options.pop("shifts", False) else None
+    parts: Any = {"agent": agent, "generator": generator, "compact": compact}
+    single: Any = make_trainer(tmp_path, max_steps=2, per_device_train_batch_size=8, **parts, **options)
     single.train()
     before = model().state_dict()
     pair = torch.load(folder / f"{case}-0.pt", weights_only=True)
     for name, value in single.model.state_dict().items():
         torch.testing.assert_close(pair[name], value, rtol=1e-3, atol=1e-4)
     assert not all(torch.equal(value, before[name]) for name, value in pair.items())
+    logs = json.loads((folder / f"{case}-0.json").read_text())
+    for both, one in zip(logs, single.state.log_history[:2], strict=True):
+        assert both.keys() == one.keys()
+        for name in (each for each in one if "time" not in each and "seconds" not in each):
+            assert both[name] == pytest.approx(one[name], rel=1e-3, abs=1e-4), name
     samples = [logs["samples/mean"] for logs in single.state.log_history if "loss" in logs]
     assert (min(samples) > 1) == (compact is not None)
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from gymnast.envs.core import StopReason
 from gymnast.envs.episode import ToolCallRecord, Turn
 from gymnast.trainer import RolloutError
-from gymnast.trainer.records.alarms import NoSpreadAlarm
+from gymnast.trainer.records.alarms import NoSpreadAlarm, RejectionAlarm
 from gymnast.trainer.rollout.failures import FailureWatch
 
+from ..learning.rows import SETTINGS
 from .made_episodes import episode, failed, specs
 
 
@@ -136,3 +138,14 @@ def test_few_truncated_episodes_are_not_named_as_a_cause(caplog: pytest.LogCaptu
         alarm.add(episodes, with_spread=0)
     [message] = caplog.messages
     assert message.endswith("nothing is learned: all rewards of the last round were 1")
+
+
+def test_a_correction_that_removes_most_episodes_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    alarm = RejectionAlarm()
+    settings = replace(SETTINGS, correction="geometric_mask", correction_bounds=(0.99, 1.01))
+    for rejected, scored in ((0, 0), (16, 32), (24, 32), (32, 32)):
+        alarm.add(rejected, scored, settings)
+    [message] = caplog.messages
+    assert message.startswith("correction='geometric_mask' removed 24 of the 32 episodes of this round")
+    assert "0.99 and 1.01" in message
+    assert "correction_min, correction_max" in message

@@ -13,10 +13,10 @@ import pytest
 from transformers import TrainerCallback
 
 from gymnast.envs import Episode, EpisodeSpec, StopReason, Task, ToolCallRecord, Turn
-from gymnast.trainer import AgentTrainer, read_episodes
+from gymnast.trainer import AgentTrainer, RLOOTrainer, read_episodes
 from gymnast.trainer.records.metrics import episode_metrics
 
-from .buttons import ScriptedGenerator, call_ids, make_trainer
+from .buttons import ScriptedGenerator, ShiftedGenerator, call_ids, make_trainer, model
 from .inspecting import BOTH, step_logs
 
 TRL_METRICS = {
@@ -81,6 +81,47 @@ def test_several_steps_between_logs_are_averaged_and_counted(tmp_path: Path) -> 
     assert 0 <= logs["reward"] <= 1
     # The third step is not lost: it is in the summary.
     assert trainer.state.log_history[-1]["episodes/played"] == 8
+
+
+TIMES = ("time", "seconds")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss_type": "dapo", "correction": "tis", "beta": 0.1},
+        {"loss_type": "gspo", "epsilon": 3e-4, "epsilon_high": 4e-4, "correction": "icepop", "correction_min": 0.7},
+    ],
+    ids=str,
+)
+def test_metrics_do_not_depend_on_how_a_step_is_cut(options: dict[str, Any], tmp_path: Path) -> None:
+    runs = []
+    for max_tokens in (None, 150, 1):
+        agent = model()
+        cut = {"max_tokens_per_batch": max_tokens, "num_iterations": 2, "max_steps": 2}
+        trainer = make_trainer(tmp_path, agent=agent, generator=ShiftedGenerator(agent), **cut, **options)
+        trainer.train()
+        runs.append(step_logs(trainer))
+    for whole, *others in zip(*runs, strict=True):
+        for logs in others:
+            assert logs.keys() == whole.keys()
+            for name in (each for each in whole if not any(word in each for word in TIMES)):
+                assert logs[name] == pytest.approx(whole[name], rel=1e-3, abs=1e-5), name
+    whole, *_ = runs
+    assert 0.2 < whole[0]["mismatch/ess"] < 0.9
+    assert 0 < whole[1]["clip_ratio/region_mean"] < 1
+
+
+def test_the_divergence_in_the_reward_is_a_mean_over_the_tokens_of_all_rounds(tmp_path: Path) -> None:
+    logs: dict[int, list[dict[str, float]]] = {}
+    for every in (1, 2):
+        trainer = make_trainer(tmp_path, RLOOTrainer, beta=0.1, max_steps=4, logging_steps=every, learning_rate=1e-2)
+        trainer.train()
+        logs[every] = step_logs(trainer)
+    for pair, both in zip((logs[1][:2], logs[1][2:]), logs[2], strict=True):
+        tokens = [each["tokens/sampled"] for each in pair]
+        total = sum(each["kl"] * count for each, count in zip(pair, tokens, strict=True))
+        assert both["kl"] == pytest.approx(total / sum(tokens), rel=1e-3, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -117,18 +117,27 @@ CORRECTIONS: dict[str, Correction] = {
 }
 
 
+MEANS_OF_RATIOS = ("mismatch/mean_ratio", "mismatch/mean_squared_ratio")
+
+
 def mismatch_metrics(log_ratio_N: Tensor) -> dict[str, Tensor]:
     """How far pi is from mu, from log(pi/mu) of loss tokens.
 
     Returns:
-        `mismatch/kl`: KL(mu || pi) in nats a token, by the estimator k3. `mismatch/ess`: the effective sample size of
-        tokens that are weighed by pi/mu, as a share of their number; 1 without a mismatch.
+        `mismatch/kl`: KL(mu || pi) in nats a token, by the estimator k3. `MEANS_OF_RATIOS`: the means of pi/mu and of
+        its square, for `effective_sample_size`.
     """
     ratio_N = _exp(log_ratio_N)
-    return {
-        "mismatch/kl": (ratio_N - 1 - log_ratio_N).mean(),
-        "mismatch/ess": ratio_N.sum().square() / (len(ratio_N) * ratio_N.square().sum()),
-    }
+    means = dict(zip(MEANS_OF_RATIOS, (ratio_N.mean(), ratio_N.square().mean()), strict=True))
+    return {"mismatch/kl": (ratio_N - 1 - log_ratio_N).mean(), **means}
+
+
+def effective_sample_size(mean_ratio: float, mean_square: float) -> float:
+    """The effective sample size of tokens that are weighed by pi/mu, as a share of their number; 1 if all are equal.
+
+    The sizes of parts have no mean that is the size of the whole, so it is computed once, from means over all tokens.
+    """
+    return mean_ratio**2 / mean_square if mean_square else 0.0
 
 
 def _exp(log_ratio: Tensor) -> Tensor:

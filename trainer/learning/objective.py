@@ -10,8 +10,11 @@ from torch import Tensor, nn
 from ..models.output_head import OutputHead
 from .corrections import mismatch_metrics
 from .logprobs import token_logprobs
-from .losses import LossInputs, StepCounts, policy_loss
+from .losses import LOSSES, LossInputs, StepCounts, policy_loss
 from .settings import LearningSettings
+
+Part = tuple[int, dict[str, Tensor]]
+"""A number of tokens or rows, and means over them."""
 
 
 def objective(
@@ -23,7 +26,7 @@ def objective(
     head: OutputHead | None = None,
     with_entropy: bool = False,
     watch: Callable[[Tensor], None] | None = None,
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> tuple[Tensor, list[Part]]:
     """The loss of a micro-batch.
 
     Args:
@@ -36,7 +39,8 @@ def objective(
         watch: Called with the log-probabilities (B, T), before the loss is computed.
 
     Returns:
-        The loss, ready for `backward()`, and metrics, which stay on the device.
+        The loss, ready for `backward()`, and metrics, which stay on the device: in parts, so that the means of several
+        micro-batches have the right weights.
     """
     mask_BT = batch["mask"]
     logprobs_BT, entropy_BT = token_logprobs(
@@ -64,7 +68,10 @@ def objective(
     )
     loss, stats = policy_loss(inputs, settings, counts)
     metrics = _token_metrics(logprobs_BT.detach(), entropy_BT, batch, compare_sampling=settings.samples_all_tokens)
-    return loss, stats | metrics
+    tokens, rows = len(batch["places"]), len(mask_BT)
+    of_ratios = {name: stats.pop(name) for name in [*stats] if name.startswith("clip_ratio/")}
+    ratios = tokens if LOSSES[settings.loss_type].is_of_tokens else min(rows, tokens)  # a filler has a row and no token
+    return loss, [(tokens, stats | metrics), (ratios, of_ratios)]
 
 
 def _token_metrics(

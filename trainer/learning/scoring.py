@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,9 @@ from .settings import LearningSettings
 
 Item = TypeVar("Item")
 
+Mean = tuple[float, int]
+"""A mean and the number of values that it is of, which is its weight among the means of other rounds and processes."""
+
 
 @dataclass(kw_only=True)
 class Scorer:
@@ -42,10 +44,10 @@ class Scorer:
     on_scored: Callable[[list[tuple[Episode, EpisodeSamples, float]]], None] | None = None
     """Called with each episode that counts in a baseline, its samples and the reward that was compared."""
 
-    def __call__(self, groups: Sequence[Group]) -> tuple[list[EpisodeSamples], dict[str, float]]:
+    def __call__(self, groups: Sequence[Group]) -> tuple[list[EpisodeSamples], dict[str, Mean]]:
         """The samples of each episode of these groups that has loss tokens, in order, and metrics."""
         settings = self.settings
-        metrics: dict[str, float] = {}
+        metrics: dict[str, Mean] = {}
         episodes = _flat(groups)
         samples = [self._samples(episode) for episode in episodes]
         if settings.scores_all:
@@ -75,15 +77,15 @@ class Scorer:
 
     def _without_rejected(
         self, episodes: Sequence[Episode], samples: Sequence[EpisodeSamples]
-    ) -> tuple[list[Episode], list[EpisodeSamples], float]:
-        """The episodes and their samples without those that the correction rejects, and the share rejected.
+    ) -> tuple[list[Episode], list[EpisodeSamples], Mean]:
+        """The episodes and their samples without those that the correction rejects, and the share of these.
 
         A group that is left with fewer than two episodes is removed, too.
         """
         keep, bounds = CORRECTIONS[self.settings.correction].keep, self.settings.correction_bounds
         assert keep is not None
         kept = [place for place, each in enumerate(samples) if keep(_log_ratio(each), bounds)]
-        rejected = (len(samples) - len(kept)) / max(len(samples), 1)
+        rejected = (len(samples) - len(kept)) / max(len(samples), 1), len(samples)
         members = Counter(episodes[place].spec.group for place in kept)
         kept = [place for place in kept if members[episodes[place].spec.group] >= 2]
         return [episodes[place] for place in kept], [samples[place] for place in kept], rejected
@@ -155,7 +157,7 @@ class Scorer:
                     found[id(sample)] = values_T[0][place].clone(), values_T[1][place].clone()
         return [found[id(sample)] for sample in samples]
 
-    def _charge_kl(self, samples: Sequence[EpisodeSamples], rewards: list[float]) -> float:
+    def _charge_kl(self, samples: Sequence[EpisodeSamples], rewards: list[float]) -> Mean:
         """Subtract beta times each episode's divergence from its reward; return the mean per loss token."""
         total, tokens = 0.0, 0
         for index, sample in [(index, each) for index, own_samples in enumerate(samples) for each in own_samples]:
@@ -166,7 +168,7 @@ class Scorer:
             rewards[index] -= self.settings.beta * kl
             total, tokens = total + kl, tokens + sum(sample.mask)
             sample.ref_logprobs = None  # the divergence is in the reward, so it must not be in the loss too
-        return total / tokens if tokens else math.nan  # NaN is in no mean
+        return total / max(tokens, 1), tokens
 
 
 def _log_ratio(episode: EpisodeSamples) -> Tensor:

@@ -10,7 +10,8 @@ from typing import Any
 
 from ...envs.core import StopReason
 from ...envs.episode import Episode
-from ...envs.metric_alarms import LEAST_SAMPLE_SIZE, is_repeated, raised
+from ...envs.metric_alarms import LEAST_SAMPLE_SIZE, MANY_REJECTED, is_repeated, raised
+from ..learning.settings import LearningSettings
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,26 @@ def warn_of_mismatch(history: Sequence[Mapping[str, Any]], logs: Mapping[str, An
             LEAST_SAMPLE_SIZE,
             LOGS_IN_A_ROW,
             generator,
+        )
+
+
+class RejectionAlarm:
+    """Warns once, of the first round in which the correction removed most of the episodes."""
+
+    def __init__(self) -> None:
+        self._is_raised = False
+
+    def add(self, rejected: int, scored: int, settings: LearningSettings) -> None:
+        """Judge one more round: episodes that the correction removed, of all that it judged, in all processes."""
+        if self._is_raised or rejected <= MANY_REJECTED * scored:
+            return
+        self._is_raised = True
+        logger.warning(
+            "correction=%r removed %d of the %d episodes of this round, because the policy is too far from the "
+            "sampler for its bounds, %g and %g: they teach nothing. Widen them (correction_min, correction_max), lower "
+            "learning_rate or max_staleness, or use a correction that weighs tokens, such as 'tis'. mismatch/rejected "
+            "is the share of each step",
+            *(settings.correction, rejected, scored, *settings.correction_bounds),
         )
 
 

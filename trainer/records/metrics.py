@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...envs.core import StopReason
 from ...envs.episode import Episode, ToolCallRecord
+from ..learning.corrections import MEANS_OF_RATIOS, effective_sample_size
 from ..learning.groups import Group, has_spread
 
 SUMS = frozenset(
@@ -38,6 +39,11 @@ MAXIMA = frozenset(
     }
 )
 """The least and the largest value of all steps and processes. All other values are averaged."""
+
+OF_MEANS: dict[str, tuple[tuple[str, ...], Callable[..., float]]] = {
+    "mismatch/ess": (MEANS_OF_RATIOS, effective_sample_size),
+}
+"""Functions of means over all steps and processes, with the names of these means, which are not returned themselves."""
 
 Weighted = dict[str, list[tuple[float, float]]]
 """Under each name, pairs of a value and its weight in the mean."""
@@ -99,6 +105,9 @@ class Metrics:
                 merged[name] += each
         self._values.clear()
         values = {name: _one(name, *zip(*pairs, strict=True)) for name, pairs in merged.items()}
+        for name, (means, function) in OF_MEANS.items():
+            if means[0] in values:
+                values[name] = function(*(values.pop(mean) for mean in means))
         return values | {name: _pooled_std(merged[name], merged[_mean_of(name)]) for name in merged if _mean_of(name)}
 
 
