@@ -8,9 +8,11 @@ from .config import GRPOConfig, RLOOConfig
 from .generation.contract import Generation, GenerationRequest, Generator
 from .generation.sampling import Sampling
 from .generation.transformers_generator import TransformersGenerator
+from .learning import losses
 from .learning.advantages import ESTIMATORS, Estimator
-from .learning.corrections import CORRECTIONS
-from .learning.losses import LOSSES
+from .learning.corrections import CORRECTIONS, Correction, Mismatch
+from .learning.losses import LOSSES, Loss
+from .learning.settings import LearningSettings
 from .models.named_weights import whole_weights
 from .nonfinite import NonFiniteError
 from .records.progress import RichProgress
@@ -32,6 +34,7 @@ __all__ = [
     "AgentTrainer",
     "ChatFormat",
     "Conventions",
+    "Correction",
     "Estimator",
     "EveryTurn",
     "GRPOConfig",
@@ -40,6 +43,9 @@ __all__ = [
     "GenerationRequest",
     "Generator",
     "KnownFormat",
+    "LearningSettings",
+    "Loss",
+    "Mismatch",
     "NonFiniteError",
     "PromptedFormat",
     "RLOOConfig",
@@ -55,6 +61,7 @@ __all__ = [
     "ToolFormat",
     "TransformersGenerator",
     "conformance",
+    "losses",
     "read_episodes",
     "recognise_tool_format",
     "strip_thoughts",

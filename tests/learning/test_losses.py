@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gymnast.trainer.learning.losses import LOSSES, LossInputs, StepCounts, clipped, kl_in_reward
+from gymnast.trainer import LOSSES, LearningSettings, losses
+from gymnast.trainer.learning.losses import LossInputs, StepCounts, clipped, kl_in_reward
 
 from .rows import (
     EPSILON_HIGH,
@@ -205,6 +206,26 @@ def test_a_ratio_of_ones_own_is_known_by_its_shape(monkeypatch: pytest.MonkeyPat
     inputs = random_inputs()
     gradients = [gradient_of_logprobs(loss_of(inputs, each)[0], inputs) for each in ("gspo", "own")]
     assert torch.equal(*gradients)
+
+
+def test_a_loss_of_ones_own_has_the_clip_metrics_that_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = random_inputs()
+
+    def stats_of(**parts: Any) -> dict[str, Tensor]:
+        monkeypatch.setitem(LOSSES, "own", replace(LOSSES["dapo"], **parts))
+        return {name: value for name, value in loss_of(inputs, "own")[1].items() if name.startswith("clip_ratio/")}
+
+    def own(*arguments: Any) -> Tensor:
+        return 2 * losses.clipped(*arguments)
+
+    def all_high(ratio_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> tuple[Tensor, Tensor]:
+        return ratio_BR < 0, ratio_BR > 0
+
+    assert stats_of(surrogate=own) == stats_of() != {}
+    assert {name for name, value in stats_of(surrogate=own, clips=all_high).items() if value == 1} == {
+        *("clip_ratio/high_mean", "clip_ratio/high_max", "clip_ratio/region_mean")
+    }
+    assert stats_of(clips=None) == {}
 
 
 def test_unknown_loss_type_names_the_known_ones() -> None:

@@ -1,7 +1,8 @@
 """Policy-gradient losses, as a table: two losses differ only in their rows of `LOSSES`.
 
-A row says three things: which ratio pi/pi_old a term has, which surrogate makes a term of ratio and advantage, and how
-the terms are reduced to one number. The loss is ready for `backward()`: it is already divided by gradient accumulation.
+A row says which ratio pi/pi_old a term has, which surrogate makes a term of ratio and advantage, how the terms are
+reduced to one number, and which terms are clipped. The loss is ready for `backward()`: it is already divided by
+gradient accumulation.
 
 Axes: B sequences (rows of one micro-batch); T tokens, of which those with mask 1 count; R ratios of a row, T or 1.
 """
@@ -70,6 +71,9 @@ Surrogate = Callable[[Tensor, Tensor, Tensor, LearningSettings], Tensor]
 Reduction = Callable[[Tensor, Tensor, StepCounts, LearningSettings], Tensor]
 """(terms (B, R), 0 at other tokens; number of terms in each row's episode (B,); counts, settings) -> loss."""
 
+Clips = Callable[[Tensor, Tensor, LearningSettings], tuple[Tensor, Tensor]]
+"""(ratios (B, R), advantages (B, R), settings) -> whether each term is clipped from below, and from above."""
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Loss:
@@ -78,13 +82,15 @@ class Loss:
     ratio: Ratio
     """The ratios of probabilities, of tokens or of whole sequences."""
     surrogate: Surrogate
-    """Makes a term of a ratio and an advantage."""
+    """Makes a term of a ratio and an advantage; 0 if the advantage is 0, since such samples are not computed."""
     reduce: Reduction
     """Reduces the terms of a micro-batch to its share of the step's loss.
 
     Gradients are added over micro-batches and averaged over processes. So the divisor is a count of the whole step,
     divided by the number of processes; then the gradient does not depend on how rows are cut into micro-batches.
     """
+    clips: Clips | None
+    """Finds the terms that `clip_ratio/...` counts. None if the surrogate clips no term: these metrics are left out."""
 
     @property
     def is_of_tokens(self) -> bool:
@@ -151,6 +157,21 @@ def score(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settings
     return -advantages_BR * logprobs_BR
 
 
+# Clips, for the metrics.
+
+
+def outside_epsilon(ratio_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> tuple[Tensor, Tensor]:
+    """The terms of `clipped` that have no gradient: their ratio is out of bounds in the direction of the advantage."""
+    low_BR = (ratio_BR < 1 - settings.epsilon_low) & (advantages_BR < 0)
+    return low_BR, (ratio_BR > 1 + settings.epsilon_high) & (advantages_BR > 0)
+
+
+def above_epsilon(ratio_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> tuple[Tensor, Tensor]:
+    """The terms of `clipped_weight` with an advantage above 0 and a ratio above the largest weight."""
+    low_BR, high_BR = outside_epsilon(ratio_BR, advantages_BR, settings)
+    return torch.zeros_like(low_BR), high_BR
+
+
 # Reductions.
 
 
@@ -187,24 +208,26 @@ def _per_process(count: float | Tensor, counts: StepCounts, like: Tensor) -> Ten
 
 LOSSES: dict[str, Loss] = {
     # Shao et al. 2024, "DeepSeekMath", arXiv 2402.03300, equation 3.
-    "grpo": Loss(ratio=of_token, surrogate=clipped, reduce=mean_of_sequence_means),
+    "grpo": Loss(ratio=of_token, surrogate=clipped, reduce=mean_of_sequence_means, clips=outside_epsilon),
     # TRL's documentation of `GRPOConfig.loss_type`: https://huggingface.co/docs/trl/grpo_trainer.
-    "bnpo": Loss(ratio=of_token, surrogate=clipped, reduce=mean_of_local_tokens),
+    "bnpo": Loss(ratio=of_token, surrogate=clipped, reduce=mean_of_local_tokens, clips=outside_epsilon),
     # Liu et al. 2025, "Understanding R1-Zero-Like Training", arXiv 2503.20783: no bias towards long wrong answers.
-    "dr_grpo": Loss(ratio=of_token, surrogate=clipped, reduce=sum_over_longest),
+    "dr_grpo": Loss(ratio=of_token, surrogate=clipped, reduce=sum_over_longest, clips=outside_epsilon),
     # Yu et al. 2025, "DAPO", arXiv 2503.14476, section 3.3, over the whole step.
-    "dapo": Loss(ratio=of_token, surrogate=clipped, reduce=mean_of_all_tokens),
+    "dapo": Loss(ratio=of_token, surrogate=clipped, reduce=mean_of_all_tokens, clips=outside_epsilon),
     # MiniMax 2025, "MiniMax-M1", arXiv 2506.13585, section 3.1.
-    "cispo": Loss(ratio=of_token, surrogate=clipped_weight, reduce=mean_of_all_tokens),
+    "cispo": Loss(ratio=of_token, surrogate=clipped_weight, reduce=mean_of_all_tokens, clips=above_epsilon),
     # Zheng et al. 2025, "Group Sequence Policy Optimization", arXiv 2507.18071, equations 5 to 7, and 13.
-    "gspo": Loss(ratio=of_mean_token, surrogate=clipped, reduce=mean_of_sequence_means),
-    "gspo_token": Loss(ratio=of_mean_token_at_token, surrogate=clipped, reduce=mean_of_sequence_means),
+    "gspo": Loss(ratio=of_mean_token, surrogate=clipped, reduce=mean_of_sequence_means, clips=outside_epsilon),
+    "gspo_token": Loss(
+        ratio=of_mean_token_at_token, surrogate=clipped, reduce=mean_of_sequence_means, clips=outside_epsilon
+    ),
     # Gao et al. 2025, "Soft Adaptive Policy Optimization", arXiv 2511.20347.
-    "sapo": Loss(ratio=of_token, surrogate=soft_gate, reduce=mean_of_sequence_means),
+    "sapo": Loss(ratio=of_token, surrogate=soft_gate, reduce=mean_of_sequence_means, clips=None),
     # Ahmadian et al. 2024, "Back to Basics", arXiv 2402.14740: the whole sequence is one action.
-    "rloo": Loss(ratio=of_sequence, surrogate=clipped, reduce=mean_of_sequence_means),
+    "rloo": Loss(ratio=of_sequence, surrogate=clipped, reduce=mean_of_sequence_means, clips=outside_epsilon),
     # Williams 1992: no ratio, so each round should be used once.
-    "reinforce": Loss(ratio=of_token, surrogate=score, reduce=mean_of_sequence_sums),
+    "reinforce": Loss(ratio=of_token, surrogate=score, reduce=mean_of_sequence_sums, clips=None),
 }
 
 
@@ -300,10 +323,9 @@ def _clip_stats(
     loss: Loss, ratio_BR: Tensor, advantages_BR: Tensor, mask_BR: Tensor, settings: LearningSettings
 ) -> dict[str, Tensor]:
     """Rates of clipping, if the loss clips: from below, from above, and both. Rows without loss tokens do not count."""
-    if loss.surrogate not in (clipped, clipped_weight):
+    if loss.clips is None:
         return {}
-    low_BR = mask_BR & (ratio_BR < 1 - settings.epsilon_low) & (advantages_BR < 0) & (loss.surrogate is clipped)
-    high_BR = mask_BR & (ratio_BR > 1 + settings.epsilon_high) & (advantages_BR > 0)
+    low_BR, high_BR = (mask_BR & each for each in loss.clips(ratio_BR, advantages_BR, settings))
     counts_B = mask_BR.sum(dim=1)
     low_B = low_BR.sum(dim=1) / counts_B.clamp(min=1)
     high_B = high_BR.sum(dim=1) / counts_B.clamp(min=1)
