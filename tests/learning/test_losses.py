@@ -198,6 +198,35 @@ def test_a_reference_without_beta_is_measured_and_not_trained_on() -> None:
     assert torch.equal(loss_of(far_off)[0], plain_loss)
 
 
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_a_policy_far_from_the_reference_keeps_a_finite_loss(bias_correction: bool) -> None:
+    """k3 of 119 nats is infinite in float32. Beyond 20 nats it is constant, so its gradient is 0."""
+    plain = random_inputs()
+    near_BT = plain.logprobs_BT.detach() + 0.1 * torch.randn(3, 5)
+    far_BT = near_BT.clone()
+    far_BT[0, 1], far_BT[1, 0] = plain.logprobs_BT[0, 1].detach() + 119, plain.logprobs_BT[1, 0].detach() - 119
+    gradients = {}
+    for name, ref_BT in {"near": near_BT, "far": far_BT}.items():
+        inputs = replace(plain, ref_logprobs_BT=ref_BT)
+        loss, stats = loss_of(inputs, beta=0.1, use_bias_correction_kl=bias_correction)
+        gradients[name] = gradient_of_logprobs(loss, inputs)
+        assert loss.isfinite()
+        assert stats["kl"].isfinite()
+        assert gradients[name].isfinite().all()
+    others = torch.ones(3, 5, dtype=torch.bool)
+    others[0, 1] = others[1, 0] = False
+    assert torch.equal(gradients["near"][others], gradients["far"][others])
+
+
+def test_k3_within_20_nats_is_its_formula_to_the_last_bit() -> None:
+    log_ratio = torch.linspace(-300, 20, 10_001, requires_grad=True)
+    formula = log_ratio.exp() - log_ratio - 1
+    gradients = [torch.autograd.grad(each.sum(), log_ratio)[0] for each in (losses.k3(log_ratio), formula)]
+    assert torch.equal(losses.k3(log_ratio), formula)
+    assert torch.equal(*gradients)
+    assert losses.k3(torch.tensor(119.0)) == losses.k3(torch.tensor(20.0))
+
+
 def test_a_ratio_of_ones_own_is_known_by_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     gspo = LOSSES["gspo"]
     own = replace(gspo, ratio=lambda log_ratio_BT, mask_BT: gspo.ratio(log_ratio_BT, mask_BT))

@@ -297,8 +297,10 @@ def _loss_for(inputs: LossInputs, loss_type: str) -> Loss:
 def k3(log_ratio: Tensor) -> Tensor:
     """Estimate KL(pi || ref) at tokens sampled from pi, from log(ref/pi): unbiased and never negative.
 
-    The estimator k3 of Schulman 2020, http://joschu.net/blog/kl-approx.html.
+    The estimator k3 of Schulman 2020, http://joschu.net/blog/kl-approx.html. The log-ratio is at most `MAX_LOG_RATIO`,
+    as in verl (`core_algos.kl_penalty`): one token that the reference finds far likelier would make the loss infinite.
     """
+    log_ratio = log_ratio.clamp(max=MAX_LOG_RATIO)
     return log_ratio.exp() - log_ratio - 1
 
 

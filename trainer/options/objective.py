@@ -6,7 +6,17 @@ import warnings
 
 from ..learning.advantages import ESTIMATORS
 from ..learning.corrections import CORRECTIONS
-from ..learning.losses import LOSSES, Surrogate, clipped, clipped_weight, of_sequence, score, soft_gate
+from ..learning.losses import (
+    LOSSES,
+    Surrogate,
+    clipped,
+    clipped_weight,
+    of_mean_token,
+    of_mean_token_at_token,
+    of_sequence,
+    score,
+    soft_gate,
+)
 from ..learning.settings import LearningSettings
 from .learning import LearningOptions
 
@@ -29,6 +39,13 @@ def check_objective(options: LearningOptions) -> None:
     if options.loss_type == "dr_grpo" and settings.scale_rewards == "group":
         warnings.warn(
             "loss_type='dr_grpo' is half of its paper: the other half is scale_rewards='none', got 'group'",
+            stacklevel=4,
+        )
+    is_of_mean = LOSSES[options.loss_type].ratio in (of_mean_token, of_mean_token_at_token)
+    if is_of_mean and options.epsilon == LearningOptions.epsilon and not settings.is_on_policy:
+        warnings.warn(
+            f"loss_type={options.loss_type!r} hardly clips with epsilon={options.epsilon}, because the mean ratio of a "
+            f"sample is close to 1: its paper uses epsilon=3e-4 and epsilon_high=4e-4",
             stacklevel=4,
         )
     _check_surrogate(options)
