@@ -300,6 +300,10 @@ class Environment(gymnasium.Env[list[Message], Message]):
         """Asynchronous `close`."""
 
 
+LARGEST_REWARD = 3.4028234663852886e38
+"""The largest number of float32, in which training computes advantages: beyond it the loss is infinite."""
+
+
 def number_of(value: Any) -> float:
     """The value as a float; a TypeError if it is text or no number."""
     if isinstance(value, str | bytes) or not hasattr(value, "__float__"):

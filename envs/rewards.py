@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import jmespath
 from jmespath.exceptions import JMESPathError
 
-from .core import ConfigurationError, number_of
+from .core import LARGEST_REWARD, ConfigurationError, number_of
 from .episode import Episode, Failure
 from .user_calls import being_cancelled, call_function, within
 
@@ -198,7 +198,7 @@ def _checked(rewards: Any, count: int) -> list[float | None]:
 
     Raises:
         TypeError: it is not a list of numbers.
-        ValueError: its length is wrong, or a number is not finite.
+        ValueError: its length is wrong, or a number is not finite or too large.
     """
     try:
         if isinstance(rewards, str | bytes | Mapping | Set):  # iterable, but their items are not rewards in order
@@ -212,6 +212,11 @@ def _checked(rewards: Any, count: int) -> list[float | None]:
         if value is not None and not math.isfinite(value):
             raise ValueError(
                 f"returned {value} for episode {index} of {count}; return None where the reward does not apply"
+            )
+        if value is not None and abs(value) > LARGEST_REWARD:
+            raise ValueError(
+                f"returned {value} for episode {index} of {count}, which is out of the range of float32 "
+                f"({LARGEST_REWARD:.1e})"
             )
     return values
 

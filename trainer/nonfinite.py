@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from typing import Any
 
@@ -42,6 +43,7 @@ class NonFiniteSteps:
         self._processes = processes
         self._scaler = scaler
         self._recent: deque[bool] = deque(maxlen=WINDOW)
+        self.steps = self.skipped = 0  # of this training
 
     def skips(self, step: int, loss: Tensor, grad_norm: Tensor | float) -> bool:
         """Whether the weights must stay as they are; every process must call it.
@@ -59,6 +61,8 @@ class NonFiniteSteps:
         wrong_loss, wrong_norm = wrong.tolist()
         skipped = wrong_loss > 0 or (wrong_norm > 0 and not self._is_overflow())
         self._recent.append(skipped)
+        self.steps += 1
+        self.skipped += skipped
         if not skipped:
             return False
         text = f"the update of step {step} is not finite (loss {float(loss):g}, gradient norm {float(norm):g})"
@@ -77,6 +81,16 @@ class NonFiniteSteps:
 
     def _is_overflow(self) -> bool:
         return self._scaler is not None and self._scaler.get_scale() > 1
+
+
+def mean_of_taken(loss: float, steps: float, skipped: float) -> float:
+    """The mean loss of the steps that were taken, from a mean in which those that were skipped count as 0.
+
+    NaN if none was taken.
+    """
+    if not skipped:
+        return loss
+    return loss * steps / (steps - skipped) if steps > skipped else math.nan
 
 
 def spread_nonfinite(loss: Tensor) -> Tensor:

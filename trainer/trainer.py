@@ -31,7 +31,7 @@ from .models.file_bars import file_bars
 from .models.output_head import OutputHead
 from .models.reference import Reference, check_stays
 from .models.reward_model import RewardLike, as_reward_functions
-from .nonfinite import NonFiniteError, NonFiniteSteps, spread_nonfinite
+from .nonfinite import NonFiniteError, NonFiniteSteps, mean_of_taken, spread_nonfinite
 from .options.checks import unknown_names
 from .options.deepspeed import has_master_weights
 from .playing import PlayingTrainer
@@ -213,7 +213,7 @@ class AgentTrainer(PlayingTrainer):
             with self.watchdog:
                 output = super().train(*args, **kwargs)
             totals = FailureTotals.of(self.processes.in_first(totals))
-            return output
+            return output._replace(training_loss=output.metrics["train_loss"])
         finally:
             source.close()
             self.alone = nullcontext
@@ -243,6 +243,8 @@ class AgentTrainer(PlayingTrainer):
         if skipped or not float(self._counts.loss_tokens):
             self.model.zero_grad(set_to_none=True)  # type: ignore[union-attr]
         self._skipped = skipped
+        if skipped:
+            self.forget_loss()
         if self.processes.index == 0:  # all processes skip the same steps
             self._metrics.add({"steps/nonfinite": float(skipped)})
 
@@ -328,7 +330,11 @@ class AgentTrainer(PlayingTrainer):
             if self.did_nothing:  # a summary of no step
                 return
             logs |= self._metrics.flush(self.processes.gather)
+            if "train_loss" in logs:
+                counts = self._nonfinite.steps, self._nonfinite.skipped
+                logs["train_loss"] = mean_of_taken(logs["train_loss"], *counts)
             if "loss" in logs:
+                logs["loss"] = mean_of_taken(logs["loss"], self.steps_of_log, logs["steps/nonfinite"])
                 logs |= alarm_metrics(self.state.log_history, logs)
                 warn_of_mismatch(self.state.log_history, logs, generator=self._generator_name)
         super().log(logs, start_time)

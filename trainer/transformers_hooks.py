@@ -49,6 +49,7 @@ class HookedTrainer(Trainer, ABC):
     loss_before_step: Tensor | None = None  # () since the last log, if a step is in progress
     rewind: Callable[[], None] | None = None  # restores the random state from before the step in progress
     grad_norm: Tensor | float  # of all processes, before clipping
+    steps_of_log: int  # the number of steps that the log in progress is of
     has_gradient: bool  # whether the step in progress has a backward pass
 
     def __init__(self, *, callbacks: Sequence[TrainerCallback], **options: Any) -> None:
@@ -89,6 +90,11 @@ class HookedTrainer(Trainer, ABC):
     def is_ending(self) -> bool:
         """Whether an evaluation may be given up."""
         return False
+
+    def forget_loss(self) -> None:
+        """Leave the step in progress out of the losses since the last log."""
+        assert self.loss_before_step is not None
+        self._tr_loss.copy_(self.loss_before_step)
 
     @property
     def unlogged_loss(self) -> tuple[float, int]:
@@ -214,6 +220,7 @@ class HookedTrainer(Trainer, ABC):
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         self.decide()
+        self.steps_of_log = self.state.global_step - self._globalstep_last_logged
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _evaluate(

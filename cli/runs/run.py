@@ -79,10 +79,10 @@ class Run:
                     raise ValueError(f"{name} has a broken line at byte {place.start} ({fault})") from error
 
     def _add_metrics(self, place: Place, line: dict[str, Any]) -> None:
-        line = {name: value for name, value in line.items() if value is not None}  # null: it was not finite
+        finite = {name: value for name, value in line.items() if value is not None}  # the others are null
         if ("reward" in line or "loss" in line) and "train_runtime" not in line:  # not every step plays a round
-            self.metrics.append(line)
-        elif (evaluation := EvaluationLog.of(line)) is not None:
+            self.metrics.append(finite)
+        elif (evaluation := EvaluationLog.of(finite)) is not None:
             self.evaluations.setdefault(evaluation.title, []).append((line["step"], evaluation))
 
     def _add_episode(self, place: Place, line: dict[str, Any]) -> None:

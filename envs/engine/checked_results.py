@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..core import Environment, Message, StepResult, StopReason, number_of
+from ..core import LARGEST_REWARD, Environment, Message, StepResult, StopReason, number_of
 from ..episode import ToolCallRecord
 from ..spaces import check_messages
 
@@ -30,7 +30,8 @@ def checked_step(result: Any, name: str) -> StepResult:
 
     Raises:
         TypeError: the result is not `(messages, reward, terminated, truncated, info)`, or a part has the wrong type.
-        ValueError: a message is not a chat message, or the reward or a metric is not finite.
+        ValueError: a message is not a chat message, the reward or a metric is not finite, or the reward is too
+            large.
     """
     if not isinstance(result, tuple) or len(result) != 5:
         raise TypeError(f"{name}.step() must return (messages, reward, terminated, truncated, info), got {result!r}")
@@ -49,7 +50,7 @@ def checked_grade(reward: Any, environment: Environment) -> tuple[float, dict[st
 
     Raises:
         TypeError: the reward is neither a number nor None, or the metrics or the report are not dicts.
-        ValueError: the reward or a metric is not finite.
+        ValueError: the reward or a metric is not finite, or the reward is too large.
     """
     name = type(environment).__name__
     added = 0.0 if reward is None else _checked_reward(reward, f"{name}.grade()")
@@ -66,6 +67,8 @@ def _checked_reward(reward: Any, place: str) -> float:
         raise TypeError(f"{place} must give a number as reward, got {reward!r}") from None
     if not math.isfinite(number):
         raise ValueError(f"{place} must give a finite reward, got {number}")
+    if abs(number) > LARGEST_REWARD:
+        raise ValueError(f"{place} must give a reward within the range of float32 ({LARGEST_REWARD:.1e}), got {number}")
     return number
 
 

@@ -125,6 +125,7 @@ async def test_a_failed_episode_is_not_graded() -> None:
         (None, None),
         ("1.0", "TypeError: Graded.grade() must give a number as reward, got '1.0'"),
         (float("nan"), "ValueError: Graded.grade() must give a finite reward, got nan"),
+        (1e39, "ValueError: Graded.grade() must give a reward within the range of float32 (3.4e+38), got 1e+39"),
         (SystemExit(0), "SystemExit: 0"),
         (KeyError("x"), "KeyError: 'x'"),
     ],

@@ -205,6 +205,7 @@ async def test_the_first_function_in_order_names_the_failure() -> None:
     [
         ([math.nan, 1.0], "returned nan for episode 0 of 2; return None where the reward does not apply"),
         ([1.0, math.inf], "returned inf for episode 1 of 2"),
+        ([1.0, 1e300], r"returned 1e\+300 for episode 1 of 2, which is out of the range of float32 \(3.4e\+38\)"),
         ([1.0], "returned 1 rewards for 2 episodes"),
         ([1.0, 1.0, 1.0], "returned 3 rewards for 2 episodes"),
         (None, "must return a list of 2 numbers or None, got None"),

@@ -114,6 +114,11 @@ OK = {"messages": [], "reward": 0.0, "terminated": True, "truncated": False, "in
         ),
         (None, {**OK, "reward": None}, r"Custom\.step\(\) must give a number as reward, got None"),
         (None, {**OK, "reward": float("nan")}, r"Custom\.step\(\) must give a finite reward, got nan"),
+        (
+            None,
+            {**OK, "reward": -1e300},
+            r"Custom\.step\(\) must give a reward within .*float32 \(3\.4e\+38\), got -1e\+300",
+        ),
         (None, {**OK, "info": None}, r"Custom\.step\(\) must give a dict as info, got NoneType"),
         (None, {**OK, "info": {"tool_calls": 3}}, r"info\['tool_calls'\] must be a list of ToolCallRecord, got 3"),
         (None, {**OK, "info": {"stop_reason": "bored"}}, r"info\['stop_reason'\] must be one of .*got 'bored'"),

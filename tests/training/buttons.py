@@ -293,7 +293,10 @@ class Disturbed(TrainerCallback):
     `weights` are those after each step. With `nan_here=False` the gradient of this process is finite.
     """
 
-    OPTIONS: ClassVar = {"max_steps": 4, "scale_rewards": "none", "max_failure_rate": 1.0, "weight_decay": 0.1}
+    OPTIONS: ClassVar = {
+        **{"max_steps": 4, "scale_rewards": "none", "max_failure_rate": 1.0, "weight_decay": 0.1},
+        "loss_type": "grpo",  # the loss is a sum over the tokens of an episode, so it overflows
+    }
 
     def __init__(self, *, nan_here: bool = True) -> None:
         self.nan_here = nan_here
@@ -302,7 +305,7 @@ class Disturbed(TrainerCallback):
     def reward(self, completions: list[Any]) -> list[float]:
         if len(self.weights) == 1:
             raise RuntimeError("the judge is gone")
-        high = 1e60 if len(self.weights) == 2 and self.nan_here else 1.0
+        high = 3e38 if len(self.weights) == 2 and self.nan_here else 1.0
         return [high * (index % 2) for index in range(len(completions))]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

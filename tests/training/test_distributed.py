@@ -286,7 +286,7 @@ class Breaks(TrainerCallback):
 
 def huge(completions):
     if breaks_here():
-        return [1e60 * (index % 2) for index in range(len(completions))]
+        return [3e38 * (index % 2) for index in range(len(completions))]
     return [float(index % 2) for index in range(len(completions))]
 
 
@@ -330,7 +330,7 @@ logging.getLogger("gymnast.trainer.watchdog").addHandler(Told())
 trainer = None
 trainer = trainer_of("hangs", environment=Hangs, stall_warning=0.5)
 trainer.train()
-trainer = trainer_of("nonfinite", reward_funcs=huge, scale_rewards="none")
+trainer = trainer_of("nonfinite", reward_funcs=huge, scale_rewards="none", loss_type="grpo")
 trainer.train()
 steps = [logs["steps/nonfinite"] for logs in trainer.state.log_history if "loss" in logs]
 weights = [float(weight.double().sum()) for weight in trainer.model.parameters()]

@@ -38,18 +38,18 @@ def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 def huge_rewards(*steps: int) -> Any:
-    """Rewards whose advantages are infinite in float32 in these steps; the trainer is set later."""
+    """Rewards whose loss is infinite in float32 in these steps; the trainer is set later."""
 
     def rewards(completions: Any) -> list[float]:
-        scale = 1e60 if rewards.trainer.state.global_step + 1 in steps else 1.0  # type: ignore[attr-defined]
+        scale = 3e38 if rewards.trainer.state.global_step + 1 in steps else 1.0  # type: ignore[attr-defined]
         return [scale * (index % 2) for index in range(len(completions))]
 
     return rewards
 
 
 def train(folder: Path, rewards: Any, **options: Any) -> Any:
-    rewards.trainer = make_trainer(folder, reward_funcs=rewards, scale_rewards="none", **options)
-    rewards.trainer.train()
+    rewards.trainer = make_trainer(folder, reward_funcs=rewards, scale_rewards="none", loss_type="grpo", **options)
+    rewards.output = rewards.trainer.train()
     return rewards.trainer
 
 
@@ -80,10 +80,30 @@ def test_metrics_that_are_not_finite_are_null_in_the_records(tmp_path: Path) -> 
 
     text = (tmp_path / "metrics.jsonl").read_text()
     lines = [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
-    assert [line["grad_norm"] is None for line in lines[:3]] == [False, True, False]
+    for name in ("grad_norm", "loss"):
+        assert [line[name] is None for line in lines[:3]] == [False, True, False]
     run = Run(tmp_path)
     run.read()
-    assert ["grad_norm" in line for line in run.metrics] == [True, False, True]
+    assert ["grad_norm" in line for line in run.metrics] == ["loss" in line for line in run.metrics]
+    assert ["loss" in line for line in run.metrics] == [True, False, True]
+
+
+def test_a_skipped_step_is_in_no_mean_of_losses(tmp_path: Path) -> None:
+    def losses_of(*skipped: int, **options: Any) -> tuple[list[float], float]:
+        rewards = huge_rewards(*skipped)
+        trainer = train(tmp_path, rewards, max_steps=3, **options)
+        summary = trainer.state.log_history[-1]
+        assert summary["train_loss"] == pytest.approx(rewards.output.training_loss, nan_ok=True)
+        return [logs["loss"] for logs in trainer.state.log_history if "loss" in logs], summary["train_loss"]
+
+    (first, second, third), mean = losses_of(2)
+    assert math.isnan(second)
+    assert mean == pytest.approx((first + third) / 2)
+    assert losses_of(2, logging_steps=3) == (pytest.approx([mean]), pytest.approx(mean))
+    assert losses_of(1, 2, 3, logging_steps=3) == (
+        pytest.approx([math.nan], nan_ok=True),
+        pytest.approx(math.nan, nan_ok=True),
+    )
 
 
 def test_a_gradient_of_which_only_a_part_is_not_finite_is_skipped_too(tmp_path: Path) -> None:

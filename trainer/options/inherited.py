@@ -17,7 +17,7 @@ READ = frozenset(
         *("torch_compile", "torch_compile_backend", "torch_compile_mode", "torch_empty_cache_steps"),
         *("use_liger_kernel", "liger_kernel_config", "use_cpu", "accelerator_config", "full_determinism"),
         # Logs.
-        *("logging_strategy", "logging_steps", "logging_first_step", "logging_nan_inf_filter", "log_on_each_node"),
+        *("logging_strategy", "logging_steps", "logging_first_step", "log_on_each_node"),
         *("log_level", "log_level_replica", "disable_tqdm", "include_num_input_tokens_seen", "skip_memory_metrics"),
         *("report_to", "run_name", "project", "debug"),
         *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
@@ -57,6 +57,7 @@ WITHOUT_EFFECT = {
         ),
         _NO_LABELS,
     ),
+    "logging_nan_inf_filter": "a step whose loss is not finite is skipped, and is in no mean (`on_nonfinite`)",
     "per_device_eval_batch_size": "evaluation plays all its episodes at once, max_concurrency of them at a time",
     "use_cache": "generation always has the cache, and training never",
     "average_tokens_across_devices": "a loss always counts the tokens of all processes",
