@@ -84,7 +84,8 @@ class ShownPolicy:
         if self._typed:
             calls = f", or with calls such as {call_of(tools[0])}" if tools else ""
             self._out.print(f"answer with text{calls}; Ctrl-C ends the game", style="dim", markup=False)
-        for message in messages:
+        begun = not self._typed and messages[-1:] and messages[-1]["role"] == "assistant"  # it is shown as a whole
+        for message in messages[:-1] if begun else messages:
             show_message(message, self._out)
         return _ShownConversation(self._policy.begin(spec, messages, tools), self._out, self._typed)
 

@@ -309,3 +309,9 @@ def number_of(value: Any) -> float:
     if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
         raise TypeError(f"expected a number, got {type(value).__name__}: {value!r}")
     return float(value)
+
+
+def text_of(message: Message) -> str:
+    """The text of a message, whose content may be a list of parts."""
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)

@@ -180,7 +180,8 @@ class Episode:
     __pydantic_config__ = ConfigDict(ser_json_inf_nan="strings", ser_json_bytes="base64")
 
     spec: EpisodeSpec
-    prompt: list[Message] = field(default_factory=list)  # the messages of reset
+    prompt: list[Message] = field(default_factory=list)  # the messages of reset, without `first_words`
+    first_words: Message | None = None  # reset gave them as a last message of the assistant; the first answer goes on
     tools: list[ToolSchema] = field(default_factory=list)  # the tools that were shown to the model
     turns: list[Turn] = field(default_factory=list)
     stop: StopReason = StopReason.FAILED
@@ -211,7 +212,12 @@ class Episode:
     @property
     def messages(self) -> list[Message]:
         """The whole conversation."""
-        return self.prompt + self.completion
+        return (self.prompt + self.completion) if self.turns else self.first_messages
+
+    @property
+    def first_messages(self) -> list[Message]:
+        """The messages of reset."""
+        return self.prompt if self.first_words is None else [*self.prompt, self.first_words]
 
     @property
     def is_overlong(self) -> bool:

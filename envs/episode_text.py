@@ -62,7 +62,7 @@ def _heading(episode: Episode) -> str:
 
 def _entries(episode: Episode) -> Iterator[tuple[str, str]]:
     """Pairs of a role and a text."""
-    for message in episode.prompt:
+    for message in episode.prompt if episode.turns else episode.first_messages:
         yield message["role"], _content(message)
     for turn in episode.turns:
         yield from _of_turn(turn)

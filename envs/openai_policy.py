@@ -13,12 +13,14 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from .core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolCall, ToolSchema
+from .core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolCall, ToolSchema, text_of
 from .episode import EpisodeSpec, TokenTrace
-from .policy import Act
+from .policy import Act, continued
 
 FIRST_RETRIES = 2  # of the first request, unless a rate limit holds it up: a wrong address is an error within seconds
 CONTEXT_IS_FULL = re.compile(r"context[ _]length|maximum model length|max_model_len", re.IGNORECASE)
+BEGUN_CALL = re.compile(r"<[^<>]+>|\[[A-Z_]+\]|\A\s*[\[{]")  # a tag, or a list or an object of JSON
+CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}  # as vLLM takes it
 TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
 
 
@@ -40,6 +42,8 @@ class OpenAIPolicy:
         max_retries: How often a request is sent again before its episode fails.
         timeout: Seconds until a request without an answer counts as failed.
         requests_per_minute: A rate that requests are spread to keep; None for no limit.
+        continue_final_message: The server has this option of vLLM, so the model can go on with the words with which the
+            environment begins its first answer. Other servers ignore such words, or close them, without saying so.
         request: Further parameters of chat completions, such as `temperature`, `max_tokens`, `extra_body`.
 
     Raises:
@@ -55,6 +59,7 @@ class OpenAIPolicy:
         max_retries: int = 8,
         timeout: float = 600.0,
         requests_per_minute: float | None = None,
+        continue_final_message: bool = False,
         **request: Any,
     ) -> None:
         try:
@@ -70,22 +75,48 @@ class OpenAIPolicy:
                 f"chat completions have no parameter {', '.join(sorted(unknown))}; pass what only your server knows as "
                 f"extra_body={{...}}"
             )
+        if "continue_final_message" in (request.get("extra_body") or {}):
+            raise ConfigurationError(
+                "extra_body goes with every request, and continue_final_message with the first one of an episode only: "
+                "pass it as continue_final_message=True"
+            )
         self.model = model
         self.base_url = base_url
+        self.continue_final_message = continue_final_message
         self.request = request
         self._pace = _Pace(requests_per_minute)
         self._first = asyncio.Lock()
         self._has_answered = False
 
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> _Dialogue:
+        """A conversation that starts from these messages.
+
+        Raises:
+            ConfigurationError: they end with words that the server cannot go on with.
+        """
+        if messages and messages[-1]["role"] == "assistant":
+            self._check_words(messages[-1], tools)
         return _Dialogue(self, messages, tools)
+
+    def _check_words(self, words: Message, tools: Sequence[ToolSchema]) -> None:
+        problem = ""
+        if not self.continue_final_message:
+            problem = "pass continue_final_message=True if the server has this option, as vLLM has"
+        elif words.get("reasoning_content"):
+            problem = "a server goes on with content only, not with a thought"
+        elif tools and BEGUN_CALL.search(text_of(words)):
+            problem = "they may begin a tool call, and the server looks for calls only in the text that the model adds"
+        if problem:
+            raise ConfigurationError(
+                f"the environment gives the first words of the model's answer, {text_of(words)!r}: {problem}"
+            )
 
     async def aclose(self) -> None:
         """Close the connections to the server."""
         await self.client.close()
 
-    async def complete(self, messages: list[dict[str, Any]], tools: list[ToolSchema]) -> Any:
-        """One chat completion.
+    async def complete(self, messages: list[dict[str, Any]], tools: list[ToolSchema], *, goes_on: bool = False) -> Any:
+        """One chat completion, or the rest of the last message if the model `goes_on` with it.
 
         Raises:
             ConfigurationError: the server has never answered, or will refuse every request alike.
@@ -95,6 +126,8 @@ class OpenAIPolicy:
         given: dict[str, Any] = {"model": self.model, "messages": messages, **self.request}
         if tools:
             given["tools"] = tools
+        if goes_on:
+            given["extra_body"] = {**(self.request.get("extra_body") or {}), **CONTINUE}
         if not self._has_answered:
             async with self._first:
                 if not self._has_answered:
@@ -154,6 +187,7 @@ class _Dialogue:
         self._policy = policy
         self._messages = [as_request(message) for message in messages]
         self._tools = list(tools)
+        self._words = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
         self._has_acted = False
         self.traces: list[TokenTrace] = []  # the server keeps its tokens to itself
 
@@ -161,7 +195,8 @@ class _Dialogue:
         import openai
 
         try:
-            completion = await self._policy.complete(self._messages, self._tools)
+            goes_on = self._words is not None
+            completion = await self._policy.complete(self._messages, self._tools, goes_on=goes_on)
         except openai.APIError as error:
             if not is_overflow(error):
                 raise
@@ -171,6 +206,8 @@ class _Dialogue:
         self._has_acted = True
         choice, usage = completion.choices[0], completion.usage
         message = as_message(choice.message)
+        if self._words is not None:
+            message = self._whole(self._words, message)
         self._messages.append(as_request(message))
         details = usage and usage.prompt_tokens_details
         return Act(
@@ -180,6 +217,16 @@ class _Dialogue:
             num_cached_tokens=(details.cached_tokens or 0) if details else 0,
             stop=self._cut() if choice.finish_reason == "length" else None,
         )
+
+    def _whole(self, words: Message, rest: Message) -> Message:
+        if rest.get("reasoning_content"):
+            raise ConfigurationError(
+                f"the environment gave the first words of the answer, and {self._policy.base_url} took the rest for a "
+                f"thought: start the server without a reasoning parser"
+            )
+        self._messages.pop()
+        self._words = None
+        return continued(words, rest)
 
     def _cut(self) -> StopReason:
         limited = any(self._policy.request.get(name) is not None for name in TOKEN_LIMITS)

@@ -1,6 +1,7 @@
 """Policies: the models that play.
 
 - `Policy`, `Conversation`, `Act`: the contract. A policy begins one conversation for each episode.
+- `continued`: an answer whose first words the environment gave.
 - `ScriptedPolicy`: answers from a script, for tests, examples and benchmarks. It loads no model.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .core import Message, StopReason, ToolSchema
+from .core import Message, StopReason, ToolSchema, text_of
 from .episode import EpisodeSpec, TokenTrace
 
 
@@ -56,10 +57,20 @@ class Policy(Protocol):
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Conversation:
         """A conversation that starts from these messages, with these tools.
 
+        If the last message is the assistant's, the model goes on with its words: the message of the first `Act` is
+        the whole answer, these words included.
+
         Raises:
             OverlongPromptError: the prompt leaves no room for an answer; the episode is dropped, not failed.
         """
         ...
+
+
+def continued(words: Message, answer: Message) -> Message:
+    """The whole answer, from its first words, which the environment gave, and the rest."""
+    whole: Message = {**words, **answer, "content": text_of(words) + text_of(answer)}
+    thought = words.get("reasoning_content", "") + answer.get("reasoning_content", "")
+    return {**whole, "reasoning_content": thought} if thought else whole
 
 
 def tool_call(name: str, /, **arguments: Any) -> Message:
@@ -85,6 +96,8 @@ Script = Sequence[Message | str] | Callable[..., Message | str | Awaitable[Messa
 
 class ScriptedPolicy:
     """Answers from a script: the same answers in every episode, or a function of the conversation.
+
+    If the environment gives the first words of the first answer, the script's first answer is the rest of it.
 
     Args:
         script: Messages (or plain texts) in order, or a function that answers. It is given all messages so far and,
@@ -123,6 +136,7 @@ class _ScriptedConversation:
         self._script = script
         self._delay = delay
         self._messages = messages
+        self._goes_on = bool(messages) and messages[-1]["role"] == "assistant"
         self._turns = itertools.count()
         self.traces: list[TokenTrace] = []
 
@@ -131,6 +145,8 @@ class _ScriptedConversation:
             await asyncio.sleep(self._delay)
         answer = await self._next()
         message: Message = {"role": "assistant", "content": answer} if isinstance(answer, str) else answer
+        if self._goes_on:
+            message, self._goes_on = continued(self._messages.pop(), message), False
         self._messages.append(message)
         return Act(message=message)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from ..envs.core import ConfigurationError, Message, ToolSchema
+from ..envs.core import Message, ToolSchema
 from .chat.chat_format import ChatFormat
 from .config import GRPOConfig
 
@@ -58,8 +58,8 @@ def model_facts(
         chat = ChatFormat(AutoTokenizer.from_pretrained(model), end_token_ids=_end_ids(model))
         for _, tools in prompts:
             chat.check_tools(tools)
-        facts.prompt_tokens = [len(chat.prompt_ids(messages, tools)) for messages, tools in prompts]
-    except ConfigurationError as error:
+        facts.prompt_tokens = [sum(map(len, chat.begin(messages, tools))) for messages, tools in prompts]
+    except ValueError as error:  # of the template, or of one prompt
         facts.problem = str(error)
         return facts
     recognition = chat.recognition
@@ -81,6 +81,7 @@ def _end_ids(model: str) -> list[int]:
 
 def _round_trip(chat: ChatFormat, messages: list[Message], tools: list[ToolSchema], call: Message) -> str | None:
     """Let the template write a call, and read it as an answer of the model."""
+    messages = messages[:-1] if messages[-1:] and messages[-1]["role"] == "assistant" else messages
     begun = chat.template.render(chat.endings.in_style(messages), tools=tools, more=True)
     whole = chat.template.render(chat.endings.in_style([*messages, call]), tools=tools)
     if not whole.startswith(begun):

@@ -21,7 +21,7 @@ def check_model(model: str, subject: Subject) -> Iterator[Verdict]:
     """The verdicts about a model with the environment's prompts and tools; its weights are not loaded."""
     from ...trainer.model_facts import model_facts  # loads PyTorch
 
-    prompts = [(episode.prompt, episode.tools) for episode in subject.null_episodes]
+    prompts = [(episode.first_messages, episode.tools) for episode in subject.null_episodes]
     tool = subject.tools[0]["function"] if subject.tools else None
     call = tool and tool_call(tool["name"], **valid_arguments(tool["parameters"], random.Random(0)))
     facts = model_facts(model, prompts, call or None)

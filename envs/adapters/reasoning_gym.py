@@ -6,9 +6,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from ..core import ConfigurationError, Message
+from ..core import ConfigurationError, Message, text_of
 from ..tools.tool_env import ToolEnv
-from .text_games import text_of
 
 INSTRUCTIONS = "Write the final answer, and nothing else, between <answer> and </answer>."
 

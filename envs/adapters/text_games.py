@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import BrokenEnvironmentError, Message
+from ..core import BrokenEnvironmentError, Message, text_of
 from .seeded import SeededEnv
 
 Opponent = Callable[[str], str]
@@ -230,9 +230,3 @@ def _joined(observation: Any, player: int) -> str:
 def _with_suffix(observation: str, info: Mapping[str, Any]) -> str:
     suffix = info.get("suffix", "")
     return observation if observation.endswith(suffix) else f"{observation}\n{suffix}"
-
-
-def text_of(message: Message) -> str:
-    """The text of a message, whose content may be a list of parts."""
-    content = message.get("content") or ""
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)

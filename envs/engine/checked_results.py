@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..core import LARGEST_REWARD, Environment, Message, StepResult, StopReason, number_of
+from ..core import LARGEST_REWARD, Environment, Message, StepResult, StopReason, number_of, text_of
 from ..episode import ToolCallRecord
 from ..spaces import check_messages
 
@@ -25,6 +25,29 @@ def checked_reset(result: Any, name: str) -> tuple[list[Message], dict[str, floa
     return list(messages), _info_metrics(info, f"{name}.reset()")
 
 
+def split_first_words(messages: list[Message], name: str) -> tuple[list[Message], Message | None]:
+    """The messages of a `reset`, and the words with which the model's first answer has to begin, if it gave any.
+
+    Raises:
+        ValueError: the last message is the assistant's, but has calls, parts that are not text, or no text.
+    """
+    if not messages or messages[-1]["role"] != "assistant":
+        return messages, None
+    words, problem = messages[-1], ""
+    content = words.get("content")
+    if words.get("tool_calls"):
+        problem = "has tool_calls, which are whole already; let the results of these calls follow"
+    elif isinstance(content, list) and any(part["type"] != "text" for part in content):
+        problem = "has parts that are not text"
+    elif not (text_of(words) or words.get("reasoning_content")):
+        problem = "has no text; leave the message out"
+    if problem:
+        raise ValueError(
+            f"{name}.reset() ended with a message of the assistant, with which the answer begins, but it {problem}"
+        )
+    return messages[:-1], words
+
+
 def checked_step(result: Any, name: str) -> StepResult:
     """The result of a `step`, with plain Python numbers.
 
@@ -37,6 +60,11 @@ def checked_step(result: Any, name: str) -> StepResult:
         raise TypeError(f"{name}.step() must return (messages, reward, terminated, truncated, info), got {result!r}")
     messages, reward, terminated, truncated, info = result
     check_messages(messages, f"{name}.step()")
+    if messages and messages[-1]["role"] == "assistant" and not (terminated or truncated):
+        raise ValueError(
+            f"{name}.step() ended with a message of the assistant. Only the messages of reset() may end with the words "
+            f"that the model goes on with; end with a message of the user or a tool"
+        )
     reward = _checked_reward(reward, f"{name}.step()")
     metrics = _info_metrics(info, f"{name}.step()")
     records = info.get("tool_calls", [])

@@ -21,7 +21,7 @@ from ..threads import run_in_thread, thread_calls
 from ..tools.execution import refuse
 from ..user_calls import TimeLimit, watch_blocking
 from ..whereabouts import current_place
-from .checked_results import checked_grade, checked_reset, checked_step, ending
+from .checked_results import checked_grade, checked_reset, checked_step, ending, split_first_words
 from .opening_and_closing import Broken, at_stage, close_environment, open_environment, wait_for_threads
 from .refused_calls import insert_refused
 
@@ -169,10 +169,11 @@ class _EpisodeLoop:
         with at_stage("reset"):
             self._check_step_timeout()
             reset = self._call("reset", seed=spec.task.seed, options={"task": own_copy(spec.task.row)})
-            episode.prompt, episode.metrics = checked_reset(await reset, self.name)
+            messages, episode.metrics = checked_reset(await reset, self.name)
+            episode.prompt, episode.first_words = split_first_words(messages, self.name)
             episode.tools = self.core.tool_schemas() if isinstance(self.core, Environment) else []
         with at_stage("policy"):
-            conversation = self.policy.begin(spec, episode.prompt, episode.tools)
+            conversation = self.policy.begin(spec, messages, episode.tools)
             episode.traces = conversation.traces
         return conversation
 

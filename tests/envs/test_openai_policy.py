@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 import pytest
 from aiohttp import web
 
-from gymnast.envs import Calculator, ConfigurationError, Episode, EpisodeLimits, RolloutEngine, StopReason
+from gymnast.envs import (
+    Calculator,
+    ConfigurationError,
+    Episode,
+    EpisodeLimits,
+    Message,
+    RolloutEngine,
+    StopReason,
+    ToolEnv,
+)
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.envs.openai_policy import OpenAIPolicy
 
@@ -71,12 +80,14 @@ async def server() -> AsyncIterator[Server]:
 async def play(server: Server) -> AsyncIterator[Callable[..., Any]]:
     policies = []
 
-    async def play(*answers: Any, count: int = 1, **options: Any) -> list[Episode]:
+    async def play(
+        *answers: Any, count: int = 1, environment: Any = Calculator, row: Any = ROW, **options: Any
+    ) -> list[Episode]:
         server.answers = list(answers)
         policy = OpenAIPolicy("m", base_url=server.url, **options)
         policies.append(policy)
-        engine = RolloutEngine(Calculator, policy, limits=EpisodeLimits(max_turns=4), max_concurrency=1)
-        return await engine.run(episode_specs([ROW], group_size=count, seed=0))
+        engine = RolloutEngine(environment, policy, limits=EpisodeLimits(max_turns=4), max_concurrency=1)
+        return await engine.run(episode_specs([row], group_size=count, seed=0))
 
     yield play
     for policy in policies:
@@ -177,3 +188,62 @@ async def test_requests_keep_a_rate(play: Callable[..., Any]) -> None:
     started = time.perf_counter()
     await play(*[ANSWER] * 4, count=4, requests_per_minute=3000)
     assert time.perf_counter() - started >= 0.06  # three intervals of 20 ms
+
+
+# --- first words of the answer, given by the environment ------------------------------------------------------------
+
+
+class Talk(ToolEnv):
+    def reply(self, message: Message) -> list[Message] | None:
+        return None if message.get("content") == "Bye." else [{"role": "user", "content": "Go on."}]
+
+
+def begun(content: str, **more: Any) -> dict[str, Any]:
+    """A row whose prompt ends with the first words of the answer."""
+    return {"prompt": [{"role": "user", "content": "Speak."}, {"role": "assistant", "content": content, **more}]}
+
+
+async def test_a_server_that_can_goes_on_with_first_words(server: Server, play: Callable[..., Any]) -> None:
+    options: dict[str, Any] = {"continue_final_message": True, "extra_body": {"top_k": 5}}
+    [episode] = await play(said(" fine."), said("Bye."), environment=Talk, row=begun("I am"), **options)
+    assert [each.get("content") for each in episode.messages] == ["Speak.", "I am fine.", "Go on.", "Bye."]
+    first, second = server.requests
+    assert (first["continue_final_message"], first["add_generation_prompt"], first["top_k"]) == (True, False, 5)
+    assert first["messages"][-1] == {"role": "assistant", "content": "I am"}
+    assert [each["content"] for each in second["messages"]] == ["Speak.", "I am fine.", "Go on."]
+    assert "continue_final_message" not in second
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "error"),
+    [
+        (
+            begun("I am"),
+            {},
+            "the model's answer, 'I am': pass continue_final_message=True if the server has this option",
+        ),
+        (begun("", reasoning_content="Hm"), {"continue_final_message": True}, "goes on with content only, not with a"),
+        (begun("<call>"), {"continue_final_message": True}, "the server looks for calls only in the text that the"),
+    ],
+)
+async def test_first_words_that_a_server_would_misread_are_refused(
+    play: Callable[..., Any], row: Any, options: dict[str, Any], error: str
+) -> None:
+    def look() -> str:
+        """Look."""
+        return "one is lit"
+
+    with pytest.raises(ConfigurationError, match=error):
+        await play(environment=Talk([look]), row=row, **options)
+
+
+async def test_a_rest_that_the_server_takes_for_a_thought_is_refused(play: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigurationError, match="took the rest for a thought: start the server without a reasoning"):
+        await play(
+            said("", reasoning_content=" fine."), environment=Talk, row=begun("I am"), continue_final_message=True
+        )
+
+
+def test_an_option_of_the_first_request_does_not_go_with_all() -> None:
+    with pytest.raises(ConfigurationError, match="pass it as continue_final_message=True"):
+        OpenAIPolicy("m", base_url="http://127.0.0.1:9/v1", extra_body={"continue_final_message": True})

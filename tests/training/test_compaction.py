@@ -134,6 +134,10 @@ async def test_an_asynchronous_function_and_one_that_changes_its_messages() -> N
         (lambda messages: 1 / 0, "ZeroDivisionError"),
         (lambda messages: "short", r"ValueError: compact\(\) must give a list of messages, got str"),
         (lambda messages: [{"content": "short"}], r"ValueError: compact\(\) gave a wrong message at place 0: 'role'"),
+        (
+            lambda messages: messages[:2],
+            r"ValueError: compact\(\) gave a history that ends with a message of the assist",
+        ),
     ],
 )
 async def test_a_function_that_fails_is_named_by_its_stage(compact: Any, error: str) -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gymnast.envs import Episode
+from gymnast.envs import Episode, Message
 from gymnast.trainer import RLOOTrainer
 
-from .buttons import Buttons, config, make_trainer, model, tokenizer
+from .buttons import Buttons, ScriptedGenerator, config, ids, make_trainer, model, tokenizer
 from .inspecting import KeepsBatches, step_logs
 
 
@@ -37,6 +37,34 @@ def test_only_sampled_tokens_have_loss(tmp_path: Path) -> None:
         sampled = tokenizer().decode(row[mask])
         assert "lit" not in sampled
         assert sampled.count("<|im_end|>") == sampled.count("</tool_call>") > 0
+
+
+def test_first_words_of_an_answer_have_no_loss(tmp_path: Path) -> None:
+    class Begun(Buttons):
+        def reset_task(self, task: Any) -> list[Message]:
+            return [*super().reset_task(task), {"role": "assistant", "content": '<tool_call>\n{"name": "'}]
+
+    rest = ('left", "arguments": {}}\n</tool_call><|im_end|>', 'right", "arguments": {}}\n</tool_call><|im_end|>')
+    seen: list[list[Message]] = []
+
+    def watch(completions: list[list[Message]], **columns: Any) -> list[float]:
+        seen.extend(completions)
+        return [0.0] * len(completions)
+
+    generator = ScriptedGenerator(lambda request: ids(rest[request.seed % 2]))
+    trainer = make_trainer(tmp_path, KeepsBatches, environment=Begun(), generator=generator, reward_funcs=watch)
+    trainer.train()
+    assert len(seen) == 8
+    for messages in seen:
+        assert [each["role"] for each in messages] == ["assistant", "tool"]
+        assert [each["function"]["name"] for each in messages[0].get("tool_calls", [])] in (["left"], ["right"])
+    [batch] = trainer.batches  # type: ignore[attr-defined]
+    keep = batch["mask"].shape[1]
+    for row, mask in zip(batch["input_ids"], batch["mask"].bool(), strict=True):
+        whole = str(tokenizer().decode(row))
+        assert '<|im_start|>assistant\n<tool_call>\n{"name": "' in whole
+        assert str(tokenizer().decode(row[-keep:][mask])) in rest
+    assert step_logs(trainer)[0]["tokens/drift"] == 0
 
 
 def test_steps_per_generation_cuts_a_round(tmp_path: Path) -> None:

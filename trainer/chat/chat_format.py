@@ -21,6 +21,7 @@ from ..tool_calls.custom import PlainFormat, ToolParser
 from ..tool_calls.families import FORMATS
 from ..tool_calls.formats import KnownFormat, ToolFormat, parse_ended
 from .chat_template import TEMPLATE_DATE, ChatTemplate
+from .first_words import FirstWords
 from .prompted_tools import PromptTools
 from .recognition import Recognition, marked_formats, recognise
 from .turn_end import numbered
@@ -74,19 +75,42 @@ class ChatFormat:
         # Text that the template writes between an answer and its end token is the format's, not the answer's, only if
         # it has a token of its own.
         closing = self.endings.text_end.closing
-        self._closing = closing if self.template.has_added(closing) else ""
+        self._closing = closing if self.template.added_in(closing) else ""
         self.call_end_id = self.end_id if self.endings.call_end is None else self.endings.call_end.end_id
         self.end_ids = frozenset({*known, self.end_id, self.call_end_id})
+        self._first_words = FirstWords(self.tool_format, self.template, self.endings, self.end_ids)
 
     # Tokens.
 
+    def begin(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[list[int], list[int]]:
+        """The tokens of an episode's first messages, up to where the model goes on to write, in two parts.
+
+        The second part belongs to the first answer: `parse` takes it as the answer's first tokens. It is empty if the
+        messages do not end with a message of the assistant.
+
+        Raises:
+            ConfigurationError, ValueError: the template cannot render the messages; see `FirstWords.render`.
+        """
+        if not messages or messages[-1]["role"] != "assistant":
+            return self.prompt_ids(messages, tools), []
+        messages, tools = self._shown(messages, tools)
+        self._check_prompt(messages[:-1], tools)
+        prompt, answer = self._first_words.render(messages, tools)
+        return self.template.encode(prompt), self.template.encode(answer, behind=True)
+
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> list[int]:
-        """The tokens of an episode's first messages, up to where the model begins to write."""
-        if self._prompted is not None:
-            messages, tools = self._prompted.prompt(messages, tools), ()
-        messages = self.endings.in_style(messages)
+        """The tokens of messages behind which the model begins to write an answer."""
+        messages, tools = self._shown(messages, tools)
         self._check_prompt(messages, tools)
         return self.template.encode(self.template.render(messages, tools=tools, more=True))
+
+    def _shown(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema]
+    ) -> tuple[list[Message], Sequence[ToolSchema]]:
+        """The messages and the tools in the form that the template takes."""
+        if self._prompted is not None:
+            messages, tools = self._prompted.prompt(messages, tools), ()
+        return self.endings.in_style(messages), tools
 
     def _check_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
         """Check once for each sequence of roles that the template renders every message.

@@ -50,16 +50,17 @@ class ChatTemplate:
         self._tokenizer: Any = tokenizer
         moment = datetime.datetime.combine(today, datetime.time())
         self._kwargs = {"strftime_now": moment.strftime, **kwargs}
-        special, added = _special_tokens(tokenizer), self._tokenizer.get_added_vocab()
+        special, added = frozenset(_special_tokens(tokenizer)), self._tokenizer.get_added_vocab()
         self.special_ids = frozenset({*self._tokenizer.all_special_ids, *added.values()})
         self._added, source = frozenset(added), self.source()
-        self._speakers = _any_of(frozenset(special))
+        self._speakers = _any_of(special)
         self._control = _any_of(frozenset({*special, *(token for token in added if token in source)}))
         self._in_parts = False
         self._tools_in_system = False
         self.least_tools: Sequence[ToolSchema] = ()  # the template renders nothing with less
         self._find_least()
-        self._speakers = _any_of(frozenset({*special, *self._turn_tokens()}))
+        self.turn_tokens = frozenset(self._turn_tokens())
+        self._speakers = _any_of(self.turn_tokens | special)
         self.tools_problem = self._find_tools()
 
     @property
@@ -83,8 +84,21 @@ class ChatTemplate:
             raise ConfigurationError(f"the tokenizer's chat template cannot be chosen: {error}") from error
         return re.sub(r"\{#.*?#\}", "", source, flags=re.DOTALL)
 
-    def render(self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), more: bool = False) -> str:
-        """The conversation as text, for `encode`; `more` begins the model's next answer.
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSchema] = (),
+        more: bool = False,
+        goes_on: bool = False,
+    ) -> str:
+        """The conversation as text, for `encode`.
+
+        Args:
+            messages: The conversation.
+            tools: The tools that the template shows.
+            more: Begin the model's next answer.
+            goes_on: Leave the last message open.
 
         Raises:
             ConfigurationError: the template refuses it, or a message has content that is not text.
@@ -94,7 +108,7 @@ class ChatTemplate:
             texts = _with_tools_in_system(texts, _break(list(tools), self._control))
             tools = ()
         schemas = _break(list(tools), self._control) or None
-        options = {**self._kwargs, "tools": schemas, "add_generation_prompt": more}
+        options = {**self._kwargs, "tools": schemas, "add_generation_prompt": more, "continue_final_message": goes_on}
         try:
             text: str = self._tokenizer.apply_chat_template(texts, tokenize=False, **options)
         except Exception as error:  # the template's own code may raise anything
@@ -105,18 +119,27 @@ class ChatTemplate:
             ) from error
         return text.replace(_ESCAPED_BREAK, _BREAK)
 
-    def encode(self, text: str) -> list[int]:
-        """Tokens of a rendered text; the template itself has written the beginning-of-sequence token, if any."""
+    def encode(self, text: str, *, behind: bool = False) -> list[int]:
+        """Tokens of a rendered text, which may stand behind another one.
+
+        The template itself has written the beginning-of-sequence token, if any.
+        """
         first, *others = text.split(_BREAK)
-        return self._encode(first) + [token for piece in others for token in self._encode_behind(piece)]
+        return (self._encode_behind(first) if behind else self._encode(first)) + [
+            token for piece in others for token in self._encode_behind(piece)
+        ]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of these tokens, special ones included."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
-    def has_added(self, text: str) -> bool:
-        """Whether the text spells an added token, special or not."""
-        return any(token in text for token in self._added)
+    def added_in(self, text: str) -> set[str]:
+        """The added tokens that the text spells, special or not."""
+        return {token for token in self._added if token in text}
+
+    def spell(self, pieces: Sequence[str]) -> str:
+        """A text of the assistant as `render` writes it: its special tokens are broken, except in `Verbatim` pieces."""
+        return self._joined(pieces, self._speakers)
 
     def _encode_behind(self, text: str) -> list[int]:
         """Tokens of a text that goes on: behind a special token, SentencePiece puts no space before it."""

@@ -83,6 +83,11 @@ async def rewritten(rewrite: Rewrite, messages: Sequence[Message]) -> list[Messa
     with at_stage("compact"):
         history = await call_function(rewrite, copy.deepcopy(list(messages)))
         check_messages(history, "compact()")
+        if history and history[-1]["role"] == "assistant" and history[-1] not in messages[-1:]:
+            raise ValueError(
+                "compact() gave a history that ends with a message of the assistant that is not the model's last "
+                "answer; only the messages of reset() may end with the words that the model goes on with"
+            )
         return list(history)
 
 

@@ -77,8 +77,9 @@ class TokenPolicy:
 
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> TokenConversation:
         """A conversation that starts from these messages; raises the errors of `begin_trace`."""
-        trace = begin_trace(self.chat, self.budgets, self.overlong_prompts, spec, messages, tools)
-        return TokenConversation(self, spec, list(messages), list(tools), trace)
+        trace, begun = begin_trace(self.chat, self.budgets, self.overlong_prompts, spec, messages, tools)
+        history = messages[:-1] if messages and messages[-1]["role"] == "assistant" else messages
+        return TokenConversation(self, spec, list(history), list(tools), trace, begun)
 
 
 def turn_seed(spec: EpisodeSpec, turn: int) -> int:
@@ -93,8 +94,8 @@ def begin_trace(
     spec: EpisodeSpec,
     messages: Sequence[Message],
     tools: Sequence[ToolSchema],
-) -> TokenTrace:
-    """The trace of an episode that starts from these messages.
+) -> tuple[TokenTrace, list[int]]:
+    """The trace of an episode that starts from these messages, and the last tokens of its prompt that begin the answer.
 
     Raises:
         ConfigurationError: the model cannot use these tools.
@@ -102,13 +103,14 @@ def begin_trace(
             "fail", "drop" or "raise".
     """
     chat.check_tools(tools)
-    prompt_ids = chat.prompt_ids(messages, tools)
+    before, begun = chat.begin(messages, tools)
+    prompt_ids = before + begun
     if len(prompt_ids) >= budgets.max_model_len:
         raise OVERLONG_PROMPT_ERRORS[overlong_prompts](
             f"the prompt of task {spec.task.id!r} has {len(prompt_ids)} tokens, which leaves no room for an answer in "
             f"max_model_len={budgets.max_model_len}; shorten it, or set overlong_prompts='drop'"
         )
-    return TokenTrace(prompt_ids=prompt_ids)
+    return TokenTrace(prompt_ids=prompt_ids), begun
 
 
 class TokenConversation:
@@ -121,10 +123,12 @@ class TokenConversation:
         messages: list[Message],
         tools: list[ToolSchema],
         trace: TokenTrace,
+        begun: list[int],
     ) -> None:
         self.traces = [trace]
         self._policy = policy
         self._spec = spec
+        self._begun = begun  # tokens of the next answer that its prompt ends with
         self._messages = messages  # all of them
         self._history = list(messages)  # the messages that the model sees
         self._tools = tools
@@ -149,9 +153,11 @@ class TokenConversation:
         self._turn += 1
         self._check_prompt(generation.prompt_ids, prompt_ids)
         trace.append_sampled(generation.token_ids, generation.logprobs)
-        message = policy.chat.parse(prompt_ids, generation.token_ids, self._tools, calls_before=self._calls)
+        before, answer = prompt_ids[: len(prompt_ids) - len(self._begun)], [*self._begun, *generation.token_ids]
+        self._begun = []
+        message = policy.chat.parse(before, answer, self._tools, calls_before=self._calls)
         self._calls += len(message.get("tool_calls", []))
-        self._add([policy.chat.as_history(message, generation.token_ids)])
+        self._add([policy.chat.as_history(message, answer)])
         return Act(
             message=message,
             num_tokens=len(generation.token_ids),

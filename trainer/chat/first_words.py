@@ -1,0 +1,114 @@
+"""FirstWords: an answer whose beginning stands in the prompt, because the environment's messages end with it.
+
+The chat template renders such an answer left open, as transformers does with `continue_final_message`. A text that
+begins with a thought is written behind the generation prompt instead, as the model would write it: templates close
+thoughts, or drop them. The answer begins where the model itself would begin to write, so the whole of it is read later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from ...envs.core import ConfigurationError, Message, ToolSchema, text_of
+from ..tool_calls.assistant_message import THINK
+from ..tool_calls.channel_formats import AtemFormat, HarmonyFormat
+from ..tool_calls.formats import KnownFormat, TextFormat
+from .chat_template import ChatTemplate, Verbatim
+from .turn_endings import TurnEndings
+
+
+class FirstWords:
+    """Renders prompts that end with the first words of an answer.
+
+    Args:
+        found: The tool format, whose markers the words may contain.
+        template: Renders the messages.
+        endings: Renders a call, for the tokens in it.
+        end_ids: Tokens that end a turn, which the words must not contain.
+    """
+
+    def __init__(self, found: Any, template: ChatTemplate, endings: TurnEndings, end_ids: Collection[int]) -> None:
+        self._template = template
+        self._has_thoughts = not isinstance(found, HarmonyFormat | AtemFormat)
+        self._opening, self._closing = found.thinking if isinstance(found, TextFormat) else THINK
+        call = None if endings.call_end is None else endings.probe_call()
+        markers = found.markers if isinstance(found, KnownFormat) else ()
+        texts = [*markers, (self._opening, self._closing), (call or ("", ""))[1:]]
+        obeyed = template.added_in("\n".join("\n".join([each] if isinstance(each, str) else each) for each in texts))
+        around = template.turn_tokens - {self._opening, self._closing}
+        self._ending = around | {template.decode([each]) for each in end_ids}
+        self._obeyed = re.compile("|".join(f"({re.escape(each)})" for each in obeyed - self._ending) or "(?!)")
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, str]:
+        """The text before the answer that the last message begins, and the text of this answer so far.
+
+        Raises:
+            ConfigurationError: the template does not render an open answer behind the beginning of an answer.
+            ValueError: the words contain a token that ends a turn.
+        """
+        *before, words = messages
+        prompt = self._template.render(before, tools=tools, more=True)
+        text = self._text(words)
+        if self._begins_thought(prompt, text):
+            return prompt, self._thought_behind(prompt, text)
+        spelled: Message = {"role": "assistant", "content": [{"type": "text", "text": Verbatim(self._spelled(text))}]}
+        whole = self._template.render([*before, spelled], tools=tools, goes_on=True)
+        starts = (prompt, self._without_thought(prompt))
+        start = next((each for each in starts if whole.startswith(each)), None)
+        problem = ""
+        if start is None or not whole[len(start) :].rstrip().endswith(self._spelled(text).strip()):
+            problem = "the chat template does not render these words where an answer begins; leave them out"
+        elif start.rstrip().endswith(self._opening) and self._closing not in whole[len(start) :]:
+            problem = "they would be part of the thought that the chat template begins; give them as reasoning_content"
+        if problem:
+            raise ConfigurationError(f"the messages end with the first words of the answer, {text!r}, but {problem}")
+        assert start is not None
+        return start, whole[len(start) :]
+
+    def _text(self, words: Message) -> str:
+        """The words as the model would write them, with their thought."""
+        text, thought = text_of(words), words.get("reasoning_content")
+        for token in sorted(self._ending & self._template.added_in(f"{thought}{text}")):
+            raise ValueError(
+                f"the first words of the answer contain {token!r}, which the chat template writes around messages or "
+                f"which ends an answer: leave it out"
+            )
+        if not thought:
+            return text
+        if not self._has_thoughts:
+            raise ConfigurationError(
+                "the first words of the answer have reasoning_content, but this model's thoughts are messages of their "
+                "own, which cannot be begun; give content"
+            )
+        return f"{self._opening}\n{thought}" + (f"\n{self._closing}\n\n{text}" if text else "")
+
+    def _begins_thought(self, prompt: str, text: str) -> bool:
+        if not self._has_thoughts:
+            return False
+        begun = prompt.rstrip().endswith(self._opening) and self._closing in text
+        return begun or text.lstrip().startswith(self._opening)
+
+    def _thought_behind(self, prompt: str, text: str) -> str:
+        """The text of an answer that begins with a thought; the prompt may have opened it."""
+        if prompt.rstrip().endswith(self._closing):
+            raise ConfigurationError(
+                f"the first words of the answer begin a thought, but the prompt ends with {self._closing!r}: let "
+                f"chat_template_kwargs enable thinking, or give words without a thought"
+            )
+        if prompt.rstrip().endswith(self._opening):
+            text = text.lstrip().removeprefix(self._opening).lstrip("\n")
+        return self._spelled(text)
+
+    def _spelled(self, text: str) -> str:
+        """The text with its special tokens spelled out, except those of calls and thoughts."""
+        pieces = [each for each in self._obeyed.split(text) if each]
+        return self._template.spell([Verbatim(each) if self._obeyed.fullmatch(each) else each for each in pieces])
+
+    def _without_thought(self, prompt: str) -> str:
+        """The prompt without a thought that it begins, or that it ends at once."""
+        rest = prompt.rstrip()
+        if rest.endswith(self._closing):
+            rest = rest.removesuffix(self._closing).rstrip()
+        return rest.removesuffix(self._opening) if rest.endswith(self._opening) else prompt
