@@ -68,6 +68,11 @@ class EnvironmentSource:
             return cls({str(name): _factory(each) for name, each in environment.items()})
         return cls({None: _factory(environment)})
 
+    @property
+    def names(self) -> list[str | None]:
+        """The names that rows choose from; `[None]` if there is only one environment."""
+        return list(self._factories)
+
     def create(self, spec: EpisodeSpec) -> gymnasium.Env[Any, Any]:
         """Make a fresh environment for this episode.
 

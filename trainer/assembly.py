@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from ..envs.engine.rollout_engine import RolloutEngine
 from ..envs.episode import Episode, EpisodeSpec
 from ..envs.registry import EnvironmentLike, EnvironmentSource
 from ..envs.rewards import RewardFunction, Rewards
+from .chat.by_environment import GivenFormat, GivenFormats, chat_formats
 from .chat.chat_format import ChatFormat
 from .config import AgentConfig
 from .distributed import Processes
@@ -36,8 +38,6 @@ from .rollout.round_player import RoundPlayer, RoundSource
 from .rollout.schedule import Rows, Schedule
 from .rollout.token_policy import TokenPolicy, begin_trace
 from .startup_checks import check_data_sets
-from .tool_calls.custom import ToolParser
-from .tool_calls.formats import ToolFormat
 
 
 def make_player(
@@ -47,7 +47,8 @@ def make_player(
     args: AgentConfig,
     *,
     reward_funcs: Sequence[RewardFunction],
-    tool_format: str | ToolFormat | ToolParser | None,
+    tool_format: GivenFormats,
+    chat_templates: Mapping[str, str] | None,
     generator: Generator | None,
     compact: Compact | None,
     data_sets: tuple[Rows | None, Rows | Mapping[str, Rows] | None],
@@ -62,14 +63,19 @@ def make_player(
     """
     check_generator(args, generator)
     rewards = Rewards(reward_funcs, args.reward_weights, timeout=args.reward_timeout)
-    chat = _make_chat(model, tokenizer, args, tool_format)
+    source = EnvironmentSource.of(environment)
+    formats = chat_formats(source.names, tool_format, chat_templates, partial(_make_chat, model, tokenizer, args))
+    chat = formats[source.names[0]]
+    own = {name: each for name, each in formats.items() if name is not None}
     budgets = args.budgets(max_model_len=_context_length(model, args.max_model_len))
     check_compact(compact, budgets)
     check_data_sets(
         *data_sets,
-        source=EnvironmentSource.of(environment),
+        source=source,
         rewards=rewards,
-        begin=partial(begin_trace, chat, budgets, args.overlong_prompts),
+        begin=lambda spec, *first: begin_trace(
+            formats[source.choose(spec.task.row)], budgets, args.overlong_prompts, spec, *first
+        ),
         limits=args.limits,
     )
     if generator is None:
@@ -82,9 +88,10 @@ def make_player(
         budgets=budgets,
         overlong_prompts=args.overlong_prompts,
         compact=compact,
+        chats=own,
     )
     engine = RolloutEngine(
-        environment,
+        source,
         policy,
         rewards=rewards,
         limits=args.limits,
@@ -98,8 +105,12 @@ def _make_chat(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     args: AgentConfig,
-    tool_format: str | ToolFormat | ToolParser | None,
+    tool_format: GivenFormat,
+    chat_template: str | None,
 ) -> ChatFormat:
+    if chat_template is not None:
+        tokenizer = copy.copy(tokenizer)
+        tokenizer.chat_template = chat_template
     chat = ChatFormat(
         tokenizer,
         tool_format=tool_format,

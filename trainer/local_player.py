@@ -48,6 +48,7 @@ def local_player(model: str, environment: EnvironmentLike, rows: Rows, **options
         args,
         reward_funcs=(),
         tool_format=None,
+        chat_templates=None,
         generator=None,
         compact=None,
         data_sets=(rows, None),

@@ -21,6 +21,7 @@ from ..envs.rewards import Rewards
 from ..envs.threads import run_in_loop
 from ..envs.tools.forgotten import forgotten_tools
 from ..envs.tools.tool_env import ToolEnv
+from .chat.by_environment import GivenFormats, check_names
 from .config import AgentConfig
 from .models.adapters import with_adapter
 from .rollout.schedule import Rows
@@ -151,15 +152,19 @@ def check_data_sets(
 
 
 def check_before_loading(
-    environment: EnvironmentLike, train: Rows | None, evaluation: Rows | Mapping[str, Rows] | None
+    environment: EnvironmentLike,
+    train: Rows | None,
+    evaluation: Rows | Mapping[str, Rows] | None,
+    tool_format: GivenFormats,
+    chat_templates: Mapping[str, str] | None,
 ) -> None:
     """Check what can be checked without the model, which takes long to load.
 
     Raises:
         TypeError: `environment` is not an environment, or a data set is not a sequence of mappings.
-        ValueError: a data set has no rows.
+        ValueError: a data set has no rows, or a tool format or a template is given for an unknown environment.
     """
-    EnvironmentSource.of(environment)
+    check_names(EnvironmentSource.of(environment).names, tool_format, chat_templates)
     for name, rows in _data_sets(train, evaluation).items():
         check_is_rows(name, rows)
         _check_is_row(name, 0, rows[0])

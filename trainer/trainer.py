@@ -19,6 +19,7 @@ from transformers.trainer_utils import IntervalStrategy, TrainOutput
 from ..envs.episode import Episode
 from ..envs.registry import EnvironmentLike
 from .assembly import make_player, make_reference_sync, make_round_source, make_schedule, make_scorer, padding_id
+from .chat.by_environment import GivenFormats
 from .checkpoints import check_plan, read_unlogged, write_plan, write_unlogged
 from .config import AgentConfig, GRPOConfig, RLOOConfig
 from .distributed import Processes
@@ -47,8 +48,6 @@ from .rollout.failures import FailureWatch, RolloutError
 from .rollout.schedule import Rows
 from .rounds import Rounds
 from .startup_checks import check_before_loading, check_best_metric, load_model, load_tokenizer
-from .tool_calls.custom import ToolParser
-from .tool_calls.formats import ToolFormat
 from .transformers_hooks import use_one_gpu
 from .watchdog import Watchdog
 
@@ -70,7 +69,9 @@ class AgentTrainer(PlayingTrainer):
             sequence classifier with one label, or its name.
         reward_processing_classes: The tokenizers of the reward models, one for each of `reward_funcs` and None for a
             function; by default each reward model's own.
-        tool_format: How the model writes tool calls, if its chat template does not show it.
+        tool_format: How the model writes tool calls, if its chat template does not show it; or, for a dict of
+            environments, a dict of tool formats by their names.
+        chat_templates: For a dict of environments: chat templates by their names, in place of the tokenizer's.
         generator: Samples the answers; by default the one that the configuration names.
         peft_config: Trains a new adapter on the model, such as `peft.LoraConfig(...)` or a dict of its
             arguments; the model's weights stay.
@@ -100,7 +101,8 @@ class AgentTrainer(PlayingTrainer):
         *,
         reward_funcs: RewardLike | Sequence[RewardLike] = (),
         reward_processing_classes: Any = None,
-        tool_format: str | ToolFormat | ToolParser | None = None,
+        tool_format: GivenFormats = None,
+        chat_templates: Mapping[str, str] | None = None,
         generator: Generator | None = None,
         peft_config: Any = None,
         compact: Compact | None = None,
@@ -113,7 +115,7 @@ class AgentTrainer(PlayingTrainer):
             raise unknown_names(type(self).__name__, unknown, known, config=self.config_class)
         if environment is None:
             raise TypeError(f"{type(self).__name__} needs environment=..., a class with @tool methods")
-        check_before_loading(environment, train_dataset, eval_dataset)
+        check_before_loading(environment, train_dataset, eval_dataset, tool_format, chat_templates)
         args = args if args is not None else self.config_class(output_dir="runs/agent")
         if not isinstance(args, self.config_class):
             raise TypeError(f"args must be a {self.config_class.__name__}, got {type(args).__name__}")
@@ -130,7 +132,7 @@ class AgentTrainer(PlayingTrainer):
         check_model_can_be_sharded(args, model)
         tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
         options: dict[str, Any] = {"reward_funcs": rewards, "tool_format": tool_format, "generator": generator}
-        options["compact"] = compact
+        options |= {"chat_templates": chat_templates, "compact": compact}
         options |= {"data_sets": (train_dataset, eval_dataset), "step": lambda: self.state.global_step}
         self.player = make_player(model, tokenizer, environment, args, **options)
         super().__init__(

@@ -180,6 +180,8 @@ def make_trainer(
     callbacks: Any = (),
     generator: Any = None,
     compact: Any = None,
+    tool_format: Any = None,
+    chat_templates: Any = None,
     **options: Any,
 ) -> AgentTrainer:
     """A trainer on `Buttons`; `options`, and the name of a generator, go into the configuration."""
@@ -197,6 +199,8 @@ def make_trainer(
         callbacks=callbacks,
         generator=generator,
         compact=compact,
+        tool_format=tool_format,
+        chat_templates=chat_templates,
     )
 
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from datasets import Dataset
 
-from gymnast.envs import Calculator, Episode, ToolEnv, matches, tool
+from gymnast.envs import Calculator, Episode, Message, ToolEnv, matches, tool
 from gymnast.envs.calculator import random_tasks
-from gymnast.trainer import LOSSES, AgentTrainer
+from gymnast.trainer import LOSSES, AgentTrainer, GenerationRequest
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 
-from .buttons import ROWS, Buttons, ScriptedGenerator, config, ids, make_trainer
+from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, config, ids, make_trainer, tokenizer
 from .inspecting import BOTH, assert_same, differ, step_logs, weights
 
 # End to end.
@@ -184,11 +184,13 @@ class Levers(ToolEnv):
         return "done"
 
 
+MIXED: list[dict[str, Any]] = [
+    {"environment": "buttons", "good": "left"},
+    {"environment": "levers", "prompt": "Pull."},
+]
+
+
 def test_the_row_chooses_the_environment(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [
-        {"environment": "buttons", "good": "left"},
-        {"environment": "levers", "prompt": "Pull."},
-    ]
     chosen = []
 
     def note(episodes: list[Episode], environment: list[str], **columns: Any) -> list[float]:
@@ -196,13 +198,66 @@ def test_the_row_chooses_the_environment(tmp_path: Path) -> None:
         return [0.0] * len(episodes)
 
     environments = {"buttons": Buttons(), "levers": Levers}
-    trainer = make_trainer(tmp_path, environment=environments, rows=rows, reward_funcs=note)
+    trainer = make_trainer(tmp_path, environment=environments, rows=MIXED, reward_funcs=note)
     trainer.train()
     assert set(chosen) == {("buttons", "look"), ("levers", "pull")}
     [logs] = step_logs(trainer)
     assert logs["environments/levers/reward"] >= 0
     assert logs["environments/buttons/failed"] == 0
     assert len(chosen) == 8
+
+
+def slash(text: str) -> Message:
+    """Reads `/left` as a call."""
+    function: Any = {"name": text.removeprefix("/"), "arguments": {}}
+    return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+
+
+def test_each_environment_may_have_its_tool_format_and_template(tmp_path: Path) -> None:
+    own = str(tokenizer().chat_template).replace("Tools: ", "Levers: ")
+
+    def answer(request: GenerationRequest) -> list[int]:
+        pulls = "Levers: " in str(tokenizer().decode(list(request.prompt_ids)))
+        return call_ids("pull") if pulls else ids("/left" if request.seed % 2 else "/right") + ids("<|im_end|>")
+
+    trainer = make_trainer(
+        tmp_path,
+        environment={"buttons": Buttons(), "levers": Levers},
+        rows=MIXED,
+        eval_rows=MIXED,
+        generator=ScriptedGenerator(answer),
+        tool_format={"buttons": slash},
+        chat_templates={"levers": own},
+    )
+    trainer.train()
+    [logs] = step_logs(trainer)
+    assert (logs["stop/final_answer"], logs["environments/levers/reward"]) == (1, 5)
+    assert trainer.evaluate()["eval_stop/final_answer"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (
+            {"tool_format": {"button": "hermes"}},
+            r"tool_format names \['button'\], which are not among the environments",
+        ),
+        ({"chat_templates": {"lever": "x"}}, r"chat_templates names \['lever'\], which are not among the environments"),
+        (
+            {"chat_templates": {"levers": "{{ messages }}"}},
+            r"the environment 'levers': the tokens of an observation are",
+        ),
+        (
+            {"environment": Buttons(), "tool_format": {"buttons": "hermes"}},
+            "environment= is a single one, which has no",
+        ),
+        ({"chat_templates": "x"}, r"chat_templates must be a dict .* set tokenizer\.chat_template for all"),
+    ],
+)
+def test_formats_of_environments_are_checked(options: dict[str, Any], error: str, tmp_path: Path) -> None:
+    environments = {"buttons": Buttons(), "levers": Levers}
+    with pytest.raises((TypeError, ValueError), match=error):
+        make_trainer(tmp_path, **{"environment": environments, "rows": MIXED, **options})
 
 
 def test_answers_without_tools(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ...envs.core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolSchema
 from ...envs.episode import EpisodeSpec, TokenTrace
 from ...envs.policy import Act
+from ...envs.registry import ENVIRONMENT_COLUMN
 from ...envs.seeds import stable_seed
 from ..chat.chat_format import ChatFormat
 from ..generation.contract import GenerationRequest, Generator
@@ -46,6 +47,7 @@ class TokenPolicy:
         overlong_prompts: The consequence of a prompt longer than the context.
         compact: Rewrites the history of an episode when the context has less room than `max_turn_tokens`; or, with
             `EveryTurn`, after every turn.
+        chats: Translates in its place, for rows that choose one of several environments: by their names.
 
     Raises:
         ConfigurationError: `compact` is given, but `max_turn_tokens` is not set, or is not less than the context.
@@ -60,6 +62,7 @@ class TokenPolicy:
         budgets: TokenBudgets,
         overlong_prompts: OverlongPrompts = "fail",
         compact: Compact | None = None,
+        chats: Mapping[str, ChatFormat] | None = None,
     ) -> None:
         check_compact(compact, budgets)
         self.chat = chat
@@ -68,6 +71,7 @@ class TokenPolicy:
         self.budgets = budgets
         self.overlong_prompts: OverlongPrompts = overlong_prompts
         self.compact = compact
+        self.chats = chats or {}
 
     def at(self, sampling: Sampling) -> TokenPolicy:
         """The same policy with another distribution."""
@@ -75,9 +79,13 @@ class TokenPolicy:
         policy.sampling = sampling
         return policy
 
+    def chat_of(self, spec: EpisodeSpec) -> ChatFormat:
+        """The chat format of this episode's environment."""
+        return self.chats[spec.task.row[ENVIRONMENT_COLUMN]] if self.chats else self.chat
+
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> TokenConversation:
         """A conversation that starts from these messages; raises the errors of `begin_trace`."""
-        trace, begun = begin_trace(self.chat, self.budgets, self.overlong_prompts, spec, messages, tools)
+        trace, begun = begin_trace(self.chat_of(spec), self.budgets, self.overlong_prompts, spec, messages, tools)
         history = messages[:-1] if messages and messages[-1]["role"] == "assistant" else messages
         return TokenConversation(self, spec, list(history), list(tools), trace, begun)
 
@@ -127,6 +135,7 @@ class TokenConversation:
     ) -> None:
         self.traces = [trace]
         self._policy = policy
+        self._chat = policy.chat_of(spec)
         self._spec = spec
         self._begun = begun  # tokens of the next answer that its prompt ends with
         self._messages = messages  # all of them
@@ -144,7 +153,7 @@ class TokenConversation:
         request = GenerationRequest(
             prompt_ids=prompt_ids,
             max_tokens=room,
-            stop_ids=policy.chat.end_ids,
+            stop_ids=self._chat.end_ids,
             seed=turn_seed(self._spec, self._turn),
             sampling=policy.sampling,
             session=self,
@@ -155,9 +164,9 @@ class TokenConversation:
         trace.append_sampled(generation.token_ids, generation.logprobs)
         before, answer = prompt_ids[: len(prompt_ids) - len(self._begun)], [*self._begun, *generation.token_ids]
         self._begun = []
-        message = policy.chat.parse(before, answer, self._tools, calls_before=self._calls)
+        message = self._chat.parse(before, answer, self._tools, calls_before=self._calls)
         self._calls += len(message.get("tool_calls", []))
-        self._add([policy.chat.as_history(message, answer)])
+        self._add([self._chat.as_history(message, answer)])
         return Act(
             message=message,
             num_tokens=len(generation.token_ids),
@@ -169,7 +178,7 @@ class TokenConversation:
         )
 
     async def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
-        budgets, chat, trace = self._policy.budgets, self._policy.chat, self.traces[-1]
+        budgets, chat, trace = self._policy.budgets, self._chat, self.traces[-1]
         final = trace.completion_ids[-1] if trace.completion_ids else None
         ended_by = final if final in chat.end_ids else None
         room, reason = self._room(trace)
@@ -200,7 +209,7 @@ class TokenConversation:
 
     async def _rewritten(self, length: int) -> TokenTrace | None:
         """A trace of the rewritten history; None if the history of `length` tokens stays."""
-        compact, budgets, chat = self._policy.compact, self._policy.budgets, self._policy.chat
+        compact, budgets, chat = self._policy.compact, self._policy.budgets, self._chat
         if isinstance(compact, EveryTurn):
             history = await rewritten(compact.rewrite, self._messages)
             if history == self._history:

@@ -1,0 +1,69 @@
+"""Chat formats of environments: a tool format and a chat template may be given by the name of an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ...envs.core import ConfigurationError
+from ..tool_calls.custom import ToolParser
+from ..tool_calls.formats import ToolFormat
+from .chat_format import ChatFormat
+
+GivenFormat = str | ToolFormat | ToolParser | None
+GivenFormats = GivenFormat | Mapping[str, GivenFormat]
+"""What `tool_format=` takes: a format for all environments, or those of some by name."""
+
+
+def chat_formats(
+    names: Iterable[str | None],
+    tool_format: GivenFormats,
+    chat_templates: Mapping[str, str] | None,
+    make: Callable[[GivenFormat, str | None], ChatFormat],
+) -> dict[str | None, ChatFormat]:
+    """The chat format of each environment; those for which nothing is given by name share one.
+
+    Args:
+        names: The names of the environments; None for a single one, which has no name.
+        tool_format: As in `AgentTrainer`.
+        chat_templates: As in `AgentTrainer`.
+        make: Makes a chat format from a tool format, and a chat template that replaces the tokenizer's.
+
+    Raises:
+        ConfigurationError: a chat format cannot be made.
+    """
+    names, templates = list(names), {} if chat_templates is None else chat_templates
+    by_name = tool_format if isinstance(tool_format, Mapping) else {}
+    others = None if isinstance(tool_format, Mapping) else tool_format
+    formats: dict[str | None, ChatFormat] = {}
+    for name in names:
+        if name in by_name or name in templates:
+            try:
+                formats[name] = make(by_name.get(str(name), others), templates.get(str(name)))
+            except ConfigurationError as error:
+                raise ConfigurationError(f"the environment {name!r}: {error}") from error
+    shared = None if len(formats) == len(names) else make(others, None)
+    return {name: formats.get(name, shared) for name in names}  # type: ignore[misc]
+
+
+def check_names(names: Iterable[str | None], tool_format: GivenFormats, chat_templates: Any) -> None:
+    """Check that formats and templates are given by names of environments.
+
+    Raises:
+        TypeError: `chat_templates` is not a dict.
+        ConfigurationError: a name is not that of an environment.
+    """
+    if not isinstance(chat_templates, Mapping | None):
+        raise TypeError(
+            f"chat_templates must be a dict from names of environments to templates, got {chat_templates!r}; set "
+            f"tokenizer.chat_template for all environments"
+        )
+    names = list(names)
+    for option, given in (("tool_format", tool_format), ("chat_templates", chat_templates)):
+        unknown = [name for name in given if name not in names] if isinstance(given, Mapping) else []
+        if unknown and None in names:
+            raise ConfigurationError(
+                f"{option} names the environments {unknown}, but environment= is a single one, which has no name"
+            )
+        if unknown:
+            raise ConfigurationError(f"{option} names {unknown}, which are not among the environments {names}")
