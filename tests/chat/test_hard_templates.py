@@ -124,9 +124,11 @@ def test_a_template_that_renders_nothing_without_tools() -> None:
 
 def test_the_error_names_the_formats_that_fit() -> None:
     tokenizer = tokenizer_with(template(PYTHONIC))
-    with pytest.raises(ConfigurationError, match=r"not recognised: .* formats that do: pythonic; pass"):
+    with pytest.raises(
+        ConfigurationError, match=r"not recognised: .* formats that do: pythonic; pass .*See docs/parsers\.md"
+    ):
         ChatFormat(tokenizer).check_tools(TOOLS)
-    with pytest.raises(ConfigurationError, match="formats that do: pythonic"):
+    with pytest.raises(ConfigurationError, match=r"formats that do: pythonic\. See docs/parsers\.md"):
         ChatFormat(tokenizer, tool_format="hermes")
     ChatFormat(tokenizer, tool_format="pythonic").check_tools(TOOLS)
 

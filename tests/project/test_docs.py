@@ -268,6 +268,13 @@ def test_every_file_that_is_named_exists(page: Path) -> None:
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
+def test_every_page_that_an_error_names_exists() -> None:
+    sources = "".join(each.read_text() for each in (ROOT / "trainer").rglob("*.py"))
+    pages = set(re.findall(r"docs/[\w/]+\.md", sources))
+    assert {"docs/families.md", "docs/parsers.md", "docs/tokens.md"} <= pages
+    assert [name for name in pages if not (ROOT / name).is_file()] == []
+
+
 @pytest.mark.parametrize("page", [*ALL_TEXTS, ROOT / "docs" / "generate.py"], ids=named)
 def test_no_path_or_address_of_one_machine_is_named(page: Path) -> None:
     # The dots keep this file itself free of what it looks for.

@@ -242,14 +242,16 @@ class ChatFormat:
         if self.recognition.problem:
             raise ConfigurationError(
                 f"the environment has tools, {names}, but {self.recognition.problem}; use another model, or a "
-                f"tool_format that describes tools itself ('react', or one of yours with instructions and observation)"
+                f"tool_format that describes tools itself ('react', or one of yours with instructions and "
+                f"observation). See docs/families.md"
             )
         if self.tool_format is None:
             raise ConfigurationError(
                 f"the environment has tools, {names}, but the tool-call format of the chat template was not "
                 f"recognised: {self.recognition.reason}; pass tool_format= a format that reads it: one named above, if "
                 f"any, a TextFormat of your own, 'vllm:' with the name of one of vLLM's tool parsers, a function from "
-                f"text to an assistant message, or 'react', which describes the tools in the prompt"
+                f"text to an assistant message, or 'react', which describes the tools in the prompt. See "
+                f"docs/parsers.md"
             )
 
     def _ends_of(self, given: str | ToolFormat | ToolParser | None) -> set[int]:

@@ -45,7 +45,8 @@ class ChatTemplate:
     ) -> None:
         if not tokenizer.chat_template:
             raise ConfigurationError(
-                "the tokenizer has no chat template; set tokenizer.chat_template, or use an instruction-tuned model"
+                "the tokenizer has no chat template; set tokenizer.chat_template, or use an instruction-tuned model. "
+                "See docs/tokens.md"
             )
         self._tokenizer: Any = tokenizer
         moment = datetime.datetime.combine(today, datetime.time())

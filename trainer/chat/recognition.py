@@ -131,7 +131,8 @@ def _check_reads(given: KnownFormat, endings: TurnEndings) -> None:
         return
     advice = f"formats that do: {', '.join(fitting)}" if fitting else "a TextFormat or a function of your own might"
     raise ConfigurationError(
-        f"tool_format={given.name!r} does not read the call that the chat template renders, {probe[1]!r}; {advice}"
+        f"tool_format={given.name!r} does not read the call that the chat template renders, {probe[1]!r}; {advice}. "
+        f"See docs/parsers.md"
     )
 
 
@@ -166,7 +167,7 @@ def _named(name: str) -> ToolFormat:
     near = get_close_matches(name.lower().replace("-", "_").replace(".", "_"), FORMATS)
     advice = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     known = f"{sorted(FORMATS)}, and {VLLM_PREFIX!r} with the name of one of vLLM's tool parsers"
-    raise ConfigurationError(f"unknown tool_format {name!r}; {advice}known are {known}")
+    raise ConfigurationError(f"unknown tool_format {name!r}; {advice}known are {known}. See docs/parsers.md")
 
 
 def _as_format(given: Any) -> ToolFormat | None:

@@ -13,7 +13,7 @@ from .chat_template import PROBE_TOOL, ChatTemplate
 UNDEFINED = (
     "the tokens of an observation are not well defined in this chat template: it does not render {what} as the answer, "
     "an end-of-turn token, and then what follows, whatever came before; use a template in which a turn's text depends "
-    "neither on earlier nor on later turns, and ends with a special token"
+    "neither on earlier nor on later turns, and ends with a special token (docs/tokens.md)"
 )
 
 
