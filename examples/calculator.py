@@ -8,7 +8,7 @@ With `--model Qwen/Qwen3-0.6B` the same file trains a model from the Hub. With `
 the machines of a Ray cluster (docs/cluster.md).
 
 The run is left in `runs/calculator-<algorithm>-seed<seed>/`: summary.json, metrics.jsonl, reward.png, episodes.jsonl
-and the checkpoint in model/.
+and the checkpoint in model/. If trackio is installed, `trackio show --project calculator` draws the metrics.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import itertools
 import platform
 import random
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,9 @@ def make_trainer(arguments: argparse.Namespace, folder: Path, callbacks: list[An
         logging_steps=1,
         log_episodes_steps=20,
         save_strategy="no",
-        report_to="none",
+        report_to="trackio" if find_spec("trackio") else "none",
+        project="calculator",  # of trackio, which keeps its charts on this machine
+        run_name=folder.name,
         disable_tqdm=True,
         **recipe,
     )
