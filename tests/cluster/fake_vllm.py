@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,11 +21,16 @@ FACTS = {
 
 
 class FakeServer:
-    """Answers each request with the tokens that `answer(seed)` gives; `requests` counts them by their weights."""
+    """Answers each request with the tokens that `answer(seed)` gives.
 
-    def __init__(self, answer: Callable[[int], list[int]]) -> None:
+    `requests` counts them by their weights, and `headers` has the headers of each.
+    """
+
+    def __init__(self, answer: Callable[[int], list[int]], replicas: int) -> None:
         self.requests: dict[str, int] = {}
+        self.headers: list[Mapping[str, str]] = []
         self._answer = answer
+        self._replicas = replicas
         self._label = "at the start"
 
     async def handle(self, request: web.Request) -> web.Response:
@@ -34,6 +39,11 @@ class FakeServer:
         if path == "finish_weight_update":
             self._label = body["weight_version"]
         if path == "inference/v1/generate":
+            rank = int(request.headers.get("X-data-parallel-rank", 0))
+            if rank >= self._replicas:
+                message = f"data_parallel_rank {rank} is out of range [0, {self._replicas})."
+                return web.json_response({"error": {"message": message}}, status=400)
+            self.headers.append(request.headers)
             return web.json_response(self._generated(body))
         return web.json_response(FACTS.get(path, {"weight_version": self._label}))
 
@@ -52,9 +62,9 @@ class FakeServer:
 
 
 @contextmanager
-def fake_server(answer: Callable[[int], list[int]]) -> Iterator[tuple[str, FakeServer]]:
+def fake_server(answer: Callable[[int], list[int]], replicas: int = 1) -> Iterator[tuple[str, FakeServer]]:
     """Yields the URL and the server."""
-    server = FakeServer(answer)
+    server = FakeServer(answer, replicas)
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", server.handle)
     runner = web.AppRunner(application, access_log=None)

@@ -21,6 +21,7 @@ from .serving import ask
 
 Answer = Callable[[dict[str, Any]], Any]
 ERROR = {"error": {"message": "an internal error", "type": "InternalServerError", "param": None, "code": 500}}
+NO_REPLICA = {"error": {"message": "data_parallel_rank 1000000 is out of range [0, 1).", "code": 400}}
 
 
 class Refusal(Exception):
@@ -63,8 +64,11 @@ class RecordedServer:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 path = self.path.partition("?")[0].strip("/")
-                server.asked.append(path)
-                answer = server.answers.get(path, Refusal(404))
+                if "X-data-parallel-rank" in self.headers:
+                    answer = Refusal(400, NO_REPLICA)
+                else:
+                    server.asked.append(path)
+                    answer = server.answers.get(path, Refusal(404))
                 status = 200
                 try:
                     if isinstance(answer, Refusal):

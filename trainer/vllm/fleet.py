@@ -1,8 +1,12 @@
 """Fleet: vLLM servers that hold the same weights, some of which may be away.
 
-The first request of a session goes to the server with the fewest requests, and among these to the one with the fewest
-sessions. The later ones go there, too, because that server has their prefix in its cache. An unreachable server is
-left out and probed every second. It takes part again once it has the current weights.
+The first request of a session goes to the replica with the fewest requests, and among these to the one with the fewest
+sessions. The later ones go there, too, because that replica has their prefix in its cache. A server has one replica, or
+several with `--data-parallel-size`. An unreachable server is left out and probed every second. It takes part again once
+it has the current weights.
+
+Each process counts its own requests only. So that processes that share the servers do not all fill the first ones, each
+begins at another place of their list.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections import Counter
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,7 +23,7 @@ import aiohttp
 
 from ...envs.core import ConfigurationError
 from ..generation.contract import GenerationError
-from .server import START, Server, ServerGoneError
+from .server import START, Replica, Server, ServerGoneError
 
 PROBE_SECONDS = 1.0  # between two probes of a server that is away
 IDLE_SECONDS = 2.0  # to keep an idle connection; servers close it after five seconds, even if a request is on its way
@@ -36,6 +40,7 @@ class Fleet:
         max_model_len: Most tokens of prompt and answer that requests will have.
         timeout: Seconds to wait when no server is there.
         restore: Sends the current weights to a server that returned; returns False if that must wait.
+        place: Where in the list of replicas this process begins, from 0 (the first) to 1.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class Fleet:
         max_model_len: int,
         timeout: float,
         restore: Callable[[Server], Awaitable[bool]],
+        place: float = 0.0,
     ) -> None:
         if not urls:
             raise ConfigurationError("vllm_server_urls is empty; give at least one, such as http://localhost:8000")
@@ -56,7 +62,9 @@ class Fleet:
         self._max_model_len = max_model_len
         self._timeout = timeout
         self._restore = restore
-        self._homes: WeakKeyDictionary[object, Server] = WeakKeyDictionary()  # of sessions
+        self._place = place
+        self._homes: WeakKeyDictionary[object, Replica] = WeakKeyDictionary()  # of sessions
+        self._keys: WeakKeyDictionary[object, str] = WeakKeyDictionary()  # of sessions
         self._searches: dict[Server, asyncio.Task[None]] = {}
         self._found = asyncio.Event()
         self._closed = False
@@ -74,23 +82,23 @@ class Fleet:
     async def ask(self, body: Mapping[str, Any], session: object | None = None) -> dict[str, Any]:
         """Send a request for tokens to a server with the current weights, and return the answer.
 
-        The requests of a session go to the same server while it is there.
+        The requests of a session go to the same replica while it is there.
 
         Raises:
             GenerationError: the server refused, or no server was there in time.
         """
         trouble = ""
         for _ in range(ATTEMPTS):
-            server = await self.next_server(session)
+            replica = await self.next_replica(session)
             label = self.label
-            server.in_flight += 1
+            replica.in_flight += 1
             try:
-                return await server.generate(body, label)
+                return await replica.server.generate(body, label, replica.headers(self._key(session)))
             except ServerGoneError as error:
                 trouble = str(error)
             finally:
-                server.in_flight -= 1
-            self._lose(server, trouble)
+                replica.in_flight -= 1
+            self._lose(replica.server, trouble)
         raise GenerationError(f"{ATTEMPTS} servers were lost while they answered this request; the last: {trouble}")
 
     def present(self) -> list[Server]:
@@ -122,10 +130,10 @@ class Fleet:
         self._found.set()
         await self._session.close()
 
-    async def next_server(self, session: object | None = None) -> Server:
-        """Return the session's server if it has the current weights, or else the one with the fewest requests.
+    async def next_replica(self, session: object | None = None) -> Replica:
+        """Return the session's replica if it has the current weights, or else the one with the fewest requests.
 
-        Of several, the one with the fewest sessions: a session that waits for a tool comes back to its server.
+        Of several, the one with the fewest sessions: a session that waits for a tool comes back to its replica.
         Waits for one if there is none.
 
         Raises:
@@ -136,22 +144,31 @@ class Fleet:
                 while True:
                     if self._closed:
                         raise GenerationError("the generator is closed")
-                    ready = [each for each in self.servers if each.label == self.label]
+                    ready = [each for server in self.servers if server.label == self.label for each in server.replicas]
                     if ready:
                         home = None if session is None else self._homes.get(session)
-                        server = home if home in ready else self._least_busy(ready)
-                        if session is not None:
-                            self._homes[session] = server
-                        return server
+                        return home if home in ready else self._settle(session, home, ready)
                     self._found.clear()
                     await self._found.wait()
         except TimeoutError as error:
             troubles = "; ".join(each.trouble for each in self.servers)
             raise GenerationError(f"no vLLM server answered within {self._timeout:g} s: {troubles}") from error
 
-    def _least_busy(self, ready: Sequence[Server]) -> Server:
-        sessions = Counter(self._homes.values())
-        return min(ready, key=lambda each: (each.in_flight, sessions[each]))
+    def _settle(self, session: object | None, home: Replica | None, ready: list[Replica]) -> Replica:
+        """Choose a replica for a session that has no home, or whose home is away."""
+        ready.sort(key=lambda each: each.index)  # neighbours in the list are of different servers
+        first = int(self._place * len(ready))
+        chosen = min(ready[first:] + ready[:first], key=lambda each: (each.in_flight, len(each.sessions)))
+        if session is not None:
+            if home is not None:
+                home.sessions.discard(session)
+            chosen.sessions.add(session)
+            self._homes[session] = chosen
+        return chosen
+
+    def _key(self, session: object | None) -> str | None:
+        """The session's name in HTTP headers; no two processes give the same."""
+        return None if session is None else self._keys.setdefault(session, secrets.token_hex(8))
 
     def _lose(self, server: Server, trouble: str) -> None:
         server.label, server.trouble = None, trouble

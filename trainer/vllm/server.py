@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
+from weakref import WeakSet
 
 import aiohttp
 from yarl import URL
@@ -20,11 +23,32 @@ from .over_tcp import BACKEND
 CONNECT_SECONDS = 10.0
 HEALTH_SECONDS = 10.0  # a server that takes longer to answer a health check is away
 FIRST_SECONDS = 120.0  # for the first token, while the server may still compile
+ONE_TOKEN = {
+    "token_ids": [0],
+    "sampling_params": {"allowed_token_ids": [0], "max_tokens": 1, "logprobs": 0, "detokenize": False},
+}
 START = "start it with `gymnast serve vllm MODEL`, or see that program for the options it needs"
 
 
 class ServerGoneError(Exception):
     """A server cannot be reached, or ended while it worked on a request."""
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """One copy of the model in a server, with a prefix cache of its own. The counts are those of this process."""
+
+    server: Server
+    index: int  # its rank, with `--data-parallel-size`
+    in_flight: int = 0  # requests
+    sessions: WeakSet[object] = field(default_factory=WeakSet)  # its length takes no loop over the sessions
+
+    def headers(self, session_key: str | None) -> dict[str, str]:
+        """The headers of a request. By the key, a router between us and several servers can recognise an episode."""
+        found = {} if session_key is None else {"X-Session-ID": session_key}
+        if len(self.server.replicas) > 1:  # vLLM itself would choose a replica for each request anew
+            found["X-data-parallel-rank"] = str(self.index)
+        return found
 
 
 class Server:
@@ -39,7 +63,7 @@ class Server:
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url
-        self.in_flight = 0  # requests of this process
+        self.replicas = [Replica(self, 0)]
         self.label: str | None = None  # names its weights; None while it is away
         self.backend = BACKEND  # how it receives weights
         self.lora_rank = 0  # the largest rank of an adapter that it loads
@@ -52,7 +76,13 @@ class Server:
         return self._read(path, *await self._exchange("GET", path, timeout=HEALTH_SECONDS))
 
     async def post(
-        self, path: str, body: Mapping[str, Any] | bytes | None = None, *, timeout: float | None = None, **query: str
+        self,
+        path: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        *,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        **query: str,
     ) -> Any:
         """Return the JSON that the server answers, and wait for it while the server's health checks pass.
 
@@ -60,10 +90,12 @@ class Server:
             path: Of the endpoint.
             body: Sent as JSON, or as it is if it is bytes.
             timeout: Seconds for the whole call.
+            headers: Of the call, beside those of HTTP itself.
             query: Parameters of the URL.
         """
         content: dict[str, Any] = {"data": BytesIO(body)} if isinstance(body, bytes) else {"json": body}
-        call = asyncio.ensure_future(self._exchange("POST", path, timeout=timeout, params=query, **content))
+        content |= {"params": query, "headers": headers}
+        call = asyncio.ensure_future(self._exchange("POST", path, timeout=timeout, **content))
         try:
             while not (await asyncio.wait([call], timeout=HEALTH_SECONDS))[0]:
                 await self.check_health()
@@ -74,7 +106,9 @@ class Server:
             await self.check_health()  # the engine behind the server may have died
         return self._read(path, status, data)
 
-    async def generate(self, body: Mapping[str, Any], label: str | None) -> dict[str, Any]:
+    async def generate(
+        self, body: Mapping[str, Any], label: str | None, headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
         """Return the answer to a request for tokens.
 
         Raises:
@@ -83,7 +117,7 @@ class Server:
         """
         answer: Any = None
         try:
-            answer = await self.post("inference/v1/generate", body)
+            answer = await self.post("inference/v1/generate", body, headers=headers)
             found = {span["version"] for span in answer["choices"][0]["weight_versions"] or []}
         except GenerationError as error:
             found = {await self.weights()}
@@ -130,7 +164,7 @@ class Server:
         return writer.get_extra_info("sockname")[0]
 
     async def check(self, max_model_len: int) -> None:
-        """Check that training can use the server, and find out how it receives weights.
+        """Check that training can use the server, and find out its replicas and how it receives weights.
 
         Raises:
             ConfigurationError: training cannot use it.
@@ -144,6 +178,9 @@ class Server:
             )
         await self.check_update()
         await self._check_answer()
+        count = await self._count_replicas()
+        if count != len(self.replicas):
+            self.replicas = [Replica(self, index) for index in range(count)]
         self.lora_rank = await self._find_lora_rank()
         self.backend = await self._find_backend()
 
@@ -154,14 +191,23 @@ class Server:
 
     async def _check_answer(self) -> None:
         """Let one token be allowed: under the distribution that is sampled from, its log-probability is 0."""
-        sampling = {"allowed_token_ids": [0], "max_tokens": 1, "logprobs": 0, "detokenize": False}
-        body = {"token_ids": [0], "sampling_params": sampling}
-        [choice] = (await self.post("inference/v1/generate", body, timeout=FIRST_SECONDS))["choices"]
+        [choice] = (await self.post("inference/v1/generate", ONE_TOKEN, timeout=FIRST_SECONDS))["choices"]
         if choice["logprobs"]["content"][0]["logprob"] != 0:
             raise ConfigurationError(
                 f"{self.url} reports other log-probabilities than those it samples from "
                 f"(--logprobs-mode processed_logprobs is missing); {START}"
             )
+
+    async def _count_replicas(self) -> int:
+        """Ask for a replica that does not exist: the error says how many there are behind this address."""
+        try:
+            await self.post("inference/v1/generate", ONE_TOKEN, headers={"X-data-parallel-rank": str(10**6)})
+        except GenerationError as error:
+            found = re.search(r"out of range \[0, (\d+)\)", str(error))
+            if found is None:
+                raise
+            return int(found[1])
+        return 1
 
     async def _find_backend(self) -> str:
         """Return the server's backend: ours accepts an empty set-up, and vLLM's names itself in its error."""

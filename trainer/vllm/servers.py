@@ -27,6 +27,7 @@ from .options import sampling_options
 from .server import Server
 from .weight_transfer import WeightTransfer
 
+GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples modulo 1 lie evenly between 0 and 1, however many there are
 LEAST_LOGPROB = -9999.0  # a server sends this for a log-probability that is not finite
 
 logger = logging.getLogger(__name__)
@@ -35,9 +36,10 @@ logger = logging.getLogger(__name__)
 class VLLMServerGenerator(SharedGenerator):
     """Samples with vLLM servers; `gymnast serve vllm MODEL` starts one.
 
-    The first request of an episode goes to the server with the fewest requests, and the later ones follow it. The
-    requests of a lost server go to the others, with their seeds. Several training processes share the servers, and
-    rank 0 loads the weights. vLLM applies `min_p` before `top_k` and `top_p`, which matters when they are combined.
+    The first request of an episode goes to the server with the fewest requests of this process, and the later ones
+    follow it. The requests of a lost server go to the others, with their seeds. Several training processes share the
+    servers, and rank 0 loads the weights. vLLM applies `min_p` before `top_k` and `top_p`, which matters when they are
+    combined.
 
     A LoRA adapter that vLLM can compute is sent as an adapter if all servers were started with `--enable-lora` and a
     sufficient `--max-lora-rank`. Other adapters are merged into the weights.
@@ -48,6 +50,8 @@ class VLLMServerGenerator(SharedGenerator):
         timeout: Seconds to wait for a server that starts or restarts.
         group_port: Port of this machine that servers connect to for new weights; 0 takes any free one.
         seeded: Whether each request has its own seed; without, the same request may get another answer.
+        place: Where in the list of servers this process begins, from 0 to 1, so that processes do not all fill the
+            same ones; by default a place that follows from its rank. Answers do not depend on it.
 
     Raises:
         ConfigurationError: a server does not answer in time, is too old, takes too few tokens, or lacks an option.
@@ -63,6 +67,7 @@ class VLLMServerGenerator(SharedGenerator):
         timeout: float = 240.0,
         group_port: int = 0,
         seeded: bool = True,
+        place: float | None = None,
     ) -> None:
         self._seeded = seeded
         self._options = {"max_model_len": max_model_len, "timeout": timeout, "seeded": seeded}
@@ -76,7 +81,8 @@ class VLLMServerGenerator(SharedGenerator):
         self._may_send = False  # True while the model does not change
         self._transfer = WeightTransfer(group_port)
         # One event loop talks to the servers, whichever loop a request comes from.
-        run_in_loop(self._open(urls, max_model_len=max_model_len, timeout=timeout))
+        place = _rank() * GOLDEN_RATIO % 1 if place is None else place
+        run_in_loop(self._open(urls, max_model_len=max_model_len, timeout=timeout, place=place))
 
     async def _open(self, urls: Sequence[str], **options: Any) -> None:
         self._loop = asyncio.get_running_loop()
@@ -216,7 +222,7 @@ class VLLMServerGenerator(SharedGenerator):
         for error in outcomes.values():
             if isinstance(error, GenerationError):
                 raise error
-        await self._fleet.next_server()  # an error if there is none
+        await self._fleet.next_replica()  # an error if there is none
 
     async def _restore(self, server: Server) -> bool:
         """Send the current weights to a server that returned. Return False if the model may be in training."""
@@ -244,8 +250,11 @@ class VLLMServerGenerator(SharedGenerator):
 
 @cache  # each round sends a copy of the policy to a rollout worker, which should keep its connections
 def _follower(urls: tuple[str, ...], options: tuple[tuple[str, Any], ...]) -> VLLMServerGenerator:
-    """The copy of a generator in another process; it may not send weights."""
-    return VLLMServerGenerator(urls, **dict(options))
+    """The copy of a generator in another process; it may not send weights.
+
+    It begins at a random place, since copies do not know one another, nor how many there are.
+    """
+    return VLLMServerGenerator(urls, place=secrets.SystemRandom().random(), **dict(options))
 
 
 def _hang_up(
@@ -273,7 +282,11 @@ def _gather(model: PreTrainedModel) -> dict[str, Tensor]:
 
 def _is_first() -> bool:
     """Whether this is the training process that sends weights."""
-    return not dist.is_initialized() or dist.get_rank() == 0
+    return _rank() == 0
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
 
 
 def _shared_name() -> str:
