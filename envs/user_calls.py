@@ -8,19 +8,25 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import logging
 import math
 import os
+import sys
 import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+if sys.platform == "linux":
+    import resource
 
 from .threads import run_in_thread
 
 BLOCKING_SECONDS = 0.3  # a coroutine that blocks the event loop for longer is logged
+LOCK_WAITS = 4  # a wait that is longer than so many of those for the interpreter's lock is a call that blocks
 OUR_FOLDER = os.path.dirname(__file__) + os.sep
 
 logger = logging.getLogger("gymnast.envs")
@@ -54,14 +60,14 @@ def watch_blocking(function: Callable[..., Awaitable[Result]], /, *args: Any, **
 def _watched(coroutine: Coroutine[Any, Any, Result], function: Any) -> Generator[Any, Any, Result]:
     error: BaseException | None = None
     while True:
-        started = time.perf_counter()
+        began = _Usage.now()
         try:
             waits_for = coroutine.send(None) if error is None else coroutine.throw(error)
         except StopIteration as done:
             return done.value
         finally:
-            held = time.perf_counter() - started
-            if held > BLOCKING_SECONDS:
+            held = time.perf_counter() - began.clock
+            if held > BLOCKING_SECONDS and _Usage.now().shows_blocking(began):
                 _log_blocking(function, held)
         error = None
         try:
@@ -71,6 +77,38 @@ def _watched(coroutine: Coroutine[Any, Any, Result], function: Any) -> Generator
             raise
         except BaseException as thrown:  # a cancellation, or the error of the awaited object
             error = thrown
+
+
+class _Usage(NamedTuple):
+    """The use of this thread so far, to tell a function that blocks from one that did not get to run."""
+
+    clock: float
+    computing: float  # seconds of a processor
+    waits: int | None  # times that it slept, also for the interpreter's lock; None where the system does not count
+    full_collections: int  # of garbage, in this process
+
+    @classmethod
+    def now(cls) -> _Usage:
+        clock, full = time.perf_counter(), gc.get_stats()[2]["collections"]
+        if sys.platform != "linux":
+            return cls(clock, time.thread_time(), None, full)
+        used = resource.getrusage(resource.RUSAGE_THREAD)
+        return cls(clock, used.ru_utime + used.ru_stime, used.ru_nvcsw, full)
+
+    def shows_blocking(self, began: _Usage) -> bool:
+        """Whether the thread itself computed or slept since then, for too long.
+
+        Other threads and processes may have held the lock and the processors, or a garbage collection may have come,
+        which with thousands of episodes takes that long.
+        """
+        computing = self.computing - began.computing
+        if self.full_collections > began.full_collections:
+            return False
+        if computing > BLOCKING_SECONDS or self.waits is None or began.waits is None:
+            return True
+        waits = self.waits - began.waits
+        idle = self.clock - began.clock - computing
+        return waits > 0 and idle / waits > LOCK_WAITS * sys.getswitchinterval()
 
 
 def _log_blocking(function: Any, seconds: float) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -116,6 +118,44 @@ async def test_a_coroutine_tool_that_blocks_the_loop_is_named_once(
         f"blocks ({__file__}:{line}) is `async def`, but blocked the event loop, and so every episode, for 0.0 s"
         in message
     )
+
+
+@pytest.mark.parametrize("reason", ["garbage collection", "other threads"])
+async def test_a_coroutine_tool_that_did_not_get_to_run_is_not_blamed(
+    reason: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gymnast.envs.user_calls.BLOCKING_SECONDS", 0.02)
+    monkeypatch.setattr("gymnast.envs.user_calls._logged", set())
+    collects, slowest, over = reason == "garbage collection", 0.0, threading.Event()
+
+    def compute() -> None:
+        while not over.is_set():
+            pass
+
+    async def innocent() -> str:
+        """Work for a moment."""
+        nonlocal slowest
+        began, used = time.perf_counter(), time.thread_time()
+        if collects:
+            gc.collect()  # stands for one that comes by itself
+        while time.thread_time() < used + 0.007:  # longer than the interval after which another thread gets the lock
+            pass
+        slowest = max(slowest, time.perf_counter() - began)
+        return "done"
+
+    others = [threading.Thread(target=compute) for _ in range(0 if collects else 8)]
+    ballast = [[number] for number in range(500_000 if collects else 0)]
+    try:
+        for each in others:
+            each.start()
+        while slowest < 0.04:
+            await step(environment_of(innocent), ("innocent", {}))
+    finally:
+        over.set()
+        for each in others:
+            each.join()
+    del ballast  # it was work for the collector
+    assert "blocked the event loop" not in caplog.text
 
 
 @pytest.mark.parametrize("own", [False, True])
