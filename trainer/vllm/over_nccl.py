@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..generation.contract import GenerationError, settle
 from .server import Server
+
+STUCK_SECONDS = 10.0  # for a transfer to end by itself once its server has failed, and once its group is aborted
 
 
 @dataclass(slots=True, frozen=True)
@@ -24,6 +28,7 @@ class SyncClient:
     server: Server
     loop: asyncio.AbstractEventLoop  # the server's
     label: str
+    failed: Future[None] = field(default_factory=Future)  # has the error of the first call that fails
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         self._post("init_weight_transfer_engine", {"init_info": init_info})
@@ -38,7 +43,11 @@ class SyncClient:
         self._post("finish_weight_update", {"weight_version": weight_version or self.label})
 
     def _post(self, path: str, body: Mapping[str, Any] | None = None) -> None:
-        asyncio.run_coroutine_threadsafe(self.server.post(path, body), self.loop).result()
+        try:
+            asyncio.run_coroutine_threadsafe(self.server.post(path, body), self.loop).result()
+        except BaseException as error:
+            settle(self.failed, error)
+            raise
 
 
 class NCCLSenders:
@@ -57,15 +66,29 @@ class NCCLSenders:
     def send(
         self, client: SyncClient, weights: Mapping[str, Tensor], *, device: torch.device, host: str, num_workers: int
     ) -> None:
-        """Update the weights of this server from a GPU; `host` is the address at which it reaches this machine."""
+        """Update the weights of this server from a GPU; `host` is the address at which it reaches this machine.
+
+        Raises as `run_collective`, and the errors of NCCL.
+        """
         url, source = client.server.url, _source(weights, device)
-        with self._turn, torch.cuda.device(device):
-            engine = self._engines.pop(url, None) or self._join(client, source, host, num_workers)
-            engine.client, engine.source = client, source
+        with self._turn:
+            engine = self._engines.pop(url, None)
+
+            def transfer() -> None:
+                nonlocal engine
+                with torch.cuda.device(device):
+                    engine = engine or self._join(client, source, host, num_workers)
+                    engine.client, engine.source = client, source
+                    engine.send_weights()
+
+            def leave() -> None:
+                if engine is not None:
+                    engine.shutdown()
+
             try:
-                engine.send_weights()
+                run_collective(transfer, client, abort=leave)
             except BaseException:
-                engine.shutdown()  # a group that has lost a member cannot be used again
+                leave()  # a group that has lost a member cannot be used again
                 raise
             self._engines[url] = engine
 
@@ -88,6 +111,39 @@ class NCCLSenders:
             world_size=num_workers + 1,
         )
         return WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
+
+
+def run_collective(transfer: Callable[[], None], client: SyncClient, abort: Callable[[], None]) -> None:
+    """Run a transfer in a daemon thread, and abort it if a call to its server fails: NCCL itself has no time limit.
+
+    The calls do fail when the server dies or hangs, because they watch its health.
+
+    Raises:
+        ServerGoneError, GenerationError: a call to the server failed.
+        GenerationError: also if the transfer does not end after it was aborted.
+    """
+    ended: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            transfer()
+        except BaseException as error:
+            settle(ended, error)
+        else:
+            settle(ended, None)
+
+    threading.Thread(target=run, name="gymnast-nccl", daemon=True).start()
+    wait([ended, client.failed], return_when=FIRST_COMPLETED)
+    if client.failed.done():
+        if not wait([ended], timeout=STUCK_SECONDS).done:
+            abort()
+            if not wait([ended], timeout=STUCK_SECONDS).done:
+                raise GenerationError(
+                    f"{client.server.url} was lost while it received weights by NCCL, and the transfer does not end: "
+                    f"the GPU of this process stays blocked, so start the training again from its last checkpoint"
+                )
+        client.failed.result()
+    ended.result()
 
 
 def _source(weights: Mapping[str, Tensor], device: torch.device) -> Any:
