@@ -112,7 +112,8 @@ bench-update: $(VENV)/.dev
 bench-cluster: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.cluster $(ARGS)
 
-# Start the measurements with `gpu-kit/run all` on the other machine, and with `python -m benchmarks.gpu all` on this one.
+# Take measurements with `OUT=results gpu-kit/run all` on the other machine, and with `python -m benchmarks.gpu all` on this
+# one; call it again, with `--known results/gpu.json` on a fresh machine, until all are done.
 gpu-kit: $(VENV)/.examples
 	@$(BIN)/python -m benchmarks.gpu.make_kit $(ARGS)
 

@@ -30,12 +30,12 @@ def make_prompts(vocabulary: int, requests: int, length: int) -> list[list[int]]
     return torch.randint(2, vocabulary, (requests, length), generator=numbers).tolist()
 
 
-def make_generator(name: str, model: Qwen3ForCausalLM) -> Generator:
+def make_generator(name: str, model: Qwen3ForCausalLM, context: int = CONTEXT) -> Generator:
     if name == "transformers":
         return TransformersGenerator(model)
     from gymnast.trainer.vllm.in_process import VLLMGenerator
 
-    return VLLMGenerator(model, max_model_len=CONTEXT)
+    return VLLMGenerator(model, max_model_len=context)
 
 
 async def sample(generator: Generator, prompts: list[list[int]], tokens: int) -> int:

@@ -2,8 +2,9 @@
 
     python -m benchmarks.gpu.make_kit [--python 3.12] [--folder gpu-kit]
 
-The other machine needs this Python with torch, transformers, accelerate and peft. There, `gpu-kit/run all` runs the
-measurements and writes gpu-kit/benchmarks/results/gpu.json.
+The other machine needs this Python with torch, transformers, accelerate and peft. There, `OUT=results gpu-kit/run all`
+takes measurements for up to ten minutes and writes results/gpu.json. `gpu-kit/run all --known results/gpu.json` goes on
+from there, also on a fresh machine.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MAX_MEGABYTES = 40
 PLATFORMS = ["--platform", "manylinux2014_x86_64", "--platform", "manylinux_2_28_x86_64"]
 RUN = """\
 #!/bin/sh
-# Takes measurements: ./run all. The first call unpacks the wheels beside this file.
+# Takes measurements: OUT=folder ./run all [--known FILE]. The first call unpacks the wheels beside this file.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
@@ -34,8 +35,8 @@ if [ ! -d "$here/site" ]; then
   "$python" -m pip install --quiet --no-index --no-deps --target "$here/site.part" "$here"/wheels/*.whl
   mv "$here/site.part" "$here/site"
 fi
-cd "$here"
-PYTHONPATH="$here/site" exec "$python" -m benchmarks.gpu "$@"
+# Not from the current folder, which may be a checkout of gymnast with benchmarks of its own.
+PYTHONSAFEPATH=1 PYTHONPATH="$here/site:$here" exec "$python" -m benchmarks.gpu "$@"
 """
 
 
@@ -76,7 +77,8 @@ def main() -> None:
     (folder / "run").write_text(RUN)
     (folder / "run").chmod(0o755)
     megabytes = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file()) / 2**20
-    print(f"{folder}: {len(list(wheels.iterdir()))} wheels, {megabytes:.1f} MB; there, call {folder.name}/run all")
+    call = f"OUT=results {folder.name}/run all"
+    print(f"{folder}: {len(list(wheels.iterdir()))} wheels, {megabytes:.1f} MB; there, call {call}")
     if megabytes > MAX_MEGABYTES:
         sys.exit(f"the kit has {megabytes:.1f} MB, more than {MAX_MEGABYTES}")
 

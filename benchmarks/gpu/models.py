@@ -75,6 +75,14 @@ def peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def free_memory() -> None:
+    """Release unused memory, and count the peak from here on, where that is possible: on a GPU."""
+    gc.collect()
+    if DEVICE == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
 def described(values: dict[str, Any]) -> dict[str, Any]:
     """The values, rounded, with the device and the version of PyTorch."""
     gc.collect()
