@@ -168,9 +168,10 @@ class AgentTrainer(PlayingTrainer):
     def wrapped(self) -> None:
         if self._has_read_weights:
             return
-        self.reference = Reference(self.scorer.model) if self.config.beta else None
+        model, head = self.scorer.model, OutputHead.of(self.scorer.model)
+        self.reference = Reference(model, head, in_place=self.processes.in_lockstep) if self.config.beta else None
         self._reference_sync = make_reference_sync(self.reference, self.config, self.processes)
-        self.scorer.reference, self.scorer.head = self.reference, OutputHead.of(self.scorer.model)
+        self.scorer.reference, self.scorer.head = self.reference, head
         self._has_read_weights = True
 
     @contextmanager

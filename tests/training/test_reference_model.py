@@ -171,6 +171,6 @@ def test_a_reference_that_follows_is_mixed_as_in_trl(adapt: Any, tmp_path: Path)
     for policy in (after[1], after[3]):  # steps 2 and 4
         SyncRefModelCallback.sync_target_model(policy, expected, 0.3)
     assert trainer.reference is not None
-    with trainer.reference.weights() as reference:
+    with trainer.reference.model() as (reference, _):
         for (name, got), wanted in zip(reference.named_parameters(), expected.parameters(), strict=True):
             torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-7, msg=name)

@@ -105,14 +105,14 @@ class Scorer:
     def _add_old_logprobs(self, samples: Sequence[Sample]) -> None:
         with_entropy = self.settings.top_entropy_quantile < 1
         for sample, (logprobs_T, entropies_T) in zip(
-            samples, self._logprobs(self.model, samples, with_entropy=with_entropy), strict=True
+            samples, self._logprobs(self.model, self.head, samples, with_entropy=with_entropy), strict=True
         ):
             sample.old_logprobs, sample.entropies = logprobs_T, entropies_T if with_entropy else None
 
     def _add_ref_logprobs(self, samples: Sequence[Sample]) -> None:
         if self.reference is not None:
-            with self.reference.weights() as model:
-                for sample, (logprobs_T, _) in zip(samples, self._logprobs(model, samples), strict=True):
+            with self.reference.model() as (model, head):
+                for sample, (logprobs_T, _) in zip(samples, self._logprobs(model, head, samples), strict=True):
                     sample.ref_logprobs = logprobs_T
 
     def _keep_top_entropy(self, samples: Sequence[Sample]) -> None:
@@ -128,7 +128,7 @@ class Scorer:
             sample.advantages = torch.where(sample.entropies >= threshold, sample.advantages, 0.0)
 
     def _logprobs(
-        self, model: nn.Module, samples: Sequence[Sample], *, with_entropy: bool = False
+        self, model: nn.Module, head: OutputHead | None, samples: Sequence[Sample], *, with_entropy: bool = False
     ) -> list[tuple[Tensor, Tensor]]:
         """Log-probabilities (T,) of each completion, 0 where it was not sampled; and entropies, or zeros.
 
@@ -148,7 +148,7 @@ class Scorer:
                     batch["places"],
                     keep=keep,
                     temperature=settings.temperature,
-                    head=self.head,
+                    head=head,
                     entropy="value" if with_entropy else "none",
                 )
                 entropies_BT = torch.zeros_like(logprobs_BT) if entropies_BT is None else entropies_BT

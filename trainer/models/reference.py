@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+from .output_head import OutputHead
 from .sharding import own_part, reshard
 
 ADAPTER = "ref"
@@ -20,20 +24,28 @@ FILE = "reference{suffix}.pt"
 
 
 class Reference:
-    """A copy of a model's present weights, to run the model with them later; or its adapter `ref`, if it has one.
+    """A copy of a model's present weights, to score with them later; or its adapter `ref`, if it has one.
 
     Only weights that can be trained are copied: the adapter, if the model has one. An adapter that was trained before
     is part of the reference. Of sharded weights each process copies its own part.
 
+    The copies belong to a second model, which shares every other tensor with the first. So the first keeps its weights
+    and its adapter while the reference scores, and other threads may read it, such as one that sends its weights.
+
     Args:
         model: The policy, on its device and before its first update.
+        head: The output head of the policy.
+        in_place: Exchange the weights inside the policy, because an engine that shards or flattens weights computes
+            with no others. No other thread may read the policy meanwhile.
 
     Raises:
         ValueError: the adapter `ref` is the one in training.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, head: OutputHead | None = None, *, in_place: bool = False) -> None:
         self._model: Any = model
+        self._head = head
+        self._in_place = in_place
         self.is_adapter = ADAPTER in getattr(model, "peft_config", {})
         if self.is_adapter and ADAPTER in self._active_adapters():
             raise ValueError(f"the adapter {ADAPTER!r} is the reference: call set_adapter() with the one to be trained")
@@ -53,24 +65,36 @@ class Reference:
             frozen.mul_(1 - alpha).add_(own_part(parameter), alpha=alpha)
 
     @contextmanager
-    def weights(self) -> Iterator[nn.Module]:
-        """The model with these weights, which are exchanged for its own; without copying, unless they are sharded."""
+    def model(self) -> Iterator[tuple[nn.Module, OutputHead | None]]:
+        """A model with these weights, and its output head."""
+        if not self._in_place:
+            yield self._second
+            return
         active = self._active_adapters() if self.is_adapter else []
-        trainable = [(each, each.requires_grad) for each in self._model.parameters()]
         self._exchange([ADAPTER])
         try:
-            yield self._model
+            yield self._model, self._head
         finally:
             self._exchange(active)
-            for parameter, requires_grad in trainable:  # `set_adapter` changes them
-                parameter.requires_grad_(requires_grad)
+
+    @cached_property
+    def _second(self) -> tuple[nn.Module, OutputHead | None]:
+        """The second model; made at its first use, because accelerate changes the first one when training begins."""
+        known = {id(each): each for each in self._model.parameters()}
+        known |= {id(each): nn.Parameter(frozen, requires_grad=False) for each, frozen in self._weights}
+        with _SharedTensors():
+            model, head = copy.deepcopy((self._model, self._head), known)
+        if self.is_adapter:
+            _activate(model, ADAPTER)
+        return model, head
 
     def _exchange(self, adapters: list[str]) -> None:
         if self.is_adapter:
             [adapter] = adapters
-            self._model.set_adapter(adapter)
+            _activate(self._model, adapter)
         reshard(self._model)
-        self._weights = [(parameter, _exchange(parameter, frozen)) for parameter, frozen in self._weights]
+        for parameter, frozen in self._weights:
+            _exchange(own_part(parameter), frozen)
 
     def _active_adapters(self) -> list[str]:
         active: Any = self._model.active_adapters  # a method of transformers' models, a property of PEFT's
@@ -78,17 +102,27 @@ class Reference:
         return adapters
 
 
+class _SharedTensors(TorchFunctionMode):
+    """Copies of objects share their tensors: buffers, and those that quantised layers keep in plain attributes."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0] if func is Tensor.__deepcopy__ else func(*args, **(kwargs or {}))
+
+
+def _activate(model: Any, adapter: str) -> None:
+    """Compute with this adapter; train the one that was in training before."""
+    trainable = [(each, each.requires_grad) for each in model.parameters()]
+    model.set_adapter(adapter)
+    for parameter, requires_grad in trainable:  # `set_adapter` changes them
+        parameter.requires_grad_(requires_grad)
+
+
 @torch.no_grad()
-def _exchange(parameter: Tensor, frozen: Tensor) -> Tensor:
-    """Give a parameter these values; return a tensor with its former ones."""
-    own = own_part(parameter)
-    if own is parameter:
-        former = parameter.data
-        parameter.data = frozen
-        return former
-    former = own.clone()
-    own.copy_(frozen)  # in place: FSDP2 reads the memory of a part, not the parameter
-    return frozen.copy_(former)
+def _exchange(one: Tensor, other: Tensor) -> None:
+    """Exchange the values of two tensors in place: FSDP2 reads the memory of a part, not the parameter."""
+    former = one.clone()
+    one.copy_(other)
+    other.copy_(former)
 
 
 def check_stays(folder: Path) -> None:
@@ -144,5 +178,5 @@ class ReferenceSync:
                 f"other processes: give the same options and number of processes to resume"
             )
         saved = torch.load(path, weights_only=True, map_location="cpu")
-        for copy, value in zip(self._reference.copies, saved, strict=True):
-            copy.copy_(value)
+        for own, value in zip(self._reference.copies, saved, strict=True):
+            own.copy_(value)
