@@ -69,9 +69,16 @@ torch.save(trainer.model.state_dict(), folder / f"weights-{rank}.pt")
 """
 
 SHARDED = """
+import threading
 from accelerate.state import AcceleratorState
 from buttons import SHARDED, CopyGenerator, adapted, untied
 from gymnast.trainer import RolloutError, whole_weights
+
+
+class WhoLoads(CopyGenerator):
+    def load_weights(self, model, version):
+        loads.append((version, threading.current_thread() is threading.main_thread()))
+        super().load_weights(model, version)
 
 
 def train(name, agent, checkpoint=None, reward=(), **options):
@@ -83,7 +90,8 @@ def train(name, agent, checkpoint=None, reward=(), **options):
     )
     data = dict(environment=Buttons(), train_dataset=ROWS, processing_class=tokenizer(), reward_funcs=reward)
     copied = untied() if name == "untied" else model()
-    trainer = GRPOTrainer(model=agent, args=args, generator=CopyGenerator(copied), **data)
+    loads.clear()
+    trainer = GRPOTrainer(model=agent, args=args, generator=WhoLoads(copied), **data)
     trainer.train(resume_from_checkpoint=checkpoint)
     assert type(trainer.model).__name__.startswith("FSDP")
     weights = dict(whole_weights(trainer.model))
@@ -91,7 +99,10 @@ def train(name, agent, checkpoint=None, reward=(), **options):
         torch.save([trainer.state.log_history, weights], folder / f"{name}.pt")
 
 
+loads = []
 train("sharded", model())
+train("overlapped", model(), max_staleness=1, save_strategy="no")
+(folder / f"loads-{rank}.json").write_text(json.dumps(loads))
 # Micro-batches of one or two rows: the processes do not have the same number of them.
 train("untied", untied(), max_tokens_per_batch=100)
 train("adapted", adapted())
@@ -227,6 +238,12 @@ def test_a_sharded_training_is_saved_and_resumed(run: Any) -> None:
     logs, resumed = torch.load(folder / "resumed.pt", weights_only=True)
     assert [each["step"] for each in logs if "loss" in each] == [1, 2]
     assert all(torch.equal(value, weights[key]) for key, value in resumed.items())
+
+
+def test_overlap_gathers_sharded_weights_once_a_step_and_in_the_main_thread(run: Any) -> None:
+    """In another thread the processes could gather while others compute gradients, and wait for each other for ever."""
+    folder, _ = run
+    assert [json.loads((folder / f"loads-{rank}.json").read_text()) for rank in (0, 1)] == [[[0, True], [1, True]]] * 2
 
 
 def test_a_process_without_a_group_takes_part_and_failures_count_in_all(run: Any) -> None:

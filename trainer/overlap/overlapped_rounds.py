@@ -39,7 +39,6 @@ class OverlappedRounds(RoundSource):
     """Called with each group; an exception ends the training."""
     together: Callable[[Callable[[], list[FinishedGroup]]], list[FinishedGroup]]
     """Calls a function in all processes; it raises in all of them or in none."""
-    several_processes: bool
     progress: Callable[[], tuple[int, int]]
     """The optimiser steps that have been taken, and those of the whole training."""
     log: GroupLog
@@ -154,9 +153,9 @@ class OverlappedRounds(RoundSource):
         """Begin to send the weights, unless the generator has them."""
         if self._sending is not None:  # a second round of the same step
             return
-        if self._is_first or (self._gate.is_shared and self.several_processes):
-            self._is_first = False
-            self.player.sync()  # here: the first errors come at once, and processes that send together do nothing else
+        if self._is_first or self.player.sync.is_collective:
+            self._is_first = False  # sent at once, so that errors come before the first round
+            self.player.sync()
             return
 
         async def begin() -> None:
