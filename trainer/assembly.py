@@ -173,6 +173,7 @@ def make_round_source(
         max_staleness=args.max_staleness,
         check=check,
         together=processes.all_or_none,
+        waiting=processes.waiting,
         progress=progress,
         log=GroupLog(args.output_dir or ".", processes.suffix),
         replay=None if args.replay is None else Replay(args.replay, processes.suffix),

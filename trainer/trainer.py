@@ -240,7 +240,7 @@ class AgentTrainer(PlayingTrainer):
             self.restore_unlogged_loss(*self._resumed_loss)
 
     def before_update(self) -> None:
-        self._rounds.player.before_update()
+        self._update_began += self._rounds.player.before_update()  # the wait is no part of the update
         # Momentum and weight decay would move the weights, so optimisers must find no gradient at all.
         skipped = self._nonfinite.skips(self.state.global_step + 1, self.step_loss, self.grad_norm)
         if skipped or not float(self._counts.loss_tokens):
@@ -253,7 +253,7 @@ class AgentTrainer(PlayingTrainer):
 
     def after_update(self) -> None:
         self.watchdog.moved()
-        self._metrics.add({"time/update": time.perf_counter() - self._batches_ready_at})
+        self._metrics.add({"time/update": time.perf_counter() - self._update_began})
         self._metrics.finish_step()
         self._learning_log.finish_step(self.state.global_step, skipped=self._skipped)
         if self._reference_sync is not None:
@@ -277,7 +277,7 @@ class AgentTrainer(PlayingTrainer):
             batches=len(batches),
             processes=self.processes.count,
         )
-        self._batches_ready_at = time.perf_counter()
+        self._update_began = time.perf_counter()
         return [each.micro_batches for each in batches], loss_tokens
 
     def save_more(self, folder: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,8 @@ from transformers import TrainerCallback
 from gymnast.envs import Message
 from gymnast.trainer import AgentTrainer, Generation, GenerationRequest, GRPOTrainer, RLOOTrainer, whole_weights
 
-from .buttons import Buttons, CopyGenerator, adapted, make_trainer, model
+from .buttons import ROWS, Buttons, CopyGenerator, ScriptedGenerator, adapted, call_ids, make_trainer, model
+from .inspecting import step_logs
 from .test_reference_model import with_ref_adapter
 
 SECONDS = 60  # a wait ends before the test does, so that a failure has a message
@@ -134,3 +138,82 @@ def test_the_reference_shares_every_tensor_that_is_not_trained(tmp_path: Path) -
     own = {name: each.data_ptr() for name, each in [*agent.named_parameters(), *agent.named_buffers()]}
     apart = [name for name, each in tensors if each.data_ptr() != own[name]]
     assert apart == [name for name, each in agent.named_parameters() if each.requires_grad]
+
+
+def test_weights_that_change_while_they_are_sent_are_sent_again(tmp_path: Path) -> None:
+    class Meanwhile(ScriptedGenerator):
+        loads = 0
+
+        def load_weights(self, model: Any, version: int) -> None:
+            self.loads += 1
+            if self.loads == 1:
+                with torch.no_grad():
+                    model.lm_head.weight += 1
+
+    generator = Meanwhile(lambda request: call_ids("left"))
+    trainer = make_trainer(tmp_path, generator=generator)
+    for loads in (1, 2, 2):
+        trainer.rollout(ROWS)
+        assert generator.loads == loads
+
+
+class ManualClock:
+    """The time of the machine, which also moves at once by any number of seconds."""
+
+    def __init__(self) -> None:
+        self._real, self.moved_by = time.perf_counter, 0.0
+
+    def __call__(self) -> float:
+        return self._real() + self.moved_by
+
+
+class SlowToLoad(ScriptedGenerator):
+    """Takes 1,000 seconds for new weights. Those of an update arrive when the next update waits for them."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(lambda request: call_ids("left" if request.seed % 2 else "right"))
+        self.clock = clock
+        self.awaited: defaultdict[int, threading.Event] = defaultdict(threading.Event)  # by version
+
+    def load_weights(self, model: Any, version: int) -> None:
+        assert version == 0 or self.awaited[version].wait(SECONDS)
+        self.clock.moved_by += 1000
+
+
+class TellsTheGenerator(GRPOTrainer):
+    """Tells the generator when an update has its gradients and waits."""
+
+    has_gradients = False
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        self.has_gradients = True
+        return super().compute_loss(*args, **kwargs)
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        with super().waiting(what):
+            if self.has_gradients and what == "the generator to take new weights":
+                self.has_gradients = False
+                self.generator.awaited[self.state.global_step].set()
+            yield
+
+    @property
+    def generator(self) -> SlowToLoad:
+        gate: Any = self.player.generator
+        return gate.inner
+
+
+def test_time_that_training_waits_for_the_generator_is_idle_and_no_part_of_the_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    trainer = make_trainer(tmp_path, TellsTheGenerator, generator=SlowToLoad(clock), max_steps=3, max_staleness=1)
+    trainer.train()
+    first, second, third = step_logs(trainer)
+    assert clock.moved_by == 3000
+    assert max(logs["time/update"] for logs in (first, second, third)) < 500
+    for logs in (first, third):  # before the first round, and between the rounds of the second and the third step
+        assert logs["idle/trainer"] > 0.9
+        assert logs["idle/trainer"] >= logs["idle/weights"] > 0.9
+    assert second["idle/weights"] < 0.9

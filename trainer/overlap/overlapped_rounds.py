@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,9 @@ from .groups_in_flight import GroupsInFlight
 from .replay import FinishedGroup, GroupLog, Replay
 from .turn_gate import TurnGate
 
+EPISODES = "the episodes of the next round"
+WEIGHTS = "the generator to take new weights"
+
 
 @dataclass(kw_only=True)
 class OverlappedRounds(RoundSource):
@@ -29,7 +33,8 @@ class OverlappedRounds(RoundSource):
     oldest groups that are over, so a late one delays no other, and is consumed with a later round. No group is thrown
     away.
 
-    While an update computes its gradients, a thread sends the weights of the last update to the generator.
+    While an update computes its gradients, a thread sends the weights of the last update to the generator; the
+    optimiser waits for it. Processes that send together do so before the gradients, in the main thread.
     """
 
     player: EpisodePlayer
@@ -39,6 +44,8 @@ class OverlappedRounds(RoundSource):
     """Called with each group; an exception ends the training."""
     together: Callable[[Callable[[], list[FinishedGroup]]], list[FinishedGroup]]
     """Calls a function in all processes; it raises in all of them or in none."""
+    waiting: Callable[[str], AbstractContextManager[None]]
+    """A context that is entered while training waits for this."""
     progress: Callable[[], tuple[int, int]]
     """The optimiser steps that have been taken, and those of the whole training."""
     log: GroupLog
@@ -63,6 +70,9 @@ class OverlappedRounds(RoundSource):
             self.player.engine, self._gate.episode_is_over, self._conclude, self._gate.stop_replaying
         )
         self._clock = time.perf_counter(), 0.0  # the time of the last round, and the generator's busy seconds then
+        self._waited: defaultdict[str, float] = defaultdict(
+            float
+        )  # seconds since the last round, by what training waited for
 
     def begin(self, rows: Rows, step: int) -> None:
         if self._next is None:
@@ -80,23 +90,25 @@ class OverlappedRounds(RoundSource):
         starts = [(number, self.schedule.group(rows, number)) for number in self._admitted(step, last)]
         run_in_loop(self._groups.start(starts, step=step))
         among = None if self.replay is None else self.replay.round(index)
-        waits_from = time.perf_counter()
-        groups = self.together(
-            lambda: self.player.wait_for(lambda: self._groups.take(self.schedule.groups_per_process, among))
-        )
-        waited = time.perf_counter() - waits_from
+        with self._waiting(EPISODES):
+            groups = self.together(
+                lambda: self.player.wait_for(lambda: self._groups.take(self.schedule.groups_per_process, among))
+            )
         self._taken = {each: taken for each, taken in self._taken.items() if not self._is_used(each, step)}
         self._taken[index] = groups
         self.log.add(step, groups)
         played = PlayedRound()
         played.groups = self.form_groups([episode for group in groups for episode in group.episodes], played)
-        played.overlap = self._staleness(groups, step) | self._shares(waited)
+        played.overlap = self._staleness(groups, step) | self._shares()
         return played
 
-    def before_update(self) -> None:
+    def before_update(self) -> float:
         """Wait until the generator has its copy of the weights."""
-        self._finish_sending()
-        self._gate.weights_will_change()
+        before = self._waited[WEIGHTS]
+        with self._waiting(WEIGHTS):
+            self._finish_sending()
+            self._gate.weights_will_change()
+        return self._waited[WEIGHTS] - before
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -155,7 +167,8 @@ class OverlappedRounds(RoundSource):
             return
         if self._is_first or self.player.sync.is_collective:
             self._is_first = False  # sent at once, so that errors come before the first round
-            self.player.sync()
+            with self._waiting(WEIGHTS):
+                self.player.sync()
             return
 
         async def begin() -> None:
@@ -230,13 +243,24 @@ class OverlappedRounds(RoundSource):
         metrics = {"staleness/late": float(sum(step - group.started_at > self.max_staleness for group in groups))}
         return metrics | ({"staleness/mean": sum(ages) / len(ages), "staleness/max": max(ages)} if ages else {})
 
-    def _shares(self, waited: float) -> dict[str, float]:
+    @contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            with self.waiting(what):
+                yield
+        finally:
+            self._waited[what] += time.perf_counter() - began
+
+    def _shares(self) -> dict[str, float]:
         """The shares of the time since the last round in which the trainer and the generator did nothing."""
         now, busy = time.perf_counter(), self._gate.busy_seconds
         then, busy_then = self._clock
         seconds, self._clock = now - then, (now, busy)
+        waited, self._waited = self._waited, defaultdict(float)
         return {
-            "idle/trainer": waited / seconds,
+            "idle/trainer": sum(waited.values()) / seconds,
+            "idle/weights": waited[WEIGHTS] / seconds,
             "idle/generator": max(0.0, 1 - (busy - busy_then) / seconds),
             "groups/in_flight": float(len(self._groups.in_flight)),
         }

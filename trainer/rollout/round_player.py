@@ -56,8 +56,9 @@ class RoundSource(ABC):
     def begin(self, rows: Rows, step: int) -> None:  # noqa: B027
         """Called when training begins, or is resumed, at this step."""
 
-    def before_update(self) -> None:  # noqa: B027
-        """Called just before the weights change."""
+    def before_update(self) -> float:
+        """Called just before the weights change; return the seconds that it waited for the generator."""
+        return 0.0
 
     @contextmanager
     def alone(self) -> Iterator[None]:
