@@ -227,6 +227,9 @@ class AgentTrainer(PlayingTrainer):
 
     train.__doc__ = PlayingTrainer.train.__doc__
 
+    def weights_will_be_loaded(self) -> None:
+        self._rounds.player.close()
+
     def fails_everywhere(self, error: Exception) -> bool:
         # These errors follow from counts over all processes.
         known = isinstance(error, RolloutError | NonFiniteError)

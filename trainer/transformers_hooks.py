@@ -84,6 +84,9 @@ class HookedTrainer(Trainer, ABC):
     def after_update(self) -> None:
         """Called when the weights are new."""
 
+    def weights_will_be_loaded(self) -> None:
+        """Called after the last step, before the best weights are loaded."""
+
     def decide(self) -> None:
         """Called after each step and at the end of an epoch, before logs, evaluation and checkpoints."""
 
@@ -234,6 +237,10 @@ class HookedTrainer(Trainer, ABC):
             if not self.is_ending():
                 raise
             return {}
+
+    def _load_best_model(self) -> None:
+        self.weights_will_be_loaded()
+        super()._load_best_model()
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         return bool(metrics) and super()._determine_best_metric(metrics, trial)

@@ -14,7 +14,7 @@ import torch
 from gymnast.envs import Episode, EpisodeFailedError, Message
 from gymnast.trainer import AgentTrainer, GRPOTrainer, TransformersGenerator
 
-from .buttons import ROWS, Buttons, config, make_trainer, model, sometimes_failing
+from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, config, make_trainer, model, sometimes_failing
 
 OPTIONS: dict[str, Any] = {
     "max_steps": 4,
@@ -24,6 +24,7 @@ OPTIONS: dict[str, Any] = {
 
 
 ORDER = ([1, 2], [3, 4], [0, 5])
+HELD_OUT = [{"good": "left", "id": 100}]
 
 
 def trained(folder: Path, checkpoint: Path | None = None, **options: Any) -> dict[str, torch.Tensor]:
@@ -161,9 +162,8 @@ class AloneInEvaluation(Buttons):
 
 
 def test_an_evaluation_waits_for_the_groups_in_flight(tmp_path: Path) -> None:
-    held_out = [{"good": "left", "id": 100}]
     options = {"max_staleness": 2, "max_steps": 3, "eval_strategy": "steps", "eval_steps": 1}
-    trainer = make_trainer(tmp_path, environment=AloneInEvaluation(), eval_rows=held_out, **options)
+    trainer = make_trainer(tmp_path, environment=AloneInEvaluation(), eval_rows=HELD_OUT, **options)
     trainer.train()
     assert [logs["eval_episodes/failed"] for logs in trainer.state.log_history if "eval_reward" in logs] == [0, 0, 0]
 
@@ -199,3 +199,46 @@ def test_a_checkpoint_with_groups_of_later_rounds_is_not_resumed_without_overlap
     trainer: AgentTrainer = make_trainer(tmp_path, max_steps=2)
     with pytest.raises(ValueError, match="which has started groups of later rounds: set max_staleness here, too"):
         trainer.train(resume_from_checkpoint=True)
+
+
+class Calls(ScriptedGenerator):
+    """Keeps the names of the calls that say whether it may read the weights."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda request: call_ids(("left", "right")[request.seed % 2]))
+        self.calls: list[str] = []
+
+    def load_weights(self, model: Any, version: int) -> None:
+        self.calls.append(f"load {version}")
+
+    def weights_will_change(self) -> None:
+        self.calls.append("weights will change")
+
+    def sleep(self) -> None:
+        self.calls.append("sleep")
+
+
+class LoadsBest(GRPOTrainer):
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        self.player.generator.inner.calls.append("best model")  # type: ignore[attr-defined]
+
+
+def test_the_generator_is_told_before_the_best_weights_are_loaded(tmp_path: Path) -> None:
+    generator = Calls()
+    options: dict[str, Any] = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 1, "save_steps": 1}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_reward", "max_staleness": 1}
+    trainer = make_trainer(tmp_path, LoadsBest, generator=generator, eval_rows=HELD_OUT, max_steps=2, **options)
+    trainer.train()
+    last = generator.calls[generator.calls.index("load 2") :]
+    assert last.index("weights will change") < last.index("best model")
+
+
+def test_the_generator_sleeps_after_an_evaluation_outside_a_training(tmp_path: Path) -> None:
+    generator = Calls()
+    trainer = make_trainer(tmp_path, generator=generator, eval_rows=HELD_OUT, max_staleness=1, max_steps=2)
+    trainer.evaluate()
+    assert generator.calls == ["load 0", "sleep"]
+    trainer.train()
+    assert generator.calls.count("sleep") == 2
+    assert generator.calls[-1] == "sleep"

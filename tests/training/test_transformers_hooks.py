@@ -17,6 +17,7 @@ SIGNATURES = {
     "_load_optimizer_and_scheduler": ["self", "checkpoint"],
     "_issue_warnings_after_load": ["self", "load_result"],
     "_save_checkpoint": ["self", "model", "trial"],
+    "_load_best_model": ["self"],
     "_determine_best_metric": ["self", "metrics", "trial"],
     "_evaluate": ["self", "trial", "ignore_keys_for_eval", "skip_scheduler"],
     "_maybe_log_save_evaluate": [

@@ -81,6 +81,7 @@ class OverlappedRounds(RoundSource):
             first = self._count_before(step) // self.schedule.groups_per_process
             self.replay.begin(first, partial(self.schedule.group, rows), step, without=self._groups.finished)
         self.log.begin(step)
+        self._gate.stays_awake = True
         self._gate.wake()
         self._clock = time.perf_counter(), self._gate.busy_seconds
 
@@ -156,7 +157,9 @@ class OverlappedRounds(RoundSource):
         run_in_loop(self._end())  # first, because the weights wait for the turns in progress
         with suppress(Exception):  # the error of an update, if any, is on its way
             self._finish_sending()
-        self._gate.inner.sleep()
+        self._gate.stays_awake = False
+        self._gate.weights_will_change()
+        self._gate.sleep()
 
     def _path(self, folder: Path) -> Path:
         return folder / f"groups{self.suffix}.json"

@@ -20,7 +20,8 @@ class TurnGate(Generator):
 
     `load_weights` may be called at any time. It lets the turns in progress finish, loads, and then lets the waiting
     turns begin. So each turn is sampled with one version of the weights, and the generator behind the gate never has a
-    request in flight while its weights change. `sleep` does nothing, because other episodes may be in flight.
+    request in flight while its weights change. During a training `sleep` does nothing, because other episodes may be in
+    flight.
     """
 
     def __init__(self, inner: Generator) -> None:
@@ -28,6 +29,7 @@ class TurnGate(Generator):
         self.is_shared = inner.is_shared
         self.version: int | None = None  # optimiser steps that the weights have taken; None: no weights yet
         self.replay: Replay | None = None  # decides which version samples a turn
+        self.stays_awake = False
         self._is_open = False
         self._in_flight = 0
         self._changes = Changes()
@@ -67,6 +69,10 @@ class TurnGate(Generator):
 
     def wake(self) -> None:
         self.inner.wake()
+
+    def sleep(self) -> None:
+        if not self.stays_awake:
+            self.inner.sleep()
 
     def close(self) -> None:
         self.inner.close()
