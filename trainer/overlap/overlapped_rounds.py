@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+
+from accelerate import PartialState
 
 from ...envs.episode import Episode
 from ...envs.threads import run_in_loop, run_in_thread
@@ -20,6 +23,8 @@ from ..rollout.schedule import Rows
 from .groups_in_flight import GroupsInFlight
 from .replay import FinishedGroup, GroupLog, Replay
 from .turn_gate import TurnGate
+
+logger = logging.getLogger(__name__)
 
 EPISODES = "the episodes of the next round"
 WEIGHTS = "the generator to take new weights"
@@ -84,6 +89,10 @@ class OverlappedRounds(RoundSource):
         self._gate.stays_awake = True
         self._gate.wake()
         self._clock = time.perf_counter(), self._gate.busy_seconds
+        _, last = self.progress()
+        if self.max_staleness > last and PartialState().is_main_process:
+            text = "max_staleness=%d is more than the %d steps of this training: all episodes may start at the first"
+            logger.warning(text, self.max_staleness, last)
 
     def __call__(self, rows: Rows, index: int) -> PlayedRound:
         step, last = self.progress()
