@@ -17,6 +17,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from gymnast.envs import ConfigurationError
 from gymnast.trainer.models.internals import append_rows, drop_columns, is_plain, keep_rows
 from gymnast.trainer.models.named_weights import named_weights
+from gymnast.trainer.models.output_head import OutputHead
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 
 
@@ -66,6 +67,18 @@ def test_an_engine_gets_the_merged_weights_and_the_model_is_not_changed(name: st
     assert not without.allclose(adapted(**inputs).logits, atol=1e-2)
     plain.load_state_dict(named_weights(adapted, merge=False))
     assert plain(**inputs).logits.equal(without)
+
+
+def test_merging_an_adapter_of_the_output_head_copies_no_other_layer() -> None:
+    """The model may be running: its other layers are large, and hold tensors that cannot be copied."""
+
+    def copied(memo: Any) -> None:
+        raise AssertionError("another layer is copied")
+
+    adapted: Any = get_peft_model(small(tied=False), lora(target_modules=["lm_head"]))
+    OutputHead(adapted)
+    adapted.get_input_embeddings().__deepcopy__ = copied
+    assert "lm_head.weight" in named_weights(adapted)
 
 
 def test_a_disabled_adapter_is_not_merged() -> None:

@@ -88,8 +88,10 @@ def merged_state(model: nn.Module, *, merge: bool = True) -> dict[str, Tensor]:
 
 def _merged_layer(layer: Any) -> Mapping[str, Tensor]:
     """Return the state of a layer with its adapter merged in a copy: unmerging would leave rounding errors."""
-    options = [vars(each).get("kwargs") for each in layer.modules()]  # LoRA's, which may hold other layers' tensors
-    merged = copy.deepcopy(layer, {id(each): each for each in options})
+    # LoRA's options may hold other layers' tensors. The hook of an `OutputHead` holds the model, which may be running.
+    shared = [vars(each).get("kwargs") for each in layer.modules()]
+    shared += [hook for each in layer.modules() for hook in each._forward_pre_hooks.values()]
+    merged = copy.deepcopy(layer, {id(each): each for each in shared})
     for each in merged.modules():  # an adapter of a parameter may lie in another one
         if hasattr(each, "get_base_layer") and not each.disable_adapters:
             each.merge()
