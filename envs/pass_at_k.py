@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -17,14 +17,30 @@ Z95 = 1.959964
 """Half the width of a 95 % interval, in standard errors of a normal distribution."""
 
 
-def successes_by_task(episodes: Sequence[Episode], success_reward: float | None = None) -> dict[str, list[bool]]:
+def reports_success(episodes: Iterable[Episode]) -> bool:
+    """Whether one of these episodes, all of one environment, has the metric `success`; it is 0 in the others."""
+    return any("success" in episode.metrics for episode in episodes if _was_played(episode))
+
+
+def _was_played(episode: Episode) -> bool:
+    return not (episode.stop.is_failure or episode.is_overlong)
+
+
+def successes_by_task(
+    episodes: Sequence[Episode], success_reward: float | None = None, *, has_metric: bool | None = None
+) -> dict[str, list[bool]]:
     """For each group of one environment, whether each of its episodes succeeded; empty if success is not defined.
 
     An episode is a success if its environment's metric `success` is 1, or, where the environment has no such metric, if
     its reward is at least `success_reward`. Failed episodes and those whose prompt was too long are left out.
+
+    Args:
+        episodes: The episodes.
+        success_reward: The least reward of a success.
+        has_metric: Whether the environment has the metric; by default, whether one of these episodes has it.
     """
-    played = [episode for episode in episodes if not (episode.stop.is_failure or episode.is_overlong)]
-    has_metric = any("success" in episode.metrics for episode in played)
+    played = [*filter(_was_played, episodes)]
+    has_metric = reports_success(played) if has_metric is None else has_metric
     if not (has_metric or success_reward is not None):
         return {}
     outcomes: dict[str, list[bool]] = defaultdict(list)

@@ -13,6 +13,7 @@ from .distributed import Processes
 from .interrupt import InterruptibleTrainer
 from .models.sharding import is_sharded
 from .records.evaluation import evaluation_metrics
+from .records.missing_metrics import MissingMetrics
 from .rollout.episode_player import EpisodePlayer
 from .rollout.failures import check_evaluation
 from .rollout.schedule import Rows
@@ -27,6 +28,7 @@ class PlayingTrainer(InterruptibleTrainer):
     player: EpisodePlayer
     processes: Processes
     watchdog: Watchdog
+    missing_metrics: MissingMetrics
     alone: Callable[[], AbstractContextManager[None]] = nullcontext
     """A context in which no episodes of a training round are in flight."""
 
@@ -104,9 +106,9 @@ class PlayingTrainer(InterruptibleTrainer):
             )
             episodes = self.processes.gather(played)
         check_evaluation(episodes, self.config.max_failure_rate)
-        metrics = evaluation_metrics(
-            episodes, self.player.environment_of, success_reward=self.config.success_reward
-        ) | {"runtime": time.perf_counter() - started}
+        judged = {"success_reward": self.config.success_reward, "missing": self.missing_metrics}
+        metrics = evaluation_metrics(episodes, self.player.environment_of, **judged)
+        metrics["runtime"] = time.perf_counter() - started
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

@@ -39,6 +39,7 @@ from .playing import PlayingTrainer
 from .records.alarms import alarm_metrics, warn_of_mismatch
 from .records.learning_log import LearningLog
 from .records.metrics import Metrics
+from .records.missing_metrics import MissingMetrics
 from .records.progress import rich_displays
 from .records.run_folder import EpisodeLog
 from .records.tables import report_episodes
@@ -150,7 +151,8 @@ class AgentTrainer(PlayingTrainer):
         self.watchdog = Watchdog(args.stall_warning, self.player.engine.whereabouts, process=process)
         self.config = args  # `args` with its own type
         self.model_accepts_loss_kwargs = True  # num_items_in_batch is the number of loss tokens, see next_batches
-        self._metrics = Metrics()
+        self.missing_metrics = MissingMetrics(warns=self.processes.index == 0)
+        self._metrics = Metrics(self.missing_metrics)
         folder, every = args.output_dir or ".", args.log_episodes_steps
         self._episode_log = EpisodeLog(folder, every=every, suffix=self.processes.suffix)
         self._learning_log = LearningLog(
@@ -193,7 +195,7 @@ class AgentTrainer(PlayingTrainer):
         if self.deepspeed is not None:
             raise RuntimeError("DeepSpeed trains once: to go on, make a new trainer, and resume from a checkpoint")
         self.schedule = make_schedule(len(self.train_dataset), self.config, self.processes)  # type: ignore[arg-type]
-        self._metrics, self.processes.all_failed = Metrics(), False
+        self._metrics, self.processes.all_failed = Metrics(self.missing_metrics), False
         self._failures = FailureWatch(self.config.max_failure_rate, self.config.treatments)
         progress = lambda: (self.state.global_step, self.state.max_steps)  # noqa: E731
         source = make_round_source(self.player, self.schedule, self.config, self.processes, progress=progress)
@@ -236,6 +238,7 @@ class AgentTrainer(PlayingTrainer):
         return super().fails_everywhere(error) or self.processes.all_failed or known
 
     def begin(self) -> None:
+        self.missing_metrics.restore(self.state.log_history)
         self._episode_log.begin(self.state.global_step)
         self._learning_log.begin()
         self._rounds.player.begin(self._rounds.rows, self.state.global_step)

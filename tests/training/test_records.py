@@ -10,6 +10,7 @@ import re
 import struct
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from gymnast.envs.episode import TokenTrace, ToolCallRecord, Turn
 from gymnast.trainer import GRPOTrainer, RichProgress, RolloutError, RunFolder, read_episodes
 from gymnast.trainer.records.metrics import SUMS, Metrics, episode_metrics, weighted_metrics
 
-from .buttons import ROWS, Buttons, config, make_trainer, model, tokenizer
+from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, config, make_trainer, model, tokenizer
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
@@ -344,6 +345,99 @@ def test_metrics_do_not_depend_on_how_episodes_are_cut_into_rounds() -> None:
     assert got["tools/failure_frequency"] == pytest.approx(1 / 81)
     assert got["tools/search/calls"] == pytest.approx(81 / 11)
     assert got["completions/min_terminated_length"] == 1
+
+
+def played(*successes: float | None, name: str = "") -> list[Episode]:
+    """Episodes of an environment with this metric `success`; None: they lack it."""
+    task = Task(id="a", row={"environment": name})
+    return [
+        Episode(
+            spec=EpisodeSpec(task=task, group="a@0", member=member),
+            stop=StopReason.FINAL_ANSWER,
+            metrics={} if success is None else {"success": success},
+        )
+        for member, success in enumerate(successes)
+    ]
+
+
+def test_a_missing_success_counts_as_zero_however_episodes_are_cut_into_rounds_and_processes() -> None:
+    [failed] = played(None)
+    failed.stop = StopReason.FAILED
+    rounds = [played(None, None, None), [failed], played(1.0, None), played(None, None, None)]
+    here, elsewhere = Metrics(), Metrics()
+    for metrics, part in zip([here, here, here, elsewhere], rounds, strict=True):
+        for weight, values in weighted_metrics(part):
+            metrics.add(values, weight=weight)
+        metrics.finish_step()
+    got = here.flush(lambda lists: [*lists, elsewhere.pending()])
+    assert got["environment/success"] == episode_metrics([*chain(*rounds)])["environment/success"] == 1 / 8
+    for weight, values in weighted_metrics(played(None)):  # the next log, in which no episode succeeded
+        here.add(values, weight=weight)
+    here.finish_step()
+    assert here.flush(lambda lists: lists)["environment/success"] == 0
+
+
+def test_a_missing_success_counts_as_zero_only_beside_one_of_the_same_environment() -> None:
+    episodes = [*played(1.0, None, name="sums"), *played(None, None, None, name="essays")]
+    metrics = episode_metrics(episodes, lambda episode: episode.spec.task.row["environment"])
+    assert metrics["environment/success"] == metrics["environments/sums/environment/success"] == 0.5
+    assert "environments/essays/environment/success" not in metrics
+
+
+def test_a_metric_that_some_episodes_lack_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    first, other = played(1.0, None, 1.0, name="sums"), played(None, name="essays")
+    first[0].metrics["answered"] = 1.0
+    for each in (*first, *other):
+        each.metrics["words"] = 3.0
+    metrics = Metrics()
+    for _ in range(3):
+        for weight, values in weighted_metrics([*first, *other], lambda each: each.spec.task.row["environment"]):
+            metrics.add(values, weight=weight)
+        metrics.finish_step()
+        metrics.flush(lambda lists: lists)
+    success, answered = sorted((record.getMessage() for record in caplog.records), key=lambda text: "answered" in text)
+    assert "1 of 3 episodes of the environment 'sums' have no metric 'success': they count as 0 in" in success
+    assert "2 of 3 episodes of the environment 'sums' have no metric 'answered'" in answered
+    assert "self.metrics['answered'] = 0.0 at reset" in answered
+
+
+class OnlySuccesses(Buttons):
+    """Sets the metric `success` only when it succeeds."""
+
+    @tool(final=True)
+    def left(self) -> str:
+        """Press the left button."""
+        self.reward = self.metrics["success"] = 1.0
+        return "done"
+
+    @tool(final=True)
+    def right(self) -> str:
+        """Press the right button."""
+        return "done"
+
+
+def test_success_is_the_share_of_successes_in_logs_evaluations_and_on_the_console(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pressed = ScriptedGenerator(lambda request: call_ids(script[len(pressed.requests) - 1]))
+    once, never = ["left", *["right"] * 7], ["right"] * 8
+    script = [*never, *once, *never, *once, *never]  # an evaluation, two steps, each with an evaluation
+    console = Console(file=io.StringIO(), width=1000)
+    options = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 1, "eval_on_start": True}
+    options |= {"num_generations_eval": 2}
+    callbacks = [RunFolder(tmp_path / "run"), RichProgress(console)]
+    trainer = make_trainer(
+        tmp_path, environment=OnlySuccesses(), generator=pressed, eval_rows=ROWS, callbacks=callbacks, **options
+    )
+    trainer.train()
+    lines = lines_of(tmp_path / "run")
+    assert [line["environment/success"] for line in lines if "loss" in line] == [1 / 8, 1 / 8]
+    evaluations = [line for line in lines if "eval_reward" in line]
+    assert [line.get("eval_environment/success") for line in evaluations] == [None, 0.0, 0.0]  # first, it is not known
+    assert [line.get("eval_pass@1") for line in evaluations] == [None, 0.0, 0.0]
+    assert "success 12.5%" in console.file.getvalue()  # type: ignore[attr-defined]
+    [warning] = [each.getMessage() for each in caplog.records if "no metric" in each.getMessage()]
+    assert "7 of 8 episodes have no metric 'success'" in warning
 
 
 class Blocks(Buttons):

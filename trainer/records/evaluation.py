@@ -8,10 +8,15 @@ from itertools import chain
 from ...envs.episode import Episode
 from ...envs.pass_at_k import pass_at_each_k, successes_by_task
 from .metrics import NameOf, by_environment, episode_metrics
+from .missing_metrics import SUCCESS, MissingMetrics
 
 
 def evaluation_metrics(
-    episodes: Sequence[Episode], environment_of: NameOf | None = None, *, success_reward: float | None = None
+    episodes: Sequence[Episode],
+    environment_of: NameOf | None = None,
+    *,
+    success_reward: float | None = None,
+    missing: MissingMetrics | None = None,
 ) -> dict[str, float]:
     """`episode_metrics`, and `pass@k` of all episodes and of each environment where there are several.
 
@@ -22,14 +27,14 @@ def evaluation_metrics(
     Returns:
         Among others `pass@k`, and its 95 % confidence interval `pass@k/low` to `pass@k/high`.
     """
-    metrics = episode_metrics(episodes, environment_of)
+    metrics = episode_metrics(episodes, environment_of, missing)
+
+    def outcomes_of(own: Sequence[Episode], beginning: str) -> list[list[bool]]:
+        return [*successes_by_task(own, success_reward, has_metric=beginning + SUCCESS in metrics).values()]
+
     environments = by_environment(episodes, environment_of)
-    outcomes = {name: _outcomes(own, success_reward) for name, own in environments.items()}
+    outcomes = {name: outcomes_of(own, f"environments/{name}/") for name, own in environments.items()}
     for name, own_outcomes in outcomes.items():
         metrics |= {f"environments/{name}/{key}": value for key, value in pass_at_each_k(own_outcomes)}
-    known = [*chain(*outcomes.values())] if environments else _outcomes(episodes, success_reward)
+    known = [*chain(*outcomes.values())] if environments else outcomes_of(episodes, "")
     return metrics | dict(pass_at_each_k(known))
-
-
-def _outcomes(episodes: Sequence[Episode], success_reward: float | None) -> list[list[bool]]:
-    return [*successes_by_task(episodes, success_reward).values()]

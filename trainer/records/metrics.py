@@ -19,6 +19,7 @@ from ...envs.core import StopReason
 from ...envs.episode import Episode, ToolCallRecord
 from ..learning.corrections import MEANS_OF_RATIOS, effective_sample_size
 from ..learning.groups import Group, has_spread
+from .missing_metrics import MissingMetrics, Weighted
 
 SUMS = frozenset(
     {
@@ -45,9 +46,6 @@ OF_MEANS: dict[str, tuple[tuple[str, ...], Callable[..., float]]] = {
 }
 """Functions of means over all steps and processes, with the names of these means, which are not returned themselves."""
 
-Weighted = dict[str, list[tuple[float, float]]]
-"""Under each name, pairs of a value and its weight in the mean."""
-
 NameOf = Callable[[Episode], str | None]
 
 Spreads = Callable[[Group], bool]
@@ -63,7 +61,8 @@ class Metrics:
     A step that is given up is taken again by the training that resumes this one, and would count twice.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, missing: MissingMetrics | None = None) -> None:
+        self._missing = missing or MissingMetrics()
         self._values: dict[str, list[tuple[float | Tensor, float]]] = defaultdict(list)
         self._of_step: dict[str, list[tuple[float | Tensor, float]]] = defaultdict(list)
 
@@ -104,6 +103,7 @@ class Metrics:
             for name, each in values.items():
                 merged[name] += each
         self._values.clear()
+        self._missing.count(merged)
         values = {name: _one(name, *zip(*pairs, strict=True)) for name, pairs in merged.items()}
         for name, (means, function) in OF_MEANS.items():
             if means[0] in values:
@@ -137,12 +137,19 @@ def _pooled_std(stds: Sequence[tuple[float, float]], means: Sequence[tuple[float
     return float(np.sqrt(squares / max(counts.sum() - 1, 1)))
 
 
-def episode_metrics(episodes: Sequence[Episode], environment_of: NameOf | None = None) -> dict[str, float]:
+def episode_metrics(
+    episodes: Sequence[Episode], environment_of: NameOf | None = None, missing: MissingMetrics | None = None
+) -> dict[str, float]:
     """The metrics of a round of episodes; those that failed count in `stop/failed` and `episodes/failed` only.
 
     With `on_failure="zero"` they count in the rewards too.
     """
-    return {name: value for _, part in weighted_metrics(episodes, environment_of) for name, value in part.items()}
+    parts = weighted_metrics(episodes, environment_of)
+    values: Weighted = {name: [(value, weight)] for weight, part in parts for name, value in part.items()}
+    (missing or MissingMetrics()).count(values)
+    return {
+        name: each[0][0] if len(each) == 1 else _one(name, *zip(*each, strict=True)) for name, each in values.items()
+    }
 
 
 def weighted_metrics(
