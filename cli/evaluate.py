@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .terminal.exits import FAULTS
-from .terminal.options import AsJSON, EnvironmentReference, Seed, SuccessReward, Tasks
+from .terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTurns, Seed, SuccessReward, Tasks
 
 if TYPE_CHECKING:
     from ..envs.episode import EpisodeSpec
@@ -42,7 +42,7 @@ def evaluate(
         float | None, typer.Option(min=0.0, help="0 is greedy. [the server's default; 1 for a model loaded here]")
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of one answer.")] = None,
-    max_turns: Annotated[int | None, typer.Option(min=1, help="Answers after which an episode is cut.")] = None,
+    max_turns: MaxTurns = MAX_TURNS,
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes at the same time.")] = 64,
     requests_per_minute: Annotated[float | None, typer.Option(help="A rate limit of the server.")] = None,
     request: Annotated[
@@ -76,7 +76,7 @@ def evaluate(
     environment = load_environment(env)
     rows = rows_to_play(environment, tasks, count=num_tasks or (None if tasks else NUM_TASKS), seed=seed)
     answers: dict[str, Any] = {"model": model, "url": url, "policy": policy, "request": request}
-    answers |= {"temperature": temperature, "max_tokens": max_tokens, "max_turns": max_turns}
+    answers |= {"temperature": temperature, "max_tokens": max_tokens, "max_turns": max_turns or None}
     player = choose_player(
         environment, rows, **answers, concurrency=concurrency, requests_per_minute=requests_per_minute
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .terminal.exits import FAULTS
-from .terminal.options import AsJSON, EnvironmentReference, Seed, Tasks
+from .terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTurns, Seed, Tasks
 
 
 def play(
@@ -23,14 +23,14 @@ def play(
             "By default you answer.",
         ),
     ] = None,
-    max_turns: Annotated[int | None, typer.Option(min=1, help="Answers after which the episode is cut.")] = None,
+    max_turns: MaxTurns = MAX_TURNS,
     as_json: AsJSON = False,
 ) -> None:
     """Play one episode: you are the model, or a script is.
 
     Answer with text, or with calls such as add(a=1, b=2); separate several by semicolons.
     """
-    from ..envs import EpisodeLimits, RolloutEngine
+    from ..envs import EpisodeLimits, RolloutEngine, StopReason
     from .arguments.references import load_environment, load_policy
     from .arguments.rows import rows_to_play
     from .human import HumanPolicy, ShownPolicy, show_episode
@@ -40,9 +40,11 @@ def play(
     rows = rows_to_play(environment, tasks, count=row + 1, seed=seed)
     out = console(stderr=as_json)
     player = HumanPolicy(out) if policy is None else load_policy(policy)
-    engine = RolloutEngine(environment, ShownPolicy(player, out), limits=EpisodeLimits(max_turns=max_turns))
+    engine = RolloutEngine(environment, ShownPolicy(player, out), limits=EpisodeLimits(max_turns=max_turns or None))
     [episode] = engine.play(rows[row:], seed=seed)
     show_episode(episode, out)
+    if episode.stop is StopReason.MAX_TURNS:
+        out.print(f"the episode was cut after {max_turns} turns; --max-turns sets another bound, 0 lifts it")
     if as_json:
         print_json(episode.to_json())
     if episode.failure is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...envs.episode import Episode
-from ...envs.pass_at_k import Z95, successes_by_task
+from ...envs.pass_at_k import Z95, reports_success, successes_by_task
 from ..terminal.exits import CommandError
 from ..terminal.output import print_table
 
@@ -27,14 +27,15 @@ def compare(
     """The differences of the second evaluation to the first one, over tasks with the same row.
 
     Returns:
-        `tasks`, and for `pass@1` (where both define success) and `reward` the two means, their difference with its
+        `tasks`, and for `pass@1` (where success is defined) and `reward` the two means, their difference with its
         95 % interval, and `p`: how probable so large a difference would be if the two models were the same.
 
     Raises:
         CommandError: no task is in both.
     """
+    has_metric = reports_success(first) or reports_success(second)
     measures: dict[str, Callable[[Sequence[Episode]], dict[str, float]]] = {
-        "pass@1": lambda episodes: _pass_rates(episodes, success_reward),
+        "pass@1": lambda episodes: _pass_rates(episodes, success_reward, has_metric),
         "reward": _rewards,
     }
     comparison: dict[str, Any] = {}
@@ -50,9 +51,9 @@ def compare(
     return comparison
 
 
-def _pass_rates(episodes: Sequence[Episode], success_reward: float | None) -> dict[str, float]:
+def _pass_rates(episodes: Sequence[Episode], success_reward: float | None, has_metric: bool) -> dict[str, float]:
     rows = {episode.spec.group: _row(episode) for episode in episodes}
-    outcomes = successes_by_task(episodes, success_reward)
+    outcomes = successes_by_task(episodes, success_reward, has_metric=has_metric)
     return _means([(rows[group], float(success)) for group, each in outcomes.items() for success in each])
 
 

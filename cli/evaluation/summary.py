@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...envs.core import StopReason
 from ...envs.episode import Episode
-from ...envs.pass_at_k import Z95, pass_at_each_k, successes_by_task
+from ...envs.pass_at_k import Z95, pass_at_each_k, reports_success, successes_by_task
 from ..terminal.exits import CommandError
 from ..terminal.output import print_table
 
@@ -52,11 +53,29 @@ def summary_of(
         "tools": _tools(played),
         "failures": dict(Counter(str(episode.failure) for episode in failed).most_common(3)),
         "tokens": _tokens(episodes),
+        "notes": [*_notes(played, success_reward)],
     }
     if price is not None:
         tokens = summary["tokens"]
         summary["cost"] = (tokens["prompt"] * price.prompt + tokens["answer"] * price.answer) / 1e6
     return summary
+
+
+def _notes(played: Sequence[Episode], success_reward: float | None) -> Iterator[str]:
+    """Remarks on the numbers, each a sentence."""
+    cut = [len(episode.turns) for episode in played if episode.stop is StopReason.MAX_TURNS]
+    if cut:
+        said = f"{len(cut)} of {len(played)} episodes were cut after {max(cut)} turns"
+        yield f"{said}; --max-turns sets another bound, 0 lifts it"
+    without = sum("success" not in episode.metrics for episode in played)
+    if reports_success(played):
+        if without:
+            yield (
+                f"{without} of {len(played)} episodes have no metric 'success' and count as failures; set "
+                f"self.metrics['success'] = 0.0 at reset"
+            )
+    elif played and success_reward is None:
+        yield "there is no pass@k: no episode has a metric 'success', and --success-reward is not given"
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -120,6 +139,7 @@ def print_summary(summary: dict[str, Any]) -> None:
         rows.append(("tokens", f"{tokens['prompt']} prompt ({tokens['cached']} cached), {tokens['answer']} answer"))
     if "cost" in summary:
         rows.append(("cost", f"{summary['cost']:.4f}"))
+    rows += [("note", note) for note in summary["notes"]]
     rows.append(("results", summary["results"]))
     print_table(rows)
 

@@ -29,3 +29,7 @@ SuccessReward = Annotated[
     float | None,
     typer.Option(help="Least reward that counts as a success in pass@k, for environments without a metric `success`."),
 ]
+
+MAX_TURNS = 100
+
+MaxTurns = Annotated[int, typer.Option(min=0, help="Answers after which an episode is cut; 0 = no bound.")]

@@ -131,6 +131,65 @@ def test_one_task_gives_no_interval(run: Run, game: Path) -> None:
     assert run("compare", "first.jsonl", "second.jsonl").code == 0
 
 
+ENDLESS = """
+from gymnast.envs import ToolEnv, tool, tool_call
+
+rows = [{}, {}]
+
+class Endless(ToolEnv):
+    def reset_task(self, task):
+        return [{"role": "user", "content": "Wait."}]
+
+    @tool
+    def wait(self) -> str:
+        '''Wait for the next day.'''
+        return "nothing happens"
+
+def waits(messages):
+    return tool_call("wait")
+"""
+WAITING = ("endless.py:Endless", "--tasks", "endless.py:rows", "--policy", "endless.py:waits")
+
+
+def test_an_episode_that_never_ends_is_cut_after_100_turns(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    outcome = run("eval", *WAITING)
+    assert outcome.code == 0
+    assert "2 of 2 episodes were cut after 100 turns" in outcome.out
+    summary = run("eval", *WAITING, "--max-turns", 3, "-o", "short.jsonl", "--json").json
+    assert (summary["stop"], summary["turns"], summary["settings"]["max_turns"]) == ({"max_turns": 2}, 3, 3)
+    assert "the episode was cut after 100 turns" in run("play", *WAITING).out
+
+
+def test_zero_lifts_the_bound_of_turns(run: Run, tmp_path: Path) -> None:
+    until = ENDLESS.replace('tool_call("wait")', 'tool_call("wait") if len(messages) < 250 else "enough"')
+    (tmp_path / "endless.py").write_text(until)
+    summary = run("eval", *WAITING, "--max-turns", 0, "--json").json
+    assert summary["stop"] == {"model_stopped": 2}
+    assert summary["turns"] > 100
+    assert "stop reason model_stopped" in run("play", *WAITING, "--max-turns", 0).out
+
+
+def test_a_success_that_only_successes_set(run: Run, game: Path) -> None:
+    (game / "guessing.py").write_text(
+        GAME.replace('self.metrics["success"] = 0.0', "pass").replace(
+            'self.reward = self.metrics["success"] = float(number == self.number)',
+            'if number == self.number: self.metrics["success"] = 1.0',
+        )
+    )
+    run(*EVAL, "--policy", "guessing.py:oracle", "-n", 3)
+    summary = run(*EVAL, "--policy", "guessing.py:always_3", "--json").json
+    assert summary["pass@1"] == pytest.approx(1 / 6)
+    [note] = summary["notes"]
+    assert note.startswith("5 of 6 episodes have no metric 'success' and count as failures")
+    summary = run(*EVAL, "--policy", "guessing.py:always_3", "-n", 3, "-o", "never.jsonl", "--json").json
+    assert summary["notes"] == [
+        "there is no pass@k: no episode has a metric 'success', and --success-reward is not given"
+    ]
+    comparison = run("compare", "evals/Guess-oracle.jsonl", "never.jsonl", "--json").json
+    assert comparison["pass@1"]["difference"] == -1
+
+
 def test_evaluations_of_other_tasks_are_not_compared(run: Run, game: Path) -> None:
     (game / "others.json").write_text('[{"number": 77}]')
     run(*EVAL, "--policy", "guessing.py:oracle", "-o", "first.jsonl")
