@@ -14,7 +14,7 @@ def why(run: RunFolder, as_json: AsJSON = False) -> None:
     from .runs.why import why_lines
     from .terminal.output import console, print_json
 
-    found = read_run(run)
+    found = read_run(run, names_broken_lines=False)  # an alarm does
     if as_json:
         print_json({"lines": why_lines(found), "alarms": [asdict(alarm) for alarm in alarms(found)]})
         return

@@ -15,17 +15,20 @@ if TYPE_CHECKING:
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The output_dir of a training.", show_default=False)]
 
 
-def read_run(folder: Path) -> Run:
-    """Read a run folder.
+def read_run(folder: Path, *, names_broken_lines: bool = True) -> Run:
+    """Read a run folder, and name on standard error the broken lines that it skips.
 
     Raises:
-        CommandError: it is none, or one of its lines is broken.
+        CommandError: it is no run folder.
     """
+    from ...envs.line_files import skipped
     from ..runs.run import Run
 
     try:
         run = Run(folder)
-        run.read()
-    except (FileNotFoundError, ValueError) as error:
+    except FileNotFoundError as error:
         raise CommandError(str(error)) from error
+    run.read()
+    if run.broken and names_broken_lines:
+        typer.echo(skipped(run.broken), err=True)
     return run

@@ -10,7 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from ...envs.episode import Episode, EpisodeSpec
+from ...envs.line_files import BrokenLine, append_lines, skipped
 from ..terminal.exits import CommandError
 
 KIND = "gymnast evaluation"
@@ -58,7 +61,7 @@ class Results:
 
     @classmethod
     def read(cls, path: Path) -> Results:
-        """Read a file; a half-written last line is left out.
+        """Read a file. Half a last line is left out; another broken line is skipped, and named on standard error.
 
         Raises:
             CommandError: it cannot be read, or holds something else.
@@ -75,16 +78,21 @@ class Results:
         if not isinstance(settings, dict) or settings.pop("kind", None) != KIND:
             raise CommandError(f"{path} does not hold an evaluation: `gymnast eval` writes them")
         results = cls(path, settings)
-        for line in lines[1:]:
+        broken = []
+        for number, line in enumerate(lines[1:], 2):
             if line.endswith("\n"):
-                results._keep(Episode.from_json(line))
+                try:
+                    results._keep(Episode.from_json(line))
+                except ValueError as error:
+                    broken.append(BrokenLine.of(path, number, error))
+        if broken:
+            typer.echo(skipped(broken), err=True)
         return results
 
     def add(self, episode: Episode) -> None:
         """Keep an episode, and append it to the file."""
         self._keep(episode)
-        with self.path.open("a") as file:
-            file.write(episode.to_json() + "\n")
+        append_lines(self.path, [episode.to_json()])
 
     def _keep(self, episode: Episode) -> None:
         self._episodes[episode.spec.group, episode.spec.member] = episode

@@ -50,7 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             with self.server.lock:  # which is free again before the answer is sent: a browser may be slow to take it
                 answer = self._answer(address.path, parse_qs(address.query))
-        except ValueError as error:  # a broken line, or no number
+        except ValueError as error:  # not a number
             self.send_error(HTTPStatus.BAD_REQUEST, explain=str(error))
             return
         if answer is HTTPStatus.NO_CONTENT:

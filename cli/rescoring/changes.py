@@ -80,6 +80,7 @@ def changes_of(run: Run, change: RewardChange) -> Iterator[StepChange]:
         raise CommandError(f"{run.folder} has no learning.jsonl that says how advantages were computed")
     numbers = {id(row): number for number, row in enumerate(run.episodes)}
     for step, rows in run.steps():
+        rows = [row for row in rows if (step, row.group) not in run.incomplete]  # its baseline is not known
         places = [numbers[id(row)] for row in rows]
         yield StepChange(step=step, episodes=_of_step(run.settings, rows, places, change))
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ...envs.line_files import skipped
 from ...envs.metric_alarms import (
     MANY_FLAT,
     MANY_TRUNCATED,
@@ -38,6 +39,12 @@ class Alarm:
 def alarms(run: Run) -> list[Alarm]:
     """The alarms of a run, the worst first."""
     return [alarm for check in CHECKS for alarm in check(run)]
+
+
+def _broken_lines(run: Run) -> Iterator[Alarm]:
+    if run.broken:
+        cause = "A killed process, or a full disk, leaves such a line."
+        yield Alarm(kind="broken lines", title=skipped(run.broken), cause=cause)
 
 
 def latest_episodes(run: Run) -> list[EpisodeRow]:
@@ -186,5 +193,5 @@ def _lengths(run: Run) -> Iterator[Alarm]:
 
 
 CHECKS: Sequence[Callable[[Run], Iterator[Alarm]]] = (
-    *(_failures, _repeated_errors, _no_spread, _truncation, _shifts, _gap, _rejections, _lengths),
+    *(_broken_lines, _failures, _repeated_errors, _no_spread, _truncation, _shifts, _gap, _rejections, _lengths),
 )

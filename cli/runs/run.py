@@ -11,6 +11,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from ...envs.evaluation_logs import EvaluationLog
+from ...envs.line_files import BrokenLine
 from .episodes import EpisodeRow, add_learning, row_of
 from .tail import Place, Replaced, Tail
 
@@ -45,6 +46,8 @@ class Run:
         self.evaluations: dict[str, list[tuple[int, EvaluationLog]]] = {}  # by title, each with its step
         self.settings: dict[str, Any] = {}
         self.tokens: dict[str, str] = {}  # the text of each token id
+        self.broken: list[BrokenLine] = []  # lines that were skipped
+        self.incomplete: set[tuple[int, str]] = set()  # steps and groups that lack an episode of `learning.jsonl`
         self.changes = 0  # grows whenever something was read
         self._rows: dict[tuple[int, str, int], EpisodeRow] = {}
 
@@ -73,10 +76,9 @@ class Run:
             for place, line in chain.from_iterable(tail.lines(size) for tail, size in sizes[kind]):
                 self.changes += 1
                 try:
-                    add(place, from_json(line))
+                    add(place, _object(line))
                 except (ValueError, KeyError, TypeError) as error:
-                    name, fault = place.path.name, f"{type(error).__name__}: {error}"
-                    raise ValueError(f"{name} has a broken line at byte {place.start} ({fault})") from error
+                    self.broken.append(BrokenLine.of(place.path, place.number, error))
 
     def _add_metrics(self, place: Place, line: dict[str, Any]) -> None:
         finite = {name: value for name, value in line.items() if value is not None}  # the others are null
@@ -95,8 +97,10 @@ class Run:
             self.settings |= line["settings"]
         elif "tokens" in line:
             self.tokens |= line["tokens"]
-        else:
-            add_learning(self._rows[line["step"] + 1, line["group"], line["member"]], place, line)
+        elif (row := self._rows.get((line["step"] + 1, line["group"], line["member"]))) is not None:
+            add_learning(row, place, line)
+        else:  # the line of the episode is broken, or lost
+            self.incomplete.add((line["step"] + 1, line["group"]))
 
     def details(self, first: int, count: int) -> bytes:
         """JSON: a list of `[line of episodes.jsonl, [its lines of learning.jsonl]]`, for some episodes in order."""
@@ -112,3 +116,15 @@ class Run:
         for row in self.episodes:
             of_step.setdefault(row.step, []).append(row)
         return iter(sorted(of_step.items()))
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    """The object of a line, which has a step.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    value = from_json(line)
+    if not isinstance(value, dict) or not isinstance(value.get("step"), int):
+        raise ValueError("no object with a step")
+    return value

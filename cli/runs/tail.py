@@ -13,6 +13,7 @@ class Place(NamedTuple):
     path: Path
     start: int  # bytes
     length: int
+    number: int  # of the line, from 1
 
     def read(self) -> bytes:
         with self.path.open("rb") as file:
@@ -31,6 +32,7 @@ class Tail:
         self.path = path
         self._identity: tuple[int, int] | None = None
         self._end = 0  # of the lines that were read
+        self._number = 0  # of the last of them
 
     def look(self) -> int:
         """The size of the file now.
@@ -53,5 +55,6 @@ class Tail:
                 end = self._end + len(line)
                 if end > size or not line.endswith(b"\n"):
                     return
-                place, self._end = Place(self.path, self._end, len(line)), end
+                self._number += 1
+                place, self._end = Place(self.path, self._end, len(line), self._number), end
                 yield place, line

@@ -131,6 +131,18 @@ def test_one_task_gives_no_interval(run: Run, game: Path) -> None:
     assert run("compare", "first.jsonl", "second.jsonl").code == 0
 
 
+def test_a_broken_line_of_results_costs_its_episode(run: Run, game: Path) -> None:
+    run(*EVAL, "--policy", "guessing.py:oracle", "-o", "first.jsonl")
+    run(*EVAL, "--policy", "guessing.py:always_3", "-o", "second.jsonl")
+    lines = (game / "second.jsonl").read_text().splitlines(keepends=True)
+    (game / "second.jsonl").write_text("".join([*lines[:2], lines[2][:100] + "\n", *lines[3:]]))
+    compared = run("compare", "first.jsonl", "second.jsonl", "--json")
+    assert compared.json["tasks"] == 5
+    assert "skipped line 3 of second.jsonl (ValidationError: " in compared.err
+    resumed = run(*EVAL, "--policy", "guessing.py:always_3", "-o", "second.jsonl", "--resume", "--json")
+    assert (resumed.code, resumed.json["episodes"]) == (0, 6)
+
+
 ENDLESS = """
 from gymnast.envs import ToolEnv, tool, tool_call
 

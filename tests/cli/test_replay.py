@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options: dict[str, Any] = {"reward_funcs": [brevity], "reward_weights": [0.25]}
     make_trainer(folder, max_steps=2, log_episodes_steps=1, **options).train()
     return folder
+
+
+def test_a_group_that_lost_an_episode_is_left_out(run: Run, trained: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    shutil.copytree(trained, folder)
+    first, *others = (folder / "episodes.jsonl").read_text().splitlines(keepends=True)
+    (folder / "episodes.jsonl").write_text(first[:-20] + "\n" + "".join(others))
+    outcome = run("replay", folder, "--weight", "environment=1", "--json")
+    assert [step["episodes"] for step in outcome.json["steps"]] == [4, 8]
+    assert [step["flipped"] + step["appeared"] + step["vanished"] for step in outcome.json["steps"]] == [0, 0]
+    assert f"skipped line 1 of {folder}/episodes.jsonl (" in outcome.err
 
 
 def test_a_changed_function_is_compared_with_the_recorded_rewards(run: Run, trained: Path, tmp_path: Path) -> None:

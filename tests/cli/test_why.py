@@ -126,7 +126,22 @@ def test_why_for_programs(run: Run, tmp_path: Path) -> None:
 
 def test_a_folder_without_a_run_is_named(run: Run, tmp_path: Path) -> None:
     assert run("why", "nowhere") == (2, "", "error: there is no folder 'nowhere'; give the output_dir of a training\n")
-    write_run(tmp_path / "broken", metrics=[{"step": 1, "reward": 0.0}])
-    (tmp_path / "broken" / "episodes.jsonl").write_text('{"step": 0}\n')
-    outcome = run("why", "broken")
-    assert (outcome.code, outcome.err.partition("(")[0]) == (2, "error: episodes.jsonl has a broken line at byte 0 ")
+
+
+def test_a_broken_line_costs_itself_and_is_named(run: Run, tmp_path: Path) -> None:
+    scored = [{"step": 0, "group": "a@0", "member": member, "vote": "counts"} for member in range(3)]
+    metrics = [{"step": step, "reward": 0.25} for step in (1, 2, 3)]
+    played = [(0, episode(member=member, reward=float(member))) for member in range(3)]
+    folder = write_run(tmp_path / "run", played, metrics, scored)
+    for name in ("episodes.jsonl", "metrics.jsonl"):
+        first, second, *others = (folder / name).read_text().splitlines(keepends=True)
+        (folder / name).write_text(first + second[:20] + "\n" + "".join(others))
+    told = "skipped line 2 of run/episodes.jsonl (ValueError: "
+    why = run("why", "run")
+    assert (why.code, why.err) == (0, "")
+    assert f"! skipped line 2 of run/metrics.jsonl (ValueError: EOF while parsing an object); {told}" in why.out
+    assert "1 of 2 recorded episodes have reward 0" in why.out
+    for command in (["view", "run"], ["export", "run", "--to", "atif"]):
+        outcome = run(*command)
+        assert (outcome.code, outcome.err.count(told)) == (0, 1)
+        assert "2 episodes" in outcome.out

@@ -65,6 +65,10 @@ def test_a_replay_follows_the_order_and_the_versions_of_its_log(tmp_path: Path) 
     (tmp_path / "groups.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in rounds))
     trained(tmp_path / "again", max_steps=3, max_turns=1, replay=str(tmp_path))
     assert log_of(tmp_path / "again") == rounds
+    first, second, third = (tmp_path / "groups.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "groups.jsonl").write_text(first + second[:30] + "\n" + third)
+    with pytest.raises(ValueError, match=r"groups\.jsonl holds 1 rounds, as line 2 is broken: set max_steps to"):
+        trained(tmp_path / "cut", max_steps=3, max_turns=1, replay=str(tmp_path))
 
 
 def test_a_replay_that_cannot_be_is_an_error(tmp_path: Path) -> None:

@@ -70,6 +70,33 @@ def test_a_resumed_run_goes_on_with_its_folder(tmp_path: Path) -> None:
     assert again.totals["episodes/played"] == 32
 
 
+def test_what_is_logged_after_half_a_line_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "reward": 0.5}\n{"step": 2, "rew')
+    trainer = make_trainer(tmp_path, callbacks=[RunFolder(tmp_path / "run")], eval_rows=ROWS)
+    trainer.evaluate()
+    trainer.train()
+    assert ["eval_reward" in line for line in lines_of(tmp_path / "run")] == [True, False, False]
+
+
+def test_a_broken_line_of_an_earlier_part_is_dropped_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"save_strategy": "steps", "save_steps": 2, "log_episodes_steps": 1, "log_level": "warning"}
+    make_trainer(tmp_path, callbacks=[RunFolder(tmp_path)], max_steps=2, **options).train()
+    for name in ("metrics.jsonl", "episodes.jsonl", "learning.jsonl"):
+        first, *others = (tmp_path / name).read_text().splitlines(keepends=True)
+        (tmp_path / name).write_text(first[:15] + "\n" + "".join(others))
+    folder = RunFolder(tmp_path)
+    make_trainer(tmp_path, callbacks=[folder], max_steps=4, **options).train(resume_from_checkpoint=True)
+    assert [line["step"] for line in lines_of(tmp_path)] == [2, 3, 4, 4]
+    assert len([*read_episodes(tmp_path / "episodes.jsonl")]) == 31
+    named = [message for message in caplog.messages if "skipped line 1 of" in message]
+    assert sorted(message.partition(".jsonl")[0].rpartition("/")[2] for message in named) == [
+        *("episodes", "learning", "metrics"),
+    ]
+
+
 def test_a_run_that_goes_on_has_the_summary_of_its_end_alone(tmp_path: Path) -> None:
     options = {"save_strategy": "steps", "save_steps": 1, "logging_steps": 2}
     for steps in (1, 4):  # the first ends before its first log, so its summary has the metrics of that step
@@ -98,7 +125,7 @@ def test_a_new_run_moves_the_records_of_an_old_one_aside(tmp_path: Path) -> None
         assert (tmp_path / "run" / f"reward.{number}.png").is_file()
 
 
-def test_episodes_are_read_back(tmp_path: Path) -> None:
+def test_episodes_are_read_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "episodes.jsonl"
     make_trainer(tmp_path, max_steps=1, log_episodes_steps=1).train()
     whole = list(read_episodes(path))
@@ -106,9 +133,10 @@ def test_episodes_are_read_back(tmp_path: Path) -> None:
     first = path.read_text().splitlines(keepends=True)[0]
     path.write_text(first + first[:-20])  # the state that a killed process leaves
     assert list(read_episodes(path)) == whole[:1]
-    path.write_text(first + "{}\n" + first)
-    with pytest.raises(ValueError, match=r"line 2 of .*episodes\.jsonl holds no step and episode"):
-        list(read_episodes(path))
+    path.write_text(first + first[:-20] + "\n{}\n" + first)
+    assert list(read_episodes(path)) == [*whole[:1], *whole[:1]]
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert warning.startswith(f"skipped 2 broken lines, the first is line 2 of {path} (JSONDecodeError: ")
 
 
 def test_a_curve_that_cannot_be_drawn_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

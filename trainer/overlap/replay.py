@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ...envs.episode import Episode, EpisodeSpec
-from ..records.run_folder import lines_until, move_aside, read_lines, replace_lines
+from ...envs.line_files import append_lines
+from ..records.run_folder import keep_lines_until, move_aside, read_lines
 from ..rollout.token_policy import turn_seed
 
 
@@ -52,13 +53,12 @@ class GroupLog:
         if self.path.exists() and step == 0:
             move_aside(self.path)
         elif self.path.exists():
-            replace_lines(self.path, lines_until(step - 1, read_lines(self.path)))
+            keep_lines_until(step - 1, self.path)
 
     def add(self, step: int, groups: Iterable[FinishedGroup]) -> None:
         """Append a round that this step trains on."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            file.write(json.dumps({"step": step, "groups": [each.record for each in groups]}) + "\n")
+        append_lines(self.path, [json.dumps({"step": step, "groups": [each.record for each in groups]})])
 
 
 class Replay:
@@ -83,7 +83,14 @@ class Replay:
                 f"there is no {self.path}: replay={str(folder)!r} must be the output_dir of a training with "
                 f"max_staleness, and of as many processes as here"
             )
-        self._rounds: list[list[dict[str, Any]]] = [json.loads(line)["groups"] for line in lines]
+        self._rounds: list[list[dict[str, Any]]] = []
+        self._why_no_more = ""
+        for number, line in enumerate(lines, 1):
+            try:
+                self._rounds.append(json.loads(line)["groups"])
+            except (ValueError, KeyError, TypeError):  # the rounds after it have other places than their lines
+                self._why_no_more = f", as line {number} is broken"
+                break
         self._version_of: dict[int, int] = {}  # by the seed of a turn
         self._left: Counter[int] = Counter()  # by version: turns that have not been sampled yet
         self._over: set[int] = set()  # seeds of the others
@@ -118,7 +125,8 @@ class Replay:
             ValueError: the log ends before it.
         """
         if index >= len(self._rounds):
-            raise ValueError(f"{self.path} has {len(self._rounds)} rounds: set max_steps to the length of its training")
+            held = f"{self.path} holds {len(self._rounds)} rounds{self._why_no_more}"
+            raise ValueError(f"{held}: set max_steps to the length of its training, or of these rounds")
         return [each["number"] for each in self._rounds[index]]
 
     def started_by(self, step: int) -> list[int]:

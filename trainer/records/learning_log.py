@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from ...envs.episode import Episode
+from ...envs.line_files import append_lines
 from ..learning.corrections import CORRECTIONS, Mismatch
 from ..learning.losses import LOSSES, MAX_LOG_RATIO
 from ..learning.samples import EpisodeSamples, Sample, completion_slice
@@ -176,8 +177,7 @@ class LearningLog:
         return {name: each[0].nonzero()[:, 0].tolist() for name, each in found.items() if each.any()}
 
     def _write(self, line: Mapping[str, Any], step: int | None = None) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps({"step": self._step if step is None else step, **line}) + "\n")
+        append_lines(self.path, [json.dumps({"step": self._step if step is None else step, **line})])
 
 
 def _is_clipped(

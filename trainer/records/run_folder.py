@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from transformers import TrainerCallback
 
 from ...envs.episode import Episode
 from ...envs.evaluation_logs import EvaluationLog
+from ...envs.line_files import BrokenLine, append_lines, skipped
 from .metrics import SUMS
+
+logger = logging.getLogger(__name__)
 
 
 class EpisodeLog:
@@ -47,9 +51,8 @@ class EpisodeLog:
             if step == 0:
                 move_aside(self.path, self.learning_path)
                 return
-            replace_lines(self.learning_path, lines_until(step - 1, read_lines(self.learning_path)))
-            kept = lines_until(step - 1, read_lines(self.path))
-            replace_lines(self.path, kept)
+            keep_lines_until(step - 1, self.learning_path)
+            kept = keep_lines_until(step - 1, self.path)
             self._last = json.loads(kept[-1])["step"] if kept else None
 
     def add(self, step: int, episodes: Sequence[Episode]) -> bool:
@@ -61,28 +64,28 @@ class EpisodeLog:
             return False
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._last = step
-        with self.path.open("a") as file:
-            for episode in episodes:
-                file.write(f'{{"step": {step}, "episode": {episode.to_json()}}}\n')
+        append_lines(self.path, (f'{{"step": {step}, "episode": {episode.to_json()}}}' for episode in episodes))
         return True
 
 
 def read_episodes(path: str | Path) -> Iterator[tuple[int, Episode]]:
-    """Yield the step and the episode of each line of an `episodes.jsonl`, but for a half-written last line.
+    """Yield the step and the episode of each line of an `episodes.jsonl`.
 
-    Raises:
-        ValueError: another line is broken.
+    A half-written last line is left out. Another broken line is skipped, and a warning names the first one.
     """
-    with Path(path).open() as file:
+    broken = []
+    with Path(path).open(errors="replace") as file:  # half a line may end in half a character
         for number, line in enumerate(file, 1):
             try:
                 record = json.loads(line)
                 step, episode = record["step"], Episode.from_json(json.dumps(record["episode"]))
             except (ValueError, KeyError, TypeError) as error:
-                if not line.endswith("\n"):  # a killed process left it
-                    return
-                raise ValueError(f"line {number} of {path} holds no step and episode: {error}") from error
-            yield step, episode
+                if line.endswith("\n"):
+                    broken.append(BrokenLine.of(Path(path), number, error))
+            else:
+                yield step, episode
+    if broken:
+        logger.warning("%s", skipped(broken))
 
 
 class RunFolder(TrainerCallback):
@@ -115,7 +118,7 @@ class RunFolder(TrainerCallback):
         if earlier and state.global_step == 0:
             replace_lines(move_aside(self.metrics_path, self.path / "reward.png", self.path / "summary.json"), earlier)
             earlier = []
-        kept = lines_until(state.global_step, earlier)
+        kept = lines_until(state.global_step, earlier, self.metrics_path)
         if state.global_step < state.max_steps:  # a `train()` that ended early has a summary of its own part only
             kept = [line for line in kept if "train_runtime" not in json.loads(line)]
         for line in kept:
@@ -130,8 +133,8 @@ class RunFolder(TrainerCallback):
         if logs is None or not state.is_world_process_zero:
             return
         self._count(logs)
-        with self.metrics_path.open("a") as file:
-            file.write(to_json({"step": state.global_step, **logs}, inf_nan_mode="null").decode() + "\n")
+        line = to_json({"step": state.global_step, **logs}, inf_nan_mode="null").decode()
+        append_lines(self.metrics_path, [line])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
@@ -151,7 +154,7 @@ class RunFolder(TrainerCallback):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        lines = [json.loads(line) for line in read_lines(self.metrics_path)]
+        lines = [*map(json.loads, lines_until(math.inf, read_lines(self.metrics_path), self.metrics_path))]
         points = [(line["step"], line["reward"]) for line in lines if line.get("reward") is not None]
         if not points:
             return
@@ -195,17 +198,32 @@ def read_lines(path: Path) -> list[str]:
     """The lines of a file; `str.splitlines` would split at more characters, such as U+2028 in an answer."""
     if not path.exists():
         return []
-    with path.open() as file:
+    with path.open(errors="replace") as file:  # half a line may end in half a character
         return list(file)
 
 
-def lines_until(step: int, lines: Sequence[str]) -> list[str]:
-    """Drop the lines of later steps, and a line that a killed process left half-written."""
-    kept = []
-    for line in lines:
-        with suppress(json.JSONDecodeError):
+def lines_until(step: float, lines: Sequence[str], path: Path) -> list[str]:
+    """Drop the lines of later steps and half a last line, and broken ones, of which a warning names the first one.
+
+    `path` is the file of the lines.
+    """
+    kept, broken = [], []
+    for number, line in enumerate(lines, 1):
+        try:
             if json.loads(line)["step"] <= step:
                 kept.append(line)
+        except (ValueError, KeyError, TypeError) as error:
+            if line.endswith("\n"):
+                broken.append(BrokenLine.of(path, number, error))
+    if broken:
+        logger.warning("%s", skipped(broken))
+    return kept
+
+
+def keep_lines_until(step: float, path: Path) -> list[str]:
+    """Apply `lines_until` to a file, and return the lines that stay."""
+    kept = lines_until(step, read_lines(path), path)
+    replace_lines(path, kept)
     return kept
 
 

@@ -1,0 +1,49 @@
+"""Files of one JSON object a line: appending to them, and lines that a killed process or a full disk left broken."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Append lines; after half a line, which a killed process may have left, they begin a new one."""
+    with path.open("ab+") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.writelines(f"{line}\n".encode() for line in lines)
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class BrokenLine:
+    """A line that was skipped, as it cannot be read."""
+
+    path: Path
+    number: int  # from 1
+    fault: str  # in one line
+
+    @classmethod
+    def of(cls, path: Path, number: int, error: Exception) -> BrokenLine:
+        # Parsers count lines from the beginning of this one, which would be taken for the line of the file.
+        fault = re.sub(r":?( at)? line \d+ column \d+.*", "", str(error).partition("\n")[0])
+        return cls(path=path, number=number, fault=f"{type(error).__name__}: {fault[:200]}")
+
+    def __str__(self) -> str:
+        return f"line {self.number} of {self.path} ({self.fault})"
+
+
+def skipped(broken: Sequence[BrokenLine]) -> str:
+    """The number of broken lines in each file, and the first one of each."""
+    counts = Counter(each.path for each in broken)
+    firsts = {each.path: each for each in reversed(broken)}
+    told = [
+        f"skipped {firsts[path]}" if count == 1 else f"skipped {count} broken lines, the first is {firsts[path]}"
+        for path, count in counts.items()
+    ]
+    return "; ".join(told)
