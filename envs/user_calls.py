@@ -14,10 +14,11 @@ import logging
 import math
 import os
 import sys
+import textwrap
 import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 if sys.platform == "linux":
@@ -125,6 +126,20 @@ def _log_blocking(function: Any, seconds: float) -> None:
             code.co_firstlineno,
             seconds,
         )
+
+
+def source_of(function: Callable[..., Any]) -> str:
+    """The source of a user's function or method; empty for gymnast's own, and where there is no source."""
+    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)  # a partial has none
+    return "" if code is None or code.co_filename.startswith(OUR_FOLDER) else _source_of(code)
+
+
+@lru_cache(maxsize=1024)
+def _source_of(code: types.CodeType) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(code))
+    except OSError:  # the function was typed in, or its file is gone
+        return ""
 
 
 async def _call_blocking(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -41,7 +41,7 @@ class Cassette:
         self._calls: list[RecordedCall] = []
         self._found: dict[Hashable, RecordedCall] = {}
         self._several: set[Hashable] = set()  # keys that have several results
-        self._warned: set[str] = set()  # names of the calls that were warned about
+        self._said: set[tuple[str, str]] = set()  # warnings, each with the name of its call
 
     def check(self) -> None:
         """Check the first line of the file, if there is one."""
@@ -75,18 +75,40 @@ class Cassette:
             if written != len(line):
                 raise OSError(f"only {written} of {len(line)} bytes could be written to {self.path}")
 
-    def find(self, key: Hashable) -> RecordedCall | None:
-        """The first call that was recorded under this key; a warning if others gave another result."""
+    def find(self, key: Hashable, code: str) -> RecordedCall | None:
+        """The first call that was recorded under this key.
+
+        A warning tells if others gave another result, or if the code that gave it has another digest now.
+        """
         found = self._found.get(key)
-        if found is not None and key in self._several and found.name not in self._warned:
-            self._warned.add(found.name)
-            logger.warning(
+        if found is not None and found.code not in (None, code):
+            self._warn_once(
+                found.name,
+                "%s has results of %s from before its description, signature or source changed; a replay gives these "
+                "old results. If they are not true any more, record them again.",
+                *(self.path, found.name),
+            )
+        if found is not None and key in self._several:
+            self._warn_once(
+                found.name,
                 "%s has several results of %s; a replay gives the first one. Such a tool gives another result whenever "
-                "it is called. This is logged once for each tool.",
-                self.path,
-                found,
+                "it is called.",
+                *(self.path, found),
             )
         return found
+
+    def warn_of_lost(self, call: RecordedCall) -> None:
+        """Warn that a call was made because it is missing here, and is recorded nowhere."""
+        self._warn_once(
+            call.name,
+            "%s lacks %s, so it was made, and its result is lost: add record= to keep the results of such calls.",
+            *(self.path, call),
+        )
+
+    def _warn_once(self, name: str, text: str, *values: object) -> None:
+        if (name, text) not in self._said:
+            self._said.add((name, text))
+            logger.warning(f"{text} This is logged once for each tool.", *values)
 
     def refresh(self) -> None:
         """Read the lines that the file has gained.

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from ..cassettes.cassette import Cassette, open_cassette
 from ..cassettes.recorded_call import Kind, RecordedCall, address_in, canonical, digest, jsonable
-from ..core import BrokenEnvironmentError, ConfigurationError, Environment, Message, StopReason
+from ..core import BrokenEnvironmentError, ConfigurationError, Environment, Message, StopReason, ToolSchema
 from ..episode import Outcome
 from ..threads import run_in_loop
-from ..user_calls import watch_blocking
+from ..user_calls import source_of, watch_blocking
 from .episode_state import EpisodeState
 from .results import CallResult
 from .tool import Tool
@@ -118,7 +118,7 @@ class Tape:
             UnrecordedCallError: it is not in the cassette, and misses are errors.
             ConfigurationError: the tool is marked `replay="arguments"`, and has changed the environment.
         """
-        call = self._describe("tool", tool.name, arguments)
+        call = self._describe("tool", tool.name, arguments, tool.schema, tool.code)
         match tool.replay:
             case "run":
                 result = await run()
@@ -136,7 +136,8 @@ class Tape:
         async def result() -> CallResult:
             return CallResult("ok", await run())
 
-        call, found = await self._by_history(self._describe("reply", "reply", {"message": message}), result)
+        call = self._describe("reply", "reply", {"message": message}, None, type(self._environment).reply)
+        call, found = await self._by_history(call, result)
         self._advance(call)
         return found.content
 
@@ -150,10 +151,13 @@ class Tape:
 
         if environment.grade_in_replay:
             return (await result()).content
-        _, found = await self._by_history(self._describe("grade", "grade", {"stop": stop.value}), result)
+        call = self._describe("grade", "grade", {"stop": stop.value}, None, type(environment).agrade)
+        _, found = await self._by_history(call, result)
         return found.content
 
-    def _describe(self, kind: Kind, name: str, arguments: Mapping[str, Any]) -> RecordedCall:
+    def _describe(
+        self, kind: Kind, name: str, arguments: Mapping[str, Any], schema: ToolSchema | None, code: Callable[..., Any]
+    ) -> RecordedCall:
         after = digest(self._after, "turn") if self._is_new_turn else self._after
         return RecordedCall(
             environment=type(self._environment).__name__,
@@ -163,6 +167,7 @@ class Tape:
             kind=kind,
             name=name,
             arguments=jsonable(arguments),
+            code=digest(schema, source_of(code)),
         )
 
     def _advance(self, call: RecordedCall) -> None:
@@ -206,7 +211,8 @@ class Tape:
     def _find(self, call: RecordedCall, key: Any) -> RecordedCall | None:
         if self._replay is None:
             return None
-        found = self._replay.find(key)
+        assert call.code is not None
+        found = self._replay.find(key, call.code)
         if found is None and self._misses == "raise":
             raise UnrecordedCallError(_explain(call, self._replay))
         return found
@@ -217,6 +223,8 @@ class Tape:
 
     def _record_new(self, call: RecordedCall, result: CallResult) -> None:
         if self._record is None:
+            if self._replay is not None:
+                self._replay.warn_of_lost(call)
             return
         try:
             if call.kind != "grade":  # a number, perhaps NumPy's

@@ -39,6 +39,70 @@ def test_of_several_results_of_one_call_the_first_counts_with_what_followed_it(
     assert [record.message for record in caplog.records if "several results" in record.message]
 
 
+def dictionary(meaning: str) -> type[ToolEnv]:
+    """An environment, as a file of this version has it."""
+
+    class Dictionary(ToolEnv):
+        @tool(replay="arguments")
+        def look_up(self, word: str) -> str:
+            """Look up a word.
+
+            Args:
+                word: The word.
+            """
+            return meaning
+
+        @tool(replay="arguments")
+        def spell(self, word: str) -> str:
+            """Spell a word.
+
+            Args:
+                word: The word.
+            """
+            return "-".join(word)
+
+    return Dictionary
+
+
+def changed(meaning: str) -> type[ToolEnv]:
+    class Dictionary(dictionary(meaning)):  # type: ignore[misc]
+        @tool(replay="arguments")
+        def look_up(self, word: str) -> str:
+            """Look up a word.
+
+            Args:
+                word: The word.
+            """
+            return meaning.upper()
+
+    return Dictionary
+
+
+def test_a_replay_names_a_tool_that_has_changed_since_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "tools.jsonl"
+    script = [tool_call("look_up", word="sea"), tool_call("spell", word="sea"), tool_call("look_up", word="sea"), BYE]
+    recorded = play(dictionary("water")(record=path), *script)
+    assert facts(play(dictionary("water")(replay=path), *script)) == facts(recorded)
+    assert caplog.messages == []
+    for _ in range(2):
+        assert facts(play(changed("water")(replay=path), *script)) == facts(recorded)
+    [message] = caplog.messages
+    assert message.startswith(f"{path} has results of look_up from before its description, signature or source changed")
+
+
+def test_a_cassette_of_an_older_version_has_no_digests_and_is_replayed_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "tools.jsonl"
+    script = [tool_call("look_up", word="sea"), BYE]
+    recorded = play(dictionary("water")(record=path), *script)
+    first, *calls = path.read_text().splitlines()
+    old = [{name: value for name, value in json.loads(call).items() if name != "code"} for call in calls]
+    path.write_text("".join(f"{line}\n" for line in [first, *map(json.dumps, old)]))
+    assert facts(play(changed("water")(replay=path), *script)) == facts(recorded)
+    assert caplog.messages == []
+
+
 WRITER = """
 import sys
 from gymnast.envs import RolloutEngine, ScriptedPolicy, ToolEnv, tool_call

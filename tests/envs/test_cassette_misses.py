@@ -72,6 +72,15 @@ def test_a_miss_that_is_called_finds_the_state_of_the_calls_before_it(tmp_path: 
     assert facts(play(Disk(replay=path), *script))[2] is StopReason.FAILED  # nothing was recorded
 
 
+def test_a_call_whose_result_is_lost_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "tools.jsonl"
+    play(Disk(record=path), WRITE_A, BYE)
+    for _ in range(2):
+        play(Disk(replay=path, replay_misses="call"), WRITE_A, READ_A, BYE)
+    lost = [message.partition("(")[0] for message in caplog.messages if "its result is lost: add record=" in message]
+    assert lost == [f"{path} lacks {name}" for name in ("read", "reply", "grade")]
+
+
 def test_with_record_the_calls_that_were_missing_are_there_the_next_time(tmp_path: Path) -> None:
     path, copy = tmp_path / "tools.jsonl", tmp_path / "copy.jsonl"
     play(Disk(record=path), WRITE_A, BYE)
