@@ -84,7 +84,8 @@ def evaluate(
     path = output or Path("evals") / f"{_plain(env)}-{_plain(model or policy or '')}.jsonl"
     results = (Results.resume if resume else Results.begin)(path, settings)
     _play(player, results, results.missing(episode_specs(rows, group_size=samples, seed=seed)))
-    summary = summary_of(results.episodes, success_reward=success_reward, price=prices) | {"results": str(path)}
+    options: dict[str, Any] = {"success_reward": success_reward, "price": prices, "temperature": temperature}
+    summary = summary_of(results.episodes, **options) | {"results": str(path)}
     if as_json:
         print_json({"settings": settings, **summary})
     else:

@@ -13,7 +13,13 @@ from typing import Any, Self
 from ..envs.engine.failures import OnFailure
 from ..envs.engine.play_episode import EpisodeLimits
 from ..envs.rewards import Rewards
-from .options.checks import check_refused, check_values, options_without_effect, unknown_names
+from .options.checks import (
+    check_refused,
+    check_values,
+    options_without_effect,
+    unknown_names,
+    warn_of_equal_episodes,
+)
 from .options.fields import OnNonFinite, option, options_of
 from .options.generators import check_generator_options
 from .options.learning import LearningOptions
@@ -107,6 +113,7 @@ class AgentConfig(LearningOptions):
             self.lr_scheduler_kwargs = {"mode": mode, **(self.lr_scheduler_kwargs or {})}  # type: ignore[dict-item]
         if ignored:
             warnings.warn(f"these options have no effect in {type(self).__name__}: {', '.join(ignored)}", stacklevel=3)
+        warn_of_equal_episodes(self.num_generations_eval, self.eval_temperature, stacklevel=4)
         self.check_batches()
         check_objective(self)
         self.check_teaching(self.max_completion_length)

@@ -12,6 +12,7 @@ from .config import AgentConfig
 from .distributed import Processes
 from .interrupt import InterruptibleTrainer
 from .models.sharding import is_sharded
+from .options.checks import warn_of_equal_episodes
 from .records.evaluation import evaluation_metrics
 from .records.missing_metrics import MissingMetrics
 from .rollout.episode_player import EpisodePlayer
@@ -96,7 +97,10 @@ class PlayingTrainer(InterruptibleTrainer):
         self._memory_tracker.start()
         started = time.perf_counter()
         mine = range(self.processes.index, len(rows), self.processes.count)
-        temperature = self.config.eval_temperature if temperature is None else temperature
+        if temperature is None:
+            temperature = self.config.eval_temperature
+        elif self.config.eval_temperature != 0:  # else the configuration has warned
+            warn_of_equal_episodes(self.config.num_generations_eval, temperature, stacklevel=3)
         usual = 1 if temperature == 0 else self.config.num_generations  # greedy episodes of one task are all the same
         count = self.config.num_generations_eval or usual
         evaluating = self.player.engine.whereabouts.playing_for("evaluation")

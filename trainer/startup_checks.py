@@ -23,7 +23,7 @@ from ..envs.tools.forgotten import forgotten_tools
 from ..envs.tools.tool_env import ToolEnv
 from .chat.by_environment import GivenFormats, check_names
 from .config import AgentConfig
-from .models.adapters import with_adapter
+from .models.adapters import has_adapter, with_adapter
 from .rollout.schedule import Rows
 
 ROWS_LOOKED_AT = 100
@@ -97,6 +97,16 @@ def _warn_of_dropout(model: nn.Module) -> None:
             f"the model has dropout ({', '.join(sorted(rates))}): it samples without and is trained with it, so the "
             f"policy in training is not quite the one that sampled; set the rates to 0",
             stacklevel=4,
+        )
+
+
+def warn_of_low_rate(model: PreTrainedModel, args: AgentConfig) -> None:
+    """Warn if an adapter is trained with the default learning rate, which is one for all weights of a model."""
+    if has_adapter(model) and args.learning_rate == AgentConfig.learning_rate:
+        warnings.warn(
+            f"learning_rate={args.learning_rate:g}, the default, is for a model whose weights are all trained; an "
+            f"adapter needs some ten times as much, such as learning_rate={10 * args.learning_rate:g}",
+            stacklevel=3,
         )
 
 

@@ -48,7 +48,7 @@ from .rollout.failure_totals import FailureTotals
 from .rollout.failures import FailureWatch, RolloutError
 from .rollout.schedule import Rows
 from .rounds import Rounds
-from .startup_checks import check_before_loading, check_best_metric, load_model, load_tokenizer
+from .startup_checks import check_before_loading, check_best_metric, load_model, load_tokenizer, warn_of_low_rate
 from .transformers_hooks import use_one_gpu
 from .watchdog import Watchdog
 
@@ -130,6 +130,7 @@ class AgentTrainer(PlayingTrainer):
         with file_bars(shown=not args.disable_tqdm):
             rewards = as_reward_functions(reward_funcs, reward_processing_classes, args.device)
             model = load_model(model, args.model_init_kwargs, peft_config, **precision)
+        warn_of_low_rate(model, args)
         check_model_can_be_sharded(args, model)
         tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
         options: dict[str, Any] = {"reward_funcs": rewards, "tool_format": tool_format, "generator": generator}

@@ -37,7 +37,11 @@ class Price(NamedTuple):
 
 
 def summary_of(
-    episodes: Sequence[Episode], *, success_reward: float | None = None, price: Price | None = None
+    episodes: Sequence[Episode],
+    *,
+    success_reward: float | None = None,
+    price: Price | None = None,
+    temperature: float | None = None,
 ) -> dict[str, Any]:
     """The numbers of an evaluation, as `gymnast eval --json` prints them."""
     failed = [episode for episode in episodes if episode.stop.is_failure]
@@ -53,7 +57,7 @@ def summary_of(
         "tools": _tools(played),
         "failures": dict(Counter(str(episode.failure) for episode in failed).most_common(3)),
         "tokens": _tokens(episodes),
-        "notes": [*_notes(played, success_reward)],
+        "notes": [*_notes(played, success_reward, temperature)],
     }
     if price is not None:
         tokens = summary["tokens"]
@@ -61,8 +65,10 @@ def summary_of(
     return summary
 
 
-def _notes(played: Sequence[Episode], success_reward: float | None) -> Iterator[str]:
+def _notes(played: Sequence[Episode], success_reward: float | None, temperature: float | None) -> Iterator[str]:
     """Remarks on the numbers, each a sentence."""
+    if temperature == 0 and any(episode.spec.member for episode in played):
+        yield "at --temperature 0 the episodes of a task are equal, or nearly: --samples 1 says as much"
     cut = [len(episode.turns) for episode in played if episode.stop is StopReason.MAX_TURNS]
     if cut:
         said = f"{len(cut)} of {len(played)} episodes were cut after {max(cut)} turns"

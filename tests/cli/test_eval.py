@@ -143,6 +143,13 @@ def test_a_broken_line_of_results_costs_its_episode(run: Run, game: Path) -> Non
     assert (resumed.code, resumed.json["episodes"]) == (0, 6)
 
 
+def test_greedy_episodes_of_one_task_are_said_to_be_equal(run: Run, game: Path) -> None:
+    summary = run(*EVAL, "--policy", "guessing.py:oracle", "-k", 2, "--temperature", 0, "--json").json
+    assert summary["notes"] == [
+        "at --temperature 0 the episodes of a task are equal, or nearly: --samples 1 says as much"
+    ]
+
+
 ENDLESS = """
 from gymnast.envs import ToolEnv, tool, tool_call
 

@@ -74,6 +74,7 @@ output_dir = "runs/full"
 num_generations = 2
 gradient_accumulation_steps = 1
 max_completion_length = 8
+learning_rate = 2e-5
 max_steps = 1
 use_cpu = true
 save_strategy = "steps"
@@ -107,7 +108,7 @@ def test_every_entry_of_a_run_file_counts_and_a_run_is_resumed(run: Run, tmp_pat
     assert (Path(first.json["model"]) / "adapter_config.json").exists()
     assert tomllib.loads(Path("runs/full/run.toml").read_text()) == tomllib.loads(FULL_RUN)
     as_yaml = yaml.safe_dump(tomllib.loads(FULL_RUN))
-    Path("full.yaml").write_text(as_yaml.replace("options:\n", "options:\n  learning_rate: 1e-5\n"))
+    Path("full.yaml").write_text(as_yaml.replace("learning_rate: 2.0e-05", "learning_rate: 1e-5"))
     resumed = run("train", "full.yaml", "--set=max_steps=2", "--resume", "--json")
     assert resumed.code == 0, resumed.err
     options = tomllib.loads(Path("runs/full/run.toml").read_text())["options"]

@@ -37,7 +37,13 @@ def test_a_greedy_evaluation_plays_each_task_once(tmp_path: Path) -> None:
     assert greedy["eval_episodes/played"] == len(ROWS)
     assert [name for name in greedy if "pass@" in name and "/" not in name] == ["eval_pass@1"]
     trainer.config.num_generations_eval = 2
-    assert trainer.evaluate(temperature=0)["eval_episodes/played"] == 2 * len(ROWS)
+    with pytest.warns(UserWarning, match="an evaluation at temperature 0 plays 2 equal episodes of each task"):
+        assert trainer.evaluate(temperature=0)["eval_episodes/played"] == 2 * len(ROWS)
+    with pytest.warns(
+        UserWarning, match="an evaluation at temperature 0 plays 8 equal episodes of each task"
+    ) as caught:
+        make_trainer(tmp_path, eval_temperature=0, num_generations_eval=8)
+    assert len(caught) == 1
 
 
 def test_evaluation_does_not_depend_on_other_episodes(tmp_path: Path) -> None:

@@ -99,6 +99,13 @@ def quantised() -> Any:
     return agent
 
 
+def test_an_adapter_with_the_learning_rate_of_a_whole_model_warns(tmp_path: Path) -> None:
+    args = config(tmp_path, learning_rate=1e-6)
+    with pytest.warns(UserWarning, match=r"learning_rate=1e-06, the default, .* such as learning_rate=1e-05") as caught:
+        GRPOTrainer(model(), Buttons(), args, ROWS, processing_class=tokenizer(), peft_config=lora())
+    assert len(caught) == 1
+
+
 @pytest.mark.parametrize(
     ("agent", "peft_config", "error", "message"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import warnings
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import MISSING, fields
 from types import NoneType
@@ -150,6 +151,16 @@ def check_values(args: TrainingArguments) -> None:
             value = getattr(args, name)
             if value is not None and not holds(value):
                 raise ValueError(f"{name} must be {text}, got {value}")
+
+
+def warn_of_equal_episodes(count: int | None, temperature: float | None, *, stacklevel: int) -> None:
+    """Warn if an evaluation plays several greedy episodes of each task."""
+    if temperature == 0 and count is not None and count > 1:
+        warnings.warn(
+            f"an evaluation at temperature 0 plays {count} equal episodes of each task: leave num_generations_eval out "
+            f"for one, or set eval_temperature above 0",
+            stacklevel=stacklevel,
+        )
 
 
 def check_refused(args: TrainingArguments) -> None:
