@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .arguments.run_folder import RunFolder, read_run
+from .terminal.exits import CommandError
 from .terminal.options import AsJSON, Output
 
 
@@ -17,7 +18,7 @@ def view(
     follow: Annotated[
         bool, typer.Option("--follow", help="Serve the page on this machine while the run grows.")
     ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="With --follow; 0 = any free port.")] = 0,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="With --follow. [any free port]")] = None,
     browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     as_json: AsJSON = False,
 ) -> None:
@@ -26,6 +27,10 @@ def view(
     from .microscope.page import write_page
     from .terminal.output import print_json
 
+    if port is not None and not follow:
+        raise CommandError(f"--port {port} is for a page that is served: add --follow")
+    if output is not None and follow:
+        raise CommandError(f"--output {output} is for a page that is written: leave out --follow, which serves it")
     found = read_run(run)
     if not follow:
         path = output or run / "view.html"
@@ -37,7 +42,7 @@ def view(
             typer.echo(f"{path}: {figures['episodes']} episodes, {figures['bytes'] / 1e6:.1f} MB")
         _open(path.resolve().as_uri(), browser)
         return
-    with PageServer(found, port) as server:
+    with PageServer(found, port or 0) as server:
         if as_json:
             print_json({"url": server.url})
             sys.stdout.flush()  # a program waits for it

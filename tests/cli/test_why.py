@@ -128,6 +128,16 @@ def test_a_folder_without_a_run_is_named(run: Run, tmp_path: Path) -> None:
     assert run("why", "nowhere") == (2, "", "error: there is no folder 'nowhere'; give the output_dir of a training\n")
 
 
+def test_an_option_of_view_that_has_no_effect_is_an_error(run: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", metrics=[{"step": 1, "reward": 0.0}])
+    for options, message in {
+        ("--port", 9000): "error: --port 9000 is for a page that is served: add --follow\n",
+        ("--follow", "-o", "x.html"): "error: --output x.html is for a page that is written: leave out --follow, which "
+        "serves it\n",
+    }.items():
+        assert run("view", "run", *options) == (2, "", message)
+
+
 def test_a_broken_line_costs_itself_and_is_named(run: Run, tmp_path: Path) -> None:
     scored = [{"step": 0, "group": "a@0", "member": member, "vote": "counts"} for member in range(3)]
     metrics = [{"step": step, "reward": 0.25} for step in (1, 2, 3)]
