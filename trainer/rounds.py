@@ -15,7 +15,7 @@ from .distributed import Processes
 from .learning.advantages import ESTIMATORS
 from .learning.samples import Batch, EpisodeSamples
 from .learning.scoring import Mean, Scorer
-from .records.alarms import TOOL_ERRORS, NoSpreadAlarm, RejectionAlarm, tool_error_alarm
+from .records.alarms import TOOL_ERRORS, NoSpreadAlarm, NoTurnRewardAlarm, RejectionAlarm, tool_error_alarm
 from .records.metrics import Metrics, NameOf, weighted_metrics
 from .rollout.failures import FailureWatch
 from .rollout.round import Round
@@ -41,6 +41,7 @@ class Rounds:
     """Called with the episodes of each round."""
     _no_spread: NoSpreadAlarm = field(default_factory=NoSpreadAlarm)
     _rejections: RejectionAlarm = field(default_factory=RejectionAlarm)
+    _no_turn_reward: NoTurnRewardAlarm = field(default_factory=NoTurnRewardAlarm)
     _of_step: dict[int, Round] = field(default_factory=dict)
     """The rounds of the latest step by their numbers: if the step fails, its checkpoint needs the first of them."""
 
@@ -102,6 +103,8 @@ class Rounds:
         self.failures.add_round(episodes, played=counts[0], failed=counts[1], samples=counts[2], rejected=share)
         settings = self.scorer.settings
         self._rejections.add(counts[4], counts[5], settings)
+        if settings.credit == "turn":
+            self._no_turn_reward.add(episodes)
         other_terms = settings.charges_kl or settings.always_has_gradient
         self._no_spread.add(episodes, with_spread=counts[3], other_terms=other_terms)
 

@@ -11,7 +11,7 @@ import pytest
 from gymnast.envs.core import StopReason
 from gymnast.envs.episode import ToolCallRecord, Turn
 from gymnast.trainer import RolloutError
-from gymnast.trainer.records.alarms import NoSpreadAlarm, RejectionAlarm
+from gymnast.trainer.records.alarms import NoSpreadAlarm, NoTurnRewardAlarm, RejectionAlarm
 from gymnast.trainer.rollout.failures import FailureWatch
 
 from ..learning.rows import SETTINGS
@@ -112,6 +112,23 @@ def test_equal_rewards_beside_a_kl_are_not_said_to_teach_nothing(caplog: pytest.
         alarm.add([episode(each) for each in specs(1, 4)], with_spread=0, other_terms=True)
     [message] = caplog.messages
     assert message.startswith("no group has had spread for 5 rounds, so only the KL or the entropy changes the weights")
+
+
+def test_credit_for_turns_without_rewards_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    def turns(*rewards: float) -> list[Turn]:
+        return [Turn(message={"role": "assistant", "content": ""}, reward=each) for each in rewards]
+
+    at_the_end, in_between = ([episode(each) for each in specs(1, 2)] for _ in range(2))
+    at_the_end[0].turns, in_between[0].turns = turns(0.0, 1.0), turns(0.5, 0.5)
+    alarm = NoTurnRewardAlarm()
+    for episodes in [in_between, *[at_the_end] * 8]:
+        alarm.add(episodes)
+    assert caplog.messages == []
+    alarm = NoTurnRewardAlarm()
+    for _ in range(8):
+        alarm.add(at_the_end)
+    [message] = caplog.messages
+    assert message.startswith("credit='turn', but in 5 rounds no turn before the last one of an episode had a reward")
 
 
 def test_a_reward_that_is_never_set_warns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

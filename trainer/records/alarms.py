@@ -119,6 +119,28 @@ class NoSpreadAlarm:
             )
 
 
+class NoTurnRewardAlarm:
+    """Warns when `credit="turn"` has no use: several rounds had rewards, and no turn before the last one had any."""
+
+    def __init__(self) -> None:
+        self._rounds = 0  # with a rewarded episode of several turns
+        self._is_settled = False  # a turn had a reward, or the warning was given
+
+    def add(self, episodes: Sequence[Episode]) -> None:
+        """Judge one more round."""
+        several = [each for each in episodes if len(each.turns) > 1]
+        self._is_settled |= any(turn.reward for each in several for turn in each.turns[:-1])
+        self._rounds += any(each.reward for each in several)
+        if self._rounds >= ROUNDS_IN_A_ROW and not self._is_settled:
+            self._is_settled = True
+            logger.warning(
+                "credit='turn', but in %d rounds no turn before the last one of an episode had a reward of its own, so "
+                "every turn is judged by the reward at the end, only discounted: set self.reward in the steps that "
+                "earn it, or credit='episode'",
+                self._rounds,
+            )
+
+
 def _likely_causes(episodes: Sequence[Episode]) -> list[str]:
     """The reasons for equal rewards that the episodes of a round suggest."""
     rewards = {each.reward for each in episodes if each.reward is not None}
