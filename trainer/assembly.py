@@ -124,14 +124,13 @@ def _make_chat(
 
 def make_schedule(num_tasks: int, args: AgentConfig, processes: Processes) -> Schedule:
     """The schedule of this process."""
-    assert args.steps_per_generation is not None
     return Schedule(
         num_tasks=num_tasks,
         num_generations=args.num_generations,
         groups_per_process=args.groups_per_process,
         num_processes=processes.count,
         process_index=processes.index,
-        steps_per_generation=args.steps_per_generation,
+        steps_per_generation=args.parts_of_round,
         num_iterations=args.num_iterations,
         gradient_accumulation_steps=args.gradient_accumulation_steps,
         seed=args.seed,

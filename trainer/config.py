@@ -10,6 +10,8 @@ import warnings
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from transformers import TrainingArguments
+
 from ..envs.engine.failures import OnFailure
 from ..envs.engine.play_episode import EpisodeLimits
 from ..envs.rewards import Rewards
@@ -27,10 +29,19 @@ from .options.objective import check_objective
 from .rollout.budgets import TokenBudgets
 from .rollout.token_policy import OverlongPrompts
 
+READ_BY_EVALUATION = ("eval_temperature", "num_generations_eval", "success_reward")
+"""gymnast's options that each evaluation reads, so they may change while a trainer exists."""
+
+READ_BY_ROUNDS = ("per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed")
+"""transformers' options that gymnast makes its rounds from, so they may not."""
+
 
 @dataclass
 class AgentConfig(LearningOptions):
     """The options of both trainers; use `GRPOConfig` or `RLOOConfig`."""
+
+    _is_checked = False  # since the last assignment
+    _is_frozen = False
 
     learning_rate: float = option(1e-6, "Initial learning rate.")
     remove_unused_columns: bool = option(False, "Must stay False: environments read the columns.")
@@ -98,22 +109,65 @@ class AgentConfig(LearningOptions):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        if isinstance(self.scale_rewards, bool):  # as in TRL
-            self.scale_rewards = "group" if self.scale_rewards else "none"
-        check_values(self)
+        self._check_single_options()
         ignored = options_without_effect(self)  # first, since transformers then changes some itself
         if self.metric_for_best_model is None and self.needs_best_metric:
             self.metric_for_best_model = "reward"  # transformers' default is a loss, and evaluation has no loss
         super().__post_init__()
+        self._check_together(ignored)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        now = getattr(self, name, value)
+        changes = name in self.__dataclass_fields__ and value != now
+        if changes and self._is_frozen and name in self._fixed_options:
+            raise ValueError(
+                f"{name}={value!r} cannot be set any more: a trainer has taken {name}={now!r}, and parts of it would "
+                f"keep that. Make another trainer, with args=dataclasses.replace(args, {name}={value!r})"
+            )
+        super().__setattr__(name, value)
+        if changes:
+            self.__dict__["_is_checked"] = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """No trainer has taken a copy."""
+        return {name: value for name, value in vars(self).items() if name != "_is_frozen"}
+
+    def check(self) -> None:
+        """Check the options again, if one has been assigned since they were checked.
+
+        Raises:
+            TypeError, ValueError: as the constructor.
+        """
+        if not self._is_checked:
+            self._check_single_options()
+            self._check_together(options_without_effect(self))
+
+    def freeze(self) -> None:
+        """Refuse to change these options from now on, but for those of transformers and of evaluation.
+
+        A trainer calls it, because its parts take the options when it is made.
+        """
+        self.__dict__["_is_frozen"] = True
+
+    @property
+    def _fixed_options(self) -> set[str]:
+        own = {each.name for each in fields(self)} - {each.name for each in fields(TrainingArguments)}
+        return own.difference(READ_BY_EVALUATION).union(READ_BY_ROUNDS)
+
+    def _check_single_options(self) -> None:
+        if isinstance(self.scale_rewards, bool):  # as in TRL
+            self.scale_rewards = "group" if self.scale_rewards else "none"
+        check_values(self)
+
+    def _check_together(self, ignored: list[str]) -> None:
+        if ignored:
+            warnings.warn(f"these options have no effect in {type(self).__name__}: {', '.join(ignored)}", stacklevel=4)
         check_refused(self)
-        if (
-            self.lr_scheduler_type == "reduce_lr_on_plateau"
-        ):  # torch's default takes a growing reward for a growing loss
+        if self.lr_scheduler_type == "reduce_lr_on_plateau":
+            # torch's default takes a growing reward for a growing loss
             mode = "max" if self.greater_is_better else "min"
             self.lr_scheduler_kwargs = {"mode": mode, **(self.lr_scheduler_kwargs or {})}  # type: ignore[dict-item]
-        if ignored:
-            warnings.warn(f"these options have no effect in {type(self).__name__}: {', '.join(ignored)}", stacklevel=3)
-        warn_of_equal_episodes(self.num_generations_eval, self.eval_temperature, stacklevel=4)
+        warn_of_equal_episodes(self.num_generations_eval, self.eval_temperature, stacklevel=5)
         self.check_batches()
         check_objective(self)
         self.check_teaching(self.max_completion_length)
@@ -123,6 +177,7 @@ class AgentConfig(LearningOptions):
         # Their constructors check the ranges of sampling, budgets, limits and on_failure.
         _ = self.template_date, self.sampling, self.limits, self.budgets(max_model_len=self.max_model_len or 1)
         _ = OnFailure.parse(self.on_failure), Rewards(timeout=self.reward_timeout)
+        self.__dict__["_is_checked"] = True
 
     @property
     def needs_best_metric(self) -> bool:

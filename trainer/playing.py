@@ -84,6 +84,7 @@ class PlayingTrainer(InterruptibleTrainer):
         Raises:
             RolloutError: more than `max_failure_rate` of the episodes failed.
         """
+        self.config.check()
         rows: Any = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(rows, str):
             rows = self.eval_dataset[rows]  # type: ignore[index]

@@ -120,6 +120,7 @@ class AgentTrainer(PlayingTrainer):
         args = args if args is not None else self.config_class(output_dir="runs/agent")
         if not isinstance(args, self.config_class):
             raise TypeError(f"args must be a {self.config_class.__name__}, got {type(args).__name__}")
+        args.check()
         check_best_metric(args, eval_dataset)
         use_one_gpu(args)
         check_sharding(args, generator)
@@ -137,6 +138,7 @@ class AgentTrainer(PlayingTrainer):
         options |= {"chat_templates": chat_templates, "compact": compact}
         options |= {"data_sets": (train_dataset, eval_dataset), "step": lambda: self.state.global_step}
         self.player = make_player(model, tokenizer, environment, args, **options)
+        args.freeze()  # before callbacks see it: parts of the trainer have taken their options now
         super().__init__(
             model=model,
             args=args,
@@ -193,11 +195,12 @@ class AgentTrainer(PlayingTrainer):
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         if self.train_dataset is None:
             raise ValueError("train() needs a train_dataset")
+        self.config.check()
         if self.deepspeed is not None:
             raise RuntimeError("DeepSpeed trains once: to go on, make a new trainer, and resume from a checkpoint")
         self.schedule = make_schedule(len(self.train_dataset), self.config, self.processes)  # type: ignore[arg-type]
         self._metrics, self.processes.all_failed = Metrics(self.missing_metrics), False
-        self._failures = FailureWatch(self.config.max_failure_rate, self.config.treatments)
+        self._failures = FailureWatch(self.config.max_failure_rate, self.scorer.settings.truncated)
         progress = lambda: (self.state.global_step, self.state.max_steps)  # noqa: E731
         source = make_round_source(self.player, self.schedule, self.config, self.processes, progress=progress)
         self.alone = source.alone
@@ -316,7 +319,7 @@ class AgentTrainer(PlayingTrainer):
         loss, metrics = objective(
             model,
             inputs,
-            self.config.learning_settings,
+            self.scorer.settings,
             self._counts,
             head=self.scorer.head,
             with_entropy=self._is_logged,

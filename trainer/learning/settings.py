@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from .advantages import KLIn, Scale
 from .comparison import Comparison
@@ -68,6 +70,8 @@ class LearningSettings:
     """Rows in one forward pass of the scorer."""
     max_tokens_per_batch: int | None
     """Tokens of one forward pass, padding included, for the scorer and the loss; None: no limit."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """The options that a subclass of the configuration adds, by name: a loss of the user's own reads them here."""
 
     @property
     def comparison(self) -> Comparison:

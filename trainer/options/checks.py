@@ -109,6 +109,8 @@ def options_without_effect(args: TrainingArguments) -> list[str]:
     }
     if args.use_cpu:
         del defaults["dataloader_pin_memory"]  # transformers sets it to False then, so a copy has another value
+    if args.eval_strategy != "no":
+        del defaults["do_eval"]  # transformers sets it to True then
     changed = [
         f"{name} ({reason})"
         for name, reason in WITHOUT_EFFECT.items()

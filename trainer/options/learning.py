@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from ..generation.sampling import Sampling
 from ..learning.advantages import ALGORITHMS, ESTIMATORS, Scale
@@ -86,12 +87,12 @@ class LearningOptions(OverlapOptions):
     @property
     def learning_settings(self) -> LearningSettings:
         """The options that scoring and the loss read."""
-        assert self.steps_per_generation is not None
         return options_of(
             self,
             LearningSettings,
+            own=self.own_options,
             samples_all_tokens=self.sampling.is_full_distribution,
-            is_on_policy=self.num_iterations == 1 and self.gradient_accumulation_steps % self.steps_per_generation == 0,
+            is_on_policy=self.num_iterations == 1 and self.gradient_accumulation_steps % self.parts_of_round == 0,
             epsilon_low=self.epsilon,
             epsilon_high=self.epsilon if self.epsilon_high is None else self.epsilon_high,
             advantage_estimator=self._estimator,
@@ -137,36 +138,46 @@ class LearningOptions(OverlapOptions):
     @property
     def groups_per_process(self) -> int:
         """Groups that each process plays in a round."""
-        assert self.steps_per_generation is not None
-        return self.per_device_train_batch_size * self.steps_per_generation // self.num_generations
+        return self.per_device_train_batch_size * self.parts_of_round // self.num_generations
+
+    @property
+    def parts_of_round(self) -> int:
+        """Batches that a round is cut into: `steps_per_generation`, if that or `generation_batch_size` is given."""
+        if self.generation_batch_size is not None:
+            return self.generation_batch_size // (self.per_device_train_batch_size * self.world_size)
+        return self.steps_per_generation or self.gradient_accumulation_steps
+
+    @property
+    def own_options(self) -> dict[str, Any]:
+        """The options that a user's subclass adds, by name."""
+        package = __name__.partition(".")[0]
+        ours = next(each for each in type(self).__mro__ if each.__module__.partition(".")[0] == package)
+        known = {each.name for each in fields(ours)}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in known}
 
     def check_batches(self) -> None:
-        """Check that a round can be cut into batches and groups, and fill in the sizes that were not given.
+        """Check that a round can be cut into batches and groups.
 
         Raises:
             ValueError: one number is not a multiple of another; the message names both.
         """
         per_step = self.per_device_train_batch_size * self.world_size
-        if self.generation_batch_size is None:
-            steps = self.steps_per_generation or self.gradient_accumulation_steps
-        elif self.generation_batch_size % per_step:
+        if self.generation_batch_size is not None and self.generation_batch_size % per_step:
             raise ValueError(
                 f"generation_batch_size={self.generation_batch_size} must be a multiple of "
                 f"per_device_train_batch_size x processes = {per_step}"
             )
-        else:
-            steps = self.generation_batch_size // per_step
-        if self.steps_per_generation not in (None, steps):
+        parts = self.parts_of_round
+        if self.steps_per_generation not in (None, parts):
             raise ValueError(
                 f"steps_per_generation={self.steps_per_generation} and generation_batch_size="
                 f"{self.generation_batch_size} say different things: a batch of all processes has {per_step} episodes; "
                 f"give one of the two, and None for the other"
             )
-        self.steps_per_generation, self.generation_batch_size = steps, per_step * steps
-        per_process = self.per_device_train_batch_size * self.steps_per_generation
+        per_process = self.per_device_train_batch_size * parts
         if per_process % self.num_generations:
             raise ValueError(
                 f"a process plays per_device_train_batch_size x steps_per_generation = "
-                f"{self.per_device_train_batch_size} x {self.steps_per_generation} = {per_process} episodes in a "
+                f"{self.per_device_train_batch_size} x {parts} = {per_process} episodes in a "
                 f"round, which is not a multiple of num_generations={self.num_generations}; change one of the three"
             )

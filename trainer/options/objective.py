@@ -39,7 +39,7 @@ def check_objective(options: LearningOptions) -> None:
     if options.loss_type == "dr_grpo" and settings.scale_rewards == "group":
         warnings.warn(
             "loss_type='dr_grpo' is half of its paper: the other half is scale_rewards='none', got 'group'",
-            stacklevel=4,
+            stacklevel=5,
         )
     is_of_mean = LOSSES[options.loss_type].ratio in (of_mean_token, of_mean_token_at_token)
     if is_of_mean and options.epsilon == LearningOptions.epsilon and not settings.is_on_policy:
@@ -55,7 +55,7 @@ def check_objective(options: LearningOptions) -> None:
         raise ValueError(
             f"loss_type='reinforce' has no ratio that corrects old samples: use each round in one step, with "
             f"num_iterations=1 and steps_per_generation=gradient_accumulation_steps; got {options.num_iterations} and "
-            f"{options.steps_per_generation} with {options.gradient_accumulation_steps}"
+            f"{options.parts_of_round} with {options.gradient_accumulation_steps}"
         )
     if options.delta is not None and options.delta <= 1 + settings.epsilon_high:
         raise ValueError(
@@ -68,7 +68,7 @@ def check_objective(options: LearningOptions) -> None:
             f"{', '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect: each round is used in one step, in "
             f"which the ratio of new and old policy is 1; use a round in several steps with num_iterations, or with "
             f"steps_per_generation above gradient_accumulation_steps",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
