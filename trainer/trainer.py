@@ -154,6 +154,8 @@ class AgentTrainer(PlayingTrainer):
         self.watchdog = Watchdog(args.stall_warning, self.player.engine.whereabouts, process=process)
         self.config = args  # `args` with its own type
         self.model_accepts_loss_kwargs = True  # num_items_in_batch is the number of loss tokens, see next_batches
+        # `policy_loss` has the divisor of the whole step. What a subclass adds has not: transformers takes the mean.
+        self.loss_is_scaled_for_ga = type(self).compute_loss is AgentTrainer.compute_loss
         self.missing_metrics = MissingMetrics(warns=self.processes.index == 0)
         self._metrics = Metrics(self.missing_metrics)
         folder, every = args.output_dir or ".", args.log_episodes_steps
@@ -316,6 +318,10 @@ class AgentTrainer(PlayingTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
+        """The loss of a micro-batch; a subclass may add a term: `super().compute_loss(...) + 0.1 * term`.
+
+        The loss of a step is the mean over its micro-batches, so that a term counts once in each step.
+        """
         loss, metrics = objective(
             model,
             inputs,
@@ -330,6 +336,8 @@ class AgentTrainer(PlayingTrainer):
         self.watchdog.moved()
         if self.is_deepspeed_enabled:
             loss = spread_nonfinite(loss)
+        if not self.loss_is_scaled_for_ga:
+            loss = loss * self.micro_batches
         return (loss, {}) if return_outputs else loss
 
     @property

@@ -43,9 +43,9 @@ class _Calls(TrainerCallback):
 class HookedTrainer(Trainer, ABC):
     """`transformers.Trainer`, in which a subclass decides about batches, checkpoints and the end of training."""
 
-    loss_is_scaled_for_ga = True  # `policy_loss` has divided gradient accumulation out
     saved_step: int | None = None  # of the newest checkpoint of this training
     step_loss: Tensor  # () of this process, of the optimiser step in progress
+    micro_batches: int  # of this process, in the optimiser step in progress
     loss_before_step: Tensor | None = None  # () since the last log, if a step is in progress
     rewind: Callable[[], None] | None = None  # restores the random state from before the step in progress
     grad_norm: Tensor | float  # of all processes, before clipping
@@ -141,6 +141,7 @@ class HookedTrainer(Trainer, ABC):
         self.step_loss, self.loss_before_step = torch.zeros((), device=device), None
         self.rewind = random_state()
         batches, loss_tokens = self.next_batches(num_batches, device)
+        self.micro_batches = sum(map(len, batches))
         # DeepSpeed takes the step inside the backward pass: momentum and weight decay would move the weights.
         self.has_gradient = not self.is_deepspeed_enabled or bool(loss_tokens)
         return batches, loss_tokens
@@ -155,6 +156,7 @@ class HookedTrainer(Trainer, ABC):
         losses: list[Tensor] = []
         if not self.has_gradient:
             return torch.zeros_like(self.step_loss)
+        self.current_gradient_accumulation_steps = self.micro_batches  # transformers counts batches
         ends_step = self.accelerator.sync_gradients
         for micro_batch in inputs:
             is_last = len(losses) + 1 == len(inputs)

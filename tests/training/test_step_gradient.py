@@ -11,22 +11,23 @@ from torch import Tensor
 
 from gymnast.trainer import GRPOTrainer, RLOOTrainer
 
-from .buttons import Gradients, make_trainer, sometimes_failing
+from .buttons import AddsTerm, Gradients, make_trainer, sometimes_failing
 from .launching import launch
 
 LOSSES = ["grpo", "dr_grpo", "dapo", "rloo"]
+TRAINERS = {"rloo": RLOOTrainer, "with a term": AddsTerm}
 EPISODES = 32
 
 
-def step_gradient(folder: Path, loss_type: str, batch_size: int, max_tokens: int | None = None) -> dict[str, Tensor]:
+def step_gradient(folder: Path, case: str, batch_size: int, max_tokens: int | None = None) -> dict[str, Tensor]:
     """The gradient of one step on 32 episodes, in batches of this size and micro-batches of `max_tokens`."""
     kept = Gradients()
     trainer = make_trainer(
         folder,
-        RLOOTrainer if loss_type == "rloo" else GRPOTrainer,
+        TRAINERS.get(case, GRPOTrainer),
         generator=sometimes_failing(),
         callbacks=[kept],
-        loss_type=loss_type,
+        loss_type=case if case in LOSSES else "dapo",
         scale_rewards="none",
         beta=0.0,
         max_grad_norm=0.0,  # not clipped
@@ -48,7 +49,7 @@ def assert_equal(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         assert (got[name] - value).abs().max().item() < 1e-6 * max(1.0, largest), name
 
 
-@pytest.fixture(scope="module", params=LOSSES)
+@pytest.fixture(scope="module", params=[*LOSSES, "with a term"])
 def whole(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Tensor]]:
     return request.param, step_gradient(tmp_path_factory.mktemp("whole"), request.param, EPISODES)
 
@@ -69,15 +70,16 @@ PROGRAM = """
 import json, os, sys
 from pathlib import Path
 import torch
-from buttons import Buttons, Gradients, ROWS, config, model, sometimes_failing, tokenizer
+from buttons import AddsTerm, Buttons, Gradients, ROWS, config, model, sometimes_failing, tokenizer
 from gymnast.trainer import GRPOTrainer, RLOOTrainer
 
 folder, rank = Path(sys.argv[1]), os.environ["RANK"]
 steps = {}
-for loss_type in sys.argv[2:]:
+for case in sys.argv[2:]:
     kept = Gradients()
-    trainer_class = RLOOTrainer if loss_type == "rloo" else GRPOTrainer
-    options = dict(loss_type=loss_type, scale_rewards="none", beta=0.0, max_grad_norm=0.0, ddp_backend="gloo")
+    trainer_class = {"rloo": RLOOTrainer, "with a term": AddsTerm}.get(case, GRPOTrainer)
+    options = dict(scale_rewards="none", beta=0.0, max_grad_norm=0.0, ddp_backend="gloo")
+    options["loss_type"] = "dapo" if case == "with a term" else case
     trainer = trainer_class(
         model=model(),
         environment=Buttons(),
@@ -95,7 +97,7 @@ for loss_type in sys.argv[2:]:
         generator=sometimes_failing(),
     )
     trainer.train()
-    [steps[loss_type]] = kept.steps
+    [steps[case]] = kept.steps
 torch.save(steps, folder / f"gradients-{rank}.pt")
 (folder / f"report-{rank}.json").write_text(json.dumps("done"))
 torch.distributed.destroy_process_group()
@@ -105,7 +107,7 @@ torch.distributed.destroy_process_group()
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Tensor]]:
     folder = tmp_path_factory.mktemp("two")
-    launch(folder, PROGRAM, *LOSSES)
+    launch(folder, PROGRAM, *LOSSES, "with a term")
     return torch.load(folder / "gradients-1.pt", weights_only=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
+from torch import Tensor
 
 from gymnast.envs import Calculator, Episode, Message, ToolEnv, matches, tool
 from gymnast.envs.calculator import random_tasks
-from gymnast.trainer import LOSSES, AgentTrainer, GenerationRequest
+from gymnast.trainer import LOSSES, AgentTrainer, GenerationRequest, GRPOConfig, GRPOTrainer
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 
-from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, config, ids, make_trainer, tokenizer
+from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, config, ids, make_trainer, model, tokenizer
 from .inspecting import BOTH, assert_same, differ, step_logs, weights
 
 # End to end.
@@ -84,6 +86,29 @@ def test_each_loss_runs(loss_type: str, tmp_path: Path) -> None:
     assert "reward" in first
     assert "reward" not in second
     assert second["sampling/sampling_logp_difference/max"] < 1e-4  # the old log-probabilities against the sampled ones
+
+
+@dataclasses.dataclass
+class CappedConfig(GRPOConfig):
+    ratio_cap: float = 2.0
+
+
+def test_a_loss_of_the_users_own_reads_the_options_of_a_subclass(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    read: list[Any] = []
+
+    def capped(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settings: Any) -> Tensor:
+        read.append(settings.own)
+        return -ratio_BR.clamp(max=settings.own["ratio_cap"]) * advantages_BR
+
+    monkeypatch.setitem(LOSSES, "capped", dataclasses.replace(LOSSES["dapo"], surrogate=capped))
+    args = CappedConfig(str(tmp_path), loss_type="capped", ratio_cap=1.5, max_steps=1, use_cpu=True, report_to="none")
+    trainer = GRPOTrainer(model(), Buttons(), args, ROWS, processing_class=tokenizer())
+    trainer.train()
+    assert {"ratio_cap": 1.5} in read
+    with pytest.raises(TypeError, match="ratio_cap must be of type float, got str"):
+        CappedConfig(str(tmp_path), ratio_cap="high", use_cpu=True)  # type: ignore[arg-type]
 
 
 def test_reinforce_runs_where_each_round_is_used_once(tmp_path: Path) -> None:
