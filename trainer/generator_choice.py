@@ -21,7 +21,8 @@ def check_generator(args: Any, generator: Generator | None) -> None:
 
     Raises:
         TypeError: it is no `Generator`.
-        ValueError: it shares the weights in training, and with `max_staleness` they change while it samples.
+        ValueError: it shares the weights in training, and with `max_staleness` they change while it samples; or it
+            samples with a copy in another precision than the trainer's.
     """
     if generator is None:
         return
@@ -36,6 +37,13 @@ def check_generator(args: Any, generator: Generator | None) -> None:
         raise ValueError(
             f"max_staleness={args.max_staleness} changes the weights while episodes are played, and this "
             f"TransformersGenerator samples with them: give TransformersGenerator(model, copies=True), or no generator"
+        )
+    dtype = _precision(args)
+    if isinstance(generator, TransformersGenerator) and generator.copies and generator.dtype != dtype:
+        raise ValueError(
+            f"this TransformersGenerator samples with a copy in {generator.dtype or 'the precision of its weights'}, "
+            f"and the trainer computes in {dtype or 'that of the weights'}: give TransformersGenerator(..., "
+            f"dtype={dtype})"
         )
     changed = changed_options(args) + (["generator"] if args.generator != "transformers" else [])
     if changed:
@@ -70,6 +78,11 @@ def check_model_can_be_sharded(args: Any, model: PreTrainedModel) -> None:
         )
 
 
+def _precision(args: Any) -> torch.dtype | None:
+    """The precision of the trainer's matrix products; None: that of the weights."""
+    return torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
+
+
 def make_generator(model: PreTrainedModel, args: Any, *, pad_id: int, max_model_len: int) -> Generator:
     """Make the generator of a configuration. vLLM is imported only for a generator that needs it.
 
@@ -78,7 +91,9 @@ def make_generator(model: PreTrainedModel, args: Any, *, pad_id: int, max_model_
     """
     if args.generator == "transformers":
         copies = args.max_staleness > 0  # episodes are played while the weights in training change
-        return TransformersGenerator(model, pad_id=pad_id, max_batch_size=args.generation_rows, copies=copies)
+        dtype = _precision(args) if copies else None  # shared weights compute as the trainer does
+        rows = args.generation_rows
+        return TransformersGenerator(model, pad_id=pad_id, max_batch_size=rows, copies=copies, dtype=dtype)
     if args.generator == "vllm":
         from .vllm.in_process import VLLMGenerator
 
@@ -88,7 +103,7 @@ def make_generator(model: PreTrainedModel, args: Any, *, pad_id: int, max_model_
         return VLLMGenerator(
             model,
             max_model_len=max_model_len,
-            dtype="bfloat16" if args.bf16 else "float16" if args.fp16 else None,
+            dtype=None if (dtype := _precision(args)) is None else str(dtype).removeprefix("torch."),
             max_num_seqs=args.generation_rows,
             gpu_memory_utilization=args.vllm_gpu_memory_utilization,
             enable_sleep_mode=args.vllm_enable_sleep_mode,

@@ -113,10 +113,8 @@ def test_every_python_block_runs(
         tokenizer.save_pretrained(HUB_MODEL)
     names: dict[str, Any] = {"__name__": page.stem}  # the blocks of a page build on one another
     for line, block in blocks:
-        code = compile(
-            "\n" * line + block, str(page), "exec", dont_inherit=True
-        )  # so that a traceback has the page's line
-        exec(code, names)
+        text = "\n" * line + block  # so that a traceback has the page's line
+        exec(compile(text, str(page), "exec", dont_inherit=True), names)
 
 
 @by_page

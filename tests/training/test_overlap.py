@@ -252,3 +252,22 @@ def test_a_staleness_longer_than_the_training_is_warned_of(tmp_path: Path, caplo
     make_trainer(tmp_path, generator=sometimes_failing(), max_staleness=1000, max_steps=2).train()
     [message] = [each.getMessage() for each in caplog.records if "max_staleness" in each.getMessage()]
     assert message.startswith("max_staleness=1000 is more than the 2 steps of this training")
+
+
+def test_the_copy_samples_in_the_precision_of_the_trainer(tmp_path: Path) -> None:
+    logs: list[dict[str, float]] = []
+    for staleness in (0, 1):
+        trainer = make_trainer(tmp_path, bf16=True, max_staleness=staleness, generation_rows=1)
+        trainer.train()
+        logs.append(trainer.state.log_history[0])
+    name = "sampling/sampling_logp_difference/mean"
+    assert logs[1][name] == pytest.approx(logs[0][name], rel=0.1, abs=1e-5)
+    copied: Any = TransformersGenerator(model(), copies=True, dtype=torch.bfloat16).model
+    tied, of_linear_layer = copied.lm_head.weight, copied.model.layers[0].self_attn.q_proj.weight
+    assert (tied.dtype, of_linear_layer.dtype) == (torch.float32, torch.bfloat16)
+
+
+def test_a_given_copy_must_have_the_precision_of_the_trainer(tmp_path: Path) -> None:
+    agent = model()
+    with pytest.raises(ValueError, match=r"in the precision of its weights, and .*torch.bfloat16: give .*dtype="):
+        make_trainer(tmp_path, agent=agent, generator=TransformersGenerator(agent, copies=True), bf16=True)

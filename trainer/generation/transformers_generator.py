@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from ..models.cache_check import check_cache
@@ -39,17 +40,27 @@ class TransformersGenerator(Generator):
         max_batch_size: Requests that are decoded together.
         copies: Sample with a copy of the model, which `load_weights` brings up to date. Otherwise training and sampling
             share the weights, and no request may be in flight while they change.
+        dtype: Compute matrix products in this precision (`torch.autocast`), as a trainer with `bf16` or `fp16` does.
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, pad_id: int = 0, max_batch_size: int = 256, copies: bool = False
+        self,
+        model: PreTrainedModel,
+        *,
+        pad_id: int = 0,
+        max_batch_size: int = 256,
+        copies: bool = False,
+        dtype: torch.dtype | None = None,
     ) -> None:
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size must be at least 1, got {max_batch_size}")
         self.copies = copies
+        self.dtype = dtype
         self._source = model
         # Now, because accelerate may wrap `forward` later, and a copy of the wrapper would call the source.
         self.model = copy.deepcopy(model).requires_grad_(False).eval() if copies else model
+        if copies and dtype is not None:
+            _cast_as_autocast(self.model, dtype)
         self.pad_id = pad_id
         self.max_batch_size = max_batch_size
         self.weight_version = 0
@@ -84,7 +95,8 @@ class TransformersGenerator(Generator):
             self.model.to(model.device)  # type: ignore[arg-type]
             self.model.load_state_dict(model.state_dict())
         if not self._checked:
-            check_cache(self.model)
+            with self._autocast():
+                check_cache(self.model)
             self._checked = True
         self.weight_version = version
 
@@ -152,7 +164,7 @@ class TransformersGenerator(Generator):
         """Decode these rows, and rows that join them, until all are done."""
         batch = None
         try:
-            with evaluating(self.model), torch.no_grad():
+            with evaluating(self.model), torch.no_grad(), self._autocast():
                 batch = self._prefill(rows)
                 steps = 0
                 while batch.rows and not self._closed:
@@ -185,11 +197,28 @@ class TransformersGenerator(Generator):
             raise
         return True
 
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.model.device.type, dtype=self.dtype, enabled=self.dtype is not None)
+
     def _prefill(self, rows: list[Row]) -> Batch:
         """Return a batch of these rows, after its first step."""
         batch = Batch(self.model, rows, self.pad_id, self.weight_version)
         batch.step()
         return batch
+
+
+def _cast_as_autocast(model: nn.Module, dtype: torch.dtype) -> None:
+    """Cast the weights that `torch.autocast` would cast for each product: those of linear layers, except tied ones.
+
+    The other weights stay, because autocast computes with them in their own precision.
+    """
+    of_linear: set[nn.Parameter] = set()
+    of_others: set[nn.Parameter] = set()
+    for module in model.modules():
+        (of_linear if isinstance(module, nn.Linear) else of_others).update(module.parameters(recurse=False))
+    for weight in of_linear - of_others:
+        if weight.dtype == torch.float32:
+            weight.data = weight.data.to(dtype)
 
 
 def _fail(rows: Sequence[Row], cause: BaseException | None = None) -> None:
