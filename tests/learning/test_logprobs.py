@@ -241,6 +241,12 @@ def test_with_the_head_apart_no_logits_are_kept_and_its_precision_is_the_models(
     torch.testing.assert_close(logprobs_BT, our_logprobs(wrapped, batch), atol=2e-2, rtol=2e-2)
 
 
+def test_the_head_of_another_model_is_refused() -> None:
+    head, ids = OutputHead(make_model()), torch.ones(1, 4, dtype=torch.long)
+    with pytest.raises(ValueError, match="this Qwen3ForCausalLM did not run the output head of the policy"):
+        head.hidden_states(make_model(1), ids, ids)
+
+
 def test_the_head_keeps_no_hidden_states_between_batches() -> None:
     model, batch = make_model(), make_batch()
     seen: list[weakref.ref[Tensor]] = []

@@ -162,6 +162,7 @@ def test_names_and_types_of_options(options: dict[str, Any], message: str, tmp_p
     ("name", "hint"),
     [
         ("tools", "environment="),
+        ("ref_model", "as it was at the start, which sync_ref_model=True moves, or its adapter named 'ref'; another "),
         ("reward_func", "did you mean 'reward_funcs'"),
         ("reward_weights", r"it is an option: args=GRPOConfig\(reward_weights=\.\.\.\)"),
         ("max_steps", r"args=GRPOConfig\(max_steps="),

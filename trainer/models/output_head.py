@@ -85,7 +85,11 @@ class OutputHead:
         return bool((got_V - expected_V).abs().max() <= 0.02 * expected_V.abs().max())  # rounding of bfloat16
 
     def hidden_states(self, model: nn.Module, input_ids_BL: Tensor, attention_mask_BL: Tensor) -> Tensor:
-        """The head's input (B, L, H), from a forward pass of `model`, wrapped or not."""
+        """The head's input (B, L, H), from a forward pass of `model`, wrapped or not.
+
+        Raises:
+            ValueError: it is another model than the one of this head.
+        """
         return self._forward(model, input_ids_BL, attention_mask_BL)[1]
 
     def _forward(self, model: nn.Module, input_ids_BL: Tensor, attention_mask_BL: Tensor) -> tuple[Any, Tensor]:
@@ -95,7 +99,11 @@ class OutputHead:
             hidden_BLH = self._input
         finally:
             self._is_aside, self._input = False, None
-        assert hidden_BLH is not None
+        if hidden_BLH is None:
+            raise ValueError(
+                f"this {type(inner_model(model)).__name__} did not run the output head of the policy, so it is another "
+                f"model. The reference must be the policy itself, with the weights of the start or the adapter 'ref'"
+            )
         return output, hidden_BLH
 
     def _keep_input(self, layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:

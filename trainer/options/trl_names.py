@@ -78,6 +78,8 @@ TRL_NAMES = {
     # Names that people try, though TRL has dropped them or never had them.
     "stop_tool_names": "an option of the environment: ToolEnv(tools, stop_tool_names=[...]); or mark your own tools "
     "with @tool(final=True)",
+    "ref_model": "the reference is the model as it was at the start, which sync_ref_model=True moves, or its adapter "
+    "named 'ref'; another model cannot be given yet",
     "tokenizer": "it is called processing_class",
     "config": "it is called args",
     "batch_size": "it is called per_device_train_batch_size",
