@@ -70,18 +70,25 @@ PROGRAM = """
 import json, os, sys
 from pathlib import Path
 import torch
-from buttons import AddsTerm, Buttons, Gradients, ROWS, config, model, sometimes_failing, tokenizer
+from buttons import AddsTerm, Buttons, Gradients, ROWS, adapted, config, model, sometimes_failing, tokenizer
 from gymnast.trainer import GRPOTrainer, RLOOTrainer
 
 folder, rank = Path(sys.argv[1]), os.environ["RANK"]
-steps = {}
+steps, looks = {}, {}
 for case in sys.argv[2:]:
     kept = Gradients()
     trainer_class = {"rloo": RLOOTrainer, "with a term": AddsTerm}.get(case, GRPOTrainer)
     options = dict(scale_rewards="none", beta=0.0, max_grad_norm=0.0, ddp_backend="gloo")
-    options["loss_type"] = "dapo" if case == "with a term" else case
+    options["loss_type"] = case if case in ("grpo", "dr_grpo", "dapo", "rloo") else "dapo"
+    if case in ("adapted", "with an unused weight"):
+        options["max_steps"] = 2  # DDP misses a gradient in the next step
+    if case == "checkpointing":
+        options["gradient_checkpointing"] = True
+    agent = adapted() if case == "adapted" else model()
+    if case == "with an unused weight":
+        agent.model.tower = torch.nn.Linear(2, 2)
     trainer = trainer_class(
-        model=model(),
+        model=agent,
         environment=Buttons(),
         args=config(
             folder,
@@ -97,20 +104,31 @@ for case in sys.argv[2:]:
         generator=sometimes_failing(),
     )
     trainer.train()
-    [steps[case]] = kept.steps
+    steps[case] = kept.steps[0]
+    looks[case] = trainer.model_wrapped.find_unused_parameters
 torch.save(steps, folder / f"gradients-{rank}.pt")
-(folder / f"report-{rank}.json").write_text(json.dumps("done"))
+(folder / f"report-{rank}.json").write_text(json.dumps(looks))
 torch.distributed.destroy_process_group()
 """
 
 
 @pytest.fixture(scope="module")
-def two_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Tensor]]:
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[str, Tensor]], dict[str, bool]]:
+    """The gradient of each case, and whether DDP looked for weights without one."""
     folder = tmp_path_factory.mktemp("two")
-    launch(folder, PROGRAM, *LOSSES, "with a term")
-    return torch.load(folder / "gradients-1.pt", weights_only=True)
+    more = ["with a term", "with an unused weight", "checkpointing", "adapted"]
+    _, looks = launch(folder, PROGRAM, *LOSSES, *more)
+    return torch.load(folder / "gradients-1.pt", weights_only=True), looks
 
 
-def test_processes(whole: tuple[str, dict[str, Tensor]], two_processes: dict[str, dict[str, Tensor]]) -> None:
+def test_processes(whole: tuple[str, dict[str, Tensor]], two_processes: Any) -> None:
     loss_type, expected = whole
-    assert_equal(two_processes[loss_type], expected)
+    gradients, _ = two_processes
+    assert_equal(gradients[loss_type], expected)
+
+
+def test_ddp_looks_for_weights_without_a_gradient_only_where_there_are_some(two_processes: Any) -> None:
+    gradients, looks = two_processes
+    assert [case for case, each in looks.items() if each] == ["with an unused weight"]
+    for case in ("with an unused weight", "checkpointing"):
+        assert_equal({name: gradients[case][name] for name in gradients["dapo"]}, gradients["dapo"])
