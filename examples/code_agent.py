@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import random
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,8 @@ def make_trainer(
         logging_steps=1,
         log_episodes_steps=20,
         save_strategy="no",
-        report_to="none",
+        report_to="trackio" if find_spec("trackio") else "none",
+        project="code-agent",  # of trackio
         disable_tqdm=True,
         **recipe,
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from importlib.util import find_spec
 from typing import Any
 
 from gymnast.envs import Environment, Message, StepResult
@@ -94,7 +95,8 @@ def main() -> None:
             max_steps=arguments.steps,
             logging_steps=1,
             save_strategy="no",
-            report_to="none",
+            report_to="trackio" if find_spec("trackio") else "none",
+            project="long-history",  # of trackio
             disable_tqdm=True,
             use_cpu=True,
         ),

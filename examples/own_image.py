@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ def train(pool: ExecutorPool, steps: int) -> None:
             logging_steps=1,
             log_episodes_steps=10,
             save_strategy="no",
-            report_to="none",
+            report_to="trackio" if find_spec("trackio") else "none",
+            project="own-image",  # of trackio
             disable_tqdm=True,
             use_cpu=True,
         ),

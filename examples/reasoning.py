@@ -13,6 +13,7 @@ import argparse
 import itertools
 import random
 import re
+from importlib.util import find_spec
 
 from gymnast.envs import Message, ToolEnv
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
@@ -76,7 +77,8 @@ def main() -> None:
             logging_steps=1,
             log_episodes_steps=10,
             save_strategy="no",
-            report_to="none",
+            report_to="trackio" if find_spec("trackio") else "none",
+            project="reasoning",  # of trackio
             disable_tqdm=True,
             use_cpu=True,
         ),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from importlib.util import find_spec
 
 from gymnast.envs import Message, ToolEnv, tool, tool_call
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
@@ -91,7 +92,8 @@ def main() -> None:
             logging_steps=1,
             log_episodes_steps=10,
             save_strategy="no",
-            report_to="none",
+            report_to="trackio" if find_spec("trackio") else "none",
+            project="user-simulator",  # of trackio
             disable_tqdm=True,
             use_cpu=True,
         ),
