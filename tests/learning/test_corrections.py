@@ -176,7 +176,7 @@ def with_exact_logprobs(group: list[Episode]) -> list[Episode]:
     """The episodes with log-probabilities as if the trainer's own model had sampled them."""
     made = scorer("none")
     for episode in group:
-        [(logprobs_T, _)] = made._logprobs(made.model, samples_of(episode))
+        [(logprobs_T, _)] = made._logprobs(made.model, None, samples_of(episode))
         episode.traces[0].logprobs[:] = logprobs_T.tolist()
     return group
 
