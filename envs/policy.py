@@ -69,7 +69,7 @@ class Policy(Protocol):
 def continued(words: Message, answer: Message) -> Message:
     """The whole answer, from its first words, which the environment gave, and the rest."""
     given: Any = {key: value for key, value in words.items() if value is not None}  # tables fill absent keys with None
-    whole: Message = {**given, **answer, "content": text_of(words) + text_of(answer)}
+    whole: Any = {**given, **answer, "content": text_of(words) + text_of(answer)}
     thought = given.get("reasoning_content", "") + answer.get("reasoning_content", "")
     return {**whole, "reasoning_content": thought} if thought else whole
 
