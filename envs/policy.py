@@ -71,7 +71,7 @@ def continued(words: Message, answer: Message) -> Message:
     given: Any = {key: value for key, value in words.items() if value is not None}  # tables fill absent keys with None
     whole: Any = {**given, **answer, "content": text_of(words) + text_of(answer)}
     thought = given.get("reasoning_content", "") + answer.get("reasoning_content", "")
-    return {**whole, "reasoning_content": thought} if thought else whole
+    return whole | {"reasoning_content": thought} if thought else whole
 
 
 def tool_call(name: str, /, **arguments: Any) -> Message:
