@@ -12,14 +12,15 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..envs.core import Message, ToolSchema
-from ..envs.engine.misfits import misfits
-from ..envs.engine.play_episode import EpisodeLimits, play_episode
+from ..envs.engine.begin_episode import begin_episode
+from ..envs.engine.play_episode import EpisodeLimits
 from ..envs.engine.rollout_engine import group_specs
 from ..envs.episode import EpisodeSpec, Failure
 from ..envs.registry import ENVIRONMENT_COLUMN, EnvironmentLike, EnvironmentSource
 from ..envs.rewards import Rewards
 from ..envs.threads import run_in_loop
 from ..envs.tools.forgotten import forgotten_tools
+from ..envs.tools.row_tools import first_misfit
 from ..envs.tools.tool_env import ToolEnv
 from .chat.by_environment import GivenFormats, check_names
 from .config import AgentConfig
@@ -142,8 +143,8 @@ def check_data_sets(
     """Check that the environment can play the data, and that the model can read its prompts and tools.
 
     Of the first `ROWS_LOOKED_AT` rows, the first one of each environment is really reset and rendered (`begin`). So is
-    the first row whose `tools` do not fit, see `_tools_columns`. Other rows are checked when they are drawn: a data set
-    may be too large to be read before training.
+    the environment's first row whose `tools` do not fit, see `_tools_columns`. Other rows are checked when they are
+    drawn: a data set may be too large to be read before training.
 
     Raises:
         TypeError: a data set is not a sequence of mappings.
@@ -151,14 +152,15 @@ def check_data_sets(
     """
     for name, rows in _data_sets(train, evaluation).items():
         check_is_rows(name, rows)
+        columns = _tools_columns(rows)
         for spec in _first_of_each_environment(name, rows, source):
             rewards.check_columns(list(spec.task.row))
             environment = source.create(spec)
-            run_in_loop(_check_reset(spec, environment, begin, limits))
+            misfit = run_in_loop(_check_reset(spec, environment, begin, limits, columns, source.choose(spec.task.row)))
+            if misfit is not None:  # unless reset_task adds a tool for this row
+                [spec] = group_specs(f"row {misfit} of {name}", rows[misfit], group_size=1, seed=0)
+                run_in_loop(_check_reset(spec, source.create(spec), begin, limits))
             _warn_of_no_tools(environment.unwrapped, rewards)
-        for index in run_in_loop(misfits(source, rows, _tools_columns(rows))):
-            [spec] = group_specs(f"row {index} of {name}", rows[index], group_size=1, seed=0)
-            run_in_loop(_check_reset(spec, source.create(spec), begin, limits))
 
 
 def check_before_loading(
@@ -251,23 +253,26 @@ def _tools_columns(rows: Any) -> Iterable[Mapping[str, Any]]:
     return rows.select_columns(columns) if "tools" in columns else ()
 
 
-class _PromptWasRead(Exception):
-    """Ends the episode of a check."""
+async def _check_reset(
+    spec: EpisodeSpec,
+    environment: Any,
+    begin: Callable[..., Any],
+    limits: EpisodeLimits,
+    rows: Iterable[Mapping[str, Any]] = (),
+    name: str | None = None,
+) -> int | None:
+    """Begin an episode, and raise a short error if it fails; see `first_misfit` for the result."""
+    core, misfits = environment.unwrapped, list[int | None]()
 
+    def look(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
+        begin(spec, messages, tools)
+        misfits.append(first_misfit(core, rows, name) if isinstance(core, ToolEnv) else None)
 
-async def _check_reset(spec: EpisodeSpec, environment: Any, begin: Callable[..., Any], limits: EpisodeLimits) -> None:
-    """Play the beginning of an episode, as the engine does, and raise a short error if it fails."""
-
-    class ReadsPrompt:
-        def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Any:
-            begin(spec, messages, tools)
-            raise _PromptWasRead
-
-    failure = (await play_episode(spec, lambda spec: environment, ReadsPrompt(), limits)).failure
-    if failure is not None and failure.type != _PromptWasRead.__name__:
-        name = type(environment.unwrapped).__name__
+    failure = await begin_episode(spec, environment, look, limits)
+    if failure is not None:
         error = f"{failure.type}: {failure.message}{_where(failure)}"
-        raise ValueError(f"{name} cannot begin an episode with {spec.task.id}: {error}")
+        raise ValueError(f"{type(core).__name__} cannot begin an episode with {spec.task.id}: {error}")
+    return misfits[0] if misfits else None
 
 
 def _where(failure: Failure) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
 from gymnasium.utils.env_checker import check_env
 
-from ...envs.core import Environment, StopReason
+from ...envs.core import Environment, StopReason, ToolCall
 from ...envs.engine.rollout_engine import episode_specs
 from ...envs.episode import Episode
 from ...envs.registry import EnvironmentSource
+from ...envs.rows import own_copy
 from ..terminal.verdicts import Verdict
 from .subject import Subject, first_failure
 
@@ -34,12 +35,12 @@ def plays(subject: Subject) -> Verdict:
 class _WithTask(gymnasium.Wrapper):  # type: ignore[type-arg]
     """Gymnasium's checker calls `reset` without a task."""
 
-    def __init__(self, env: Any, row: dict[str, Any]) -> None:
+    def __init__(self, env: Any, row: Mapping[str, Any]) -> None:
         super().__init__(env)
         self._row = row
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return self.env.reset(seed=seed, options={"task": self._row, **(options or {})})
+        return self.env.reset(seed=seed, options={"task": own_copy(self._row), **(options or {})})
 
 
 def gymnasium_contract(subject: Subject) -> Verdict:
@@ -50,7 +51,7 @@ def gymnasium_contract(subject: Subject) -> Verdict:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            check_env(_WithTask(environment, dict(spec.task.row)), skip_render_check=True, skip_close_check=True)
+            check_env(_WithTask(environment, spec.task.row), skip_render_check=True, skip_close_check=True)
     except Exception as error:
         return Verdict(name, "fail", f"gymnasium.utils.env_checker: {type(error).__name__}: {_line(error)}")
     finally:
@@ -81,15 +82,15 @@ def group_members_begin_alike(subject: Subject) -> Verdict:
     name = "groups"
     episodes = subject.play(subject.random(), tasks=slice(4), members=2)
     for first, second in zip(episodes[::2], episodes[1::2], strict=True):
-        if (first.prompt, first.tools) != (second.prompt, second.tools):
-            what = "prompts" if first.prompt != second.prompt else "tools"
+        if (first.first_messages, first.tools) != (second.first_messages, second.tools):
+            what = "tools" if first.first_messages == second.first_messages else "prompts"
             advice = (
                 f"two episodes of {first.spec.task.id} begin with different {what}; reset must depend on task and seed"
             )
             return Verdict(name, "fail", advice)
     # Not the seed: it may decide only what comes later, such as the slips on a frozen lake.
     tasks = {str({column: value for column, value in row.items() if column != "seed"}) for row in subject.rows[:4]}
-    if len({str(each.prompt) for each in episodes}) == 1 and len(tasks) > 1:
+    if len({str(each.first_messages) for each in episodes}) == 1 and len(tasks) > 1:
         advice = (
             "different tasks begin with the same prompt: does reset read the row? Equal prompts are right if the model "
             "must find the task out, as in a guessing game"
@@ -140,15 +141,10 @@ def has_an_end(subject: Subject) -> Verdict:
     own = {StopReason.FINAL_ANSWER, StopReason.ENV_TERMINATED}
     if any(each.stop in own for each in episodes):
         return Verdict(name, "pass", "an episode came to the environment's own end")
-    core = subject.core()
-    try:
-        core.reset(seed=0, options={"task": subject.rows[0]})  # which opens servers and may choose tools
-        is_final = isinstance(core, Environment) and any(
-            core.is_final({"function": {"name": tool["function"]["name"], "arguments": {}}}) for tool in subject.tools
-        )
-    finally:
-        core.close()
-    if is_final:
+    calls: list[ToolCall] = [
+        {"function": {"name": each["function"]["name"], "arguments": {}}} for each in subject.tools
+    ]
+    if subject.after_reset(lambda core: isinstance(core, Environment) and any(map(core.is_final, calls))):
         return Verdict(name, "pass", "a final tool ends the episode")
     advice = "no answer ended an episode: mark a tool with @tool(final=True), or name it in final_tools"
     return Verdict(name, "warn", f"{advice}, or set self.terminated")

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from ...envs.core import ToolSchema
+from ...envs.engine.begin_episode import begin_episode
 from ...envs.engine.play_episode import EpisodeLimits
 from ...envs.engine.rollout_engine import RolloutEngine, episode_specs
 from ...envs.episode import Episode
@@ -18,6 +19,8 @@ from ...envs.threads import run_in_loop
 from ..terminal.places import user_place
 from ..terminal.verdicts import Verdict
 from .agents import null_agent, random_agent
+
+Found = TypeVar("Found")
 
 
 @dataclass(kw_only=True)
@@ -69,6 +72,17 @@ class Subject:
     def tools(self) -> list[ToolSchema]:
         """The tools of the first task."""
         return self.null_episodes[0].tools
+
+    def after_reset(self, look: Callable[[Any], Found], row: dict[str, Any] | None = None) -> Found | None:
+        """The result of `look` at an environment that is reset with a row, the first by default; None if it fails.
+
+        `look` gets the environment without its wrappers.
+        """
+        [spec] = episode_specs([self.rows[0] if row is None else row], group_size=1, seed=0)
+        environment = EnvironmentSource.of(self.environment).create(spec)
+        limits, found = EpisodeLimits(step_timeout=self.timeout), list[Found]()
+        run_in_loop(begin_episode(spec, environment, lambda *_: found.append(look(environment.unwrapped)), limits))
+        return found[0] if found else None
 
     def core(self) -> Any:
         """A fresh environment without its wrappers; the caller closes it."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from ...envs.core import Message, ToolSchema
-from ...envs.engine.misfits import misfits
 from ...envs.episode import Episode, ToolCallRecord
 from ...envs.policy import ScriptedPolicy, tool_call
 from ...envs.registry import EnvironmentSource
-from ...envs.threads import run_in_loop
 from ...envs.tools.forgotten import forgotten_tools
-from ...envs.tools.sources import shared_states
+from ...envs.tools.row_tools import first_misfit
 from ...envs.tools.tool_env import ToolEnv
 from ..terminal.places import user_place
 from ..terminal.verdicts import Verdict
@@ -52,13 +51,20 @@ def tools_of_rows(subject: Subject) -> Verdict:
     """The tools that the rows choose are there, in every row of the data set."""
     name = "rows' tools"
     source = EnvironmentSource.of(subject.environment)
-    for place in run_in_loop(misfits(source, subject.all_rows)):
-        row = Subject(environment=source, rows=[subject.all_rows[place]], timeout=subject.timeout)
+    choosing = [row for row in subject.all_rows if row.get("tools") is not None]
+    for chosen, first in {source.choose(row): row for row in reversed(choosing)}.items():
+        misfit = subject.after_reset(partial(_misfit, rows=subject.all_rows, name=chosen), {**first, "tools": None})
+        if misfit is None:
+            continue
+        row = Subject(environment=source, rows=[subject.all_rows[misfit]], timeout=subject.timeout)
         failure = first_failure(row.null_episodes)
         if failure is not None:
-            return Verdict(name, "fail", f"row {place} (the first is 0) cannot be played, in {failure}")
-    choosing = sum(row.get("tools") is not None for row in subject.all_rows)
-    return Verdict(name, "pass", f"{choosing} of {len(subject.all_rows)} rows choose tools, which are there")
+            return Verdict(name, "fail", f"row {misfit} (the first is 0) cannot be played, in {failure}")
+    return Verdict(name, "pass", f"{len(choosing)} of {len(subject.all_rows)} rows choose tools, which are there")
+
+
+def _misfit(core: Any, rows: Sequence[dict[str, Any]], name: str | None) -> int | None:
+    return first_misfit(core, rows, name) if isinstance(core, ToolEnv) else None
 
 
 def _call(subject: Subject, message: Message) -> Episode:
@@ -171,13 +177,8 @@ def has_timeouts(subject: Subject) -> Verdict:
 
 
 def servers_keep_episodes_apart(subject: Subject) -> Verdict:
-    """No server of tools shows one episode what another has changed."""
-    core = subject.core()
-    try:
-        core.reset(seed=0, options={"task": subject.rows[0]})
-        shared = shared_states(core) if isinstance(core, ToolEnv) else []
-    finally:
-        core.close()
+    """No server of tools shows one episode what another has changed. (Asked after episodes were played.)"""
+    shared = [each for each in subject.logged if "is shared by all episodes" in each]
     if shared:
         return Verdict("servers", "warn", shared[0])
     return Verdict("servers", "pass", "no server is known to share its state among episodes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from mcp.server import MCPServer, Server
 
     ServerLike = str | mcp.StdioServerParameters | MCPServer[Any] | Server[Any]
+
+
+logger = logging.getLogger("gymnast.envs")
 
 
 class MCPTools(ToolSource):
@@ -95,9 +99,10 @@ class MCPTools(ToolSource):
         except BaseException:
             await finish(self._leave(connection))
             raise
-        is_shared = isinstance(self._server, str) and not connection.has_sessions and not self._share
-        shared = _shared_state(described) if is_shared else None
-        return OpenTools(tools=tools, close=functools.partial(self._leave, connection), shared_state=shared)
+        if connection.common_server is not None and not self._share:
+            changing = tuple(each.name for each in described if not _only_reads(each))
+            _warn_of_shared_state(connection.common_server, changing)
+        return OpenTools(tools=tools, close=functools.partial(self._leave, connection))
 
     def _connection(self) -> Connection:
         if not self._share:
@@ -126,16 +131,20 @@ class MCPTools(ToolSource):
         return [by_name[name] for name in self._include]
 
 
-def _shared_state(tools: Sequence[mcp.Tool]) -> str | None:
-    """The danger of a server that cannot tell episodes apart; None if all its tools say that they only read."""
-    changing = [each.name for each in tools if each.annotations is None or not each.annotations.read_only_hint]
-    if not changing:
-        return None
-    return (
-        f"the MCP server at a URL has no sessions, so what {', '.join(changing)} may change is shared by all episodes: "
-        f"give each a process of its own, by StdioServerParameters, or let the tools take the id of an episode; a tool "
-        f"that only reads says so by its readOnlyHint"
-    )
+def _only_reads(tool: mcp.Tool) -> bool:
+    return tool.annotations is not None and bool(tool.annotations.read_only_hint)
+
+
+@functools.lru_cache(maxsize=128)  # so that each server is warned of once
+def _warn_of_shared_state(server: Any, changing: tuple[str, ...]) -> None:
+    if changing:
+        logger.warning(
+            "the MCP server %s cannot tell episodes apart, so what %s may change is shared by all episodes: give each "
+            "a server of its own, by StdioServerParameters or a function that makes it, or let the tools take the id "
+            "of an episode; a tool that only reads says so by its readOnlyHint. This is logged once.",
+            "at a URL" if isinstance(server, str) else f"object {server.name!r}",
+            ", ".join(changing),
+        )
 
 
 def _names(tools: Sequence[mcp.Tool], prefix: str) -> list[str]:

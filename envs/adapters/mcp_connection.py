@@ -37,7 +37,7 @@ class Connection:
     def __init__(self, server: Any, start_timeout: float) -> None:
         self.users = 0
         self.is_dead = False
-        self.has_sessions = True  # known once it has started
+        self.common_server: Any = None  # the server, once it has started, if episodes see one another's changes there
         self.loop = asyncio.get_running_loop()
         self._client: mcp.Client | None = None
         self._scope: anyio.CancelScope | None = None
@@ -77,8 +77,11 @@ class Connection:
         error: Exception | None = None
         try:
             with anyio.CancelScope(deadline=anyio.current_time() + start_timeout) as self._scope:
-                async with Client(await _made(server)) as self._client:
-                    self.has_sessions = self._client.protocol_version < WITHOUT_SESSIONS
+                made = await _made(server)
+                async with Client(made) as self._client:
+                    lacks_sessions = self._client.protocol_version >= WITHOUT_SESSIONS
+                    if lacks_sessions if isinstance(made, str) else _is_object(server):
+                        self.common_server = made
                     tools = await _all_tools(self._client)
                     self._scope.deadline = math.inf
                     self._tools.set_result(tools)
@@ -138,11 +141,13 @@ class Connection:
 
 async def _made(server: Any) -> Any:
     """The server, which a function may have to make."""
+    return server if _is_object(server) or not callable(server) else await call_function(server)
+
+
+def _is_object(server: Any) -> bool:
     from mcp.server import MCPServer, Server
 
-    if isinstance(server, MCPServer | Server) or not callable(server):
-        return server
-    return await call_function(server)
+    return isinstance(server, MCPServer | Server)
 
 
 async def _all_tools(client: mcp.Client) -> list[mcp.Tool]:

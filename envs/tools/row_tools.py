@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..registry import ENVIRONMENT_COLUMN
 from .tool import Tool, unknown_tool
 
 if TYPE_CHECKING:
@@ -36,15 +37,18 @@ def tools_of_row(column: Any, tools: Mapping[str, Tool], owner: str) -> dict[str
     return chosen
 
 
-def first_misfit(environment: ToolEnv, rows: Iterable[Mapping[str, Any]]) -> int | None:
+def first_misfit(environment: ToolEnv, rows: Iterable[Any], name: str | None = None) -> int | None:
     """The place of the first row whose `tools` do not fit the environment's tools; None if all fit.
 
     The environment has been reset, so that the tools of a server are known. Its `reset_task` may choose further tools
-    for a row, so a row that does not fit may still be playable: only its own reset decides.
+    for a row, so a row that does not fit may still be playable: only its own reset decides. With a `name`, only rows
+    that choose the environment of this name are looked at.
     """
     tools, owner = environment._all_tools(), type(environment).__name__
     known: set[str] = set()  # JSON texts that fit: rows often repeat them
     for place, row in enumerate(rows):
+        if not isinstance(row, Mapping) or name not in (None, row.get(ENVIRONMENT_COLUMN)):
+            continue
         column = row.get("tools")
         if column is None or (isinstance(column, str) and column in known):
             continue

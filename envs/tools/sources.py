@@ -6,12 +6,9 @@ import abc
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .tool import Tool
-
-if TYPE_CHECKING:
-    from .tool_env import ToolEnv
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -20,7 +17,6 @@ class OpenTools:
 
     tools: Sequence[Tool]
     close: Callable[[], Awaitable[None]]  # called exactly once, perhaps in another task and another event loop
-    shared_state: str | None = None  # why episodes see one another's changes, for `gymnast check`; None if they do not
 
 
 class ToolSource(abc.ABC):
@@ -67,11 +63,6 @@ class OpenSources:
                     first = error
         if first is not None:
             raise first
-
-
-def shared_states(environment: ToolEnv) -> list[str]:
-    """Why episodes see one another's changes by the sources of this environment, which has been reset."""
-    return [each.shared_state for each in environment._sources.opened if each.shared_state is not None]
 
 
 ToolLike = Callable[..., Any] | Tool | ToolSource

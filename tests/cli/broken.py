@@ -61,6 +61,14 @@ class UpsideDown(Sound):
         return -2 * self.reward
 
 
+class ChangesItsRow(Sound):
+    """Sound: the lists of a row are its episode's own."""
+
+    def reset_task(self, task: Any) -> Any:
+        self.number = task["deck"].pop()
+        return super().reset_task({"number": self.number})
+
+
 class CrashInInit(Sound):
     def __init__(self) -> None:
         raise RuntimeError("no disk")
@@ -113,6 +121,20 @@ class PromptsOfAGroupDiffer(Sound):
     def reset_task(self, task: Any) -> Any:
         super().reset_task(task)
         return [{"role": "user", "content": f"Task {next(COUNTER)}."}]
+
+
+class FirstWordsOfAGroupDiffer(Sound):
+    def reset_task(self, task: Any) -> Any:
+        return [*super().reset_task(task), {"role": "assistant", "content": f"Try {next(COUNTER)}:"}]
+
+
+class TasksDifferInTheirFirstWords(Sound):
+    """Sound: the question is always the same, and the answer has begun."""
+
+    def reset_task(self, task: Any) -> Any:
+        super().reset_task(task)
+        words = f"The double of {self.number} is"
+        return [{"role": "user", "content": "Double."}, {"role": "assistant", "content": words}]
 
 
 class IgnoresTheRow(Sound):

@@ -47,7 +47,7 @@ from gymnast.envs.adapters import GymnasiumEnv, MCPTools
 from gymnast.envs.threads import run_in_loop
 from gymnast.trainer.tiny import CHAT_TEMPLATE, make_tiny_model, make_tiny_tokenizer
 
-from ..envs.mcp_servers import PROCESS, served_over_http
+from ..envs.mcp_servers import PROCESS, make_server, served_over_http
 from . import broken
 from .running import Run
 
@@ -89,6 +89,8 @@ def test_a_sound_environment_passes_every_check() -> None:
         (broken.IgnoresSeed, gymnasium_contract, "fail", "gymnasium.utils.env_checker: AssertionError"),
         (broken.NotDeterministic, deterministic, "fail", "draw from self.np_random"),
         (broken.PromptsOfAGroupDiffer, group_members_begin_alike, "fail", "begin with different prompts"),
+        (broken.FirstWordsOfAGroupDiffer, group_members_begin_alike, "fail", "begin with different prompts"),
+        (broken.TasksDifferInTheirFirstWords, group_members_begin_alike, "pass", ""),
         (broken.IgnoresTheRow, group_members_begin_alike, "warn", "does reset read the row?"),
         (broken.SharesState, episodes_are_apart, "fail", "do episodes share a class attribute"),
         (broken.UntypedArgument, schemas, "warn", "note(text) may be anything"),
@@ -114,6 +116,14 @@ def test_a_fault_is_found(environment: type, check: Check, outcome: str, advice:
     assert advice in found.advice
 
 
+def test_a_check_plays_with_copies_of_the_rows() -> None:
+    rows = [{"deck": [number], "tools": ["note", "answer"]} for number in range(1, 4)]
+    subject = Subject(environment=broken.ChangesItsRow, rows=rows, all_rows=rows, max_turns=2)
+    for check in (gymnasium_contract, servers_keep_episodes_apart, has_an_end, tools_of_rows, plays):
+        assert check(subject).outcome != "fail"
+    assert [row["deck"] for row in rows] == [[1], [2], [3]]
+
+
 @pytest.mark.parametrize(
     "wrong", ["anser", {"type": "function", "function": {"name": "anser"}}], ids=["name", "schema"]
 )
@@ -133,14 +143,20 @@ def test_a_row_that_chooses_a_tool_that_is_not_there_is_found(wrong: Any) -> Non
 def test_a_server_that_cannot_tell_episodes_apart_is_found() -> None:
     def verdict(server: Any, include: list[str], **options: Any) -> Verdict:
         environment = ToolEnv([MCPTools(server, include, **options)])
-        return servers_keep_episodes_apart(Subject(environment=environment, rows=[{"prompt": "Count."}]))
+        subject = Subject(environment=environment, rows=[{"prompt": "Count."}])
+        assert plays(subject).outcome == "pass"
+        return servers_keep_episodes_apart(subject)
 
+    shared = make_server()
     with served_over_http() as url:
-        found = verdict(url, ["add", "process_id"])
-        assert (verdict(url, ["process_id"]).outcome, verdict(url, ["add"], share=True).outcome) == ("pass", "pass")
-    assert found.outcome == "warn"
-    assert "has no sessions, so what add may change is shared by all episodes: give each a process of" in found.advice
-    assert verdict(PROCESS, ["add"]).outcome == "pass"
+        for server, place in [(lambda: url, "at a URL"), (shared, "object 'counter'")]:
+            for harmless in (verdict(server, ["process_id"]), verdict(server, ["add"], share=True)):
+                assert harmless.outcome == "pass"
+            found = verdict(server, ["add", "process_id"])
+            assert found.outcome == "warn"
+            assert f"{place} cannot tell episodes apart, so what add may change is shared by all" in found.advice
+    for own in (PROCESS, make_server):
+        assert verdict(own, ["add"]).outcome == "pass"
 
 
 def test_a_final_tool_that_reset_chooses_is_an_end() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,25 @@ def test_a_row_may_choose_a_tool_that_reset_task_adds(silent: Any, tmp_path: Pat
             return super().reset_task(task)
 
     make_trainer(tmp_path, environment=Adds, rows=[{"good": "left", "tools": ["left", "listen"]}], generator=silent)
+
+
+def test_the_search_for_wrong_tools_leaves_the_rows_alone_and_has_a_time_limit(silent: Any, tmp_path: Path) -> None:
+    class Draws(Buttons):
+        def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+            if task["deck"].pop() == "slow":
+                stop.wait(30)
+            return super().reset_task(task)
+
+    stop = threading.Event()
+    rows: Any = [{"good": "left", "deck": ["a", "b"], "tools": ["left"]}]
+    make_trainer(tmp_path, environment=Draws, rows=rows, generator=silent)
+    assert rows[0]["deck"] == ["a", "b"]
+    rows = [{"good": "left", "deck": ["a"]}, {"good": "left", "deck": ["slow"], "tools": ["lefd"]}]
+    try:
+        with pytest.raises(ValueError, match=r"with row 1 of train_dataset: TimeoutError: .* within step_timeout=1 s"):
+            make_trainer(tmp_path, environment=Draws, rows=rows, generator=silent, step_timeout=1.0)
+    finally:
+        stop.set()
 
 
 def test_a_data_frame_and_a_single_row_are_refused(silent: Any, tmp_path: Path) -> None:
