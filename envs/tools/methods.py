@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import logging
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
 
-from ..user_calls import source_of
 from .tool import is_tool
-
-logger = logging.getLogger("gymnast.envs")
 
 
 def tool_methods(cls: type) -> tuple[str, ...]:
@@ -47,20 +39,3 @@ def _is_reserved(cls: type, name: str) -> bool:
     bases = [base for base in cls.__mro__[1:] if base.__module__.partition(".")[0] in ("gymnast", "gymnasium")]
     known = {name for base in bases for name in (*vars(base), *inspect.get_annotations(base))}
     return name in known and not any(is_tool(vars(base).get(name)) for base in bases)
-
-
-@lru_cache(maxsize=128)  # so that each function is looked at, and warned of, once
-def warn_of_forgotten_return(reply: Callable[..., Any]) -> None:
-    """Warn if a `reply`, which has returned None, makes a message and has no `return` with a value."""
-    try:
-        nodes = [*ast.walk(ast.parse(source_of(reply)))]
-    except SyntaxError:  # a lambda in the middle of a line
-        return
-    keys = [
-        key.value for node in nodes if isinstance(node, ast.Dict) for key in node.keys if isinstance(key, ast.Constant)
-    ]
-    if "role" in keys and not any(isinstance(node, ast.Return) and node.value is not None for node in nodes):
-        logger.warning(
-            "%s makes a message but returns None, which ends the episode: is a `return` missing? This is logged once.",
-            reply.__qualname__,
-        )

@@ -15,7 +15,7 @@ from ..spaces import check_messages, message_error
 from ..user_calls import call_function
 from .execution import call_tools
 from .final_tools import check_final_tools, with_final
-from .methods import check_tool_methods, tool_methods, warn_of_forgotten_return
+from .methods import check_tool_methods, tool_methods
 from .options import FROM_CLASS, OnMalformed, check_options, set_options
 from .results import cut, with_text_of
 from .row_tools import tools_of_row
@@ -267,7 +267,6 @@ class ToolEnv(StepReward, Environment):
             return result
         reply = await self._reply_to(action)
         if reply is None:
-            warn_of_forgotten_return(type(self).reply)
             return self._end(StopReason.MODEL_STOPPED)
         check_messages(reply, f"{type(self).__name__}.reply()")
         if not reply and not self.terminated and not self.truncated:

@@ -218,26 +218,6 @@ async def test_reply_may_be_asynchronous_and_is_checked() -> None:
         await environment.astep(say("c"))
 
 
-def test_a_reply_that_forgets_to_return_its_message_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    class Forgets(ToolEnv):
-        def reply(self, message: Message) -> None:
-            _ = [{"role": "user", "content": "Go on."}]
-
-    class Judges(ToolEnv):
-        def reply(self, message: Message) -> None:  # its None is meant
-            self.reward = float(message["role"] == "assistant")
-
-    class Ends(ToolEnv):
-        def reply(self, message: Message) -> list[Message] | None:
-            return None if message.get("content") == "bye" else [{"role": "user", "content": "Go on."}]
-
-    for environment in (Forgets(), Judges(), Ends(), Forgets()):
-        environment.reset(options={"task": {"prompt": "Hello."}})
-        assert environment.step({"role": "assistant", "content": "bye"})[4]["stop_reason"] is StopReason.MODEL_STOPPED
-    [message] = caplog.messages
-    assert "Forgets.reply makes a message but returns None, which ends the episode: is a `return` missing?" in message
-
-
 def test_without_a_reply_the_model_has_stopped() -> None:
     environment = Calculator()
     environment.reset(seed=0, options={"task": QUESTION})
