@@ -11,14 +11,15 @@ from .tool_env import ToolEnv
 
 
 def forgotten_tools(environment: gymnasium.Env) -> list[str]:  # type: ignore[type-arg]
-    """Names of public methods that could be tools, if the environment has neither a tool nor a reply of its own.
+    """Names of public methods that could be tools, if the environment has no tool, and no reply or grade of its own.
 
-    Helpers may be documented, too. So there must be a method whose parameters are described, as for a model.
+    An environment that replies or grades may be one of a single turn. Helpers may be documented, too. So there must be
+    a method whose parameters are described, as for a model.
     """
     if not isinstance(environment, ToolEnv) or environment.tools or environment._tool_methods or environment._sources:
         return []
     kind = type(environment)
-    if kind.reply is not ToolEnv.reply or kind.astep is not ToolEnv.astep:  # it talks without tools
+    if any(getattr(kind, name) is not getattr(ToolEnv, name) for name in ("reply", "astep", "agrade")):
         return []
     known = set(dir(ToolEnv))
     public = [name for name in dir(kind) if not name.startswith("_") and name not in known]

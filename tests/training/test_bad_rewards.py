@@ -91,6 +91,10 @@ def test_methods_that_are_documented_as_tools_and_lack_the_mark_are_named(tmp_pa
         def reply(self, message: Any) -> Any:
             return None
 
+    class Grades(OfTRL):
+        def grade(self, stop: Any) -> float:
+            return 0.0
+
     class Marked(OfTRL):
         @tool(final=True)
         def submit(self) -> str:
@@ -107,7 +111,7 @@ def test_methods_that_are_documented_as_tools_and_lack_the_mark_are_named(tmp_pa
     ) as found:
         make_trainer(tmp_path, environment=OfTRL, rows=rows, reward_funcs=ones)
     assert len(found) == 1
-    for silent in (Talks, Marked):
+    for silent in (Talks, Grades, Marked):
         make_trainer(tmp_path, environment=silent, rows=rows, reward_funcs=ones)
 
 
