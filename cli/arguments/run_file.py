@@ -53,6 +53,9 @@ class Run:
     def __post_init__(self) -> None:
         if self.algorithm not in ALGORITHMS:
             raise CommandError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {self.algorithm!r}")
+        for each in self.rewards:
+            if each.endswith(".py") or Path(each).is_file():
+                raise CommandError(f"{each} is a file: name the reward function in it, {each}:my_reward")
 
 
 def read_run(path: Path) -> dict[str, Any]:

@@ -162,6 +162,11 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path: Path, monkey
         ("environment = 3", [], "run.toml: environment must be a text, got 3"),
         ("tasks = ['rows.json']", [], "run.toml: tasks must be a text, got ['rows.json']"),
         ("rewards = 'rewards.py:f'", [], 'rewards must be a list of texts such as ["rewards.py:brevity"], got \'re'),
+        (
+            "environment = 'e.py:E'\nmodel = 'm'\nrewards = ['rewards.py']",
+            [],
+            "rewards.py is a file: name the reward function in it, rewards.py:my_reward",
+        ),
         ("options = 3", [], "run.toml: options must be a table, [options], got 3"),
         ("lora = 'yes'", [], "run.toml: lora must be a table, [lora], got 'yes'"),
         ("eval_tasks = ['rows.json']", [], "run.toml: eval_tasks must be a text, or a table of texts such as"),
