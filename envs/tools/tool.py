@@ -9,7 +9,9 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import operator
 import re
+import sys
 import types
 import weakref
 from collections.abc import Callable, Collection, Mapping
@@ -73,6 +75,7 @@ def tool(
             not at all, for a tool that touches nothing but the environment's attributes and so is run again.
 
     Raises:
+        TypeError: it is not a function.
         ValueError: the timeout is not positive, `replay` is unknown, or the tool is both final and parallel.
     """
     given = {"name": name, "final": final, "timeout": timeout, "parallel": parallel, "replay": replay}
@@ -109,18 +112,39 @@ def _marked(function: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _copied(function: Any) -> Any:
-    if not callable(function):
-        raise TypeError(f"@tool marks a function, got {type(function).__name__}: {function!r}")
     if isinstance(function, types.FunctionType):
         code, defaults, closure = function.__code__, function.__defaults__, function.__closure__
-        copied = types.FunctionType(code, function.__globals__, function.__name__, defaults, closure)
+        copied: Any = types.FunctionType(code, function.__globals__, function.__name__, defaults, closure)
         copied.__kwdefaults__ = function.__kwdefaults__
-    else:  # made by C code, for instance by functools.cache
+        return functools.update_wrapper(copied, function)
+    if not isinstance(function, functools._lru_cache_wrapper):
+        raise TypeError(f"@tool marks a function, got {type(function).__name__}: {function!r}; write a `def`")
 
-        def copied(*args: Any, **kwargs: Any) -> Any:
-            return function(*args, **kwargs)
+    @functools.wraps(function)
+    def copied(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
 
-    return functools.update_wrapper(copied, function)
+    copied.cache_info, copied.cache_clear = function.cache_info, function.cache_clear
+    return copied
+
+
+def recipe_of(function: types.FunctionType) -> tuple[Any, ...] | None:
+    """How to make a marked copy again, as pickle takes it; None for other functions, and if no name finds the original.
+
+    No name finds the copy, so it would be pickled with its code and a copy of its module's globals.
+    """
+    original = inspect.unwrap(function, stop=_is_found_by_name)
+    is_copy = is_tool(function) and original is not function and _is_found_by_name(original)
+    if not is_copy or getattr(original, "__code__", None) is not function.__code__:  # a decorator's wrapper is no copy
+        return None
+    return _marked, (original, getattr(function, _MARK))
+
+
+def _is_found_by_name(function: Any) -> bool:
+    try:
+        return operator.attrgetter(function.__qualname__)(sys.modules[function.__module__]) is function
+    except (AttributeError, KeyError):
+        return False
 
 
 def is_tool(function: Any) -> bool:
@@ -153,8 +177,8 @@ class Tool:
         """
         if isinstance(function, Tool):
             return function
-        if not callable(function):
-            raise TypeError(f"a tool is a function, got {type(function).__name__}: {function!r}")
+        if not callable(function) or not hasattr(function, "__name__"):
+            raise TypeError(f"a tool is a function, got {type(function).__name__}: {function!r}; write a `def`")
         plain = getattr(function, "__func__", function)  # of a bound method
         key = inspect.ismethod(function)
         known = _descriptions.setdefault(plain, {})
@@ -246,10 +270,10 @@ def _describe(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _name(function: Callable[..., Any], given: str | None) -> str:
-    name = given or getattr(function, "__name__", None)
-    if name is None or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+    name = given or function.__name__
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
         raise ValueError(
-            f"{name or function!r} is not a name for a tool: model servers take 1 to 64 letters, digits, '_' and '-'; "
+            f"{name!r} is not a name for a tool: model servers take 1 to 64 letters, digits, '_' and '-'; "
             f"give one with @tool(name=...)"
         )
     return name

@@ -169,8 +169,13 @@ async def test_a_mark_works_on_whatever_is_a_function() -> None:
     result, _ = await step(environment, ("look_twice", {"times": 2}), ("look", {}), ("cached", {"text": "a"}))
     assert [message.get("content") for message in result.messages] == ["desk desk", "desk", "a"]
     assert not environment.tools["look"].parallel
-    with pytest.raises(TypeError, match="@tool marks a function, got int: 3"):
-        tool(final=True)(3)  # type: ignore[type-var]
+    tool(cached).cache_clear()
+    assert cached.cache_info().currsize == 0
+    for wrong in (3, functools.partial(desk.look, times=2)):
+        with pytest.raises(TypeError, match=r"@tool marks a function, got (int: 3|partial: .*); write a `def`"):
+            tool(final=True)(wrong)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match=r"a tool is a function, got partial: .*; write a `def`"):
+        ToolEnv([functools.partial(desk.look, times=2)])
 
 
 # --- arguments --------------------------------------------------------------------------------------------------
