@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import types
 from functools import partial
 from typing import Any
 
 import cloudpickle
 
 from ...envs.core import ConfigurationError, Environment
+from ...envs.tools.tool import recipe_of
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -16,7 +18,8 @@ class _Pickler(cloudpickle.Pickler):
         if isinstance(obj, Environment):
             arguments, options = obj._constructor
             return partial(type(obj), *arguments, **options), ()
-        return super().reducer_override(obj)
+        recipe = recipe_of(obj) if isinstance(obj, types.FunctionType) else None
+        return recipe or super().reducer_override(obj)
 
 
 def pack(value: Any, what: str) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+import threading
 
 import pytest
 
@@ -11,9 +13,33 @@ from gymnast.cluster.hosting.caught_errors import CaughtError
 from gymnast.cluster.hosting.recipes import pack
 from gymnast.cluster.hosting.versions import check_versions, versions
 from gymnast.cluster.on_ray.rollout_workers import WorkerHost
-from gymnast.envs import Calculator, ConfigurationError, EnvironmentSource, EpisodeLimits, ScriptedPolicy, episode_specs
+from gymnast.envs import (
+    Calculator,
+    ConfigurationError,
+    EnvironmentSource,
+    EpisodeLimits,
+    ScriptedPolicy,
+    ToolEnv,
+    episode_specs,
+    tool,
+    tool_call,
+)
 
 from .hosted import noted_class
+
+CALLS: list[str] = []
+LOCK = threading.Lock()  # which cannot be pickled
+
+
+def note(text: str) -> str:
+    """Note a text.
+
+    Args:
+        text: The text.
+    """
+    with LOCK:
+        CALLS.append(text)
+    return text
 
 
 async def test_closing_an_episode_ends_its_play_and_closes_its_environment() -> None:
@@ -40,3 +66,11 @@ def test_versions_are_compared_by_name() -> None:
 def test_nothing_starts_ray_by_itself() -> None:
     with pytest.raises(ConfigurationError, match=r"call ray\.init\(\) first, .* or give address='auto'"):
         RayEnvironments(Calculator)
+
+
+def test_a_marked_copy_of_a_function_is_made_again_from_the_function_of_its_module() -> None:
+    marked = tool(timeout=5.0)(tool(final=True)(note))
+    environment = pickle.loads(pack(ToolEnv([marked]), "the environment"))
+    environment.reset(options={"task": {"prompt": "go"}})
+    assert environment.step(tool_call("note", text="a")).terminated
+    assert (CALLS, environment.tools["note"].timeout) == (["a"], 5.0)
