@@ -236,7 +236,8 @@ class Environment(gymnasium.Env[list[Message], Message]):
     def is_final(self, call: ToolCall) -> bool:
         """Whether a successful call ends the episode; such a call is run even if a limit is reached.
 
-        The arguments of the call are as the model wrote them: they may be wrong.
+        The limits ask about the arguments that the model wrote, which may be wrong. The end is decided by the arguments
+        that the tool gets.
         """
         return False
 

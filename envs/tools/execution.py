@@ -166,7 +166,7 @@ async def _call(
     except BaseException as error:
         result = _caught(tool, error)
     else:
-        final = is_final(call)
+        final = is_final({**call, "function": {"name": name, "arguments": arguments}})
         run = partial(_run, tool, arguments, tool.timeout or timeout or math.inf, final=final)
         result = await (run() if tape is None else tape.call(tool, arguments, run))
     message, record = _result(call, result.outcome, result.content, max_chars=max_chars)

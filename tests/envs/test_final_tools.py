@@ -122,6 +122,26 @@ def test_is_final_decides_about_the_end_and_about_the_caps() -> None:
     assert contents(result)[1] == "Error: not run, the episode ended before this call."
 
 
+@pytest.mark.parametrize("arguments", [{"sure": True}, {"sure": "true"}, '{"sure": true}'])
+async def test_is_final_gets_the_arguments_that_the_tool_gets(arguments: Any) -> None:
+    class Asks(ToolEnv):
+        def is_final(self, call: ToolCall) -> bool:
+            return call["function"]["arguments"]["sure"] is True
+
+        @tool
+        def submit(self, sure: bool) -> str:
+            """Submit.
+
+            Args:
+                sure: Whether this is final.
+            """
+            return str(sure)
+
+    environment = Asks()
+    begin(environment)
+    assert (await environment.astep(tool_calls(("submit", arguments)))).terminated
+
+
 def test_a_mark_does_not_end_an_episode_against_is_final() -> None:
     class GoesOn(ToolEnv):
         def is_final(self, call: ToolCall) -> bool:
