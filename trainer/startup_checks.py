@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..envs.core import Message, ToolSchema
-from ..envs.engine.begin_episode import begin_episode
+from ..envs.engine.begin_episode import begin_episode, first_misfit
 from ..envs.engine.play_episode import EpisodeLimits
 from ..envs.engine.rollout_engine import group_specs
 from ..envs.episode import EpisodeSpec, Failure
@@ -20,7 +20,6 @@ from ..envs.registry import ENVIRONMENT_COLUMN, EnvironmentLike, EnvironmentSour
 from ..envs.rewards import Rewards
 from ..envs.threads import run_in_loop
 from ..envs.tools.forgotten import forgotten_tools
-from ..envs.tools.row_tools import first_misfit
 from ..envs.tools.tool_env import ToolEnv
 from .chat.by_environment import GivenFormats, check_names
 from .config import AgentConfig
@@ -266,7 +265,7 @@ async def _check_reset(
 
     def look(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
         begin(spec, messages, tools)
-        misfits.append(first_misfit(core, rows, name) if isinstance(core, ToolEnv) else None)
+        misfits.append(first_misfit(core, rows, name))
 
     failure = await begin_episode(spec, environment, look, limits)
     if failure is not None:

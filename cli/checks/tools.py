@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from ...envs.core import Message, ToolSchema
+from ...envs.engine.begin_episode import first_misfit
 from ...envs.episode import Episode, ToolCallRecord
 from ...envs.policy import ScriptedPolicy, tool_call
 from ...envs.registry import EnvironmentSource
 from ...envs.tools.forgotten import forgotten_tools
-from ...envs.tools.row_tools import first_misfit
-from ...envs.tools.tool_env import ToolEnv
 from ..terminal.places import user_place
 from ..terminal.verdicts import Verdict
 from .agents import HOSTILE, nested, valid_arguments
@@ -53,7 +52,9 @@ def tools_of_rows(subject: Subject) -> Verdict:
     source = EnvironmentSource.of(subject.environment)
     choosing = [row for row in subject.all_rows if row.get("tools") is not None]
     for chosen, first in {source.choose(row): row for row in reversed(choosing)}.items():
-        misfit = subject.after_reset(partial(_misfit, rows=subject.all_rows, name=chosen), {**first, "tools": None})
+        misfit = subject.after_reset(
+            partial(first_misfit, rows=subject.all_rows, name=chosen), {**first, "tools": None}
+        )
         if misfit is None:
             continue
         row = Subject(environment=source, rows=[subject.all_rows[misfit]], timeout=subject.timeout)
@@ -61,10 +62,6 @@ def tools_of_rows(subject: Subject) -> Verdict:
         if failure is not None:
             return Verdict(name, "fail", f"row {misfit} (the first is 0) cannot be played, in {failure}")
     return Verdict(name, "pass", f"{len(choosing)} of {len(subject.all_rows)} rows choose tools, which are there")
-
-
-def _misfit(core: Any, rows: Sequence[dict[str, Any]], name: str | None) -> int | None:
-    return first_misfit(core, rows, name) if isinstance(core, ToolEnv) else None
 
 
 def _call(subject: Subject, message: Message) -> Episode:

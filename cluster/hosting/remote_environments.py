@@ -21,8 +21,8 @@ logger = logging.getLogger("gymnast.cluster")
 class RemoteEnvironment(Environment):
     """This end of an environment that lives on a host: every method is one call, and the first `reset` makes it there.
 
-    Tools that end the episode are asked for once, after `reset`, with empty arguments: an `is_final` that changes later, or
-    decides by the arguments, is not noticed.
+    Tools that end the episode are asked for once, after `reset`, with empty arguments: an `is_final` that changes later
+    or decides by the arguments is not noticed.
     """
 
     def __init__(

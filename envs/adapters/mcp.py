@@ -99,8 +99,8 @@ class MCPTools(ToolSource):
         except BaseException:
             await finish(self._leave(connection))
             raise
-        if connection.common_server is not None and not self._share:
-            changing = tuple(each.name for each in described if not _only_reads(each))
+        changing = tuple(each.name for each in described if not (each.annotations and each.annotations.read_only_hint))
+        if connection.common_server is not None and changing and not self._share:
             _warn_of_shared_state(connection.common_server, changing)
         return OpenTools(tools=tools, close=functools.partial(self._leave, connection))
 
@@ -131,20 +131,15 @@ class MCPTools(ToolSource):
         return [by_name[name] for name in self._include]
 
 
-def _only_reads(tool: mcp.Tool) -> bool:
-    return tool.annotations is not None and bool(tool.annotations.read_only_hint)
-
-
 @functools.lru_cache(maxsize=128)  # so that each server is warned of once
 def _warn_of_shared_state(server: Any, changing: tuple[str, ...]) -> None:
-    if changing:
-        logger.warning(
-            "the MCP server %s cannot tell episodes apart, so what %s may change is shared by all episodes: give each "
-            "a server of its own, by StdioServerParameters or a function that makes it, or let the tools take the id "
-            "of an episode; a tool that only reads says so by its readOnlyHint. This is logged once.",
-            "at a URL" if isinstance(server, str) else f"object {server.name!r}",
-            ", ".join(changing),
-        )
+    logger.warning(
+        "the MCP server %s cannot tell episodes apart, so what %s may change is shared by all episodes: give each a "
+        "server of its own, by StdioServerParameters or a function that makes it, or let the tools take the id of an "
+        "episode; a tool that only reads says so by its readOnlyHint. This is logged once.",
+        "at a URL" if isinstance(server, str) else "in this process",
+        ", ".join(changing),
+    )
 
 
 def _names(tools: Sequence[mcp.Tool], prefix: str) -> list[str]:

@@ -71,7 +71,7 @@ class Connection:
 
     async def _own(self, server: Any, start_timeout: float) -> None:
         import anyio
-        from mcp import Client
+        from mcp import Client, StdioServerParameters
 
         late = MCPServerError(f"the MCP server did not list its tools within {start_timeout:g} s")
         error: Exception | None = None
@@ -79,9 +79,11 @@ class Connection:
             with anyio.CancelScope(deadline=anyio.current_time() + start_timeout) as self._scope:
                 made = await _made(server)
                 async with Client(made) as self._client:
-                    lacks_sessions = self._client.protocol_version >= WITHOUT_SESSIONS
-                    if lacks_sessions if isinstance(made, str) else _is_object(server):
-                        self.common_server = made
+                    if isinstance(made, str):
+                        is_common = self._client.protocol_version >= WITHOUT_SESSIONS
+                    else:
+                        is_common = made is server and not isinstance(made, StdioServerParameters)
+                    self.common_server = made if is_common else None
                     tools = await _all_tools(self._client)
                     self._scope.deadline = math.inf
                     self._tools.set_result(tools)
@@ -141,13 +143,11 @@ class Connection:
 
 async def _made(server: Any) -> Any:
     """The server, which a function may have to make."""
-    return server if _is_object(server) or not callable(server) else await call_function(server)
-
-
-def _is_object(server: Any) -> bool:
     from mcp.server import MCPServer, Server
 
-    return isinstance(server, MCPServer | Server)
+    if isinstance(server, MCPServer | Server) or not callable(server):
+        return server
+    return await call_function(server)
 
 
 async def _all_tools(client: mcp.Client) -> list[mcp.Tool]:

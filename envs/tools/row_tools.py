@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from ..registry import ENVIRONMENT_COLUMN
 from .tool import Tool, unknown_tool
-
-if TYPE_CHECKING:
-    from .tool_env import ToolEnv
 
 
 def tools_of_row(column: Any, tools: Mapping[str, Tool], owner: str) -> dict[str, Tool]:
@@ -35,30 +31,6 @@ def tools_of_row(column: Any, tools: Mapping[str, Tool], owner: str) -> dict[str
             raise ValueError(f"the row's 'tools' names {unknown_tool(name, tools)} of {owner}")
         chosen[name] = tools[name] if isinstance(entry, str) else _with_schema(tools[name], _without_none(entry))
     return chosen
-
-
-def first_misfit(environment: ToolEnv, rows: Iterable[Any], name: str | None = None) -> int | None:
-    """The place of the first row whose `tools` do not fit the environment's tools; None if all fit.
-
-    The environment has been reset, so that the tools of a server are known. Its `reset_task` may choose further tools
-    for a row, so a row that does not fit may still be playable: only its own reset decides. With a `name`, only rows
-    that choose the environment of this name are looked at.
-    """
-    tools, owner = environment._all_tools(), type(environment).__name__
-    known: set[str] = set()  # JSON texts that fit: rows often repeat them
-    for place, row in enumerate(rows):
-        if not isinstance(row, Mapping) or name not in (None, row.get(ENVIRONMENT_COLUMN)):
-            continue
-        column = row.get("tools")
-        if column is None or (isinstance(column, str) and column in known):
-            continue
-        try:
-            tools_of_row(column, tools, owner)
-        except ValueError:
-            return place
-        if isinstance(column, str):
-            known.add(column)
-    return None
 
 
 def _decoded(column: Any) -> Any:

@@ -112,20 +112,17 @@ def _marked(function: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _copied(function: Any) -> Any:
+    if not isinstance(function, types.FunctionType | functools._lru_cache_wrapper):
+        raise TypeError(f"@tool marks a function, got {type(function).__name__}: {function!r}; write a `def`")
+    copied: Any
     if isinstance(function, types.FunctionType):
         code, defaults, closure = function.__code__, function.__defaults__, function.__closure__
-        copied: Any = types.FunctionType(code, function.__globals__, function.__name__, defaults, closure)
+        copied = types.FunctionType(code, function.__globals__, function.__name__, defaults, closure)
         copied.__kwdefaults__ = function.__kwdefaults__
-        return functools.update_wrapper(copied, function)
-    if not isinstance(function, functools._lru_cache_wrapper):
-        raise TypeError(f"@tool marks a function, got {type(function).__name__}: {function!r}; write a `def`")
-
-    @functools.wraps(function)
-    def copied(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    copied.cache_info, copied.cache_clear = function.cache_info, function.cache_clear
-    return copied
+    else:
+        copied = lambda *args, **kwargs: function(*args, **kwargs)  # noqa: E731  (the attributes are set)
+        copied.cache_info, copied.cache_clear = function.cache_info, function.cache_clear
+    return functools.update_wrapper(copied, function)
 
 
 def recipe_of(function: types.FunctionType) -> tuple[Any, ...] | None:

@@ -149,7 +149,7 @@ def test_a_server_that_cannot_tell_episodes_apart_is_found() -> None:
 
     shared = make_server()
     with served_over_http() as url:
-        for server, place in [(lambda: url, "at a URL"), (shared, "object 'counter'")]:
+        for server, place in [(lambda: url, "at a URL"), (shared, "in this process")]:
             for harmless in (verdict(server, ["process_id"]), verdict(server, ["add"], share=True)):
                 assert harmless.outcome == "pass"
             found = verdict(server, ["add", "process_id"])

@@ -126,7 +126,8 @@ def test_is_final_decides_about_the_end_and_about_the_caps() -> None:
 async def test_is_final_gets_the_arguments_that_the_tool_gets(arguments: Any) -> None:
     class Asks(ToolEnv):
         def is_final(self, call: ToolCall) -> bool:
-            return call["function"]["arguments"]["sure"] is True
+            arguments: Any = call["function"]["arguments"]
+            return arguments["sure"] is True
 
         @tool
         def submit(self, sure: bool) -> str:
