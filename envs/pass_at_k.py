@@ -19,10 +19,11 @@ Z95 = 1.959964
 
 def reports_success(episodes: Iterable[Episode]) -> bool:
     """Whether one of these episodes, all of one environment, has the metric `success`; it is 0 in the others."""
-    return any("success" in episode.metrics for episode in episodes if _was_played(episode))
+    return any("success" in episode.metrics for episode in episodes if was_played(episode))
 
 
-def _was_played(episode: Episode) -> bool:
+def was_played(episode: Episode) -> bool:
+    """Whether an episode counts in pass@k: it did not fail, and its prompt was not too long."""
     return not (episode.stop.is_failure or episode.is_overlong)
 
 
@@ -39,7 +40,7 @@ def successes_by_task(
         success_reward: The least reward of a success.
         has_metric: Whether the environment has the metric; by default, whether one of these episodes has it.
     """
-    played = [*filter(_was_played, episodes)]
+    played = [*filter(was_played, episodes)]
     has_metric = reports_success(played) if has_metric is None else has_metric
     if not (has_metric or success_reward is not None):
         return {}

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...envs.core import StopReason
 from ...envs.episode import Episode
-from ...envs.pass_at_k import Z95, pass_at_each_k, reports_success, successes_by_task
+from ...envs.pass_at_k import Z95, pass_at_each_k, reports_success, successes_by_task, was_played
 from ..terminal.exits import CommandError
 from ..terminal.output import print_table
 
@@ -73,11 +73,12 @@ def _notes(played: Sequence[Episode], success_reward: float | None, temperature:
     if cut:
         said = f"{len(cut)} of {len(played)} episodes were cut after {max(cut)} turns"
         yield f"{said}; --max-turns sets another bound, 0 lifts it"
-    without = sum("success" not in episode.metrics for episode in played)
-    if reports_success(played):
+    counted = [*filter(was_played, played)]
+    without = sum("success" not in episode.metrics for episode in counted)
+    if reports_success(counted):
         if without:
             yield (
-                f"{without} of {len(played)} episodes have no metric 'success' and count as failures; set "
+                f"{without} of {len(counted)} episodes have no metric 'success' and count as failures; set "
                 f"self.metrics['success'] = 0.0 at reset"
             )
     elif played and success_reward is None:

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from gymnast.cli.evaluation.comparison import sign_flip_test
+from gymnast.cli.evaluation.summary import summary_of
+from gymnast.envs import StopReason
 from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
 
+from .made_runs import episode
 from .running import Run
 
 GAME = """
@@ -207,6 +210,14 @@ def test_a_success_that_only_successes_set(run: Run, game: Path) -> None:
     ]
     comparison = run("compare", "evals/Guess-oracle.jsonl", "never.jsonl", "--json").json
     assert comparison["pass@1"]["difference"] == -1
+
+
+def test_an_overlong_prompt_is_not_said_to_count_as_a_failure() -> None:
+    played, overlong = episode(), episode(member=1, stop=StopReason.CONTEXT_OVERFLOW)
+    played.metrics["success"] = 1.0
+    overlong.turns.clear()
+    summary = summary_of([played, overlong])
+    assert (summary["pass@1"], summary["notes"]) == (1.0, [])
 
 
 def test_evaluations_of_other_tasks_are_not_compared(run: Run, game: Path) -> None:
