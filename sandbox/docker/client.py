@@ -186,7 +186,8 @@ class Client:
             state = self._state(container)
             if state is None:
                 return attempt > 0
-            cannot_end = state == "created" or (attempt == 0 and (is_silent or state == "paused"))
+            is_stuck = state == "paused" or (is_silent and state == "running")
+            cannot_end = state == "created" or (is_stuck and attempt == 0)
             if cannot_end or not self._removes_itself(container):
                 if state == "running":
                     forgive_processor_time(self.api, container)

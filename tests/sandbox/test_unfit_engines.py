@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ class Grudging(EngineAnswers):
     version: ClassVar[dict[str, object]] = {"ApiVersion": "1.41"}
     warnings: ClassVar[list[str]] = ["Your kernel does not support PIDs limit. PIDs limit discarded."]
     removed: ClassVar[list[str]] = []
+    state: ClassVar[str] = "created"  # of the container
 
     def do_GET(self) -> None:
         if self.path.endswith("/version"):
@@ -32,9 +34,12 @@ class Grudging(EngineAnswers):
         elif "/containers/json" in self.path:
             self.answer(200, [])
         else:
-            self.answer(404 if Grudging.removed else 200, {"State": {"Status": "created"}, "message": "none"})
+            container = {"State": {"Status": Grudging.state}, "HostConfig": {"CpuPeriod": 1, "CpuQuota": 1}}
+            self.answer(404 if Grudging.removed else 200, {**container, "message": "none"})
 
     def do_POST(self) -> None:
+        if "/wait" in self.path:
+            Grudging.removed.append("by the engine itself")
         self.answer(201, {"Id": "one", "Warnings": Grudging.warnings})
 
     def do_DELETE(self) -> None:
@@ -58,6 +63,20 @@ async def test_a_limit_that_the_engine_discards_is_an_error(grudging: type[Grudg
     with pytest.raises(EngineError, match=r"does not hold a limit: .* PIDs limit discarded.*best_effort=True"):
         await DockerExecutor(image="any").start()
     assert len(grudging.removed) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "asks"), [("running", True), ("paused", True), ("created", True), ("exited", False), ("removing", False)]
+)
+async def test_a_silent_box_that_is_ending_is_left_to_the_engine(
+    grudging: type[Grudging], monkeypatch: pytest.MonkeyPatch, state: str, asks: bool
+) -> None:
+    """A request to remove it at that moment can leave it half removed for ever."""
+    monkeypatch.setattr(grudging, "state", state)
+    async with Engine() as engine:
+        await asyncio.wrap_future(engine.session.remove("one", is_silent=True))
+    [removal] = grudging.removed
+    assert (removal != "by the engine itself") == asks
 
 
 # Rootless, on a machine with control groups of version 1. Its answer to the creation of a container has no warning.
