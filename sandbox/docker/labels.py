@@ -52,10 +52,10 @@ def is_abandoned(found: dict[str, str], *, state: str, age: float) -> bool:
     except (KeyError, ValueError):
         return False  # not written by us
     is_here = label.get("host") == platform.node() and bool(_boot_id())
-    if is_here and state == "created" and age > _STARTING:
-        return True  # its owner never learnt of it
     if is_here and label.get("boot") == _boot_id() and label.get("namespace") == _pid_namespace():
         return _started(pid) != label.get("pid-started")
+    if is_here and state == "created" and age > _STARTING:
+        return True  # its owner never learnt of it
     if is_here and label.get("boot") != _boot_id() and state not in (*_ALIVE, "created"):
         # This machine was booted since, and no earlier process runs. A container that is alive may belong to another
         # machine of the same name, which uses this engine through a forwarded socket.

@@ -41,7 +41,9 @@ async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: 
         ({}, "running", 0, False),
         ({}, "exited", 3000, False),  # its owner removes it
         ({}, "created", 10, False),
-        ({}, "created", 1000, True),
+        ({}, "created", 1e6, False),  # the clock has jumped while its owner starts it
+        ({"pid": "4194303"}, "created", 10, True),
+        ({"namespace": "another"}, "created", 1000, True),
         ({"boot": "another"}, "running", 0, False),  # another machine of this name
         ({"boot": "another"}, "paused", 0, False),
         ({"boot": "another"}, "created", 10, False),
@@ -102,13 +104,14 @@ class Answers(EngineAnswers):
             return
         labels = owner_module.labels(3600)
         dead = labels | {f"{owner_module.LABEL}.pid-started": "1"}
+        elsewhere = labels | {f"{owner_module.LABEL}.namespace": "another"}
         common = {"State": "exited", "Created": 1e9}
         self.answer(
             200,
             [
                 {"Id": "1" * 64, "Names": ["/stuck"], "Labels": dead, **common},
                 {"Id": "2" * 64, "Names": None, "Labels": dead, **common},
-                {"Id": "3" * 64, "Names": ["/forgotten"], "Labels": labels, "State": "created", "Created": 1000},
+                {"Id": "3" * 64, "Names": ["/forgotten"], "Labels": elsewhere, "State": "created", "Created": 1000},
                 {"Id": "4" * 64, "Names": ["/living"], "Labels": labels, **common},
                 {"Id": "5" * 64, "Names": ["/old"], "Labels": labels, "State": "running", "Created": 1000},
             ],
