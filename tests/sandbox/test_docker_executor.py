@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.sandbox import DEFAULT_IMAGE, DockerExecutor, Engine, EngineError, Limits, SandboxLostError, Status
+from gymnast.sandbox import DEFAULT_IMAGE, DockerExecutor, Engine, Limits, SandboxLostError, Status
 from gymnast.sandbox.docker.options import default_seccomp
 
 from .boxes import LIMITS, eventually, usable
@@ -64,18 +64,6 @@ for kind in ("tar", "gztar", "zip"):
 [open(f"out-{kind}/deep/file").read() for kind in ("tar", "gztar", "zip")], os.stat("out-tar/deep/file").st_uid"""
     assert (await box.python(code)).value == f"(['content', 'content', 'content'], {user})"
     assert (await box.bash("tar cf - folder | tar xf - -C /tmp && cat /tmp/folder/deep/file")).stdout == "content"
-
-
-class AsRoot(DockerExecutor):
-    """Asks the supervisor to run the code as root."""
-
-    def _settings(self) -> dict[str, Any]:
-        return {**super()._settings(), "user": 0}
-
-
-async def test_a_box_does_not_run_code_as_root_which_would_empty_dev(image: str) -> None:
-    with pytest.raises(EngineError, match="root may write to /dev"):
-        await AsRoot(limits=LIMITS).start()
 
 
 async def test_a_kernel_that_changes_the_mode_of_no_pipe_can_hold_a_box(image: str) -> None:

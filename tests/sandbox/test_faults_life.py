@@ -27,6 +27,8 @@ from . import faults
 from .boxes import LIMITS, containers_of, eventually, usable
 from .faults import Box
 
+LONG = 60.0  # seconds that a test must not take, whatever else the machine does
+
 kind, shared_box, box = faults.kind, faults.shared_box, faults.box
 
 
@@ -45,6 +47,13 @@ def kill(box: Box) -> None:
     else:
         assert box._process is not None
         box._process.popen.kill()
+
+
+@pytest.fixture
+def much_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The help for a box with an overdue answer, and the wait for a box to end by itself, take long."""
+    monkeypatch.setattr("gymnast.sandbox.host.box.REVIVAL_SECONDS", LONG)
+    monkeypatch.setattr("gymnast.sandbox.docker.client._ENDING_SECONDS", LONG)
 
 
 @contextlib.contextmanager
@@ -106,6 +115,7 @@ async def test_a_pool_replaces_a_box_that_was_killed(kind: str) -> None:
 
 
 @pytest.mark.fault(36)
+@pytest.mark.usefixtures("much_patience")
 async def test_a_frozen_box_is_given_up(own_box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gymnast.sandbox.host.box.MARGIN", 0.5)
     patience = 0.2 + LIMITS.grace + 0.5
@@ -114,13 +124,14 @@ async def test_a_frozen_box_is_given_up(own_box: Box, monkeypatch: pytest.Monkey
         with pytest.raises(SandboxLostError, match="did not answer within") as caught:
             await own_box.python("1", timeout=0.2)
         took = time.monotonic() - started
-        assert patience < took < patience + 4  # one look at the box, and not ten seconds of help
-        assert float(str(caught.value).split()[-2]) == pytest.approx(took, abs=0.5)
+        assert patience < float(str(caught.value).split()[-2]) + 0.05 < took + 0.1
+        assert took < LONG  # one look at the box, and no help
         await asyncio.wait_for(own_box.reset(), 60)
         assert await usable(own_box)
 
 
 @pytest.mark.fault(36)
+@pytest.mark.usefixtures("much_patience")
 async def test_a_cancelled_call_on_a_frozen_box_ends(own_box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gymnast.sandbox.host.box.MARGIN", 0.5)
     with frozen(own_box):
@@ -128,29 +139,28 @@ async def test_a_cancelled_call_on_a_frozen_box_ends(own_box: Box, monkeypatch: 
         assert await eventually(lambda: is_busy(own_box), 5)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(running, LIMITS.grace + 0.5 + 4)
+            await asyncio.wait_for(running, LONG / 2)
         with pytest.raises(SandboxLostError, match="did not end a cancelled call"):
             await own_box.ping()
 
 
+@pytest.mark.usefixtures("much_patience")
 async def test_a_pool_with_a_frozen_box_lends_another_soon(kind: str) -> None:
     async with ExecutorPool(faults.recipe(kind), max_boxes=1) as pool:
         async with pool.lease() as lease:
             box = lease._box  # type: ignore[attr-defined]
         assert await eventually(lambda: pool.statistics.idle == 1, 10)
         with frozen(box):
-            started = time.monotonic()
-            async with pool.lease(timeout=60) as lease:
-                assert time.monotonic() - started < 7  # the ping takes two seconds
+            async with pool.lease(timeout=LONG / 2) as lease:  # the ping takes two seconds
                 assert await usable(lease)
 
 
-async def test_a_paused_box_is_closed_at_once(image: str) -> None:
+@pytest.mark.usefixtures("much_patience")
+async def test_a_paused_box_is_closed_at_once(image: str, caplog: pytest.LogCaptureFixture) -> None:
     async with DockerExecutor(limits=LIMITS) as box:
         with frozen(box):
-            started = time.monotonic()
             await box.close()
-            assert time.monotonic() - started < 5
+            assert "not known to be gone" not in caplog.text
 
 
 # --- death of the owner -----------------------------------------------------------------------------------------
