@@ -20,6 +20,11 @@ from .files import Row, files_of, shorten, submit_of
 
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # in ASCII digits
 
+# Commands of Bash, where a command may begin. Python's exit() and exec() are none.
+BEGIN = r"(?m:^|[;&|({!]|\b(?:if|then|else|do)\b)\s*"
+ENDS_SHELL = re.compile(BEGIN + r"((exit|exec)\b(?!\s*[(=.])|set\s+-(\w*e|o\s+errexit))")
+COMPARES = re.compile(BEGIN + r"(\[\[?|test|diff|cmp|grep)\s")
+
 CODES_OF_NOTHING = (0, 1, 2, 126, 127)  # exit codes that a missing or empty file gives, too
 
 FORMS = (
@@ -43,8 +48,9 @@ class Check:
 
     @property
     def may_end_shell(self) -> bool:
-        """Whether the command itself may end the shell. In any other shell only the submission can say `exit`."""
-        return re.search(r"\b(exit|exec|set)\b", self.bash or "") is not None
+        """Whether the check itself may end the shell. In any other shell only the submission can say `exit`."""
+        files = (each if isinstance(each, str) else each.decode(errors="replace") for each in self.files.values())
+        return any(map(ENDS_SHELL.search, (self.bash or "", *files)))
 
     @property
     def end_mark(self) -> str:
@@ -159,10 +165,11 @@ def _check_expectation(given: Mapping[str, Any], place: str, max_output: int | N
 
 
 def _prints(command: str, text: str) -> bool:
-    """Whether a command prints a text that stands in it, as `... && echo passed` does; not as a program's input."""
-    quote, goes_on = r"(\\?[\"']|)", r"\w|\s*(\|(?!\|)|>)"
-    printed = rf"(?:\becho|\bprintf|\bprint\()\s*(?:-\w+\s+)*{quote}{re.escape(text)}(?:\\n)?\1(?!{goes_on})"
-    return bool(text) and re.search(printed, command) is not None
+    """Whether a command ends with `&& echo TEXT`, or the like, and compares nothing itself before that."""
+    echo = rf"(?:echo|printf)\s+(?:-[neE]+\s+)*([\"']?){re.escape(text)}(?:\\n)?\2"
+    end = r"\s*(?:\|\|[^;&]*|[;\n]\s*(?:else\b.*)?fi\s*)?"
+    found = re.fullmatch(rf"(.*)(?:&&|;|\bthen\b)\s*{echo}{end}", command, re.DOTALL)
+    return bool(text) and found is not None and COMPARES.search(found[1]) is None
 
 
 def same_answer(answer: str, expected: Any) -> bool:

@@ -95,6 +95,8 @@ async def test_a_script_that_ends_the_shell_of_its_check_gets_nothing(pool: Exec
     assert (await hand_in(pool, "add() { echo $(($1 + $2)); }", row=row)).reward == 1.0
     for source in ("echo 5; exit 0", "add() { echo 5; exit; }"):
         assert (await hand_in(pool, source, row=row)).reward == 0.0
+    own = {"bash": ". ./test.sh", "stdout": "5", "files": {"test.sh": ". ./solution.py; add 2 3\nexit 0"}}
+    assert (await hand_in(pool, "add() { echo 5; }", row={**ROW, "checks": [own]})).reward == 1.0
 
 
 async def test_what_the_agent_planted_does_not_count(pool: ExecutorPool) -> None:

@@ -219,8 +219,8 @@ def test_wrong_files_are_a_configuration_error(files: Any, message: str) -> None
                 {"bash": "if python3 a.py; then echo -n 'passed'; fi"},
                 {"bash": 'pytest -q || exit; printf "passed\\n"'},
                 {"bash": "python3 a.py && echo passed || echo failed"},
-                {"bash": "python3 -c 'import a; assert a.f() == 5; print(\"passed\")'"},
-                {"bash": 'python3 -c "import a; assert a.f() == 5; print(\\"passed\\")"'},
+                {"bash": "if python3 a.py; then echo passed; else echo failed; fi"},
+                {"bash": "python3 -c 'import a\nassert a.f([1])[0] == 5'; echo passed\n"},
             )
         ),
         ({"checks": None}, r"MyEnv: the row has neither 'checks' nor 'answer' \(its columns: .*override agrade\(\)"),
@@ -242,9 +242,36 @@ def test_an_expectation_that_an_empty_submission_does_not_meet_is_accepted() -> 
         {"bash": "echo 5 | python3 a.py", "stdout": "5"},  # the input of a program, and no output of the check
         {"bash": "printf '5\\n' > in; python3 a.py < in", "stdout": "5"},
         {"bash": "echo 512; python3 a.py", "stdout": "5"},
+        {"bash": "echo 3 4 | python3 a.py", "stdout": "3"},
+        {"bash": "echo hello world | python3 a.py", "stdout": "hello"},
+        {"bash": "(echo 3; echo 4) | python3 a.py", "stdout": "3"},
+        {"bash": "python3 a.py $(echo 5)", "stdout": "5"},
+        {"bash": "python3 a.py <(cd; echo 5)", "stdout": "5"},
+        {"bash": "echo 5 2 > in.txt; python3 a.py < in.txt", "stdout": "5"},
+        {"bash": "python3 -c 'from a import f; print(1 + f(0))'", "stdout": "1"},
+        {"bash": "cat > run.py <<END\nfrom a import f; print(2)\nEND\npython3 run.py", "stdout": "2"},
+        {"bash": 'if [ "$(python3 a.py)" = 25 ]; then echo yes; else echo no; fi', "stdout": "yes"},
+        {"bash": "python3 a.py > out; diff out wanted && echo same", "stdout": "same"},
         {"bash": "pytest -q | grep -o '3 passed'", "stdout": "3 passed"},
     ]
     assert len(require_verdict({"checks": checks, "submit": ["a.py"]}, "MyEnv", max_output=1024)) == len(checks)
+
+
+@pytest.mark.parametrize(
+    ("command", "files", "ends"),
+    [
+        (". ./test.sh", {"test.sh": "echo 3 passed\nexit 0"}, True),
+        ("source test.sh", {"test.sh": b"\xff\nset -euo pipefail"}, True),
+        ("python3 a.py; exit 3", {}, True),
+        ("if ! python3 a.py; then exit 3; fi", {}, True),
+        ("python3 a.py || exit", {}, True),
+        (". ./a.sh; python3 -c 'print(set([1]))'", {}, False),
+        (". ./a.sh; exit_code=3; ./exit; echo exit", {"test.py": "import a\nexec('1')\nexit()"}, False),
+    ],
+)
+def test_a_check_may_end_its_shell_by_commands_of_its_own(command: str, files: dict[str, Any], ends: bool) -> None:
+    [check] = checks_of({"checks": [{"bash": command, "stdout": "3 passed", "files": files}], "submit": ["a.sh"]})
+    assert check.may_end_shell is ends
 
 
 # --- errors that break an episode -------------------------------------------------------------------------------
