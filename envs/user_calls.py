@@ -128,18 +128,18 @@ def _log_blocking(function: Any, seconds: float) -> None:
         )
 
 
-def source_of(function: Callable[..., Any]) -> str:
-    """The source of a user's function or method; empty for gymnast's own, and where there is no source."""
+def source_of(function: Callable[..., Any]) -> str | None:
+    """The source of a user's function or method; empty for gymnast's own, None where it is not known."""
     code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)  # a partial has none
     return "" if code is None or code.co_filename.startswith(OUR_FOLDER) else _source_of(code)
 
 
 @lru_cache(maxsize=1024)
-def _source_of(code: types.CodeType) -> str:
+def _source_of(code: types.CodeType) -> str | None:
     try:
         return textwrap.dedent(inspect.getsource(code))
-    except OSError:  # the function was typed in, or its file is gone
-        return ""
+    except OSError:  # the function was typed in, pickled by value, or its file is gone
+        return None
 
 
 async def _call_blocking(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -75,13 +75,14 @@ class Cassette:
             if written != len(line):
                 raise OSError(f"only {written} of {len(line)} bytes could be written to {self.path}")
 
-    def find(self, key: Hashable, code: str) -> RecordedCall | None:
+    def find(self, key: Hashable, code: str | None) -> RecordedCall | None:
         """The first call that was recorded under this key.
 
-        A warning tells if others gave another result, or if the code that gave it has another digest now.
+        A warning tells if others gave another result, or if the code that gave it has another digest now; a digest is
+        None where the source is not known.
         """
         found = self._found.get(key)
-        if found is not None and found.code not in (None, code):
+        if found is not None and None not in (found.code, code) and found.code != code:
             self._warn_once(
                 found.name,
                 "%s has results of %s from before its description, signature or source changed; a replay gives these "

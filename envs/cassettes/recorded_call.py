@@ -30,7 +30,7 @@ class RecordedCall:
     content: Any = None  # JSON
     traceback: str | None = None
     effects: Mapping[str, Any] = field(default_factory=dict)  # what it changed in the environment: see `EpisodeState`
-    code: str | None = None  # digest of the code that gave the result; None in files of older versions
+    code: str | None = None  # digest of the code that gave the result; None: not known
 
     @cached_property
     def text(self) -> str:

@@ -159,6 +159,7 @@ class Tape:
         self, kind: Kind, name: str, arguments: Mapping[str, Any], schema: ToolSchema | None, code: Callable[..., Any]
     ) -> RecordedCall:
         after = digest(self._after, "turn") if self._is_new_turn else self._after
+        source = source_of(code)
         return RecordedCall(
             environment=type(self._environment).__name__,
             task=self._task,
@@ -167,7 +168,7 @@ class Tape:
             kind=kind,
             name=name,
             arguments=jsonable(arguments),
-            code=digest(schema, source_of(code)),
+            code=None if source is None else digest(schema, source),
         )
 
     def _advance(self, call: RecordedCall) -> None:
@@ -211,7 +212,6 @@ class Tape:
     def _find(self, call: RecordedCall, key: Any) -> RecordedCall | None:
         if self._replay is None:
             return None
-        assert call.code is not None
         found = self._replay.find(key, call.code)
         if found is None and self._misses == "raise":
             raise UnrecordedCallError(_explain(call, self._replay))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,32 @@ def test_a_cassette_of_an_older_version_has_no_digests_and_is_replayed_without_a
     old = [{name: value for name, value in json.loads(call).items() if name != "code"} for call in calls]
     path.write_text("".join(f"{line}\n" for line in [first, *map(json.dumps, old)]))
     assert facts(play(changed("water")(replay=path), *script)) == facts(recorded)
+    assert caplog.messages == []
+
+
+HERMIT = """
+from gymnast.envs import ToolEnv, tool
+
+class Hermit(ToolEnv):
+    @tool(replay="arguments")
+    def wait(self) -> str:
+        'Wait.'
+        return "nothing came"
+"""
+
+
+def test_a_tool_whose_source_is_not_found_is_not_said_to_have_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a host, which gets a class without its file."""
+    (tmp_path / "hermit.py").write_text(HERMIT)
+    without: dict[str, Any] = {"__name__": "hermit"}
+    exec(HERMIT, without)
+    classes = [runpy.run_path(str(tmp_path / "hermit.py"))["Hermit"], without["Hermit"]]
+    for number, (first, then) in enumerate(zip(classes, reversed(classes), strict=True)):
+        path = tmp_path / f"{number}.jsonl"
+        recorded = play(first(record=path), tool_call("wait"), BYE)
+        assert facts(play(then(replay=path), tool_call("wait"), BYE)) == facts(recorded)
     assert caplog.messages == []
 
 
