@@ -18,7 +18,7 @@ import textwrap
 import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 if sys.platform == "linux":
@@ -61,15 +61,14 @@ def watch_blocking(function: Callable[..., Awaitable[Result]], /, *args: Any, **
 def _watched(coroutine: Coroutine[Any, Any, Result], function: Any) -> Generator[Any, Any, Result]:
     error: BaseException | None = None
     while True:
-        began = _Usage.now()
+        started, began = time.perf_counter(), _Usage.now()
         try:
             waits_for = coroutine.send(None) if error is None else coroutine.throw(error)
         except StopIteration as done:
             return done.value
         finally:
-            held = time.perf_counter() - began.clock
-            if held > BLOCKING_SECONDS and _Usage.now().shows_blocking(began):
-                _log_blocking(function, held)
+            if time.perf_counter() - started > BLOCKING_SECONDS and (now := _Usage.now()).shows_blocking(began):
+                _log_blocking(function, now.clock - began.clock)
         error = None
         try:
             yield waits_for
@@ -81,35 +80,50 @@ def _watched(coroutine: Coroutine[Any, Any, Result], function: Any) -> Generator
 
 
 class _Usage(NamedTuple):
-    """The use of this thread so far, to tell a function that blocks from one that did not get to run."""
+    """The use of this thread so far, to tell a function that blocks from one that did not get to run.
+
+    Garbage collections do not count: with thousands of episodes, one takes longer than a function may block.
+    """
 
     clock: float
     computing: float  # seconds of a processor
     waits: int | None  # times that it slept, also for the interpreter's lock; None where the system does not count
-    full_collections: int  # of garbage, in this process
 
     @classmethod
     def now(cls) -> _Usage:
-        clock, full = time.perf_counter(), gc.get_stats()[2]["collections"]
-        if sys.platform != "linux":
-            return cls(clock, time.thread_time(), None, full)
-        used = resource.getrusage(resource.RUSAGE_THREAD)
-        return cls(clock, used.ru_utime + used.ru_stime, used.ru_nvcsw, full)
+        waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw if sys.platform == "linux" else None
+        collected, computing = _garbage_timer()
+        return cls(time.perf_counter() - collected, time.thread_time() - computing, waits)
 
     def shows_blocking(self, began: _Usage) -> bool:
         """Whether the thread itself computed or slept since then, for too long.
 
-        Other threads and processes may have held the lock and the processors, or a garbage collection may have come,
-        which with thousands of episodes takes that long.
+        Other threads and processes may have held the lock and the processors.
         """
-        computing = self.computing - began.computing
-        if self.full_collections > began.full_collections:
+        held, computing = self.clock - began.clock, self.computing - began.computing
+        if held <= BLOCKING_SECONDS:
             return False
         if computing > BLOCKING_SECONDS or self.waits is None or began.waits is None:
             return True
         waits = self.waits - began.waits
-        idle = self.clock - began.clock - computing
-        return waits > 0 and idle / waits > LOCK_WAITS * sys.getswitchinterval()
+        return waits > 0 and (held - computing) / waits > LOCK_WAITS * sys.getswitchinterval()
+
+
+@cache
+def _garbage_timer() -> list[float]:
+    """The seconds, and those of a processor, for which garbage was collected in this process since the first call."""
+    began, spent = [math.inf, math.inf], [0.0, 0.0]
+
+    def measure(phase: str, _: object) -> None:
+        now = time.perf_counter(), time.thread_time()
+        for each in (0, 1):
+            if phase == "start":
+                began[each] = now[each]
+            else:
+                spent[each] += max(0.0, now[each] - began[each])
+
+    gc.callbacks.append(measure)
+    return spent
 
 
 def _log_blocking(function: Any, seconds: float) -> None:
