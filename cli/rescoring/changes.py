@@ -80,7 +80,9 @@ def changes_of(run: Run, change: RewardChange) -> Iterator[StepChange]:
         raise CommandError(f"{run.folder} has no learning.jsonl that says how advantages were computed")
     numbers = {id(row): number for number, row in enumerate(run.episodes)}
     for step, rows in run.steps():
-        rows = [row for row in rows if (step, row.group) not in run.incomplete]  # its baseline is not known
+        # The baseline of a group is not known if a line about one of its episodes is broken.
+        unknown = {row.group for row in rows if row.vote is None and any(each.vote for each in rows)}
+        rows = [row for row in rows if row.group not in unknown and (step, row.group) not in run.incomplete]
         places = [numbers[id(row)] for row in rows]
         yield StepChange(step=step, episodes=_of_step(run.settings, rows, places, change))
 

@@ -103,15 +103,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_group_that_lost_an_episode_is_left_out(run: Run, trained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("file", "mark"), [("episodes.jsonl", '"step"'), ("learning.jsonl", '"vote"')])
+def test_a_group_with_a_broken_line_is_left_out(run: Run, trained: Path, tmp_path: Path, file: str, mark: str) -> None:
     folder = tmp_path / "cut"
     shutil.copytree(trained, folder)
-    first, *others = (folder / "episodes.jsonl").read_text().splitlines(keepends=True)
-    (folder / "episodes.jsonl").write_text(first[:-20] + "\n" + "".join(others))
+    lines = (folder / file).read_text().splitlines(keepends=True)
+    broken = next(number for number, line in enumerate(lines) if mark in line)
+    lines[broken] = lines[broken][:-20] + "\n"
+    (folder / file).write_text("".join(lines))
     outcome = run("replay", folder, "--weight", "environment=1", "--json")
     assert [step["episodes"] for step in outcome.json["steps"]] == [4, 8]
     assert [step["flipped"] + step["appeared"] + step["vanished"] for step in outcome.json["steps"]] == [0, 0]
-    assert f"skipped line 1 of {folder}/episodes.jsonl (" in outcome.err
+    assert f"skipped line {broken + 1} of {folder}/{file} (" in outcome.err
 
 
 def test_a_changed_function_is_compared_with_the_recorded_rewards(run: Run, trained: Path, tmp_path: Path) -> None:
@@ -215,8 +218,15 @@ def test_failed_and_dropped_episodes_stay_out_and_new_rewards_bring_others_in(ru
         episode(group="c@0", member=1, reward=0.0),
     ]
     votes = [
-        {"step": 0, "group": "c@0", "member": member, "vote": "dropped"} for member in range(2)
-    ]  # a spare group that the round did not need
+        {
+            "step": 0,
+            "group": each.spec.group,
+            "member": each.spec.member,
+            # the training did not need the spare group c
+            "vote": "dropped" if each.spec.group == "c@0" else "failed" if each.reward is None else "counts",
+        }
+        for each in made
+    ]
     write_run(tmp_path / "made", [(0, each) for each in made], learning=[SETTINGS, *votes])
     (tmp_path / "mine.py").write_text(
         "def first(episodes, **columns):\n    return [float(each.spec.member == 0) for each in episodes]\n"
