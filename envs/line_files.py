@@ -5,19 +5,48 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+Value = TypeVar("Value")
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
     """Append lines; after half a line, which a killed process may have left, they begin a new one."""
     with path.open("ab+") as file:
-        if file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-        file.writelines(f"{line}\n".encode() for line in lines)
+        append_to(file, lines)
+
+
+def append_to(file: BinaryIO, lines: Iterable[str]) -> None:
+    """As `append_lines`, for a file that is open for reading and appending."""
+    if file.seek(0, os.SEEK_END):
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")
+    file.writelines(f"{line}\n".encode() for line in lines)
+
+
+def parsed(
+    path: Path, lines: Iterable[str], parse: Callable[[str], Value], warn: Callable[[str], object], *, first: int = 1
+) -> Iterator[Value]:
+    """Yield the values of the lines of a file, of which the first has this number.
+
+    Half a last line is left out. Any other line for which `parse` raises ValueError, KeyError or TypeError is skipped,
+    and `warn` is called at the end with a text that names the first one.
+    """
+    broken: list[BrokenLine] = []
+    for number, line in enumerate(lines, first):
+        try:
+            value = parse(line)
+        except (ValueError, KeyError, TypeError) as error:
+            if line.endswith("\n"):
+                broken.append(BrokenLine.of(path, number, error))
+        else:
+            yield value
+    if broken:
+        warn(skipped(broken))
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

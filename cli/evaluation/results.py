@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from ...envs.episode import Episode, EpisodeSpec
-from ...envs.line_files import BrokenLine, append_lines, skipped
+from ...envs.line_files import append_lines, parsed
 from ..terminal.exits import CommandError
 
 KIND = "gymnast evaluation"
@@ -68,7 +69,7 @@ class Results:
         """
         try:
             with path.open(errors="replace") as file:  # half a line may end in half a character
-                lines = [*file]
+                lines = [line for line in file if line.endswith("\n")]
         except OSError as error:
             raise CommandError(f"{path} cannot be read: {error.strerror}") from error
         try:
@@ -78,15 +79,8 @@ class Results:
         if not isinstance(settings, dict) or settings.pop("kind", None) != KIND:
             raise CommandError(f"{path} does not hold an evaluation: `gymnast eval` writes them")
         results = cls(path, settings)
-        broken = []
-        for number, line in enumerate(lines[1:], 2):
-            if line.endswith("\n"):
-                try:
-                    results._keep(Episode.from_json(line))
-                except ValueError as error:
-                    broken.append(BrokenLine.of(path, number, error))
-        if broken:
-            typer.echo(skipped(broken), err=True)
+        for episode in parsed(path, lines[1:], Episode.from_json, partial(typer.echo, err=True), first=2):
+            results._keep(episode)
         return results
 
     def add(self, episode: Episode) -> None:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..line_files import BrokenLine, append_to
 from .recorded_call import RecordedCall
 
 VERSION = 1
@@ -21,11 +22,11 @@ logger = logging.getLogger("gymnast.envs")
 class Cassette:
     """The recorded calls of a `.jsonl` file: its first line is `{"cassette": 1}`, every other line is a call.
 
-    Each line is appended at once, under a lock on the file. A process that is killed leaves a readable file: a half
+    Each line is appended at once, under a lock on the file. A process that is killed leaves a readable file: a broken
     line is skipped with a warning.
 
     Raises:
-        ValueError: the file is no cassette, has another version, or has a line that is no call.
+        ValueError: the file is no cassette, or has another version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,28 +53,20 @@ class Cassette:
     def create(self) -> None:
         """Make the file, if there is none, so that a recording without calls can be replayed."""
         if not self.path.exists():
-            self._write(b"")
+            self._write([])
 
     def append(self, call: RecordedCall) -> None:
         """Append a call."""
-        self._write(call.to_line().encode())
+        self._write([call.to_line()])
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, lines: list[str]) -> None:
         import fcntl  # here, so that everything else works where the system has no such locks
 
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab+", buffering=0) as file:
+        with self.path.open("ab+") as file:  # the end of the block writes the lines, and then gives the lock back
             fcntl.flock(file, fcntl.LOCK_EX)
-            size = file.seek(0, os.SEEK_END)
-            if size == 0:
-                line = f'{{"cassette": {VERSION}}}\n'.encode() + line
-            else:
-                file.seek(size - 1)
-                if file.read(1) != b"\n":  # a killed process left half a line
-                    line = b"\n" + line
-            written = file.write(line)
-            if written != len(line):
-                raise OSError(f"only {written} of {len(line)} bytes could be written to {self.path}")
+            is_new = file.seek(0, os.SEEK_END) == 0
+            append_to(file, [f'{{"cassette": {VERSION}}}', *lines] if is_new else lines)
 
     def find(self, key: Hashable, code: str | None) -> RecordedCall | None:
         """The first call that was recorded under this key.
@@ -153,16 +146,10 @@ class Cassette:
 
     def _add(self, line: bytes) -> None:
         try:
-            fields = json.loads(line)
-        except ValueError:
-            logger.warning(
-                "line %d of %s is cut short, as a killed process leaves it: skipped", self._number, self.path
-            )
+            call = RecordedCall.of_line(line)
+        except (TypeError, ValueError) as error:
+            logger.warning("skipped %s", BrokenLine.of(self.path, self._number, error))
             return
-        try:
-            call = RecordedCall.of_line(fields)
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"line {self._number} of {self.path} is no recorded call: {error}") from None
         self._calls.append(call)
         for key in (call.by_history, call.by_arguments):
             known = self._found.setdefault(key, call)

@@ -51,17 +51,17 @@ class RecordedCall:
         return f"{self.name}({_shown(self.text)})"
 
     def to_line(self) -> str:
-        return json.dumps(asdict(self)) + "\n"
+        return json.dumps(asdict(self))
 
     @classmethod
-    def of_line(cls, line: Mapping[str, Any]) -> Self:
+    def of_line(cls, line: bytes) -> Self:
         """Read a line that `to_line` wrote.
 
         Raises:
-            TypeError, ValueError: it is another object.
+            TypeError, ValueError: it is something else.
         """
-        known = {each.name for each in fields(cls)}
-        call = cls(**{name: value for name, value in line.items() if name in known})
+        values = json.loads(line)
+        call = cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
         if call.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {get_args(Kind)}, got {call.kind!r}")
         return call

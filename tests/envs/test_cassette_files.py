@@ -194,10 +194,10 @@ def test_a_recording_without_calls_is_replayed(tmp_path: Path) -> None:
     assert play(ToolEnv(replay=path), BYE).failure is None
 
 
-def test_the_half_line_of_a_killed_process_costs_one_call(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_line_costs_one_call(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "tools.jsonl"
     play(Disk(record=path), WRITE_A, BYE)
-    whole = path.read_bytes()
+    whole = path.read_bytes() + b'{"tool": "x"}\n5\n'
     lines = whole.splitlines(keepends=True)
     path.write_bytes(whole + lines[1][:40])  # it was killed while it wrote
     assert play(Disk(replay=path), WRITE_A, BYE).reward == 10.5
@@ -207,8 +207,8 @@ def test_the_half_line_of_a_killed_process_costs_one_call(tmp_path: Path, caplog
         episodes = [play(Disk(replay=path), each, BYE) for each in (WRITE_A, WRITE_B)]
     assert [each.reward for each in episodes] == [10.5, 10.5]
     assert ran() == []
-    assert [record.message for record in caplog.records] == [
-        f"line {len(lines) + 1} of {path} is cut short, as a killed process leaves it: skipped"
+    assert [message.partition(" (")[0] for message in caplog.messages[-3:]] == [
+        f"skipped line {number} of {path}" for number in (len(lines) - 1, len(lines), len(lines) + 1)
     ]
 
 
@@ -235,9 +235,6 @@ def test_a_wrong_file_is_refused_when_the_environment_is_made(tmp_path: Path) ->
             Disk(**dict[str, Any]({way: path}))
     path.write_text("step,reward\n")
     with pytest.raises(ValueError, match="is no cassette: its first line is not"):
-        Disk(replay=path)
-    path.write_text('{"cassette": 1}\n{"tool": "x"}\n')
-    with pytest.raises(ValueError, match=r"line 2 of .* is no recorded call"):
         Disk(replay=path)
 
 

@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from ...envs.episode import Episode
 from ...envs.evaluation_logs import EvaluationLog
-from ...envs.line_files import BrokenLine, append_lines, skipped
+from ...envs.line_files import append_lines, parsed
 from .metrics import SUMS
 
 logger = logging.getLogger(__name__)
@@ -73,19 +73,13 @@ def read_episodes(path: str | Path) -> Iterator[tuple[int, Episode]]:
 
     A half-written last line is left out. Another broken line is skipped, and a warning names the first one.
     """
-    broken = []
+
+    def parse(line: str) -> tuple[int, Episode]:
+        record = json.loads(line)
+        return record["step"], Episode.from_json(json.dumps(record["episode"]))
+
     with Path(path).open(errors="replace") as file:  # half a line may end in half a character
-        for number, line in enumerate(file, 1):
-            try:
-                record = json.loads(line)
-                step, episode = record["step"], Episode.from_json(json.dumps(record["episode"]))
-            except (ValueError, KeyError, TypeError) as error:
-                if line.endswith("\n"):
-                    broken.append(BrokenLine.of(Path(path), number, error))
-            else:
-                yield step, episode
-    if broken:
-        logger.warning("%s", skipped(broken))
+        yield from parsed(Path(path), file, parse, logger.warning)
 
 
 class RunFolder(TrainerCallback):
@@ -207,17 +201,8 @@ def lines_until(step: float, lines: Sequence[str], path: Path) -> list[str]:
 
     `path` is the file of the lines.
     """
-    kept, broken = [], []
-    for number, line in enumerate(lines, 1):
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line)
-        except (ValueError, KeyError, TypeError) as error:
-            if line.endswith("\n"):
-                broken.append(BrokenLine.of(path, number, error))
-    if broken:
-        logger.warning("%s", skipped(broken))
-    return kept
+    found = parsed(path, lines, lambda line: (line, json.loads(line)["step"] <= step), logger.warning)
+    return [line for line, is_kept in found if is_kept]
 
 
 def keep_lines_until(step: float, path: Path) -> list[str]:
