@@ -82,48 +82,46 @@ def _watched(coroutine: Coroutine[Any, Any, Result], function: Any) -> Generator
 class _Usage(NamedTuple):
     """The use of this thread so far, to tell a function that blocks from one that did not get to run.
 
-    Garbage collections do not count: with thousands of episodes, one takes longer than a function may block.
+    The clock stands still during garbage collections: with thousands of episodes, one takes longer than a function may.
     """
 
     clock: float
-    computing: float  # seconds of a processor
+    computing: float  # seconds of a processor, those for garbage too
     waits: int | None  # times that it slept, also for the interpreter's lock; None where the system does not count
 
     @classmethod
     def now(cls) -> _Usage:
         waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw if sys.platform == "linux" else None
-        collected, computing = _garbage_timer()
-        return cls(time.perf_counter() - collected, time.thread_time() - computing, waits)
+        return cls(time.perf_counter() - _garbage_clock()(), time.thread_time(), waits)
 
     def shows_blocking(self, began: _Usage) -> bool:
         """Whether the thread itself computed or slept since then, for too long.
 
         Other threads and processes may have held the lock and the processors.
         """
-        held, computing = self.clock - began.clock, self.computing - began.computing
-        if held <= BLOCKING_SECONDS:
-            return False
-        if computing > BLOCKING_SECONDS or self.waits is None or began.waits is None:
-            return True
+        held = self.clock - began.clock
+        computing = min(held, self.computing - began.computing)
+        if held <= BLOCKING_SECONDS or self.waits is None or began.waits is None:
+            return held > BLOCKING_SECONDS
         waits = self.waits - began.waits
-        return waits > 0 and (held - computing) / waits > LOCK_WAITS * sys.getswitchinterval()
+        slept = waits > 0 and (held - computing) / waits > LOCK_WAITS * sys.getswitchinterval()
+        return slept or computing > BLOCKING_SECONDS
 
 
 @cache
-def _garbage_timer() -> list[float]:
-    """The seconds, and those of a processor, for which garbage was collected in this process since the first call."""
-    began, spent = [math.inf, math.inf], [0.0, 0.0]
+def _garbage_clock() -> Callable[[], float]:
+    """A clock that runs while this process collects garbage."""
+    seconds, began = 0.0, math.inf
 
     def measure(phase: str, _: object) -> None:
-        now = time.perf_counter(), time.thread_time()
-        for each in (0, 1):
-            if phase == "start":
-                began[each] = now[each]
-            else:
-                spent[each] += max(0.0, now[each] - began[each])
+        nonlocal seconds, began
+        if phase == "start":
+            began = time.perf_counter()
+        else:
+            seconds += max(0.0, time.perf_counter() - began)
 
     gc.callbacks.append(measure)
-    return spent
+    return lambda: seconds
 
 
 def _log_blocking(function: Any, seconds: float) -> None:
