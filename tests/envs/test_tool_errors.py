@@ -114,7 +114,7 @@ async def test_a_coroutine_tool_that_blocks_the_loop_is_named_once(
         assert result.messages[0].get("content") == "done"
     [message] = [record.getMessage() for record in caplog.records if "blocks" in record.getMessage()]
     line = blocks.__code__.co_firstlineno
-    assert f"blocks ({__file__}:{line}) is `async def`, but blocked the event loop, and so every episode, for" in message
+    assert f"blocks ({__file__}:{line}) is `async def`, but blocked the event loop, and so every episode" in message
 
 
 @pytest.mark.parametrize("computes", [0.0, 0.03])
