@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "sandbox/scripted": {"sandbox"},
     "sandbox/pool": {"sandbox"},
     "sandbox/conformance": {"sandbox"},
-    "envs/cassettes": set(),
+    "envs/cassettes": {"envs"},
     "envs": set(),
     "envs/tools": {"envs", "envs/cassettes"},
     "envs/code": {"envs", "envs/tools"},
