@@ -266,9 +266,10 @@ def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCoun
         stats["mismatch/cut"] = _masked_mean(is_cut.expand(mask_BT.shape).float(), mask_BT)
 
     if inputs.ref_logprobs_BT is not None:
-        kl_BT = k3(torch.where(mask_BT, inputs.ref_logprobs_BT - logprobs_BT, 0.0))
-        if settings.use_bias_correction_kl:
-            kl_BT = kl_BT * ratio_BR
+        log_ref_BT = torch.where(mask_BT, inputs.ref_logprobs_BT - logprobs_BT, 0.0)
+        kl_BT = k3(log_ref_BT)
+        if settings.use_bias_correction_kl:  # where k3 has no gradient, its value must not become that of the ratio
+            kl_BT = kl_BT * torch.where(log_ref_BT > MAX_LOG_RATIO, ratio_BR.detach(), ratio_BR)
         if settings.beta != 0:  # a term of a whole sequence is added to each of its tokens
             terms_BR, mask_BR = terms_BR + settings.beta * kl_BT, mask_BT
         stats["kl"] = _masked_mean(kl_BT.detach(), mask_BT)
@@ -297,8 +298,8 @@ def _loss_for(inputs: LossInputs, loss_type: str) -> Loss:
 def k3(log_ratio: Tensor) -> Tensor:
     """Estimate KL(pi || ref) at tokens sampled from pi, from log(ref/pi): unbiased and never negative.
 
-    The estimator k3 of Schulman 2020, http://joschu.net/blog/kl-approx.html. The log-ratio is at most `MAX_LOG_RATIO`,
-    as in verl (`core_algos.kl_penalty`): one token that the reference finds far likelier would make the loss infinite.
+    The estimator k3 of Schulman 2020, http://joschu.net/blog/kl-approx.html. Above a log-ratio of `MAX_LOG_RATIO` it is
+    constant: one token that the reference finds far likelier would make the loss infinite.
     """
     log_ratio = log_ratio.clamp(max=MAX_LOG_RATIO)
     return log_ratio.exp() - log_ratio - 1
