@@ -113,10 +113,11 @@ class Rewards:
         """Call these functions at the same time, each with all these episodes, and add what they return.
 
         Episodes that failed, or whose prompt was too long, are left out. If a function raises, takes too long or
-        returns something other than one number for each episode, they become failures of the stage "reward".
+        returns something other than one number for each episode, they become failures of the stage "reward". So does
+        an episode whose reward float32 cannot hold.
 
         Args:
-            names: The functions to call.
+            names: The functions to call; without one, only the environment's reward is checked.
             episodes: One episode, or the members of a group.
             retries: How often a call that failed is repeated.
 
@@ -124,7 +125,7 @@ class Rewards:
             ConfigurationError: a function raised it.
         """
         played = [episode for episode in episodes if episode.failure is None and not episode.is_overlong]
-        if not played or not names:
+        if not played:
             return
         calls = (self._call(name, played, retries) for name in names)
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -148,8 +149,12 @@ class Rewards:
         weights = dict(zip(("environment", *self.functions), (1.0, *self.weights), strict=True))
         parts = {name: episode.reward_parts[name] for name in weights if name in episode.reward_parts}
         applicable = [weights[name] * part for name, part in parts.items() if part is not None]
-        episode.reward_parts = parts
-        episode.reward = sum(applicable) if applicable else None
+        total = sum(applicable) if applicable else None
+        episode.reward, episode.reward_parts = total, parts
+        if total is not None and not abs(total) <= LARGEST_REWARD:  # or NaN, which infinities can add up to
+            listed = " + ".join(f"{weights[name]:g} * {part:g} ({name})" for name, part in parts.items() if part)
+            error = ValueError(f"the reward {listed} is out of the range of float32 ({LARGEST_REWARD:.1e})")
+            episode.fail(Failure.of("reward", error))
 
     async def _call(
         self, name: str, episodes: Sequence[Episode], retries: int
@@ -198,7 +203,7 @@ def _checked(rewards: Any, count: int) -> list[float | None]:
 
     Raises:
         TypeError: it is not a list of numbers.
-        ValueError: its length is wrong, or a number is not finite or too large.
+        ValueError: its length is wrong, or a number is not finite.
     """
     try:
         if isinstance(rewards, str | bytes | Mapping | Set):  # iterable, but their items are not rewards in order
@@ -212,11 +217,6 @@ def _checked(rewards: Any, count: int) -> list[float | None]:
         if value is not None and not math.isfinite(value):
             raise ValueError(
                 f"returned {value} for episode {index} of {count}; return None where the reward does not apply"
-            )
-        if value is not None and abs(value) > LARGEST_REWARD:
-            raise ValueError(
-                f"returned {value} for episode {index} of {count}, which is out of the range of float32 "
-                f"({LARGEST_REWARD:.1e})"
             )
     return values
 

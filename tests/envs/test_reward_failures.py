@@ -17,6 +17,7 @@ from gymnast.envs import (
     Rewards,
     RolloutEngine,
     ScriptedPolicy,
+    StepResult,
     episode_specs,
     per_episode,
 )
@@ -205,7 +206,6 @@ async def test_the_first_function_in_order_names_the_failure() -> None:
     [
         ([math.nan, 1.0], "returned nan for episode 0 of 2; return None where the reward does not apply"),
         ([1.0, math.inf], "returned inf for episode 1 of 2"),
-        ([1.0, 1e300], r"returned 1e\+300 for episode 1 of 2, which is out of the range of float32 \(3.4e\+38\)"),
         ([1.0], "returned 1 rewards for 2 episodes"),
         ([1.0, 1.0, 1.0], "returned 3 rewards for 2 episodes"),
         (None, "must return a list of 2 numbers or None, got None"),
@@ -224,3 +224,29 @@ async def test_a_wrong_result_is_a_clear_failure(result: Any, message: str) -> N
     for episode in await play([{}, {}], wrong):
         with pytest.raises(ValueError, match=f"reward function 'wrong': {message}"):
             raise ValueError(str(episode.failure))
+
+
+async def test_an_episode_fails_if_its_rewards_add_up_beyond_float32() -> None:
+    def judge(episodes: list[Any]) -> list[float]:
+        return [each.spec.task.row["judged"] for each in episodes]
+
+    rows = [{"judged": each, "reward": 2.0} for each in (1e37, 1e38, 1e308)]
+    good, *beyond = await play(rows, judge, weights=[10.0])
+    assert good.reward == 1e38
+    assert [each.reward for each in beyond] == [None, None]
+    assert str(beyond[0].failure) == (
+        "reward: ValueError: the reward 1 * 2 (environment) + 10 * 1e+38 (judge) is out of the range of float32 "
+        "(3.4e+38)"
+    )
+
+    class TwoTurns(Plays):
+        async def astep(self, action: Message) -> StepResult:
+            result = await super().astep(action)
+            is_last, self.has_begun = self.has_begun, True
+            return result._replace(terminated=is_last)
+
+        has_begun = False
+
+    engine = RolloutEngine(TwoTurns, ScriptedPolicy(["one", "two"]))
+    [episode] = await engine.run(episode_specs([{"reward": 3e38}], group_size=1, seed=0))
+    assert "the reward 1 * 6e+38 (environment) is out of" in str(episode.failure)
