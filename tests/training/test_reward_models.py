@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import Qwen3ForSequenceClassification
 
-from gymnast.envs import Episode, Message, tool_call
+from gymnast.envs import ConfigurationError, Episode, Message, tool_call
 from gymnast.trainer import GRPOTrainer
 from gymnast.trainer.models.reward_model import RewardModel
 from gymnast.trainer.tiny import make_tiny_tokenizer
@@ -80,6 +80,37 @@ def test_each_process_has_the_weights_where_fsdp_lets_the_first_one_read_them(
         assert RewardModel(folder)(*conversations) == here(*conversations)
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("own", [None, "<|im_end|>", "<|endoftext|>"])
+def test_padding_does_not_move_the_token_that_is_read(own: str | None) -> None:
+    """The head reads the last token that is not padding, and the template ends with the end-of-sequence token."""
+    taken = make_tiny_tokenizer(["text"])
+    assert taken.eos_token == "<|im_end|>"
+    taken.pad_token = None
+    taken.chat_template = "{% for each in messages %}{{ each.content }}<|im_end|>{% endfor %}"
+    judge = reward_model(pad_token_id=own and taken.convert_tokens_to_ids(own)).eval()
+    answers = ["a", "long answer", "three more words"]
+    rows = [taken.encode(f"Hi<|im_end|>{each}<|im_end|>", add_special_tokens=False) for each in answers]
+    with torch.no_grad():
+        alone = [judge(torch.tensor([row])).logits.item() for row in rows]
+    completions = [[Message(role="assistant", content=each)] for each in answers]
+    rewards = RewardModel(judge, taken)([[Message(role="user", content="Hi")]] * 3, completions)
+    assert rewards == pytest.approx(alone, abs=1e-5)
+    assert taken.pad_token is None
+    assert judge.config.pad_token_id == (own and taken.convert_tokens_to_ids(own))
+
+
+def test_a_template_without_tools_stops_a_training_with_tools(tmp_path: Path) -> None:
+    taken = make_tiny_tokenizer(["text"])
+    taken.chat_template = (
+        "{% for each in messages %}{% if each.role not in ('user', 'assistant') %}{{ raise_exception('Only users.') }}"
+        "{% endif %}{{ each.content }}{% endfor %}"
+    )
+    judge = RewardModel(reward_model(), taken)
+    trainer = make_trainer(tmp_path, reward_funcs=judge, temperature=1.5)
+    with pytest.raises(ConfigurationError, match=r"Qwen3ForSeq.* cannot render .*'assistant', 'tool'.*Only users"):
+        trainer.rollout([{"good": "left", "id": 0}], num_generations=4)
 
 
 def test_a_reward_model_made_in_memory_takes_the_tokenizer_that_is_given(tmp_path: Path) -> None:

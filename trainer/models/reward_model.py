@@ -6,15 +6,17 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from ...envs.core import Message
+from ...envs.core import ConfigurationError, Message
 from ...envs.rewards import RewardFunction
 
 RewardLike = RewardFunction | nn.Module | str
@@ -26,8 +28,9 @@ _TRIAL: list[Message] = [{"role": "user", "content": "Hello"}, {"role": "assista
 class RewardModel:
     """Gives each conversation the one number of a sequence classifier, its reward.
 
-    The classifier reads the prompt and the completion as its own chat template writes them, without tool schemas. All
-    episodes of a call are one batch. Calls run one after the other, so that no more than one group is in memory.
+    The classifier reads the prompt and the completion as its own chat template writes them, without tool schemas, and
+    gives what it gives for each of them alone. All episodes of a call are one batch. Calls run one after the other, so
+    that no more than one group is in memory.
 
     Args:
         model: A model with a classification head of one number, or its name.
@@ -37,7 +40,8 @@ class RewardModel:
     Raises:
         TypeError: the model or the tokenizer is of the wrong kind.
         ValueError: there is no such model, it does not give one number, or its tokenizer or chat template is missing.
-            A conversation of two messages is tried at once.
+            A conversation of two messages is tried at once; only the episodes of an environment with tools need a
+            template that writes tool calls and results.
     """
 
     def __init__(
@@ -52,8 +56,6 @@ class RewardModel:
         place = str(self.model.config._name_or_path)
         self.__name__ = Path(place).name or type(self.model).__name__
         self.tokenizer = _tokenizer(tokenizer, place, self.__name__)
-        # The head reads the last token that is not padding, and finds it by this id.
-        self.model.config.get_text_config().pad_token_id = self.tokenizer.pad_token_id
         if not hasattr(self.model, "hf_device_map"):
             self.model.to(device)
         self.model.eval()
@@ -64,24 +66,47 @@ class RewardModel:
         """Return the reward of each conversation.
 
         Raises:
+            ConfigurationError: the chat template refuses a conversation.
             ValueError: a conversation is longer than the model's context.
         """
         conversations: list[Any] = [
             [*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)
         ]
-        texts: Any = self.tokenizer.apply_chat_template(conversations, tokenize=False)
-        with self._turn, torch.inference_mode():  # a tokenizer that pads serves one thread at a time, too
-            batch = self.tokenizer(
-                texts, add_special_tokens=False, padding=True, padding_side="right", return_tensors="pt"
-            )
-            self._check_length(batch["input_ids"].shape[1])
-            logits_B1 = self.model(**batch.to(self.model.device)).logits
+        texts = [self._text(each) for each in conversations]
+        with self._turn, torch.inference_mode():
+            rows = [torch.tensor(row) for row in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
+            self._check_length(max(map(len, rows)))
+            mask_BL = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True).to(self.model.device)
+            with self._pad_id(rows) as pad_id:
+                ids_BL = pad_sequence(rows, batch_first=True, padding_value=pad_id).to(self.model.device)
+                logits_B1 = self.model(input_ids=ids_BL, attention_mask=mask_BL).logits
         if logits_B1.shape != (len(conversations), 1):
             raise ValueError(
                 f"{self.__name__} gives logits of shape {tuple(logits_B1.shape)} for {len(conversations)} "
                 f"conversations; a reward model gives one number for each"
             )
         return logits_B1[:, 0].float().tolist()
+
+    def _text(self, conversation: list[Any]) -> Any:
+        try:
+            return self.tokenizer.apply_chat_template(conversation, tokenize=False)
+        except Exception as error:  # the template's own code may raise anything
+            roles = [message["role"] for message in conversation]
+            raise ConfigurationError(
+                f"the chat template of the reward model {self.__name__} cannot render messages of roles {roles}: "
+                f"{error}. Give a tokenizer with another template in reward_processing_classes"
+            ) from error
+
+    @contextmanager
+    def _pad_id(self, rows: Sequence[torch.Tensor]) -> Iterator[int]:
+        """The id of padding: the head reads the last token that has another id, or a single row's last token."""
+        config = self.model.config.get_text_config()
+        own, last = config.pad_token_id, {int(row[-1]) for row in rows}
+        config.pad_token_id = next(each for each in count() if each not in last) if own is None else own
+        try:
+            yield config.pad_token_id
+        finally:
+            config.pad_token_id = own
 
     def _check_length(self, length: int) -> None:
         most = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
@@ -157,8 +182,6 @@ def _tokenizer(given: PreTrainedTokenizerBase | None, place: str, name: str) -> 
             f"the tokenizer of the reward model {name} has no chat template: give one that has in "
             f"reward_processing_classes, the template with which the model was trained"
         )
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
