@@ -76,8 +76,11 @@ def test_the_model_goes_on_with_a_thought(stem: str, as_key: bool) -> None:
     if problem:
         with pytest.raises(ValueError, match=problem):
             chat.begin([QUESTION, words], TOOLS)
-    elif as_key or format_name(chat) not in OF_CHANNELS:
-        message = answered(chat, words, f" see.\n{closing}\n\n42.")
+        return
+    message = answered(chat, words, f" see.\n{closing}\n\n42.")
+    if format_name(chat) in OF_CHANNELS:  # where the markers mean nothing
+        assert message == {"role": "assistant", "content": f"{opening}\nLet me see.\n{closing}\n\n42."}
+    else:
         assert message == {"role": "assistant", "content": "42.", "reasoning_content": "Let me see."}
 
 
