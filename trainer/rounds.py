@@ -14,8 +14,8 @@ from ..envs.episode import Episode
 from .distributed import Processes
 from .learning.advantages import ESTIMATORS
 from .learning.samples import Batch, EpisodeSamples
-from .learning.scoring import Mean, Scorer
-from .records.alarms import TOOL_ERRORS, NoSpreadAlarm, NoTurnRewardAlarm, RejectionAlarm, tool_error_alarm
+from .learning.scoring import Scorer
+from .records.alarms import TOOL_ERRORS, NoSpreadAlarm, NoTurnRewardAlarm, tool_error_alarm
 from .records.metrics import Metrics, NameOf, weighted_metrics
 from .rollout.failures import FailureWatch
 from .rollout.round import Round
@@ -40,7 +40,6 @@ class Rounds:
     on_episodes: Callable[[Sequence[Episode]], None]
     """Called with the episodes of each round."""
     _no_spread: NoSpreadAlarm = field(default_factory=NoSpreadAlarm)
-    _rejections: RejectionAlarm = field(default_factory=RejectionAlarm)
     _no_turn_reward: NoTurnRewardAlarm = field(default_factory=NoTurnRewardAlarm)
     _of_step: dict[int, Round] = field(default_factory=dict)
     """The rounds of the latest step by their numbers: if the step fails, its checkpoint needs the first of them."""
@@ -81,7 +80,7 @@ class Rounds:
             played = self.player(self.rows, index)
         self.on_episodes(played.episodes)
         scored, metrics = self.scorer(played.groups)
-        self._watch(played, scored, rejected=metrics.get("mismatch/rejected", (0.0, 0)))
+        self._watch(played, scored, rejected=metrics.get("mismatch/rejected", (0.0, 0))[0])
         for name, (mean, weight) in metrics.items():
             self.metrics.add({name: mean}, weight=weight)
         of_round = {"rounds/skipped": float(not scored), TOOL_ERRORS: tool_error_alarm(played.episodes)}
@@ -91,20 +90,22 @@ class Rounds:
         order = self.player.schedule.batch_order(index, len(scored))
         return Round(index, [scored[place] for place in order], **self._cutting)
 
-    def _watch(self, played: PlayedRound, samples: Sequence[EpisodeSamples], *, rejected: Mean) -> None:
+    def _watch(self, played: PlayedRound, samples: Sequence[EpisodeSamples], *, rejected: float) -> None:
         """Warn of lost episodes, and of rounds that teach nothing."""
-        episodes = played.episodes
+        episodes, settings = played.episodes, self.scorer.settings
         failed = sum(each.failure is not None for each in episodes)
-        whitens = ESTIMATORS[self.scorer.settings.advantage_estimator].whitens
+        whitens = ESTIMATORS[settings.advantage_estimator].whitens
         compared = [[*chain(*played.groups)]] if whitens else played.groups  # `whiten` compares groups with each other
         spread = sum(map(self.player.has_spread, compared))
-        share, scored = rejected
-        counts = self.processes.sum_counts(len(episodes), failed, len(samples), spread, round(share * scored), scored)
-        self.failures.add_round(episodes, played=counts[0], failed=counts[1], samples=counts[2], rejected=share)
-        settings = self.scorer.settings
-        self._rejections.add(counts[4], counts[5], settings)
+        several = [each for each in episodes if len(each.turns) > 1]
+        rewarded = sum(bool(each.reward) for each in several)
+        before_the_end = sum(any(turn.reward for turn in each.turns[:-1]) for each in several)
+        counts = self.processes.sum_counts(len(episodes), failed, len(samples), spread, rewarded, before_the_end)
+        self.failures.add_round(episodes, played=counts[0], failed=counts[1], samples=counts[2], rejected=rejected)
+        if self.processes.index:  # the counts are of all processes, so one of them warns
+            return
         if settings.credit == "turn":
-            self._no_turn_reward.add(episodes)
+            self._no_turn_reward.add(rewarded=counts[4], before_the_end=counts[5])
         other_terms = settings.charges_kl or settings.always_has_gradient
         self._no_spread.add(episodes, with_spread=counts[3], other_terms=other_terms)
 

@@ -36,7 +36,7 @@ from .nonfinite import NonFiniteError, NonFiniteSteps, mean_of_taken, spread_non
 from .options.checks import unknown_names
 from .options.deepspeed import has_master_weights
 from .playing import PlayingTrainer
-from .records.alarms import alarm_metrics, warn_of_mismatch
+from .records.alarms import alarm_metrics, warn_of_mismatch, warn_of_rejections
 from .records.learning_log import LearningLog
 from .records.metrics import Metrics
 from .records.missing_metrics import MissingMetrics
@@ -359,7 +359,9 @@ class AgentTrainer(PlayingTrainer):
             if "loss" in logs:
                 logs["loss"] = mean_of_taken(logs["loss"], self.steps_of_log, logs["steps/nonfinite"])
                 logs |= alarm_metrics(self.state.log_history, logs)
-                warn_of_mismatch(self.state.log_history, logs, generator=self._generator_name)
+                if self.processes.index == 0:
+                    warn_of_mismatch(self.state.log_history, logs, generator=self._generator_name)
+                    warn_of_rejections(self.state.log_history, logs, self.scorer.settings)
         super().log(logs, start_time)
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from gymnast.envs.core import StopReason
 from gymnast.envs.episode import ToolCallRecord, Turn
 from gymnast.trainer import RolloutError
-from gymnast.trainer.records.alarms import NoSpreadAlarm, NoTurnRewardAlarm, RejectionAlarm
+from gymnast.trainer.records.alarms import NoSpreadAlarm, NoTurnRewardAlarm
 from gymnast.trainer.rollout.failures import FailureWatch
 
-from ..learning.rows import SETTINGS
 from .made_episodes import episode, failed, specs
 
 
@@ -115,18 +113,13 @@ def test_equal_rewards_beside_a_kl_are_not_said_to_teach_nothing(caplog: pytest.
 
 
 def test_credit_for_turns_without_rewards_warns_once(caplog: pytest.LogCaptureFixture) -> None:
-    def turns(*rewards: float) -> list[Turn]:
-        return [Turn(message={"role": "assistant", "content": ""}, reward=each) for each in rewards]
-
-    at_the_end, in_between = ([episode(each) for each in specs(1, 2)] for _ in range(2))
-    at_the_end[0].turns, in_between[0].turns = turns(0.0, 1.0), turns(0.5, 0.5)
     alarm = NoTurnRewardAlarm()
-    for episodes in [in_between, *[at_the_end] * 8]:
-        alarm.add(episodes)
+    for before_the_end in (1, *[0] * 8):
+        alarm.add(rewarded=2, before_the_end=before_the_end)
     assert caplog.messages == []
     alarm = NoTurnRewardAlarm()
     for _ in range(8):
-        alarm.add(at_the_end)
+        alarm.add(rewarded=2, before_the_end=0)
     [message] = caplog.messages
     assert message.startswith("credit='turn', but in 5 rounds no turn before the last one of an episode had a reward")
 
@@ -155,14 +148,3 @@ def test_few_truncated_episodes_are_not_named_as_a_cause(caplog: pytest.LogCaptu
         alarm.add(episodes, with_spread=0)
     [message] = caplog.messages
     assert message.endswith("nothing is learned: all rewards of the last round were 1")
-
-
-def test_a_correction_that_removes_most_episodes_warns_once(caplog: pytest.LogCaptureFixture) -> None:
-    alarm = RejectionAlarm()
-    settings = replace(SETTINGS, correction="geometric_mask", correction_bounds=(0.99, 1.01))
-    for rejected, scored in ((0, 0), (16, 32), (24, 32), (32, 32)):
-        alarm.add(rejected, scored, settings)
-    [message] = caplog.messages
-    assert message.startswith("correction='geometric_mask' removed 24 of the 32 episodes of this round")
-    assert "0.99 and 1.01" in message
-    assert "correction_min, correction_max" in message

@@ -75,23 +75,18 @@ def warn_of_mismatch(history: Sequence[Mapping[str, Any]], logs: Mapping[str, An
         )
 
 
-class RejectionAlarm:
-    """Warns once, of the first round in which the correction removed most of the episodes."""
-
-    def __init__(self) -> None:
-        self._is_raised = False
-
-    def add(self, rejected: int, scored: int, settings: LearningSettings) -> None:
-        """Judge one more round: episodes that the correction removed, of all that it judged, in all processes."""
-        if self._is_raised or rejected <= MANY_REJECTED * scored:
-            return
-        self._is_raised = True
+def warn_of_rejections(
+    history: Sequence[Mapping[str, Any]], logs: Mapping[str, Any], settings: LearningSettings
+) -> None:
+    """Warn of the first log in which the correction removed most episodes; arguments are as in `warn_of_mismatch`."""
+    shares = [each.get("mismatch/rejected", 0.0) for each in (*history, logs)]
+    if shares[-1] > MANY_REJECTED >= max(shares[:-1], default=0.0):
         logger.warning(
-            "correction=%r removed %d of the %d episodes of this round, because the policy is too far from the "
+            "correction=%r removed %.0f%% of the episodes since the last log, because the policy is too far from the "
             "sampler for its bounds, %g and %g: they teach nothing. Widen them (correction_min, correction_max), lower "
             "learning_rate or max_staleness, or use a correction that weighs tokens, such as 'tis'. mismatch/rejected "
-            "is the share of each step",
-            *(settings.correction, rejected, scored, *settings.correction_bounds),
+            "is the share in each log",
+            *(settings.correction, 100 * shares[-1], *settings.correction_bounds),
         )
 
 
@@ -126,11 +121,15 @@ class NoTurnRewardAlarm:
         self._rounds = 0  # with a rewarded episode of several turns
         self._is_settled = False  # a turn had a reward, or the warning was given
 
-    def add(self, episodes: Sequence[Episode]) -> None:
-        """Judge one more round."""
-        several = [each for each in episodes if len(each.turns) > 1]
-        self._is_settled |= any(turn.reward for each in several for turn in each.turns[:-1])
-        self._rounds += any(each.reward for each in several)
+    def add(self, *, rewarded: int, before_the_end: int) -> None:
+        """Judge one more round of all processes.
+
+        Args:
+            rewarded: Its episodes of several turns that have a reward.
+            before_the_end: Its episodes in which a turn before the last one has a reward.
+        """
+        self._is_settled |= before_the_end > 0
+        self._rounds += rewarded > 0
         if self._rounds >= ROUNDS_IN_A_ROW and not self._is_settled:
             self._is_settled = True
             logger.warning(
