@@ -131,7 +131,8 @@ class AgentTrainer(PlayingTrainer):
         with file_bars(shown=not args.disable_tqdm):
             rewards = as_reward_functions(reward_funcs, reward_processing_classes, args.device)
             model = load_model(model, args.model_init_kwargs, peft_config, **precision)
-        warn_of_low_rate(model, args)
+        if optimizers[0] is None:
+            warn_of_low_rate(model, args)
         check_model_can_be_sharded(args, model)
         tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
         options: dict[str, Any] = {"reward_funcs": rewards, "tool_format": tool_format, "generator": generator}

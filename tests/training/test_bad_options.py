@@ -250,8 +250,11 @@ def test_the_configuration_of_another_trainer(trainer_class: Any, args: Any, tmp
 
 def test_gspo_warns_of_a_range_that_hardly_clips(tmp_path: Path) -> None:
     for loss_type in ("gspo", "gspo_token"):
-        with pytest.warns(UserWarning, match=rf"'{loss_type}'.*epsilon=0.2.*its paper uses epsilon=3e-4 and .*=4e-4"):
+        with pytest.warns(
+            UserWarning, match=rf"'{loss_type}'.*epsilon=0.2.*its paper uses epsilon=3e-4 and .*=4e-4"
+        ) as warned:
             GRPOConfig(str(tmp_path), loss_type=loss_type, num_iterations=2, use_cpu=True)
+        assert [each.filename for each in warned] == [__file__]
     # Warnings are errors.
     config(tmp_path, loss_type="gspo", num_iterations=2, epsilon=3e-4, epsilon_high=4e-4)
     config(tmp_path, loss_type="gspo")  # the ratio is always 1

@@ -46,7 +46,7 @@ def check_objective(options: LearningOptions) -> None:
         warnings.warn(
             f"loss_type={options.loss_type!r} hardly clips with epsilon={options.epsilon}, because the mean ratio of a "
             f"sample is close to 1: its paper uses epsilon=3e-4 and epsilon_high=4e-4",
-            stacklevel=4,
+            stacklevel=5,
         )
     _check_surrogate(options)
     _check_correction(options, settings)
