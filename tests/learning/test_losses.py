@@ -41,7 +41,7 @@ def gradient_of_logprobs(loss: Tensor, inputs: LossInputs) -> Tensor:
 
 
 def with_reference(loss_type: str, inputs: LossInputs) -> LossInputs:
-    if not LOSSES[loss_type].takes_kl:
+    if LOSSES[loss_type].is_of_sequence:
         return inputs
     return replace(inputs, ref_logprobs_BT=inputs.logprobs_BT.detach() + 0.1)
 
@@ -221,13 +221,14 @@ def test_k3_within_20_nats_is_its_formula_to_the_last_bit() -> None:
     assert losses.k3(torch.tensor(119.0)) == losses.k3(torch.tensor(20.0))
 
 
-def test_a_ratio_of_ones_own_is_known_by_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    gspo = LOSSES["gspo"]
-    own = replace(gspo, ratio=lambda log_ratio_BT, mask_BT: gspo.ratio(log_ratio_BT, mask_BT))
+@pytest.mark.parametrize("name", ["grpo", "gspo", "gspo_token", "rloo"])
+def test_a_ratio_of_ones_own_is_known_by_its_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = LOSSES[name]
+    own = replace(known, ratio=lambda log_ratio_BT, mask_BT: known.ratio(log_ratio_BT, mask_BT))
     monkeypatch.setitem(LOSSES, "own", own)
-    assert not own.is_of_tokens
-    inputs = random_inputs()
-    gradients = [gradient_of_logprobs(loss_of(inputs, each)[0], inputs) for each in ("gspo", "own")]
+    assert own.is_of_sequence == (name == "rloo")
+    inputs = random_inputs(shares_B=torch.tensor([0.5, 0.5, 1.0]))
+    gradients = [gradient_of_logprobs(loss_of(inputs, each)[0], inputs) for each in (name, "own")]
     assert torch.equal(*gradients)
 
 

@@ -104,7 +104,7 @@ def test_an_adapter_with_the_learning_rate_of_a_whole_model_warns(tmp_path: Path
     with pytest.warns(UserWarning, match=r"learning_rate=1e-06, the default, .* such as learning_rate=1e-05") as caught:
         GRPOTrainer(model(), Buttons(), args, ROWS, processing_class=tokenizer(), peft_config=lora())
     assert len(caught) == 1
-    adapted = get_peft_model(model(), lora())
+    adapted: Any = get_peft_model(model(), lora())
     own = torch.optim.SGD([each for each in adapted.parameters() if each.requires_grad], lr=0.1)
     GRPOTrainer(adapted, Buttons(), args, ROWS, processing_class=tokenizer(), optimizers=(own, None))  # does not warn
 

@@ -98,9 +98,13 @@ class Loss:
         return self.ratio(torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool)).shape[1] == 2
 
     @property
-    def takes_kl(self) -> bool:
-        """Whether a term for the KL of each token can be added; else the KL belongs in the reward."""
-        return self.ratio is not of_sequence
+    def is_of_sequence(self) -> bool:
+        """Whether a sequence is one action: its ratio is the product of its tokens', as that of `of_sequence`.
+
+        Then the KL belongs in the reward, and a correction weighs whole sequences.
+        """
+        small, mask = torch.full((1, 2), 0.01), torch.ones(1, 2, dtype=torch.bool)
+        return torch.equal(self.ratio(small, mask), of_sequence(small, mask))
 
 
 # Ratios.
@@ -275,7 +279,7 @@ def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCoun
         stats["kl"] = _masked_mean(kl_BT.detach(), mask_BT)
 
     sizes_B = mask_BR.sum(dim=1).clamp(min=1)
-    if inputs.shares_B is not None and loss.ratio is not of_sequence:  # its terms are sums, which add up over samples
+    if inputs.shares_B is not None and not loss.is_of_sequence:  # its terms are sums, which add up over samples
         sizes_B = sizes_B / inputs.shares_B
     total = loss.reduce(torch.where(mask_BR, terms_BR, 0.0), sizes_B, counts, settings)
     if settings.entropy_coef and inputs.entropies_BT is not None:
@@ -288,7 +292,7 @@ def _loss_for(inputs: LossInputs, loss_type: str) -> Loss:
     if loss_type not in LOSSES:
         raise ValueError(f"Unknown loss_type: {loss_type!r}. Known are {', '.join(LOSSES)}.")
     loss = LOSSES[loss_type]
-    if not loss.takes_kl and inputs.ref_logprobs_BT is not None:
+    if loss.is_of_sequence and inputs.ref_logprobs_BT is not None:
         raise ValueError(
             f"The KL of loss_type {loss_type!r} goes into the reward: use kl_in_reward instead of ref_logprobs_BT."
         )

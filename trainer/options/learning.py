@@ -9,7 +9,7 @@ from ..generation.sampling import Sampling
 from ..learning.advantages import ALGORITHMS, ESTIMATORS, Scale
 from ..learning.corrections import CORRECTIONS
 from ..learning.credit import Credit
-from ..learning.losses import LOSSES, of_sequence
+from ..learning.losses import LOSSES
 from ..learning.settings import LearningSettings
 from .fields import option, options_of
 from .overlap import OverlapOptions
@@ -125,7 +125,7 @@ class LearningOptions(OverlapOptions):
         differs = self.generator.startswith("vllm") or self.max_staleness > 0
         if not differs or not self.sampling.is_full_distribution:
             return "none"
-        return "sequence_tis" if LOSSES[self.loss_type].ratio is of_sequence else "tis"
+        return "sequence_tis" if LOSSES[self.loss_type].is_of_sequence else "tis"
 
     @property
     def _correction_bounds(self) -> tuple[float, float]:

@@ -13,7 +13,6 @@ from ..learning.losses import (
     clipped_weight,
     of_mean_token,
     of_mean_token_at_token,
-    of_sequence,
     score,
     soft_gate,
 )
@@ -92,7 +91,7 @@ def _check_surrogate(options: LearningOptions) -> None:
 
 def _check_reference(options: LearningOptions, settings: LearningSettings) -> None:
     loss_has_kl = options.beta > 0 and settings.kl_in == "loss"
-    if loss_has_kl and not LOSSES[options.loss_type].takes_kl:
+    if loss_has_kl and LOSSES[options.loss_type].is_of_sequence:
         raise ValueError(
             f"loss_type={options.loss_type!r} has no term for the divergence of each token: set beta=0, or "
             f"kl_in='reward', which takes it off the reward"
@@ -128,7 +127,7 @@ def _check_advantages(options: LearningOptions, settings: LearningSettings) -> N
             f"from them: set max_refills=0"
         )
     if options.max_refills and settings.charges_kl:
-        remedy = "beta=0 or kl_in='loss'" if loss.takes_kl else "beta=0"
+        remedy = "beta=0" if loss.is_of_sequence else "beta=0 or kl_in='loss'"
         raise ValueError(
             f"max_refills replaces groups whose rewards are equal, and with kl_in='reward' and beta={options.beta} "
             f"they differ by their divergence: set max_refills=0, {remedy}"
@@ -166,7 +165,7 @@ def _check_correction(options: LearningOptions, settings: LearningSettings) -> N
             f"top_k and min_p change the sampler's; got top_p={options.top_p}, top_k={options.top_k}, "
             f"min_p={options.min_p}: switch them off, or set correction='none'"
         )
-    if CORRECTIONS[name].of_tokens and LOSSES[options.loss_type].ratio is of_sequence:
+    if CORRECTIONS[name].of_tokens and LOSSES[options.loss_type].is_of_sequence:
         raise ValueError(
             f"correction={name!r} weighs tokens, and loss_type={options.loss_type!r} has one term for each sequence; "
             f"use 'sequence_tis', 'geometric_mask' or 'none'"
