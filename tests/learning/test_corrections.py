@@ -21,7 +21,7 @@ from gymnast.trainer.learning.corrections import CORRECTIONS, mismatch_metrics
 from gymnast.trainer.learning.losses import LossInputs, StepCounts, policy_loss
 from gymnast.trainer.learning.samples import samples_of
 from gymnast.trainer.learning.scoring import Scorer
-from gymnast.trainer.records.alarms import warn_of_mismatch, warn_of_rejections
+from gymnast.trainer.records.alarms import warn_of_mismatch
 from gymnast.trainer.records.metrics import Metrics
 
 from .rows import PAD, SETTINGS, VOCABULARY, make_model
@@ -239,14 +239,3 @@ def test_an_alarm_when_the_sample_size_stays_low(caplog: pytest.LogCaptureFixtur
     [record] = caplog.records
     assert "0.2" in record.getMessage()
     assert "vllm" in record.getMessage()
-
-
-def test_a_correction_that_removes_most_episodes_warns_once(caplog: pytest.LogCaptureFixture) -> None:
-    settings = replace(SETTINGS, correction="geometric_mask", correction_bounds=(0.99, 1.01))
-    logs = [{}, *({"mismatch/rejected": share} for share in (0.5, 0.75, 0.4, 1.0)), {}]
-    for number, each in enumerate(logs):
-        warn_of_rejections(logs[:number], each, settings)
-    [message] = caplog.messages
-    assert message.startswith("correction='geometric_mask' removed 75% of the episodes since the last log")
-    assert "0.99 and 1.01" in message
-    assert "correction_min, correction_max" in message
