@@ -82,7 +82,7 @@ def test_a_correction_that_removes_most_episodes_is_named(tmp_path: Path, caplog
     trainer.train()
     for log in step_logs(trainer):
         assert log["alarms/rejected"] == float(log["mismatch/rejected"] > 0.5) == 1.0
-    assert sum("correction='geometric_mask' removed 100% of the episodes" in each for each in caplog.messages) == 1
+    assert sum("correction='geometric_mask' removed" in each for each in caplog.messages) == 1
 
 
 class Useless(Buttons):
