@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from transformers import TrainerCallback
 from trl.trainer.callbacks import SyncRefModelCallback
 
 from gymnast.trainer import AgentTrainer, GRPOTrainer, RLOOTrainer
+from gymnast.trainer.models.internals import merged_state
 
 from .buttons import make_trainer, model
 from .inspecting import BOTH, KeepsBatches, step_logs
@@ -91,6 +93,27 @@ def test_the_reference_of_an_adapter_is_the_adapter_as_it_was_given(
     changed = [name for name, value in adapted.state_dict().items() if not torch.equal(value, before[name])]
     assert changed
     assert all("lora_" in name for name in changed)
+
+
+class Observer:
+    """Its lock cannot be copied."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.layers: set[Any] = set()
+
+    def observe(self, layer: Any, args: Any, output: Any) -> None:
+        with self.lock:
+            self.layers.add(layer)
+
+
+def test_the_owner_of_a_hook_sees_the_policy_and_the_reference(tmp_path: Path) -> None:
+    observer = Observer()
+    agent: Any = get_peft_model(model(), LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM"))
+    agent.get_base_model().model.layers[0].self_attn.q_proj.register_forward_hook(observer.observe)
+    make_trainer(tmp_path, agent=agent, beta=0.1).train()
+    assert len(observer.layers) == 2
+    assert merged_state(agent.get_base_model())  # it copies layers, too
 
 
 def with_ref_adapter(wrap: Any) -> Any:

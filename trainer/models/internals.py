@@ -2,6 +2,7 @@
 
 - Key-value caches: `is_plain`, `keep_rows`, `drop_columns`, `append_rows`, `stack`.
 - Rotary embeddings: `rope_types`.
+- Hooks: `hooks`.
 - Adapters and tied weights: `merged_state`, `is_adapted`, `ties`, `kept_in_float32`, `to_checkpoint_names`.
 """
 
@@ -90,12 +91,17 @@ def _merged_layer(layer: Any) -> Mapping[str, Tensor]:
     """Return the state of a layer with its adapter merged in a copy: unmerging would leave rounding errors."""
     # LoRA's options may hold other layers' tensors. The hook of an `OutputHead` holds the model, which may be running.
     shared = [vars(each).get("kwargs") for each in layer.modules()]
-    shared += [hook for each in layer.modules() for hook in each._forward_pre_hooks.values()]
-    merged = copy.deepcopy(layer, {id(each): each for each in shared})
+    merged = copy.deepcopy(layer, {id(each): each for each in [*shared, *hooks(layer)]})
     for each in merged.modules():  # an adapter of a parameter may lie in another one
         if hasattr(each, "get_base_layer") and not each.disable_adapters:
             each.merge()
     return merged.get_base_layer().state_dict()
+
+
+def hooks(model: nn.Module) -> list[Any]:
+    """Return the hooks of all layers. A copy of a model shares them: their owners may hold locks, or count calls."""
+    tables = [table for each in model.modules() for name, table in vars(each).items() if name.endswith("_hooks")]
+    return [hook for table in tables for hook in table.values()]
 
 
 def is_adapted(model: nn.Module, weight: str) -> bool:

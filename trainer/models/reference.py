@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from .internals import hooks
 from .output_head import OutputHead
 from .sharding import own_part, reshard
 
@@ -82,6 +83,9 @@ class Reference:
         """The second model; made at its first use, because accelerate changes the first one when training begins."""
         known = {id(each): each for each in self._model.parameters()}
         known |= {id(each): nn.Parameter(frozen, requires_grad=False) for each, frozen in self._weights}
+        # The hook of the output head belongs to the copy, and so does one of a layer itself.
+        owned = OutputHead | nn.Module
+        known |= {id(each): each for each in hooks(self._model) if not isinstance(getattr(each, "__self__", 0), owned)}
         with _SharedTensors():
             model, head = copy.deepcopy((self._model, self._head), known)
         if self.is_adapter:
