@@ -1,4 +1,4 @@
-"""A server that dies while it receives weights by NCCL. There is no GPU here: an event stands for the collective."""
+"""A server that dies or hangs while it receives weights by NCCL. An event stands for the collective."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ from gymnast.trainer.vllm.over_nccl import SyncClient, run_collective
 from gymnast.trainer.vllm.server import Server, ServerGoneError
 
 
-@pytest.fixture
-async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SyncClient]:
-    """Its server takes each call, and is gone before it answers."""
+@pytest.fixture(params=["dies"])
+async def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SyncClient]:
+    """Its server takes each call, and is gone before it answers; or it does not answer for long."""
     monkeypatch.setattr("gymnast.trainer.vllm.over_nccl.STUCK_SECONDS", 0.1)
+    if request.param == "hangs":
+        monkeypatch.setattr("gymnast.trainer.vllm.over_nccl.TRANSFER_SECONDS", 0.1)
 
-    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
+        if request.param == "hangs":
+            await reader.read()  # until the client goes away
         writer.close()
 
-    dying = await asyncio.start_server(die, "127.0.0.1", 0)
+    dying = await asyncio.start_server(take, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{dying.sockets[0].getsockname()[1]}"
     async with dying, aiohttp.ClientSession() as session:
         yield SyncClient(Server(url, session), asyncio.get_running_loop(), "label")
 
 
+@pytest.mark.parametrize("client", ["dies", "hangs"], indirect=True)
 @pytest.mark.parametrize("can_be_aborted", [True, False])
-async def test_a_transfer_to_a_server_that_dies_ends_with_an_error(client: SyncClient, can_be_aborted: bool) -> None:
-    """A lost server if the group can be aborted; else the training ends, whose GPU stays blocked."""
+async def test_a_transfer_to_a_lost_server_ends_with_an_error(client: SyncClient, can_be_aborted: bool) -> None:
+    """A lost server if the group can be aborted; else the training ends."""
     received, aborted = threading.Event(), threading.Event()
 
     def transfer() -> None:

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from ..generation.contract import GenerationError, settle
-from .server import Server
+from .server import Server, ServerGoneError
 
+TRANSFER_SECONDS = 600.0  # for a whole transfer, as for a collective of PyTorch
 STUCK_SECONDS = 10.0  # for a transfer to end by itself once its server has failed, and once its group is aborted
 
 
@@ -43,8 +44,11 @@ class SyncClient:
         self._post("finish_weight_update", {"weight_version": weight_version or self.label})
 
     def _post(self, path: str, body: Mapping[str, Any] | None = None) -> None:
+        call = asyncio.run_coroutine_threadsafe(self.server.post(path, body), self.loop)
+        ended, _ = wait([call, self.failed], return_when=FIRST_COMPLETED)
+        call.cancel()  # no effect once it has ended
         try:
-            asyncio.run_coroutine_threadsafe(self.server.post(path, body), self.loop).result()
+            ended.pop().result()
         except BaseException as error:
             settle(self.failed, error)
             raise
@@ -116,10 +120,12 @@ class NCCLSenders:
 def run_collective(transfer: Callable[[], None], client: SyncClient, abort: Callable[[], None]) -> None:
     """Run a transfer in a daemon thread, and abort it if a call to its server fails: NCCL itself has no time limit.
 
-    The calls do fail when the server dies or hangs, because they watch its health.
+    The calls do fail when the server dies or hangs, because they watch its health. A worker may hang behind a healthy
+    server, so the transfer has a time limit, too.
 
     Raises:
         ServerGoneError, GenerationError: a call to the server failed.
+        ServerGoneError: also if the transfer takes longer than `TRANSFER_SECONDS`.
         GenerationError: also if the transfer does not end after it was aborted.
     """
     ended: Future[None] = Future()
@@ -133,15 +139,17 @@ def run_collective(transfer: Callable[[], None], client: SyncClient, abort: Call
             settle(ended, None)
 
     threading.Thread(target=run, name="gymnast-nccl", daemon=True).start()
-    wait([ended, client.failed], return_when=FIRST_COMPLETED)
+    if not wait([ended, client.failed], timeout=TRANSFER_SECONDS, return_when=FIRST_COMPLETED).done:
+        late = f"{client.server.url} has not taken its weights by NCCL within {TRANSFER_SECONDS:.0f} s"
+        settle(client.failed, ServerGoneError(late))
     if client.failed.done():
         if not wait([ended], timeout=STUCK_SECONDS).done:
             abort()
             if not wait([ended], timeout=STUCK_SECONDS).done:
                 raise GenerationError(
-                    f"{client.server.url} was lost while it received weights by NCCL, and the transfer does not end: "
-                    f"the GPU of this process stays blocked, so start the training again from its last checkpoint"
-                )
+                    f"{client.server.url} was lost while it received weights by NCCL, and this process cannot leave "
+                    f"the transfer or the group that it was joining: start the training again from its last checkpoint"
+                ) from client.failed.exception()
         client.failed.result()
     ended.result()
 
