@@ -217,3 +217,43 @@ def test_time_that_training_waits_for_the_generator_is_idle_and_no_part_of_the_u
         assert logs["idle/trainer"] > 0.9
         assert logs["idle/trainer"] >= logs["idle/weights"] > 0.9
     assert second["idle/weights"] < 0.9
+
+
+class EndsInTheDrain(Buttons):
+    """The groups of the second round wait until an evaluation waits for them, and then take 1,000 seconds."""
+
+    clock: ManualClock
+    drain: threading.Event
+
+    def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+        if task.get("id") in (2, 3):
+            self.drain.wait(5)
+            self.clock.moved_by += 1000
+        return super().reset_task(task)
+
+
+class TellsOfTheDrain(GRPOTrainer):
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        self.is_evaluating = True
+        return super().evaluate(*args, **kwargs)
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        with super().waiting(what):
+            if hasattr(self, "is_evaluating") and what == "the episodes of the next round":
+                EndsInTheDrain.drain.set()
+            yield
+
+
+def test_time_that_an_evaluation_waits_for_the_groups_in_flight_is_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    EndsInTheDrain.clock, EndsInTheDrain.drain = ManualClock(), threading.Event()
+    monkeypatch.setattr(time, "perf_counter", EndsInTheDrain.clock)
+    rows = [{"good": "left", "id": index} for index in range(4)]
+    options = {"max_steps": 2, "max_staleness": 1, "eval_strategy": "steps", "eval_steps": 1, "shuffle_dataset": False}
+    trainer = make_trainer(
+        tmp_path, TellsOfTheDrain, environment=EndsInTheDrain(), rows=rows, eval_rows=ROWS[:1], **options
+    )
+    trainer.train()
+    assert step_logs(trainer)[-1]["idle/trainer"] > 0.9

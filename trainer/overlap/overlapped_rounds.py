@@ -122,10 +122,12 @@ class OverlappedRounds(RoundSource):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        self._finish_sending()
+        with self._waiting(WEIGHTS):
+            self._finish_sending()
         self._check_replay_drains()
         try:
-            self.player.wait_for(self._groups.drain)
+            with self._waiting(EPISODES):
+                self.player.wait_for(self._groups.drain)
             yield
         finally:
             run_in_loop(self._groups.go_on())
