@@ -111,11 +111,11 @@ class TimedTrainer(GRPOTrainer):
 
 
 def make_generator(name: str, model: Any, *, copies: bool) -> Generator:
+    dtype = "bfloat16" if DEVICE == "cuda" else None
     if name == "transformers":
-        return TransformersGenerator(model, copies=copies)
+        return TransformersGenerator(model, copies=copies, dtype=torch.bfloat16 if dtype else None)
     from gymnast.trainer.vllm.in_process import VLLMGenerator
 
-    dtype = "bfloat16" if DEVICE == "cuda" else None
     return VLLMGenerator(model, max_model_len=CONTEXT, dtype=dtype, gpu_memory_utilization=0.4)
 
 
