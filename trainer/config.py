@@ -45,6 +45,9 @@ class AgentConfig(LearningOptions):
 
     learning_rate: float = option(1e-6, "Initial learning rate.")
     remove_unused_columns: bool = option(False, "Must stay False: environments read the columns.")
+    ddp_find_unused_parameters: bool | None = option(
+        False, "Whether DDP looks for weights without a gradient in each step; None: as in transformers."
+    )
     logging_steps: float = option(10, "Log every so many optimiser steps (as in TRL).")
     model_init_kwargs: dict[str, Any] | None = option(
         None, "Passed to from_pretrained when the model is given by name; dtype is float32 by default."

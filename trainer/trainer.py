@@ -49,7 +49,7 @@ from .rollout.failures import FailureWatch, RolloutError
 from .rollout.schedule import Rows
 from .rounds import Rounds
 from .startup_checks import check_before_loading, check_best_metric, load_model, load_tokenizer, warn_of_low_rate
-from .transformers_hooks import look_for_unused_weights_if_there_are_any, use_one_gpu
+from .transformers_hooks import use_one_gpu
 from .watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -151,8 +151,6 @@ class AgentTrainer(PlayingTrainer):
         )
         self.processes = Processes(self.accelerator)
         self.processes.waiting = self.waiting
-        if args.ddp_find_unused_parameters is None and self.processes.count > 1 and not self.processes.in_lockstep:
-            look_for_unused_weights_if_there_are_any(self.accelerator, model)
         process = f" in process {self.processes.index}" if self.processes.count > 1 else ""
         self.watchdog = Watchdog(args.stall_warning, self.player.engine.whereabouts, process=process)
         self.config = args  # `args` with its own type

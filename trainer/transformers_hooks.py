@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -21,7 +20,6 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from .models.adapters import has_adapter, load_adapters
 from .models.file_bars import file_bars
 from .models.sharding import whole
-from .models.unused_weights import has_unused_weights
 
 
 class _Calls(TrainerCallback):
@@ -273,12 +271,3 @@ def use_one_gpu(args: TrainingArguments) -> None:
             stacklevel=3,
         )
         args._n_gpu = 1
-
-
-def look_for_unused_weights_if_there_are_any(accelerator: Accelerator, model: nn.Module) -> None:
-    """Let DDP look for weights without a gradient, which costs time in each step, only if the model has some.
-
-    transformers always does so, but with gradient checkpointing.
-    """
-    handler: Any = accelerator.ddp_handler
-    handler.find_unused_parameters = handler.find_unused_parameters and has_unused_weights(model)
