@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import datetime
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -32,8 +34,8 @@ from .rollout.token_policy import OverlongPrompts
 READ_BY_EVALUATION = ("eval_temperature", "num_generations_eval", "success_reward")
 """gymnast's options that each evaluation reads, so they may change while a trainer exists."""
 
-READ_BY_ROUNDS = ("per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed")
-"""transformers' options that gymnast makes its rounds from, so they may not."""
+READ_ONCE = ("per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed", "output_dir")
+"""transformers' options that parts of gymnast take when they are made, so they may not."""
 
 
 @dataclass
@@ -145,17 +147,23 @@ class AgentConfig(LearningOptions):
             self._check_single_options()
             self._check_together(options_without_effect(self))
 
-    def freeze(self) -> None:
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
         """Refuse to change these options from now on, but for those of transformers and of evaluation.
 
-        A trainer calls it, because its parts take the options when it is made.
+        A trainer makes itself within this context, because its parts take the options. If it fails, they are free.
         """
-        self.__dict__["_is_frozen"] = True
+        before, self.__dict__["_is_frozen"] = self._is_frozen, True
+        try:
+            yield
+        except BaseException:
+            self.__dict__["_is_frozen"] = before
+            raise
 
     @property
     def _fixed_options(self) -> set[str]:
         own = {each.name for each in fields(self)} - {each.name for each in fields(TrainingArguments)}
-        return own.difference(READ_BY_EVALUATION).union(READ_BY_ROUNDS)
+        return own.difference(READ_BY_EVALUATION).union(READ_ONCE)
 
     def _check_single_options(self) -> None:
         if isinstance(self.scale_rewards, bool):  # as in TRL

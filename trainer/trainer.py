@@ -139,16 +139,16 @@ class AgentTrainer(PlayingTrainer):
         options |= {"chat_templates": chat_templates, "compact": compact}
         options |= {"data_sets": (train_dataset, eval_dataset), "step": lambda: self.state.global_step}
         self.player = make_player(model, tokenizer, environment, args, **options)
-        args.freeze()  # before callbacks see it: parts of the trainer have taken their options now
-        super().__init__(
-            model=model,
-            args=args,
-            train_dataset=train_dataset,  # type: ignore[arg-type]
-            eval_dataset=eval_dataset,  # type: ignore[arg-type]
-            processing_class=tokenizer,
-            callbacks=[callbacks] if isinstance(callbacks, TrainerCallback) else callbacks or (),
-            optimizers=optimizers,
-        )
+        with args.frozen():  # callbacks see them, and parts of the trainer have taken their options
+            super().__init__(
+                model=model,
+                args=args,
+                train_dataset=train_dataset,  # type: ignore[arg-type]
+                eval_dataset=eval_dataset,  # type: ignore[arg-type]
+                processing_class=tokenizer,
+                callbacks=[callbacks] if isinstance(callbacks, TrainerCallback) else callbacks or (),
+                optimizers=optimizers,
+            )
         self.processes = Processes(self.accelerator)
         self.processes.waiting = self.waiting
         process = f" in process {self.processes.index}" if self.processes.count > 1 else ""

@@ -89,6 +89,10 @@ from .buttons import ROWS, Buttons, config, model
         ({"delta": float("nan")}, "delta must be positive, got nan"),
         ({"log_episodes_steps": -1}, "log_episodes_steps must be at least 0, got -1"),
         ({"parallelism_config": ParallelismConfig()}, r"(?s)parallelism_config.*FSDP2 and DeepSpeed shard weights"),
+        (
+            {"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 2}}},
+            "num_steps=2 in accelerator_config: write gradient_accumulation_steps=2",
+        ),
         ({"fsdp_config": {"min_num_params": 1}}, "fsdp_config=.* has no effect without fsdp=True"),
         ({"ignore_data_skip": True}, "ignore_data_skip.*batches to skip"),
         ({"bf16_full_eval": True}, "bf16_full_eval.*bf16=True"),

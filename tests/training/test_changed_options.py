@@ -29,7 +29,7 @@ class Assigns(TrainerCallback):
             setattr(args, name, value)
 
 
-@pytest.mark.parametrize("name", ["temperature", "beta", "scale_rewards", "gradient_accumulation_steps", "seed"])
+@pytest.mark.parametrize("name", ["temperature", "beta", "scale_rewards", "gradient_accumulation_steps", "output_dir"])
 def test_a_callback_cannot_set_an_option_that_the_trainer_has_taken(name: str, tmp_path: Path) -> None:
     value = {"scale_rewards": "none", "temperature": 0.5, "beta": 0.1}.get(name, 7)
     message = rf"^{name}={value!r} cannot be set .* taken {name}=.*dataclasses.replace\(args, {name}={value!r}\)"
@@ -57,6 +57,13 @@ def test_a_callback_can_set_what_takes_effect(tmp_path: Path) -> None:
     trainer.config.num_generations_eval = 0
     with pytest.raises(ValueError, match="num_generations_eval must be at least 1, got 0"):
         trainer.evaluate()
+
+
+def test_options_can_be_set_after_a_trainer_failed_to_be_made(tmp_path: Path) -> None:
+    args = config(tmp_path, report_to="no such tracker")
+    with pytest.raises(ValueError, match="no such tracker"):
+        GRPOTrainer(model(), Buttons(), args, ROWS, processing_class=tokenizer())
+    args.temperature = 0.5
 
 
 def test_a_copy_of_the_options_of_a_trainer_can_be_changed(tmp_path: Path) -> None:

@@ -174,6 +174,10 @@ def check_refused(args: TrainingArguments) -> None:
     for name, reason in REFUSED.items():
         if getattr(args, name):
             raise ValueError(f"{name}={getattr(args, name)!r} cannot work here: {reason}")
+    accelerator: Any = args.accelerator_config
+    count = (accelerator.gradient_accumulation_kwargs or {}).get("num_steps", 1)  # transformers itself writes 1
+    if count != 1:
+        raise ValueError(f"num_steps={count} in accelerator_config: write gradient_accumulation_steps={count} instead")
     if args.fsdp_config and not args.fsdp:
         raise ValueError(f"fsdp_config={args.fsdp_config!r} has no effect without fsdp=True")
     if args.remove_unused_columns:
