@@ -85,7 +85,8 @@ class Rounds:
             self.metrics.add({name: mean}, weight=weight)
         of_round = {"rounds/skipped": float(not scored), TOOL_ERRORS: tool_error_alarm(played.episodes)}
         self.metrics.add(played.metrics | of_round | {"time/rollout": time.perf_counter() - started})
-        for weight, part in weighted_metrics(played.episodes, self.environment_of, self.player.has_spread):
+        of_episodes = weighted_metrics(played.episodes, self.environment_of, self.player.has_spread)
+        for weight, part in [*played.overlap, *of_episodes]:
             self.metrics.add(part, weight=weight)
         order = self.player.schedule.batch_order(index, len(scored))
         return Round(index, [scored[place] for place in order], **self._cutting)

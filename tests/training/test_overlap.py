@@ -129,11 +129,15 @@ def test_a_late_group_delays_no_other_and_is_counted(tmp_path: Path) -> None:
 
 
 def test_no_group_starts_too_early_also_if_rounds_and_steps_overlap(tmp_path: Path) -> None:
-    """Rounds of 6 groups, and steps that use 4 of them; some episodes fail."""
-    options: dict[str, Any] = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    """Rounds of 6 groups, and steps that use 4 of them; some episodes fail. The staleness is a mean of turns."""
+    options: dict[str, Any] = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "logging_steps": 5}
     options |= {"steps_per_generation": 3, "num_generations": 2, "max_steps": 5, "max_staleness": 1}
-    make_trainer(tmp_path, generator=sometimes_failing(), rows=ROWS * 3, **options).train()
+    trainer = make_trainer(tmp_path, generator=sometimes_failing(), rows=ROWS * 3, **options)
+    trainer.train()
     rounds = log_of(tmp_path)
+    episodes = [(line["step"], each) for line in rounds for group in line["groups"] for each in group["versions"]]
+    ages = [step - version for step, versions in episodes for version in versions if version is not None]
+    assert trainer.state.log_history[0]["staleness/mean"] == pytest.approx(sum(ages) / len(ages))
     assert [line["step"] for line in rounds] == [0, 1, 3, 4]  # the first steps that use them
     groups = {group["number"]: group for line in rounds for group in line["groups"]}
     assert sorted(groups) == list(range(24))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from accelerate import PartialState
 
 from ...envs.episode import Episode
 from ...envs.threads import run_in_loop, run_in_thread
+from ..records.metrics import Part
 from ..rollout.episode_player import EpisodePlayer
 from ..rollout.round_player import PlayedRound, RoundSource
 from ..rollout.schedule import Rows
@@ -109,7 +111,7 @@ class OverlappedRounds(RoundSource):
         self.log.add(step, groups)
         played = PlayedRound()
         played.groups = self.form_groups([episode for group in groups for episode in group.episodes], played)
-        played.overlap = self._staleness(groups, step) | self._shares()
+        played.overlap = [*self._staleness(groups, step), (1, self._shares())]
         return played
 
     def before_update(self) -> float:
@@ -250,12 +252,13 @@ class OverlappedRounds(RoundSource):
                         f"a replay evaluates at the steps at which the training evaluated that wrote {self.replay.path}"
                     )
 
-    def _staleness(self, groups: list[FinishedGroup], step: int) -> dict[str, float]:
+    def _staleness(self, groups: list[FinishedGroup], step: int) -> list[Part]:
         """How old the weights are that sampled these groups."""
         versions = [version for group in groups for each in group.versions for version in each if version is not None]
-        ages = [float(step - version) for version in versions]
-        metrics = {"staleness/late": float(sum(step - group.started_at > self.max_staleness for group in groups))}
-        return metrics | ({"staleness/mean": sum(ages) / len(ages), "staleness/max": max(ages)} if ages else {})
+        ages = [float(step - version) for version in versions] or [math.nan]
+        late = float(sum(step - group.started_at > self.max_staleness for group in groups))
+        of_turns = {"staleness/mean": sum(ages) / len(ages), "staleness/max": max(ages)}
+        return [(1, {"staleness/late": late}), (len(versions), of_turns)]
 
     @contextmanager
     def _waiting(self, what: str) -> Iterator[None]:

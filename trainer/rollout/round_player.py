@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ...envs.episode import Episode, EpisodeSpec
 from ..learning.groups import Group, Treatments, form_groups, has_spread
+from ..records.metrics import Part
 from .overlong import OverlongPenalty
 from .schedule import Rows, Schedule
 
@@ -31,13 +32,13 @@ class PlayedRound:
     """Groups that were played because others had no spread."""
     replaced: int = 0
     """Groups without spread, or dropped ones, that refills replaced."""
-    overlap: dict[str, float] = field(default_factory=dict)
+    overlap: list[Part] = field(default_factory=list)
     """Further metrics, of rollouts that overlap with updates."""
 
     @property
     def metrics(self) -> dict[str, float]:
         counts = {"dropped": self.dropped, "refilled": self.refilled, "replaced": self.replaced}
-        return {f"groups/{name}": float(count) for name, count in counts.items()} | self.overlap
+        return {f"groups/{name}": float(count) for name, count in counts.items()}
 
 
 @dataclass(kw_only=True)
