@@ -13,6 +13,7 @@ import torch
 
 from gymnast.envs import Episode, EpisodeFailedError, Message
 from gymnast.trainer import AgentTrainer, GRPOTrainer, TransformersGenerator
+from gymnast.trainer.overlap.replay import GroupLog
 
 from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, config, make_trainer, model, sometimes_failing
 
@@ -66,7 +67,9 @@ def test_a_replay_follows_the_order_and_the_versions_of_its_log(tmp_path: Path) 
     trained(tmp_path / "again", max_steps=3, max_turns=1, replay=str(tmp_path))
     assert log_of(tmp_path / "again") == rounds
     first, second, third = (tmp_path / "groups.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "groups.jsonl").write_text(first + second[:30] + "\n" + third)
+    (tmp_path / "groups.jsonl").write_text(first + second[:30] + "\n" + third + third[:30])
+    GroupLog(tmp_path, "").begin(3)  # as a training that is resumed
+    assert (tmp_path / "groups.jsonl").read_text() == first + second[:30] + "\n" + third
     with pytest.raises(ValueError, match=r"groups\.jsonl holds 1 rounds, as line 2 is broken: set max_steps to"):
         trained(tmp_path / "cut", max_steps=3, max_turns=1, replay=str(tmp_path))
 

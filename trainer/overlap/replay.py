@@ -11,12 +11,13 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...envs.episode import Episode, EpisodeSpec
 from ...envs.line_files import append_lines
-from ..records.run_folder import keep_lines_until, move_aside, read_lines
+from ..records.run_folder import move_aside, read_lines, replace_lines
 from ..rollout.token_policy import turn_seed
 
 
@@ -49,16 +50,26 @@ class GroupLog:
         self.path = Path(folder, f"groups{suffix}.jsonl")
 
     def begin(self, step: int) -> None:
-        """Called when a training begins, or is resumed, at this step, whose round is consumed again."""
+        """Called when a training begins, or is resumed, at this step, whose round is consumed again.
+
+        Broken lines stay, since a replay finds rounds by their place.
+        """
         if self.path.exists() and step == 0:
             move_aside(self.path)
         elif self.path.exists():
-            keep_lines_until(step - 1, self.path)
+            replace_lines(self.path, list(itertools.takewhile(partial(_is_before, step), read_lines(self.path))))
 
     def add(self, step: int, groups: Iterable[FinishedGroup]) -> None:
         """Append a round that this step trains on."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         append_lines(self.path, [json.dumps({"step": step, "groups": [each.record for each in groups]})])
+
+
+def _is_before(step: int, line: str) -> bool:
+    try:
+        return json.loads(line)["step"] < step
+    except (ValueError, KeyError, TypeError):
+        return line.endswith("\n")  # else it is half a last line
 
 
 class Replay:
