@@ -13,7 +13,6 @@ from pathlib import Path
 
 from ...envs.episode import Episode, EpisodeSpec
 from ..learning.groups import Group, Treatments, form_groups, has_spread
-from ..records.metrics import Part
 from .overlong import OverlongPenalty
 from .schedule import Rows, Schedule
 
@@ -32,8 +31,8 @@ class PlayedRound:
     """Groups that were played because others had no spread."""
     replaced: int = 0
     """Groups without spread, or dropped ones, that refills replaced."""
-    overlap: list[Part] = field(default_factory=list)
-    """Further metrics, of rollouts that overlap with updates."""
+    overlap: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    """Further means, of rollouts that overlap with updates, with the number of values of each."""
 
     @property
     def metrics(self) -> dict[str, float]:
