@@ -101,7 +101,8 @@ def _merged_layer(layer: Any) -> Mapping[str, Tensor]:
 def hooks(model: nn.Module) -> list[Any]:
     """Return the hooks of all layers. A copy of a model shares them: their owners may hold locks, or count calls."""
     tables = [table for each in model.modules() for name, table in vars(each).items() if name.endswith("_hooks")]
-    return [hook for table in tables for hook in table.values()]
+    # PEFT keeps the handles of its hooks in a list of such a name.
+    return [hook for table in tables if isinstance(table, dict) for hook in table.values()]
 
 
 def is_adapted(model: nn.Module, weight: str) -> bool:
