@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gymnast.envs import BrokenEnvironmentError, ToolEnv, final_answer, tool, tool_call
 from gymnast.sandbox import DockerExecutor
@@ -370,6 +370,23 @@ class LeaksThreads(Sound):
 
     def reset_task(self, task: Any) -> Any:
         threading.Thread(target=self.stop.wait, daemon=True).start()
+        return super().reset_task(task)
+
+
+class LeaksThreadsWhileOthersEnd(LeaksThreads):
+    """As many threads of another part of the program end in the second round as episodes leave theirs."""
+
+    others: ClassVar[list[threading.Thread]] = []
+    rest = threading.Event()
+
+    def reset_task(self, task: Any) -> Any:
+        if len(self.others) < 6:
+            self.others.append(threading.Thread(target=self.rest.wait, daemon=True))
+            self.others[-1].start()
+        else:
+            self.rest.set()
+            for each in self.others:
+                each.join()
         return super().reset_task(task)
 
 

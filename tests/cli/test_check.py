@@ -108,6 +108,7 @@ def test_a_sound_environment_passes_every_check() -> None:
         (broken.ReadsFiles, files_are_out_of_reach, "fail", "shows a file of this machine"),
         (broken.LeaksDescriptors, leaves_nothing, "fail", "descriptors open"),
         (broken.LeaksThreads, leaves_nothing, "fail", "threads open"),
+        (broken.LeaksThreadsWhileOthersEnd, leaves_nothing, "fail", "threads open"),
     ],
 )
 def test_a_fault_is_found(environment: type, check: Check, outcome: str, advice: str) -> None:
