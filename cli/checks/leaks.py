@@ -20,11 +20,11 @@ def leaves_nothing(subject: Subject) -> Verdict:
     uses_boxes = _uses_boxes(subject)
     members = -(-EPISODES // len(subject.rows))
     subject.play(subject.random(), members=members)
-    threads, before = _threads(), _held(uses_boxes)
+    before, threads = _held(uses_boxes), _threads()  # in this order: a look at the engine may leave a thread
     count = len(subject.play(subject.random(), members=members))
-    after = _held(uses_boxes)
     # Threads that end meanwhile, perhaps of another part of the program, must not hide those that were left.
-    left = {"threads": len(_threads() - threads), **{name: number - before[name] for name, number in after.items()}}
+    left = {"threads": len(_threads() - threads)}
+    left |= {name: number - before[name] for name, number in _held(uses_boxes).items()}
     for name, number in left.items():
         if number >= count:
             advice = f"{count} episodes left {number} {name} open: close in close() all that reset opens"
