@@ -12,7 +12,7 @@ WORKERS ?= 3
 ARGS ?=
 
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-PACKAGES = sandbox envs trainer cluster cli
+PACKAGES = sandbox envs records trainer cluster cli
 BENCHMARKS = benchmarks.formats benchmarks.rollout.engine benchmarks.sandbox.pool
 
 .DEFAULT_GOAL := help

@@ -15,7 +15,7 @@ from .terminal.options import AsJSON, Output
 
 if TYPE_CHECKING:
     from ..envs.episode import Episode
-    from .runs.run import Run
+    from ..records.files.run import Run
 
 FORMATS = ("atif", "inspect")
 

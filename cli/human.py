@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..envs.core import ConfigurationError, Message, StopReason, ToolSchema
 from ..envs.episode import Episode, EpisodeSpec, Failure, TokenTrace
 from ..envs.policy import Act, Conversation, Policy, ScriptedPolicy, tool_calls
-from ..envs.threads import run_in_thread
+from ..envs.runtime.threads import run_in_thread
 from .terminal.places import user_place
 
 if TYPE_CHECKING:

@@ -138,7 +138,7 @@ import random
 from environment import GuessNumber, oracle, rows
 
 from gymnast.envs import tool_call
-from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 
 def demonstration(game, rng):

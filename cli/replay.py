@@ -12,9 +12,9 @@ from .terminal.exits import FAULTS, CommandError
 from .terminal.options import AsJSON
 
 if TYPE_CHECKING:
+    from ..records.files.run import Run
     from .rescoring.changes import Change, StepChange
     from .rescoring.rewards import RewardChange
-    from .runs.run import Run
 
 
 def replay(

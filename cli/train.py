@@ -110,7 +110,7 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
 
 def _write(run: Run, path: Path) -> None:
     """Write the run's description; that of an earlier, other run in the folder is moved aside."""
-    from ..trainer.records.run_folder import move_aside
+    from ..trainer.run_log.run_folder import move_aside
     from .arguments.run_file import to_toml
 
     text = to_toml(run)

@@ -10,8 +10,8 @@ def why(run: RunFolder, as_json: AsJSON = False) -> None:
     """Say in ten lines why the reward of a training is what it is."""
     from dataclasses import asdict
 
-    from .runs.alarms import alarms
-    from .runs.why import why_lines
+    from ..records.alarms.alarms import alarms
+    from ..records.alarms.why import why_lines
     from .terminal.output import console, print_json
 
     found = read_run(run, names_broken_lines=False)  # an alarm does

@@ -16,7 +16,7 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 
 from gymnast.trainer import GRPOConfig, RLOOConfig
-from gymnast.trainer.config import AgentConfig
+from gymnast.trainer.options.config import AgentConfig
 from gymnast.trainer.options.inherited import READ, REFUSED, WITHOUT_EFFECT
 from gymnast.trainer.options.trl_names import TRL_NAMES
 

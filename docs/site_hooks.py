@@ -20,7 +20,7 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parents[1]
 LINKS = ROOT / ".links" / "gymnast"
 COMMANDS = (sys.executable, "-m", "typer", "gymnast.cli.main", "utils", "docs", "--name", "gymnast")
-PACKAGES = ("sandbox", "envs", "trainer", "cluster", "cli", "gymnast/__init__.py")
+PACKAGES = ("sandbox", "envs", "records", "trainer", "cluster", "cli", "gymnast/__init__.py")
 
 
 def on_startup(**_: Any) -> None:

@@ -9,7 +9,6 @@ The way of an episode:
 4. `Environment.agrade` judges the episode, and `Rewards.add` (rewards.py) adds the rewards of reward functions.
 """
 
-from .calculator import Calculator
 from .code.code_env import CodeEnv, DefaultEnv
 from .core import (
     BrokenEnvironmentError,
@@ -28,7 +27,8 @@ from .engine.failures import EpisodeFailedError, failure_counts, failure_summary
 from .engine.play_episode import EpisodeLimits, play_episode
 from .engine.rollout_engine import RolloutEngine, episode_specs, group_specs
 from .episode import Episode, EpisodeSpec, Failure, TokenTrace, ToolCallRecord, Turn
-from .openai_policy import OpenAIPolicy
+from .examples.calculator import Calculator
+from .policies.openai_policy import OpenAIPolicy
 from .policy import Act, Conversation, Policy, ScriptedPolicy, tool_call, tool_calls
 from .registry import EnvironmentSource, register_environments
 from .rewards import Rewards, matches, per_episode

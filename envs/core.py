@@ -18,9 +18,9 @@ import gymnasium
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
-from .rows import own_copy
+from .runtime.rows import own_copy
+from .runtime.sync_and_async import derive_other_form
 from .spaces import MessageSpace, MessagesSpace
-from .sync_and_async import derive_other_form
 
 
 @with_config(ConfigDict(extra="allow"))  # a model family's own keys survive the round trip through JSON

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from .core import Message, StopReason, Task, ToolSchema
 from .episode_text import as_html, as_text
-from .user_calls import OUR_FOLDER
+from .runtime.user_calls import OUR_FOLDER
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

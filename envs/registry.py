@@ -32,7 +32,7 @@ ENVIRONMENT_COLUMN = "environment"  # the row's column that chooses among a dict
 def register_environments() -> None:
     """Register the environments that come with gymnast, without importing them. `gymnast.envs` calls this on import."""
     if "gymnast/Calculator-v0" not in gymnasium.registry:
-        gymnasium.register(id="gymnast/Calculator-v0", entry_point="gymnast.envs.calculator:Calculator")
+        gymnasium.register(id="gymnast/Calculator-v0", entry_point="gymnast.envs.examples.calculator:Calculator")
 
 
 class EnvironmentSource:

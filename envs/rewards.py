@@ -13,7 +13,7 @@ from jmespath.exceptions import JMESPathError
 
 from .core import LARGEST_REWARD, ConfigurationError, number_of
 from .episode import Episode, Failure
-from .user_calls import being_cancelled, call_function, within
+from .runtime.user_calls import being_cancelled, call_function, within
 
 RewardFunction = Callable[..., Sequence[float | None] | Awaitable[Sequence[float | None]]]
 """Takes lists by keyword, one entry for each episode, and returns a list with one reward for each episode.

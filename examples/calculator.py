@@ -28,9 +28,9 @@ from rich.console import Console
 
 from gymnast.cluster import RayEnvironments, WebSocketEnvironments
 from gymnast.envs import Calculator, Episode, tool_call
-from gymnast.envs.calculator import random_tasks
+from gymnast.envs.examples.calculator import random_tasks
 from gymnast.trainer import AgentTrainer, GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder
-from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 ALGORITHMS = {"grpo": (GRPOTrainer, GRPOConfig), "rloo": (RLOOTrainer, RLOOConfig)}
 HELD_OUT = 256

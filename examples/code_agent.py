@@ -27,7 +27,7 @@ from rich.console import Console
 from gymnast.envs import CodeEnv, tool_call
 from gymnast.sandbox import DockerExecutor, ExecutorPool, Limits, SandboxError, build_image
 from gymnast.trainer import AgentTrainer, GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder
-from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 ALGORITHMS = {"grpo": (GRPOTrainer, GRPOConfig), "rloo": (RLOOTrainer, RLOOConfig)}
 FUNCTIONS = {"largest": max, "smallest": min, "sum": sum}

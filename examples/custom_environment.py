@@ -16,7 +16,7 @@ from typing import Any
 
 from gymnast.envs import Message, ToolEnv, tool, tool_call
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress
-from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 
 class GuessNumber(ToolEnv):

@@ -17,7 +17,7 @@ from typing import Any
 
 from gymnast.envs import Environment, Message, StepResult
 from gymnast.trainer import GRPOConfig, GRPOTrainer
-from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 WORDS = ("amber", "birch", "cloud", "delta", "ember", "frost", "grove", "heath")
 QUESTION = "What is the word? Answer with the word alone, as you noted it down."

@@ -20,7 +20,7 @@ from typing import Any
 from gymnast.envs import CodeEnv, Message, tool_call
 from gymnast.sandbox import DockerExecutor, ExecutorPool, Limits, SandboxError, build_image
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
-from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 FOLDER = Path(__file__).with_name("own_image")
 STOCK = [line.split(",") for line in (FOLDER / "stock.csv").read_text().split()]

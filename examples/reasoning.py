@@ -17,7 +17,7 @@ from importlib.util import find_spec
 
 from gymnast.envs import Message, ToolEnv
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
-from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 ANSWER = re.compile(r"^answer (\d+)$", re.MULTILINE)
 ROWS = [

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 
 from gymnast.envs import Message, ToolEnv, tool, tool_call
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
-from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 NAMES, TRADES = ("Adam", "Berta", "Cleo"), ("baker", "poet", "smith")
 TOWNS = ("Aarhus", "Bergen", "Cork", "Delft", "Essen", "Fano", "Ghent", "Hull")

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 
 from gymnast.envs import Message, ToolEnv, tool, tool_call
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
-from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 SIZES, MILK = ("small", "medium", "large"), {"with milk": True, "no milk": False}
 QUESTIONS = {"size": "Which size?", "milk": "With milk?"}

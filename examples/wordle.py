@@ -16,7 +16,7 @@ from importlib.util import find_spec
 
 from gymnast.envs import Message, ToolEnv, tool, tool_call
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
-from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 WORDS = ("amber", "birch", "cloud", "dwelt", "heart", "movie", "plumb", "stone")
 GUESSES = 3

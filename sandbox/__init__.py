@@ -23,9 +23,9 @@ from .errors import (
 from .limits import Limits
 from .local.executor import LocalExecutor
 from .pool import ExecutorPool, PoolStatistics, pool_of
-from .scripted.executor import ScriptedExecutor
-from .scripted.recorder import Recorder
-from .scripted.recording import Recording, ScriptError
+from .testing.scripted.executor import ScriptedExecutor
+from .testing.scripted.recorder import Recorder
+from .testing.scripted.recording import Recording, ScriptError
 
 __all__ = [
     "DEFAULT_IMAGE",

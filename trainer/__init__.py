@@ -1,10 +1,8 @@
 """Learning from episodes: exact tokens, advantages, losses, trainers; start reading at `trainer.py`."""
 
-from . import conformance
 from .chat.chat_format import ChatFormat, recognise_tool_format
 from .chat.prompted_tools import PromptedFormat
 from .chat.recognition import Recognition
-from .config import GRPOConfig, RLOOConfig
 from .generation.contract import Generation, GenerationRequest, Generator
 from .generation.sampling import Sampling
 from .generation.transformers_generator import TransformersGenerator
@@ -13,14 +11,16 @@ from .learning.advantages import ESTIMATORS, Estimator
 from .learning.corrections import CORRECTIONS, Correction, Mismatch
 from .learning.losses import LOSSES, Loss
 from .learning.settings import LearningSettings
+from .loop.nonfinite import NonFiniteError
 from .models.named_weights import whole_weights
-from .nonfinite import NonFiniteError
-from .records.progress import RichProgress
-from .records.run_folder import RunFolder, read_episodes
+from .options.config import GRPOConfig, RLOOConfig
 from .rollout.budgets import TokenBudgets
 from .rollout.compaction import EveryTurn, strip_thoughts
 from .rollout.failures import RolloutError
 from .rollout.token_policy import TokenPolicy
+from .run_log.progress import RichProgress
+from .run_log.run_folder import RunFolder, read_episodes
+from .testing import conformance
 from .tool_calls.families import FORMATS
 from .tool_calls.formats import Conventions, KnownFormat, TextFormat, ToolFormat
 from .tool_calls.spans import tagged

@@ -18,39 +18,39 @@ from transformers.trainer_utils import IntervalStrategy, TrainOutput
 
 from ..envs.episode import Episode
 from ..envs.registry import EnvironmentLike
-from .assembly import make_player, make_reference_sync, make_round_source, make_schedule, make_scorer, padding_id
+from ..records.metrics.missing_metrics import MissingMetrics
 from .chat.by_environment import GivenFormats
-from .checkpoints import check_plan, read_unlogged, write_plan, write_unlogged
-from .config import AgentConfig, GRPOConfig, RLOOConfig
-from .distributed import Processes
 from .generation.contract import Generator
-from .generator_choice import check_model_can_be_sharded, check_sharding
 from .learning.losses import StepCounts
 from .learning.objective import objective
 from .learning.samples import MicroBatch
+from .loop.checkpoints import check_plan, read_unlogged, write_plan, write_unlogged
+from .loop.nonfinite import NonFiniteError, NonFiniteSteps, mean_of_taken, spread_nonfinite
+from .loop.playing import PlayingTrainer
+from .loop.transformers_hooks import use_one_gpu
+from .loop.watchdog import Watchdog
+from .models.distributed import Processes
 from .models.file_bars import file_bars
 from .models.output_head import OutputHead
 from .models.reference import Reference, check_stays
 from .models.reward_model import RewardLike, as_reward_functions
-from .nonfinite import NonFiniteError, NonFiniteSteps, mean_of_taken, spread_nonfinite
 from .options.checks import unknown_names
+from .options.config import AgentConfig, GRPOConfig, RLOOConfig
 from .options.deepspeed import has_master_weights
-from .playing import PlayingTrainer
-from .records.alarms import alarm_metrics, warn_of_mismatch, warn_of_rejections
-from .records.learning_log import LearningLog
-from .records.metrics import Metrics
-from .records.missing_metrics import MissingMetrics
-from .records.progress import rich_displays
-from .records.run_folder import EpisodeLog
-from .records.tables import report_episodes
 from .rollout.compaction import Compact
 from .rollout.failure_totals import FailureTotals
 from .rollout.failures import FailureWatch, RolloutError
+from .rollout.rounds import Rounds
 from .rollout.schedule import Rows
-from .rounds import Rounds
-from .startup_checks import check_before_loading, check_best_metric, load_model, load_tokenizer, warn_of_low_rate
-from .transformers_hooks import use_one_gpu
-from .watchdog import Watchdog
+from .run_log.alarms import alarm_metrics, warn_of_mismatch, warn_of_rejections
+from .run_log.learning_log import LearningLog
+from .run_log.metrics import Metrics
+from .run_log.progress import rich_displays
+from .run_log.run_folder import EpisodeLog
+from .run_log.tables import report_episodes
+from .setup.assembly import make_player, make_reference_sync, make_round_source, make_schedule, make_scorer, padding_id
+from .setup.generator_choice import check_model_can_be_sharded, check_sharding
+from .setup.startup_checks import check_before_loading, check_best_metric, load_model, load_tokenizer, warn_of_low_rate
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from transformers import PrinterCallback
 
 from gymnast.envs import Episode
 from gymnast.trainer import GRPOConfig, GRPOTrainer
-from gymnast.trainer.tiny import Conversation, make_tiny_model, tokenizer_for, warm_up
+from gymnast.trainer.testing.tiny import Conversation, make_tiny_model, tokenizer_for, warm_up
 
 WORDS = ("river", "garden", "lamp", "castle", "forest", "piano", "bridge", "candle")
 

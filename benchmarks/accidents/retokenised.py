@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from gymnast.envs import Episode, Message, ToolEnv, tool, tool_call
 from gymnast.trainer import Generation, GenerationRequest, Generator, TransformersGenerator
-from gymnast.trainer.tiny import CHAT_TEMPLATE, TURN_START
+from gymnast.trainer.testing.tiny import CHAT_TEMPLATE, TURN_START
 
 from .accident import WORDS, Accident, Setting, WatchedTrainer
 

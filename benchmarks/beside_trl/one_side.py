@@ -23,9 +23,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from gymnast.envs import Message, ToolEnv, tool_call
-from gymnast.envs.calculator import random_tasks
+from gymnast.envs.examples.calculator import random_tasks
 from gymnast.trainer import GRPOConfig, GRPOTrainer
-from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 WARM_UP_STEPS = 150
 TURNS = 4

@@ -30,7 +30,7 @@ import ray
 from gymnast.cluster import RayEnvironments, RayRolloutWorkers, WebSocketEnvironments
 from gymnast.cluster.websocket.server import EnvironmentServer
 from gymnast.envs import Episode, RolloutEngine, ScriptedPolicy, episode_specs
-from gymnast.envs.threads import run_in_loop
+from gymnast.envs.runtime.threads import run_in_loop
 
 from . import work
 from .work import MEAN, MEDIAN, P99, Instant, instant_answer, late_answer

@@ -28,7 +28,7 @@ import transformers
 
 from gymnast.envs import Message
 from gymnast.trainer import FORMATS, recognise_tool_format
-from gymnast.trainer.tiny import make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_tokenizer
 
 # The texts and templates of the families are the tests'.
 from tests.chat import families

@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 
 from gymnast.envs import Environment, Message, StepResult
 from gymnast.trainer import Generation, GenerationRequest, Generator, GRPOConfig, GRPOTrainer, TransformersGenerator
-from gymnast.trainer.tiny import make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_tokenizer
 
 from .models import DEVICE, count_parameters, described, make_model, peak_megabytes, synchronize, utilisation
 

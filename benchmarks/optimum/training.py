@@ -10,7 +10,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from gymnast.trainer import AgentTrainer, GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
-from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer, warm_up
+from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer, warm_up
 
 from .games import Game
 

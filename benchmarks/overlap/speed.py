@@ -19,7 +19,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from gymnast.envs import Message, ToolEnv, tool, tool_call
 from gymnast.trainer import Generation, GenerationRequest, Generator, GRPOConfig, GRPOTrainer
-from gymnast.trainer.tiny import make_tiny_model, tokenizer_for
+from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for
 
 MEDIAN, SIGMA = 0.1, 1.0  # seconds of a turn: log-normal, so one of a hundred takes ten times the median
 TURNS = 4

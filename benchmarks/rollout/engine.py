@@ -35,8 +35,8 @@ from gymnast.trainer import (
     TokenPolicy,
     TransformersGenerator,
 )
-from gymnast.trainer.assembly import make_schedule
-from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+from gymnast.trainer.setup.assembly import make_schedule
+from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
 RESULTS = Path(__file__).parents[1] / "results" / "engine.json"
 TURNS = 8

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
 from .with_vllm import QUESTION, prefixes
 

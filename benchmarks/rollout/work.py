@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gymnast.envs import Message, ToolEnv, tool, tool_call
-from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 THINGS = ["river", "garden", "lamp", "castle", "forest", "piano", "bridge", "candle"]
 MEDIAN, P99 = 0.1, 1.5  # seconds of a look-up

@@ -25,8 +25,8 @@ from typing import Any
 from playwright.sync_api import Browser, sync_playwright
 
 from gymnast.cli.microscope.page import write_page
-from gymnast.cli.runs.run import Run
 from gymnast.envs import Episode, EpisodeSpec, StopReason, Task, TokenTrace, ToolCallRecord, Turn, tool_call
+from gymnast.records.files.run import Run
 
 RESULTS = Path(__file__).parents[1] / "results" / "view.json"
 TARGET = 1.0  # seconds to the first paint

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from ...envs.engine.play_episode import EpisodeLimits
 from ...envs.engine.rollout_engine import RolloutEngine
 from ...envs.episode import Episode, EpisodeSpec
-from ...envs.openai_policy import OpenAIPolicy
+from ...envs.policies.openai_policy import OpenAIPolicy
 from ...envs.policy import Policy
 from ...envs.registry import EnvironmentLike
-from ...envs.threads import run_in_loop
+from ...envs.runtime.threads import run_in_loop
 from ..terminal.exits import CommandError
 from .references import load_policy
 
@@ -79,7 +79,7 @@ def _player(policy: Policy, environment: EnvironmentLike, limits: EpisodeLimits,
 def _local_player(
     model: str, environment: EnvironmentLike, rows: Sequence[dict[str, Any]], temperature: float | None, budgets: Any
 ) -> Player:
-    from ...trainer.local_player import local_player  # loads PyTorch
+    from ...trainer.setup.local_player import local_player  # loads PyTorch
 
     player = local_player(model, environment, rows, **budgets)
     play: PlayAll = lambda specs, keep: player.run(specs, temperature=temperature, on_episode=keep)  # noqa: E731

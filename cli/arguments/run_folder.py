@@ -10,7 +10,7 @@ import typer
 from ..terminal.exits import CommandError
 
 if TYPE_CHECKING:
-    from ..runs.run import Run
+    from ...records.files.run import Run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The output_dir of a training.", show_default=False)]
 
@@ -22,7 +22,7 @@ def read_run(folder: Path, *, names_broken_lines: bool = True) -> Run:
         CommandError: it is no run folder.
     """
     from ...envs.line_files import skipped
-    from ..runs.run import Run
+    from ...records.files.run import Run
 
     try:
         run = Run(folder)

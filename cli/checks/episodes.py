@@ -13,7 +13,7 @@ from ...envs.core import Environment, StopReason, ToolCall
 from ...envs.engine.rollout_engine import episode_specs
 from ...envs.episode import Episode
 from ...envs.registry import EnvironmentSource
-from ...envs.rows import own_copy
+from ...envs.runtime.rows import own_copy
 from ..terminal.verdicts import Verdict
 from .subject import Subject, first_failure
 

@@ -12,14 +12,14 @@ from .agents import valid_arguments
 from .subject import Subject
 
 if TYPE_CHECKING:
-    from ...trainer.model_facts import ModelFacts
+    from ...trainer.setup.model_facts import ModelFacts
 
 BYTES_OF_TRAINING = 16  # for each weight in float32: itself, its gradient, and two moments of Adam
 
 
 def check_model(model: str, subject: Subject) -> Iterator[Verdict]:
     """The verdicts about a model with the environment's prompts and tools; its weights are not loaded."""
-    from ...trainer.model_facts import model_facts  # loads PyTorch
+    from ...trainer.setup.model_facts import model_facts  # loads PyTorch
 
     prompts = [(episode.first_messages, episode.tools) for episode in subject.null_episodes]
     tool = subject.tools[0]["function"] if subject.tools else None

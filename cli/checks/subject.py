@@ -15,7 +15,7 @@ from ...envs.engine.rollout_engine import RolloutEngine, episode_specs
 from ...envs.episode import Episode
 from ...envs.policy import Policy, ScriptedPolicy
 from ...envs.registry import EnvironmentLike, EnvironmentSource
-from ...envs.threads import run_in_loop
+from ...envs.runtime.threads import run_in_loop
 from ..terminal.places import user_place
 from ..terminal.verdicts import Verdict
 from .agents import null_agent, random_agent

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...envs.episode import Episode
-from ...envs.pass_at_k import Z95, reports_success, successes_by_task
+from ...records.evaluations.pass_at_k import Z95, reports_success, successes_by_task
 from ..terminal.exits import CommandError
 from ..terminal.output import print_table
 

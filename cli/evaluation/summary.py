@@ -11,7 +11,7 @@ import numpy as np
 
 from ...envs.core import StopReason
 from ...envs.episode import Episode
-from ...envs.pass_at_k import Z95, pass_at_each_k, reports_success, successes_by_task, was_played
+from ...records.evaluations.pass_at_k import Z95, pass_at_each_k, reports_success, successes_by_task, was_played
 from ..terminal.exits import CommandError
 from ..terminal.output import print_table
 

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 from urllib.parse import parse_qs, urlsplit
 
-from ..runs.run import Run
+from ...records.files.run import Run
 from .index import index_of, to_json
 from .page import CHUNK, chunk, page
 

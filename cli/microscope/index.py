@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from ..runs.alarms import alarms
-from ..runs.episodes import TRUNCATIONS, EpisodeRow
-from ..runs.run import Run
+from ...records.alarms.alarms import alarms
+from ...records.files.episodes import TRUNCATIONS, EpisodeRow
+from ...records.files.run import Run
 
 CURVES = {
     "reward": "reward",

@@ -18,7 +18,7 @@ from typing import Any
 
 import jinja2
 
-from ..runs.run import Run
+from ...records.files.run import Run
 from .index import index_of, to_json
 
 CHUNK = 32

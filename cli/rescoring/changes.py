@@ -9,9 +9,9 @@ from typing import Any
 
 from ...envs.core import StopReason
 from ...envs.episode import Episode, Failure
-from ...envs.threads import run_in_loop
-from ..runs.episodes import EpisodeRow
-from ..runs.run import Run
+from ...envs.runtime.threads import run_in_loop
+from ...records.files.episodes import EpisodeRow
+from ...records.files.run import Run
 from ..terminal.exits import CommandError
 from ..terminal.places import user_place
 from .rewards import RewardChange

@@ -8,7 +8,9 @@ import sysconfig
 from pathlib import Path
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
-_OURS = tuple(f"{Path(__file__).parents[2] / room}/" for room in ("sandbox", "envs", "trainer", "cluster", "cli"))
+_OURS = tuple(
+    f"{Path(__file__).parents[2] / room}/" for room in ("sandbox", "envs", "records", "trainer", "cluster", "cli")
+)
 _INSTALLED = (sys.base_prefix, sysconfig.get_path("purelib"), "<")
 
 

@@ -12,8 +12,8 @@ from ...envs.core import Environment, StopReason, Task, ToolCall
 from ...envs.engine.opening_and_closing import GRACE_SECONDS, open_environment, wait_for_threads
 from ...envs.episode import EpisodeSpec
 from ...envs.registry import ENVIRONMENT_COLUMN, EnvironmentSource
-from ...envs.threads import run_in_thread, thread_calls
-from ...envs.user_calls import watch_blocking, within
+from ...envs.runtime.threads import run_in_thread, thread_calls
+from ...envs.runtime.user_calls import watch_blocking, within
 from ...sandbox.cancellation import finish
 from .caught_errors import CaughtError
 from .link import GradeReply, Opened, ResetReply, StepReply

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...envs.core import BrokenEnvironmentError, Environment, Message, StepResult, StopReason, ToolCall, ToolSchema
 from ...envs.registry import EnvironmentSource
-from ...envs.threads import run_in_loop
+from ...envs.runtime.threads import run_in_loop
 from .link import GradeReply, HostLink, HostLostError, Opened, ResetReply, StepReply
 
 logger = logging.getLogger("gymnast.cluster")

@@ -17,8 +17,8 @@ from ...envs.engine.play_episode import EpisodeLimits, play_episode
 from ...envs.episode import Episode, EpisodeSpec, Failure
 from ...envs.policy import Policy, ScriptedPolicy
 from ...envs.registry import EnvironmentLike
-from ...envs.threads import run_in_thread
-from ...envs.whereabouts import current_place
+from ...envs.runtime.threads import run_in_thread
+from ...envs.runtime.whereabouts import current_place
 from ...sandbox.cancellation import finish
 from ..hosting.host import EnvironmentHost
 from ..hosting.link import HostLink, HostLostError

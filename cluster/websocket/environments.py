@@ -14,7 +14,7 @@ from typing import Any, Self
 import aiohttp
 
 from ...envs.core import ConfigurationError
-from ...envs.threads import run_in_loop
+from ...envs.runtime.threads import run_in_loop
 from ..hosting.caught_errors import CaughtError
 from ..hosting.link import HostLink, HostLostError
 from ..hosting.remote_environments import RemoteEnvironments

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from ...envs.core import StepResult
 from ...envs.episode import ToolCallRecord
-from ...envs.rows import Row
+from ...envs.runtime.rows import Row
 from ..hosting.caught_errors import CaughtError
 from ..hosting.link import GradeReply, Opened, ResetReply, StepReply
 

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Discrete, Text
 
 from ..core import BrokenEnvironmentError, Message
-from ..threads import run_in_thread
+from ..runtime.threads import run_in_thread
 from ..tools.tool import tool
 from .seeded import SeededEnv
 

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core import BrokenEnvironmentError, ConfigurationError
-from ..user_calls import call_function
+from ..runtime.user_calls import call_function
 
 if TYPE_CHECKING:
     import anyio

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...sandbox.cancellation import finish
 from ..core import BrokenEnvironmentError, ConfigurationError, Message
-from ..threads import run_in_thread
+from ..runtime.threads import run_in_thread
 from ..tools.tool import Tool, collect_tools
 from .json_schema import schema_validator
 from .seeded import SeededEnv

@@ -12,8 +12,8 @@ import gymnasium
 from ...sandbox.cancellation import finish
 from ..core import Environment
 from ..episode import EpisodeSpec, Failure, Stage
-from ..threads import run_in_thread
-from ..user_calls import being_cancelled, within
+from ..runtime.threads import run_in_thread
+from ..runtime.user_calls import being_cancelled, within
 
 GRACE_SECONDS = 30.0  # after the end of an episode, for a step that still runs in a thread, and for `close`
 

@@ -15,12 +15,12 @@ from ...sandbox.cancellation import finish
 from ..core import ConfigurationError, Environment, Message, OverlongPromptError, StopReason, ToolCall
 from ..episode import Episode, EpisodeSpec, Failure, Stage, ToolCallRecord, Turn
 from ..policy import Act, Conversation, Policy
-from ..rows import own_copy
+from ..runtime.rows import own_copy
+from ..runtime.threads import run_in_thread, thread_calls
+from ..runtime.user_calls import TimeLimit, watch_blocking
+from ..runtime.whereabouts import current_place
 from ..spaces import message_error
-from ..threads import run_in_thread, thread_calls
 from ..tools.execution import refuse
-from ..user_calls import TimeLimit, watch_blocking
-from ..whereabouts import current_place
 from .checked_results import checked_grade, checked_reset, checked_step, ending, split_first_words
 from .opening_and_closing import Broken, at_stage, close_environment, open_environment, wait_for_threads
 from .refused_calls import insert_refused

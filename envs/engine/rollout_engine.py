@@ -13,10 +13,10 @@ from ..episode import Episode, EpisodeSpec
 from ..policy import Policy
 from ..registry import EnvironmentLike, EnvironmentSource
 from ..rewards import Rewards
-from ..rows import Row
-from ..seeds import stable_seed
-from ..threads import run_in_loop
-from ..whereabouts import Batch, Whereabouts
+from ..runtime.rows import Row
+from ..runtime.seeds import stable_seed
+from ..runtime.threads import run_in_loop
+from ..runtime.whereabouts import Batch, Whereabouts
 from .failures import EpisodeFailedError, OnFailure
 from .garbage import rare_collections
 from .play_episode import EpisodeLimits, play_episode

@@ -19,8 +19,8 @@ from ...sandbox.cancellation import finish
 from ...sandbox.errors import SandboxError, SandboxFileError
 from ..core import BrokenEnvironmentError, ConfigurationError, Message, ToolCall
 from ..episode import Outcome, ToolCallRecord, traceback_of
-from ..user_calls import being_cancelled, call_function, within
-from ..whereabouts import running_tool
+from ..runtime.user_calls import being_cancelled, call_function, within
+from ..runtime.whereabouts import running_tool
 from .arguments import ArgumentError
 from .results import CallResult, cut, encodable, render
 from .tape import Tape

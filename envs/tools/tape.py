@@ -15,8 +15,8 @@ from ..cassettes.cassette import Cassette, open_cassette
 from ..cassettes.recorded_call import Kind, RecordedCall, address_in, canonical, digest, jsonable
 from ..core import BrokenEnvironmentError, ConfigurationError, Environment, Message, StopReason, ToolSchema
 from ..episode import Outcome
-from ..threads import run_in_loop
-from ..user_calls import source_of, watch_blocking
+from ..runtime.threads import run_in_loop
+from ..runtime.user_calls import source_of, watch_blocking
 from .episode_state import EpisodeState
 from .results import CallResult
 from .tool import Tool

@@ -11,8 +11,8 @@ from typing import Any
 from ..core import Environment, MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
 from ..episode import ToolCallRecord
 from ..episode_text import as_transcript
+from ..runtime.user_calls import call_function
 from ..spaces import check_messages, message_error
-from ..user_calls import call_function
 from .execution import call_tools
 from .final_tools import check_final_tools, with_final
 from .methods import check_tool_methods, tool_methods

@@ -2,7 +2,7 @@
 
 `gymnast sandbox build` makes the default image: the interpreter and its standard library, Bash and the usual
 command-line tools, and the C libraries that these need. This requires Linux with glibc; elsewhere, build
-`dockerfiles/python`.
+`sandbox/images/dockerfiles/python`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import EngineError, ImageError
+from ..images.host_image import make_archive, recipe
 from .client import BUILD_SECONDS, Client, Image
 from .connect import Line
 from .engine import Engine
-from .host_image import make_archive, recipe
 
 logger = logging.getLogger(__name__)
 

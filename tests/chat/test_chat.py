@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from gymnast.envs.core import ConfigurationError, Message, ToolSchema
 from gymnast.envs.policy import tool_call, tool_calls
 from gymnast.trainer import ChatFormat
-from gymnast.trainer.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
 
 FAMILIES = Path(trl.__file__).parent / "chat_templates"
 SPECIAL = re.compile(r"<\|\w+\|>|<end_of_turn>|<start_of_turn>")

@@ -11,7 +11,7 @@ import torch
 
 from gymnast.envs import StopReason
 from gymnast.trainer import ChatFormat, GenerationRequest, GRPOTrainer
-from gymnast.trainer.tiny import make_tiny_model
+from gymnast.trainer.testing.tiny import make_tiny_model
 
 from ..tool_calls.writers import WRITERS
 from ..training.buttons import Buttons, ScriptedGenerator, config

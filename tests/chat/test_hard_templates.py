@@ -8,7 +8,7 @@ import pytest
 
 from gymnast.envs.core import ConfigurationError, Message
 from gymnast.trainer import ChatFormat
-from gymnast.trainer.tiny import make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_tokenizer
 
 from ..tool_calls.writers import WRITERS
 from .families import QUESTION, TOOLS, chat_of, tokenizer_of, usable_chat

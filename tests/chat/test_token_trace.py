@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from gymnast.envs import RolloutEngine
-from gymnast.envs.calculator import Calculator
 from gymnast.envs.core import Environment, StepResult, StopReason
 from gymnast.envs.engine.play_episode import EpisodeLimits
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.envs.episode import Episode, TokenTrace
-from gymnast.envs.seeds import stable_seed
+from gymnast.envs.examples.calculator import Calculator
+from gymnast.envs.runtime.seeds import stable_seed
 from gymnast.envs.tools.tool import tool
 from gymnast.envs.tools.tool_env import ToolEnv
 from gymnast.trainer import (
@@ -29,8 +29,8 @@ from gymnast.trainer import (
     TokenPolicy,
     TransformersGenerator,
 )
-from gymnast.trainer.records.metrics import episode_metrics
-from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+from gymnast.trainer.run_log.metrics import episode_metrics
+from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
 END = "<|im_end|>"
 ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 3, "b": 4}}\n</tool_call>'

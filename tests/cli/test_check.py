@@ -44,8 +44,8 @@ from gymnast.cli.checks.tools import (
 from gymnast.cli.terminal.verdicts import Verdict
 from gymnast.envs import ScriptedPolicy, ToolEnv
 from gymnast.envs.adapters import GymnasiumEnv, MCPTools
-from gymnast.envs.threads import run_in_loop
-from gymnast.trainer.tiny import CHAT_TEMPLATE, make_tiny_model, make_tiny_tokenizer
+from gymnast.envs.runtime.threads import run_in_loop
+from gymnast.trainer.testing.tiny import CHAT_TEMPLATE, make_tiny_model, make_tiny_tokenizer
 
 from ..envs.mcp_servers import PROCESS, make_server, served_over_http
 from . import broken
@@ -199,7 +199,7 @@ def test_a_container_that_stays_is_found(image: str, monkeypatch: pytest.MonkeyP
 
 NEIGHBOUR = """
 import sys
-from gymnast.envs.threads import run_in_loop
+from gymnast.envs.runtime.threads import run_in_loop
 from gymnast.sandbox import DockerExecutor
 boxes = []
 for line in sys.stdin:

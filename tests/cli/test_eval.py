@@ -11,7 +11,7 @@ import pytest
 from gymnast.cli.evaluation.comparison import sign_flip_test
 from gymnast.cli.evaluation.summary import summary_of
 from gymnast.envs import StopReason
-from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
 from .made_runs import episode
 from .running import Run

@@ -12,8 +12,8 @@ import pytest
 
 from gymnast.cli.rescoring.changes import Change, changes_of
 from gymnast.cli.rescoring.rewards import RewardChange
-from gymnast.cli.runs.run import Run as RunOfFolder
 from gymnast.envs import StopReason
+from gymnast.records.files.run import Run as RunOfFolder
 from gymnast.trainer import GRPOTrainer, RLOOTrainer
 
 from ..training.buttons import make_trainer

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gymnast.sandbox.docker.labels import LABEL, labels
-from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
 from ..training.launching import run_command_twice
 from .running import Run

@@ -15,8 +15,8 @@ from playwright.sync_api import Browser, Page, expect
 from gymnast.cli.main import main
 from gymnast.cli.microscope.follow import PageServer
 from gymnast.cli.microscope.page import write_page
-from gymnast.cli.runs.run import Run
 from gymnast.envs import StopReason
+from gymnast.records.files.run import Run
 
 from ..training.buttons import make_trainer
 from .chromium import chromium, opened

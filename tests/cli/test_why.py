@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gymnast.cli.runs.alarms import alarms
-from gymnast.cli.runs.run import Run as RunOfFolder
 from gymnast.envs import StopReason
+from gymnast.records.alarms.alarms import alarms
+from gymnast.records.files.run import Run as RunOfFolder
 
 from .made_runs import episode, write_run
 from .running import Run

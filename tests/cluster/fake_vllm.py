@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gymnast.envs.threads import run_in_loop
+from gymnast.envs.runtime.threads import run_in_loop
 
 FACTS = {
     "health": {},

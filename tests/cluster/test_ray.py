@@ -18,7 +18,7 @@ import pytest
 
 from gymnast.cluster import RayEnvironments, RayRolloutWorkers, RayVLLMServers
 from gymnast.envs import Calculator, CodeEnv, ConfigurationError, tool_call
-from gymnast.envs.threads import run_in_thread
+from gymnast.envs.runtime.threads import run_in_thread
 from gymnast.sandbox import DockerExecutor, LocalExecutor
 from gymnast.sandbox.docker.labels import LABEL
 

@@ -21,7 +21,7 @@ import pytest
 from gymnast.cluster import WebSocketEnvironments
 from gymnast.cluster.websocket.server import EnvironmentServer
 from gymnast.envs import Calculator, CodeEnv, ConfigurationError, EpisodeFailedError, EpisodeLimits
-from gymnast.envs.threads import run_in_loop
+from gymnast.envs.runtime.threads import run_in_loop
 from gymnast.sandbox import ExecutionResult, ScriptedExecutor
 
 from .hosted import ADD, ANSWER, ROW, Drawn, Noted, noted_class, play, without_times

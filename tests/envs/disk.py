@@ -18,7 +18,7 @@ from gymnast.envs import (
     tool,
     tool_call,
 )
-from gymnast.envs.threads import run_in_loop
+from gymnast.envs.runtime.threads import run_in_loop
 
 DISK: dict[str, str] = {}  # what the tools of `Disk` change; nothing in the environment itself
 CALLS: list[str] = []  # tools and hooks that ran

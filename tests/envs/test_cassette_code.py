@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.envs import CodeEnv, Episode, Message, RolloutEngine, ScriptedPolicy, tool, tool_call, tool_calls
-from gymnast.envs.threads import run_in_loop
+from gymnast.envs.runtime.threads import run_in_loop
 from gymnast.sandbox import ExecutorPool, LocalExecutor, ScriptedExecutor
 
 CHECK = {"run": "import solution\n6 * 7", "value": "42"}

@@ -28,7 +28,7 @@ from gymnast.envs import (
     tool_call,
     tool_calls,
 )
-from gymnast.envs.threads import run_in_loop
+from gymnast.envs.runtime.threads import run_in_loop
 from gymnast.sandbox import DockerExecutor, ExecutorPool, SandboxClosedError, SandboxLostError, pool_of
 
 from ..sandbox.boxes import LIMITS, eventually, own_containers

@@ -24,7 +24,7 @@ from gymnast.envs import (
     tool_call,
     tool_calls,
 )
-from gymnast.envs.threads import run_in_loop
+from gymnast.envs.runtime.threads import run_in_loop
 from gymnast.sandbox import DockerExecutor, ExecutorPool, Limits, LocalExecutor, SandboxClosedError, SandboxLostError
 
 ROW = {"prompt": "go", "answer": 42}

@@ -20,7 +20,7 @@ from gymnast.envs import (
     ToolEnv,
 )
 from gymnast.envs.engine.rollout_engine import episode_specs
-from gymnast.envs.openai_policy import OpenAIPolicy
+from gymnast.envs.policies.openai_policy import OpenAIPolicy
 
 ROW = {"question": "What is 3 plus 4?", "answer": 7}
 USAGE = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25, "prompt_tokens_details": {"cached_tokens": 8}}

@@ -35,8 +35,8 @@ from gymnast.envs import (
     tool,
     tool_call,
 )
-from gymnast.envs.seeds import stable_seed
-from gymnast.envs.threads import run_in_loop
+from gymnast.envs.runtime.seeds import stable_seed
+from gymnast.envs.runtime.threads import run_in_loop
 
 from ..training.buttons import make_trainer
 from .episodes import ANSWER, ROW, WAIT, Ender, Log, Probe, play_one, specs
@@ -174,7 +174,7 @@ def test_seeds_do_not_depend_on_the_batch() -> None:
 
 
 def test_seeds_are_the_same_in_every_process() -> None:
-    program = "from gymnast.envs.seeds import stable_seed; print(stable_seed(7, 'sampling', 'task-3', 1))"
+    program = "from gymnast.envs.runtime.seeds import stable_seed; print(stable_seed(7, 'sampling', 'task-3', 1))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert int(result.stdout) == stable_seed(7, "sampling", "task-3", 1)
     parts: list[tuple[str | int, ...]] = [(1,), ("1",), (1, 1), (11,), ("1", "1"), ("11",), ("a;str:b",), ("a", "b")]

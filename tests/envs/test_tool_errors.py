@@ -99,7 +99,7 @@ async def test_a_final_tool_whose_result_has_no_json_ends_the_run() -> None:
 async def test_a_coroutine_tool_that_blocks_the_loop_is_named_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gymnast.envs.user_calls.BLOCKING_SECONDS", 0.02)
+    monkeypatch.setattr("gymnast.envs.runtime.user_calls.BLOCKING_SECONDS", 0.02)
 
     async def blocks() -> str:
         """Block."""
@@ -121,7 +121,7 @@ async def test_a_coroutine_tool_that_blocks_the_loop_is_named_once(
 async def test_a_garbage_collection_is_not_the_fault_of_a_coroutine_tool_but_excuses_nothing_else(
     computes: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gymnast.envs.user_calls.BLOCKING_SECONDS", 0.02)
+    monkeypatch.setattr("gymnast.envs.runtime.user_calls.BLOCKING_SECONDS", 0.02)
 
     async def collects() -> str:
         """Collect garbage, as if that came by itself."""
@@ -140,7 +140,7 @@ async def test_a_garbage_collection_is_not_the_fault_of_a_coroutine_tool_but_exc
 async def test_a_coroutine_tool_that_other_threads_held_up_is_not_blamed(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gymnast.envs.user_calls.BLOCKING_SECONDS", 0.02)
+    monkeypatch.setattr("gymnast.envs.runtime.user_calls.BLOCKING_SECONDS", 0.02)
     over = threading.Event()
 
     def compute() -> None:

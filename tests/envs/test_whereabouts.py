@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from gymnast.envs import RolloutEngine, ScriptedPolicy, episode_specs, tool, tool_call, tool_calls, whereabouts
+from gymnast.envs import RolloutEngine, ScriptedPolicy, episode_specs, tool, tool_call, tool_calls
+from gymnast.envs.runtime import whereabouts
 
 from .toolkit import WAIT, environment_of
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gymnast.trainer import Generation, GenerationRequest, Sampling, TransformersGenerator
 from gymnast.trainer.generation.sampling import log_distribution
-from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
 PROMPTS = [[7, 8, 9], [20] * 30, [5], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50]]
 NEVER = frozenset[int]()

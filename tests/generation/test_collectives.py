@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import aiohttp
 import pytest
 
-from gymnast.envs.threads import run_in_thread
+from gymnast.envs.runtime.threads import run_in_thread
 from gymnast.trainer.generation.contract import GenerationError
 from gymnast.trainer.vllm.over_nccl import SyncClient, run_collective
 from gymnast.trainer.vllm.server import Server, ServerGoneError

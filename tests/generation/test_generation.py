@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, Lfm2Config, Lla
 from gymnast.trainer import Generation, GenerationRequest, Sampling, TransformersGenerator
 from gymnast.trainer.generation.contract import GenerationError
 from gymnast.trainer.generation.sampling import log_distribution, sample
-from gymnast.trainer.tiny import make_tiny_model
+from gymnast.trainer.testing.tiny import make_tiny_model
 
 from .generating import (
     PROMPTS,

@@ -11,7 +11,7 @@ import pytest
 from gymnast.envs.core import ConfigurationError
 from gymnast.trainer import Generator, GRPOTrainer, TransformersGenerator
 from gymnast.trainer.rollout.weight_sync import WeightSync
-from gymnast.trainer.tiny import make_tiny_model
+from gymnast.trainer.testing.tiny import make_tiny_model
 
 from ..training.buttons import Buttons, ScriptedGenerator, call_ids, config, make_trainer, model, tokenizer
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, Lfm2Config, Lla
 from gymnast.trainer import Generation, Sampling, TransformersGenerator
 from gymnast.trainer.generation.contract import GenerationError
 from gymnast.trainer.generation.transformers_generator import JOIN_STEPS
-from gymnast.trainer.tiny import make_tiny_model
+from gymnast.trainer.testing.tiny import make_tiny_model
 
 from .generating import PROMPTS, Steps, ask, at_once, begun, decoding_threads, model, plain_logprobs, tokenizer
 from .generating import wait_until_closing as until_closing

@@ -18,7 +18,7 @@ from gymnast.envs import ConfigurationError
 from gymnast.trainer.models.internals import append_rows, drop_columns, is_plain, keep_rows
 from gymnast.trainer.models.named_weights import named_weights
 from gymnast.trainer.models.output_head import OutputHead
-from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
 
 def small(*, tied: bool = True) -> Qwen3ForCausalLM:

@@ -21,8 +21,8 @@ from gymnast.trainer.learning.corrections import CORRECTIONS, mismatch_metrics
 from gymnast.trainer.learning.losses import LossInputs, StepCounts, policy_loss
 from gymnast.trainer.learning.samples import samples_of
 from gymnast.trainer.learning.scoring import Scorer
-from gymnast.trainer.records.alarms import warn_of_mismatch
-from gymnast.trainer.records.metrics import Metrics
+from gymnast.trainer.run_log.alarms import warn_of_mismatch
+from gymnast.trainer.run_log.metrics import Metrics
 
 from .rows import PAD, SETTINGS, VOCABULARY, make_model
 

@@ -25,7 +25,7 @@ from gymnast.trainer import GRPOConfig, RLOOConfig
 from gymnast.trainer.learning.advantages import ESTIMATORS
 from gymnast.trainer.learning.corrections import CORRECTIONS
 from gymnast.trainer.learning.losses import LOSSES
-from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
 from ..training.buttons import make_trainer
 
@@ -232,7 +232,11 @@ def test_the_page_quotes_the_errors_of_templates() -> None:
 def test_troubleshooting_quotes_errors_of_the_code() -> None:
     page = ROOT / "docs" / "troubleshooting.md"
     quoted = first_column(page.read_text())
-    paths = [path for folder in ("sandbox", "envs", "trainer", "cli") for path in sorted((ROOT / folder).rglob("*.py"))]
+    paths = [
+        path
+        for folder in ("sandbox", "envs", "records", "trainer", "cli")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    ]
     source = re.sub(r'"\s+f?"', "", "".join(path.read_text() for path in paths)).replace("{{", "{").replace("}}", "}")
     assert len(quoted) > 10
     assert [each for each in quoted if each not in source] == []

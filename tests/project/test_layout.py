@@ -20,75 +20,108 @@ from typing import Any, NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("sandbox", "envs", "trainer", "cluster", "cli")  # each may import itself and what stands to its left
+# each may import itself and what stands to its left
+PACKAGES = ("sandbox", "envs", "records", "trainer", "cluster", "cli")
 ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of its own package that it may import
     "sandbox": set(),  # the contract: base, limits, errors, arguments, cancellation
     "sandbox/guest": set(),  # not even the contract: it runs inside the box
     "sandbox/host": {"sandbox", "sandbox/guest"},
-    "sandbox/docker": {"sandbox", "sandbox/host"},
+    "sandbox/images": {"sandbox"},
+    "sandbox/docker": {"sandbox", "sandbox/host", "sandbox/images"},
     "sandbox/local": {"sandbox", "sandbox/host"},
-    "sandbox/scripted": {"sandbox"},
     "sandbox/pool": {"sandbox"},
-    "sandbox/conformance": {"sandbox"},
+    "sandbox/testing": {"sandbox"},
+    "envs/runtime": set(),
+    "envs": {"envs/runtime"},  # the nouns
     "envs/cassettes": {"envs"},
-    "envs": set(),
-    "envs/tools": {"envs", "envs/cassettes"},
+    "envs/policies": {"envs"},
+    "envs/tools": {"envs", "envs/runtime", "envs/cassettes"},
     "envs/code": {"envs", "envs/tools"},
-    "envs/engine": {"envs", "envs/tools"},
-    "envs/adapters": {"envs", "envs/tools"},
+    "envs/engine": {"envs", "envs/runtime", "envs/tools"},
+    "envs/adapters": {"envs", "envs/runtime", "envs/tools"},
+    "envs/examples": {"envs", "envs/tools"},
+    "records": set(),
+    "records/metrics": set(),
+    "records/files": {"records/metrics"},
+    "records/alarms": {"records/files"},
+    "records/evaluations": set(),
     "trainer/tool_calls": set(),
     "trainer/models": set(),
     "trainer/generation": {"trainer/models"},
     "trainer/vllm": {"trainer/models", "trainer/generation"},
     "trainer/chat": {"trainer/tool_calls", "trainer/vllm"},
     "trainer/learning": {"trainer/models"},
+    "trainer/run_log": {"trainer/learning"},
+    "trainer/testing": {"trainer/models", "trainer/learning"},
     "trainer/rollout": {
         "trainer/tool_calls",
         "trainer/models",
         "trainer/generation",
         "trainer/chat",
         "trainer/learning",
+        "trainer/run_log",
     },
-    "trainer/records": {"trainer/learning"},
-    "trainer/overlap": {"trainer/generation", "trainer/rollout", "trainer/records"},
     "trainer/options": {"trainer/generation", "trainer/learning", "trainer/rollout"},
-    "trainer": {
-        "trainer/tool_calls",
+    "trainer/setup": {
         "trainer/models",
         "trainer/generation",
         "trainer/vllm",
         "trainer/chat",
         "trainer/learning",
         "trainer/rollout",
-        "trainer/records",
         "trainer/options",
-        "trainer/overlap",
+    },
+    "trainer/loop": {"trainer/models", "trainer/rollout", "trainer/run_log", "trainer/options", "trainer/setup"},
+    "trainer": {
+        "trainer/models",
+        "trainer/generation",
+        "trainer/chat",
+        "trainer/learning",
+        "trainer/rollout",
+        "trainer/run_log",
+        "trainer/options",
+        "trainer/setup",
+        "trainer/loop",
     },
     "cluster/hosting": set(),
     "cluster/on_ray": {"cluster/hosting"},
     "cluster/websocket": {"cluster/hosting"},
     "cluster": {"cluster/websocket"},
     "cli/terminal": set(),
-    "cli/runs": set(),
-    "cli/arguments": {"cli/terminal", "cli/runs"},
-    "cli/microscope": {"cli/runs"},
+    "cli/arguments": {"cli/terminal"},
+    "cli/microscope": set(),
     "cli/evaluation": {"cli/terminal"},
     "cli/checks": {"cli/terminal"},
-    "cli/rescoring": {"cli/terminal", "cli/runs"},
+    "cli/rescoring": {"cli/terminal"},
     "cli/exporting": {"cli/terminal"},
     "cli": {
         "cli/arguments",
         "cli/exporting",
         "cli/rescoring",
         "cli/terminal",
-        "cli/runs",
         "cli/microscope",
         "cli/evaluation",
         "cli/checks",
     },
 }
+ROOT_FILES: dict[str, set[str]] = {  # files at a package's root, and those beside them that they may import
+    "sandbox/base": {"errors", "limits"},
+    "sandbox/arguments": {"limits"},
+    "envs/core": {"spaces"},
+    "envs/episode": {"core", "episode_text"},
+    "envs/episode_text": {"core", "episode"},
+    "envs/policy": {"core", "episode"},
+    "envs/registry": {"core", "episode"},
+    "envs/rewards": {"core", "episode"},
+    "cli/main": {
+        *("check", "evaluate", "export", "init", "play", "replay"),
+        *("sandbox", "serve", "train", "view", "why"),
+    },
+    "cli/init": {"new_project"},
+    "cli/play": {"human"},
+    "cli/sandbox": {"diagnosis"},
+}
 FRONT_DOORS = {"__init__.py", "__main__.py"}  # of a package: they wire its rooms together, and no room imports them
-EXAMPLES = {"envs/calculator.py"}  # they use the rooms as a user does, and no room imports them
 CLUSTER_LIBRARIES = {"ray"}
 LEARNING_LIBRARIES = {"torch", "transformers", "accelerate", "peft", "trl", "vllm"}
 
@@ -168,9 +201,9 @@ def room_of(parts: tuple[str, ...] | list[str]) -> str:
 
 
 def room_faults(path: Path, source: str) -> list[str]:
-    """Imports of this file from rooms of its package that the table does not allow."""
+    """Imports of this file from rooms and root files of its package that the tables do not allow."""
     parts = path.relative_to(ROOT).parts
-    if (len(parts) == 2 and path.name in FRONT_DOORS) or "/".join(parts) in EXAMPLES:
+    if len(parts) == 2 and path.name in FRONT_DOORS:
         return []
     room = room_of(parts)
     faults = []
@@ -180,6 +213,10 @@ def room_faults(path: Path, source: str) -> list[str]:
         if other != room and same_package and other not in ROOMS[room]:
             doors = ", ".join(sorted(ROOMS[room])) or "no other room"
             faults.append(f"{where} imports {target}: {room} may import {doors}, and not {other}")
+        if relative and other == room == parts[0]:
+            file, root_file = path.stem, target.split(".")[2]
+            if root_file != file and root_file not in ROOT_FILES.get(f"{room}/{file}", ()):
+                faults.append(f"{where} imports {target}: {room}/{file} may not import {room}/{root_file}")
     return faults
 
 
@@ -308,8 +345,9 @@ def test_every_room_is_in_the_table_and_no_circle_is_among_them() -> None:
         ("sandbox/pool/x.py", "from ..docker.engine import Engine", "sandbox/pool may import sandbox, and not"),
         ("sandbox/guest/x.py", "from ..base import Status", "sandbox/guest may import no other room"),
         ("sandbox/x.py", "def f():\n    from .pool import pool_of", "sandbox may import no other room"),
-        ("trainer/learning/x.py", "from ..config import AgentConfig", "and not trainer"),
-        ("trainer/rollout/x.py", "from .. import config", "and not trainer"),
+        ("trainer/learning/x.py", "from ..options.config import AgentConfig", "and not trainer/options"),
+        ("trainer/rollout/x.py", "from .. import trainer", "and not trainer"),
+        ("envs/spaces.py", "from .core import Message", "envs/spaces may not import envs/core"),
     ],
 )
 def test_faulty_doors_are_found(file: str, source: str, message: str) -> None:
@@ -331,7 +369,7 @@ def test_bare_names_do_not_import(name: str, tmp_path: Path) -> None:
 # --- importing does nothing -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("package", ["sandbox", "envs", "cluster"])
+@pytest.mark.parametrize("package", ["sandbox", "envs", "records", "cluster"])
 def test_importing_without_torch(package: str, tmp_path: Path) -> None:
     modules = ", ".join(name for name in ALL_MODULES if f"{name}.".startswith(f"gymnast.{package}."))
     loaded = f"[name for name in {sorted(LEARNING_LIBRARIES | CLUSTER_LIBRARIES)} if name in sys.modules]"

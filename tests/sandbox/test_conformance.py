@@ -25,8 +25,8 @@ from gymnast.sandbox import (
     ScriptedExecutor,
     Status,
 )
-from gymnast.sandbox import conformance as suite
-from gymnast.sandbox.conformance import CHECKS, Check, ConformanceError
+from gymnast.sandbox.testing import conformance as suite
+from gymnast.sandbox.testing.conformance import CHECKS, Check, ConformanceError
 
 from .boxes import GRACE
 
@@ -271,7 +271,7 @@ async def test_a_call_that_hangs_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
         async def ping(self, *, timeout: float = 2.0) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr("gymnast.sandbox.conformance.checks.SECONDS", 0.1)
+    monkeypatch.setattr("gymnast.sandbox.testing.conformance.checks.SECONDS", 0.1)
     with pytest.raises(ConformanceError, match=r"a_ping_is_answered did not end within 0\.1 s"):
         await BY_NAME["a_ping_is_answered"](lambda: NeverGivesUp([]))
 

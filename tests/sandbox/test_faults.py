@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gymnast.sandbox.conformance import CHECKS
+from gymnast.sandbox.testing.conformance import CHECKS
 
 FAULTS = {
     1: "an endless loop", 2: "a loop that ignores SIGINT", 3: "SIGSTOP to itself", 4: "a block in C", 5: "os._exit",

@@ -120,7 +120,7 @@ def test_a_pool_whose_loop_stands_still_says_so() -> None:
 @pytest.mark.parametrize("executor", ["LocalExecutor", "DockerExecutor"])
 def test_a_program_that_ends_with_a_pool_in_a_background_loop_ends_quietly(executor: str) -> None:
     program = (
-        "from gymnast.envs.threads import run_in_loop\n"
+        "from gymnast.envs.runtime.threads import run_in_loop\n"
         f"from gymnast.sandbox import ExecutorPool, {executor}\n"
         f"pool = ExecutorPool({executor}())\n"
         "run_in_loop(pool.open())\n"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.trainer import FORMATS
-from gymnast.trainer.tiny import make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_tokenizer
 from gymnast.trainer.tool_calls.assistant_message import split_thinking
 
 from .family_syntax import FAMILIES

@@ -13,7 +13,7 @@ import trl.chat_template_utils as trl_templates
 
 from gymnast.envs.core import ConfigurationError, Message, ToolSchema
 from gymnast.trainer import FORMATS, ChatFormat, TextFormat, recognise_tool_format, tagged
-from gymnast.trainer.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
 from gymnast.trainer.tool_calls import named_json
 
 from .writers import WRITERS

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gymnast.envs.core import Message, ToolSchema
 from gymnast.trainer import FORMATS, ChatFormat, ToolFormat
-from gymnast.trainer.tiny import make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_tokenizer
 
 from ..chat.families import STEMS, chat_of
 from .reading_time import not_held

@@ -33,7 +33,7 @@ from gymnast.trainer import (
     whole_weights,
 )
 from gymnast.trainer.generation.contract import GenerationError
-from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer, warm_up
+from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer, warm_up
 
 QUESTION = "Press a button."
 SHARDED: dict[str, Any] = {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}}

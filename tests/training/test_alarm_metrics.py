@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gymnast.cli.runs.alarms import alarms
-from gymnast.cli.runs.run import Run
 from gymnast.envs import tool
-from gymnast.envs.metric_alarms import CHECKS, is_repeated, raised
+from gymnast.records.alarms.alarms import alarms
+from gymnast.records.alarms.metric_alarms import CHECKS, is_repeated, raised
+from gymnast.records.files.run import Run
 
 from ..cli.made_runs import write_run
 from .buttons import Buttons, ShiftedGenerator, make_trainer, model

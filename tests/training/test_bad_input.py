@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel, T5Config, T5ForCo
 
 from gymnast.envs import ConfigurationError, Message, ToolEnv, tool
 from gymnast.trainer import GRPOTrainer
-from gymnast.trainer.startup_checks import load_tokenizer
+from gymnast.trainer.setup.startup_checks import load_tokenizer
 
 from .buttons import ROWS, Buttons, config, make_trainer, model, tokenizer
 

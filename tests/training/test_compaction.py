@@ -11,7 +11,7 @@ from gymnast.envs import ConfigurationError, Episode, Message, RolloutEngine, St
 from gymnast.envs.core import Environment, StopReason
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.trainer import ChatFormat, EveryTurn, Sampling, TokenBudgets, TokenPolicy, strip_thoughts
-from gymnast.trainer.records.metrics import episode_metrics
+from gymnast.trainer.run_log.metrics import episode_metrics
 
 from .buttons import ScriptedGenerator, ids, make_trainer, tokenizer
 

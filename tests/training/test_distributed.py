@@ -343,7 +343,7 @@ def trainer_of(name, environment=Buttons, reward_funcs=(), callbacks=(), forgets
     )
 
 
-logging.getLogger("gymnast.trainer.watchdog").addHandler(Told())
+logging.getLogger("gymnast.trainer.loop.watchdog").addHandler(Told())
 trainer = None
 trainer = trainer_of("hangs", environment=Hangs, stall_warning=0.5)
 trainer.train()

@@ -14,7 +14,7 @@ from trl.chat_template_utils import qwen3_template
 
 from gymnast.envs import BrokenEnvironmentError, Calculator, StopReason, ToolEnv, final_answer, tool, tool_call
 from gymnast.envs.adapters import GymnasiumEnv, MCPTools, to_trl, trl_rows
-from gymnast.trainer.tiny import make_tiny_model, tokenizer_for, warm_up
+from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 ROW = {"question": "What is 3 times 4?", "answer": 12}
 

@@ -10,8 +10,8 @@ import pytest
 from gymnast.envs.core import StopReason
 from gymnast.envs.episode import ToolCallRecord, Turn
 from gymnast.trainer import RolloutError
-from gymnast.trainer.records.alarms import NoSpreadAlarm, NoTurnRewardAlarm
 from gymnast.trainer.rollout.failures import FailureWatch
+from gymnast.trainer.run_log.alarms import NoSpreadAlarm, NoTurnRewardAlarm
 
 from .made_episodes import episode, failed, specs
 

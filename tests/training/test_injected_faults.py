@@ -15,7 +15,7 @@ import pytest
 from transformers import TrainerCallback
 
 from gymnast.envs import EpisodeFailedError, StepResult, per_episode, tool
-from gymnast.envs.threads import run_in_loop
+from gymnast.envs.runtime.threads import run_in_loop
 from gymnast.sandbox import DockerExecutor, LocalExecutor
 from gymnast.trainer import RolloutError
 from gymnast.trainer.generation.contract import GenerationError

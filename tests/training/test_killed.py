@@ -43,7 +43,7 @@ import torch
 from buttons import Buttons, make_trainer, tokenizer
 from gymnast.envs import tool
 from gymnast.trainer import RunFolder
-from gymnast.trainer.tiny import make_tiny_model
+from gymnast.trainer.testing.tiny import make_tiny_model
 
 folder, options, points = Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from gymnast.cli.runs.run import Run
+from gymnast.records.files.run import Run
 from gymnast.trainer import NonFiniteError, RunFolder
-from gymnast.trainer.distributed import Processes
-from gymnast.trainer.nonfinite import MOST_SKIPPED, NonFiniteSteps, spread_nonfinite
+from gymnast.trainer.loop.nonfinite import MOST_SKIPPED, NonFiniteSteps, spread_nonfinite
+from gymnast.trainer.models.distributed import Processes
 
 from .buttons import make_trainer
 

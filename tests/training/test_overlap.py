@@ -13,7 +13,7 @@ import torch
 
 from gymnast.envs import Episode, EpisodeFailedError, Message
 from gymnast.trainer import AgentTrainer, GRPOTrainer, TransformersGenerator
-from gymnast.trainer.overlap.replay import GroupLog
+from gymnast.trainer.rollout.overlap.replay import GroupLog
 
 from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, config, make_trainer, model, sometimes_failing
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gymnast.envs import tool
-from gymnast.envs.pass_at_k import confidence_interval, pass_at_k
+from gymnast.records.evaluations.pass_at_k import confidence_interval, pass_at_k
 
 from .buttons import Buttons, ScriptedGenerator, call_ids, make_trainer
 

@@ -13,10 +13,10 @@ from gymnast.envs import Episode, EpisodeSpec, StopReason, Turn
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.trainer import GRPOTrainer
 from gymnast.trainer.learning.groups import has_spread
-from gymnast.trainer.records.metrics import weighted_metrics
 from gymnast.trainer.rollout.overlong import OverlongPenalty
 from gymnast.trainer.rollout.round_player import RoundPlayer
 from gymnast.trainer.rollout.schedule import Schedule
+from gymnast.trainer.run_log.metrics import weighted_metrics
 
 from .buttons import ROWS, ScriptedGenerator, call_ids, make_trainer
 from .inspecting import KeepsBatches, step_logs

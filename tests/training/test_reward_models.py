@@ -12,7 +12,7 @@ from transformers import Qwen3ForSequenceClassification
 from gymnast.envs import ConfigurationError, Episode, Message, tool_call
 from gymnast.trainer import GRPOTrainer
 from gymnast.trainer.models.reward_model import RewardModel
-from gymnast.trainer.tiny import make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_tokenizer
 
 from .buttons import make_trainer, model, tokenizer
 

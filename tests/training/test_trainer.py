@@ -14,9 +14,9 @@ from datasets import Dataset
 from torch import Tensor
 
 from gymnast.envs import Calculator, Episode, Message, ToolEnv, matches, tool
-from gymnast.envs.calculator import random_tasks
+from gymnast.envs.examples.calculator import random_tasks
 from gymnast.trainer import LOSSES, AgentTrainer, GenerationRequest, GRPOConfig, GRPOTrainer
-from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
 from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, config, ids, make_trainer, model, tokenizer
 from .inspecting import BOTH, assert_same, differ, step_logs, weights

@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 
 from gymnast.envs import Episode, EpisodeSpec, StopReason, Task, ToolCallRecord, Turn
 from gymnast.trainer import AgentTrainer, RLOOTrainer, read_episodes
-from gymnast.trainer.records.metrics import episode_metrics
+from gymnast.trainer.run_log.metrics import episode_metrics
 
 from .buttons import ScriptedGenerator, ShiftedGenerator, call_ids, make_trainer, model
 from .inspecting import BOTH, step_logs

@@ -7,7 +7,7 @@ import inspect
 import pytest
 from transformers import Trainer
 
-from gymnast.trainer.transformers_hooks import HookedTrainer
+from gymnast.trainer.loop.transformers_hooks import HookedTrainer
 
 SIGNATURES = {
     "_track_num_input_tokens": ["self", "inputs"],

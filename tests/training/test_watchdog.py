@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from gymnast.envs import tool
-from gymnast.envs.whereabouts import Whereabouts
-from gymnast.trainer.watchdog import Watchdog
+from gymnast.envs.runtime.whereabouts import Whereabouts
+from gymnast.trainer.loop.watchdog import Watchdog
 
 from .buttons import Buttons, ScriptedGenerator, call_ids, make_trainer
 
-LOGGER = logging.getLogger("gymnast.trainer.watchdog")
+LOGGER = logging.getLogger("gymnast.trainer.loop.watchdog")
 
 
 class Ends(logging.Handler):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.trainer.tiny import make_tiny_model, make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 

@@ -10,7 +10,7 @@ from importlib import import_module
 import pytest
 
 from gymnast.trainer import FORMATS
-from gymnast.trainer.tiny import make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_tokenizer
 
 from ..tool_calls.family_syntax import FAMILIES
 from ..tool_calls.parser_cases import TOOLS

@@ -17,7 +17,7 @@ from gymnast.envs.core import ConfigurationError
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.trainer import Generation, GRPOTrainer
 from gymnast.trainer.generation.contract import GenerationError
-from gymnast.trainer.tiny import make_tiny_model
+from gymnast.trainer.testing.tiny import make_tiny_model
 from gymnast.trainer.vllm.servers import VLLMServerGenerator
 
 from ..training.buttons import ROWS, adapted, make_trainer, tokenizer

@@ -16,7 +16,7 @@ from gymnast.envs import RolloutEngine
 from gymnast.envs.core import ConfigurationError, Message, StopReason, ToolSchema
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.trainer import FORMATS, ChatFormat, GRPOTrainer, Sampling, TokenBudgets, TokenPolicy
-from gymnast.trainer.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
+from gymnast.trainer.testing.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
 
 from ..training.buttons import ROWS, Buttons, ScriptedGenerator, config, model
 from ..training.buttons import tokenizer as buttons_tokenizer

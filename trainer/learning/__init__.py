@@ -3,7 +3,7 @@
 One optimiser step, from rows of the data set to new weights, with the function that does each line:
 
     while micro-batches of this step are missing:                   trainer.AgentTrainer.next_batches
-        if the current round is used up:                            rounds.Rounds.batches
+        if the current round is used up:                            rollout.rounds.Rounds.batches
             specs = tasks x num_generations, each with its seeds    rollout.schedule.Schedule.specs
             generator <- the model's weights, if they have changed  rollout.weight_sync.WeightSync
             for each spec, all at the same time:                    envs.RolloutEngine.run

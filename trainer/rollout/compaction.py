@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ...envs.core import ConfigurationError, Message, ToolSchema
 from ...envs.engine.opening_and_closing import at_stage
 from ...envs.episode import TokenTrace
+from ...envs.runtime.user_calls import call_function
 from ...envs.spaces import check_messages
-from ...envs.user_calls import call_function
 from ..chat.chat_format import ChatFormat
 from ..tool_calls.assistant_message import THINK
 from .budgets import TokenBudgets

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from ...envs.engine.rollout_engine import RolloutEngine, group_specs
 from ...envs.episode import Episode, EpisodeSpec
-from ...envs.threads import run_in_loop
+from ...envs.runtime.threads import run_in_loop
 from ..models.evaluating import evaluating
 from .token_policy import TokenPolicy
 from .weight_sync import WeightSync

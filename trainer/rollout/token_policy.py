@@ -10,7 +10,7 @@ from ...envs.core import ConfigurationError, Message, OverlongPromptError, StopR
 from ...envs.episode import EpisodeSpec, TokenTrace
 from ...envs.policy import Act
 from ...envs.registry import ENVIRONMENT_COLUMN
-from ...envs.seeds import stable_seed
+from ...envs.runtime.seeds import stable_seed
 from ..chat.chat_format import ChatFormat
 from ..generation.contract import GenerationRequest, Generator
 from ..generation.sampling import Sampling

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...envs.threads import run_in_loop
+from ...envs.runtime.threads import run_in_loop
 from ...sandbox.cancellation import finish
 from ..generation.contract import Generation, GenerationError, GenerationRequest, SharedGenerator, check_request
 from ..models.named_weights import check_loadable, whole_weights

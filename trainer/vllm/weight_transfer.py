@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...envs.core import ConfigurationError
-from ...envs.threads import run_in_thread
+from ...envs.runtime.threads import run_in_thread
 from ..generation.contract import GenerationError
 from ..models.internals import kept_in_float32
 from ..models.named_weights import named_weights

@@ -1,0 +1,294 @@
+"""OpenAIPolicy: a model behind any server that speaks OpenAI's protocol for chat completions, with tools."""
+
+# pyright: reportMissingImports=false
+# The client is an optional dependency, so it is imported when a policy is made.
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from ..core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolCall, ToolSchema, text_of
+from ..episode import EpisodeSpec, TokenTrace
+from ..policy import Act, continued
+
+FIRST_RETRIES = 2  # of the first request, unless a rate limit holds it up: a wrong address is an error within seconds
+CONTEXT_IS_FULL = re.compile(r"context[ _]length|maximum model length|max_model_len", re.IGNORECASE)
+BEGUN_CALL = re.compile(r"<[^<>]+>|\[[A-Z_]+\]|\A\s*[\[{]")  # a tag, or a list or an object of JSON
+CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}  # as vLLM takes it
+TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
+
+
+class OpenAIPolicy:
+    """Answers with a model that a server offers, such as `gymnast serve vllm MODEL`, or a paid service.
+
+    Requests that fail for a moment (no connection, rate limits, errors of the server) are sent again, after growing
+    pauses or after the pause that the server asks for. An answer that is cut ends its episode with TURN_TRUNCATED, a
+    context that is full with CONTEXT_OVERFLOW. Each turn has the server's counts of tokens. All requests wait until
+    the first one is answered.
+
+        policy = OpenAIPolicy("Qwen/Qwen3-0.6B", base_url="http://gpu1:8000/v1", temperature=0.7, max_tokens=1024)
+        episodes = RolloutEngine(Calculator(), policy).play(rows)
+
+    Args:
+        model: The name of the model on the server.
+        base_url: The server's address, which usually ends with /v1.
+        api_key: By default the environment variable OPENAI_API_KEY; servers of your own often need none.
+        max_retries: How often a request is sent again before its episode fails.
+        timeout: Seconds until a request without an answer counts as failed.
+        requests_per_minute: A rate that requests are spread to keep; None for no limit.
+        continue_final_message: The server has this option of vLLM, so the model can go on with the words with which the
+            environment begins its first answer. Other servers ignore such words, or close them, without saying so.
+        request: Further parameters of chat completions, such as `temperature`, `max_tokens`, `extra_body`.
+
+    Raises:
+        ConfigurationError: the package `openai` is not installed, or there is no such parameter.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str,
+        api_key: str | None = None,
+        max_retries: int = 8,
+        timeout: float = 600.0,
+        requests_per_minute: float | None = None,
+        continue_final_message: bool = False,
+        **request: Any,
+    ) -> None:
+        try:
+            import openai
+        except ModuleNotFoundError as error:
+            raise ConfigurationError("OpenAIPolicy needs a package: pip install 'gymnast[openai]'") from error
+        key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
+        self.client = openai.AsyncOpenAI(base_url=base_url, api_key=key, timeout=timeout, max_retries=max_retries)
+        self._create = self.client.chat.completions.create
+        unknown = request.keys() - inspect.signature(self._create).parameters.keys()
+        if unknown:
+            raise ConfigurationError(
+                f"chat completions have no parameter {', '.join(sorted(unknown))}; pass what only your server knows as "
+                f"extra_body={{...}}"
+            )
+        if "continue_final_message" in (request.get("extra_body") or {}):
+            raise ConfigurationError(
+                "extra_body goes with every request, and continue_final_message with the first one of an episode only: "
+                "pass it as continue_final_message=True"
+            )
+        self.model = model
+        self.base_url = base_url
+        self.continue_final_message = continue_final_message
+        self.request = request
+        self._pace = _Pace(requests_per_minute)
+        self._first = asyncio.Lock()
+        self._has_answered = False
+
+    def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> _Dialogue:
+        """A conversation that starts from these messages.
+
+        Raises:
+            ConfigurationError: they end with words that the server cannot go on with.
+        """
+        if messages and messages[-1]["role"] == "assistant":
+            self._check_words(messages[-1], tools)
+        return _Dialogue(self, messages, tools)
+
+    def _check_words(self, words: Message, tools: Sequence[ToolSchema]) -> None:
+        problem = ""
+        if not self.continue_final_message:
+            problem = "pass continue_final_message=True if the server has this option, as vLLM has"
+        elif words.get("reasoning_content"):
+            problem = "a server goes on with content only, not with a thought"
+        elif tools and BEGUN_CALL.search(text_of(words)):
+            problem = "they may begin a tool call, and the server looks for calls only in the text that the model adds"
+        if problem:
+            raise ConfigurationError(
+                f"the environment gives the first words of the model's answer, {text_of(words)!r}: {problem}"
+            )
+
+    async def aclose(self) -> None:
+        """Close the connections to the server."""
+        await self.client.close()
+
+    async def complete(self, messages: list[dict[str, Any]], tools: list[ToolSchema], *, goes_on: bool = False) -> Any:
+        """One chat completion, or the rest of the last message if the model `goes_on` with it.
+
+        Raises:
+            ConfigurationError: the server has never answered, or will refuse every request alike.
+            openai.APIError: the request failed in spite of its retries.
+        """
+        await self._pace.wait()
+        given: dict[str, Any] = {"model": self.model, "messages": messages, **self.request}
+        if tools:
+            given["tools"] = tools
+        if goes_on:
+            given["extra_body"] = {**(self.request.get("extra_body") or {}), **CONTINUE}
+        if not self._has_answered:
+            async with self._first:
+                if not self._has_answered:
+                    completion = await self._ask(self._create_first, given, "the first request")
+                    self._has_answered = True
+                    return completion
+        return await self._ask(self._create, given, "a request")
+
+    async def _ask(self, create: Callable[..., Awaitable[Any]], given: dict[str, Any], which: str) -> Any:
+        import openai
+
+        try:
+            return await create(**given)
+        except openai.APIError as error:
+            hopeless = (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError)
+            if is_overflow(error) or (self._has_answered and not isinstance(error, hopeless)):
+                raise
+            refused = f"refused {which}" if isinstance(error, openai.APIStatusError) else "does not answer"
+            raise ConfigurationError(f"{self.base_url} {refused} for the model {self.model!r}: {error}") from error
+
+    async def _create_first(self, **given: Any) -> Any:
+        import openai
+
+        retries = min(FIRST_RETRIES, self.client.max_retries)
+        try:
+            return await self.client.with_options(max_retries=retries).chat.completions.create(**given)
+        except openai.RateLimitError:
+            if retries == self.client.max_retries:
+                raise
+        rest = self.client.with_options(max_retries=self.client.max_retries - retries - 1)
+        return await rest.chat.completions.create(**given)
+
+
+class _Pace:
+    """Start times of requests, evenly spaced."""
+
+    def __init__(self, per_minute: float | None) -> None:
+        if per_minute is not None and per_minute <= 0:
+            raise ConfigurationError(f"requests_per_minute must be positive or None, got {per_minute}")
+        self._interval = 0.0 if per_minute is None else 60.0 / per_minute
+        self._next = 0.0  # in the loop's time
+
+    async def wait(self) -> None:
+        """Return when the next request may start."""
+        if not self._interval:
+            return
+        now = asyncio.get_running_loop().time()
+        start = max(now, self._next)
+        self._next = start + self._interval
+        await asyncio.sleep(start - now)
+
+
+class _Dialogue:
+    """The conversation of one episode; the server is sent all of it in each turn."""
+
+    def __init__(self, policy: OpenAIPolicy, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
+        self._policy = policy
+        self._messages = [as_request(message) for message in messages]
+        self._tools = list(tools)
+        self._words = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+        self._has_acted = False
+        self.traces: list[TokenTrace] = []  # the server keeps its tokens to itself
+
+    async def act(self) -> Act:
+        import openai
+
+        try:
+            goes_on = self._words is not None
+            completion = await self._policy.complete(self._messages, self._tools, goes_on=goes_on)
+        except openai.APIError as error:
+            if not is_overflow(error):
+                raise
+            if not self._has_acted:
+                raise OverlongPromptError(f"the prompt is too long for {self._policy.model}: {error}") from error
+            return Act(message={"role": "assistant", "content": ""}, stop=StopReason.CONTEXT_OVERFLOW)
+        self._has_acted = True
+        choice, usage = completion.choices[0], completion.usage
+        message = as_message(choice.message)
+        if self._words is not None:
+            message = self._whole(self._words, message)
+        self._messages.append(as_request(message))
+        details = usage and usage.prompt_tokens_details
+        return Act(
+            message=message,
+            num_tokens=usage.completion_tokens if usage else 0,
+            num_prompt_tokens=usage.prompt_tokens if usage else 0,
+            num_cached_tokens=(details.cached_tokens or 0) if details else 0,
+            stop=self._cut() if choice.finish_reason == "length" else None,
+        )
+
+    def _whole(self, words: Message, rest: Message) -> Message:
+        if rest.get("reasoning_content"):
+            raise ConfigurationError(
+                f"the environment gave the first words of the answer, and {self._policy.base_url} took the rest for a "
+                f"thought: start the server without a reasoning parser"
+            )
+        self._messages.pop()
+        self._words = None
+        return continued(words, rest)
+
+    def _cut(self) -> StopReason:
+        limited = any(self._policy.request.get(name) is not None for name in TOKEN_LIMITS)
+        return StopReason.TURN_TRUNCATED if limited else StopReason.CONTEXT_OVERFLOW
+
+    async def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
+        self._messages += [as_request(message) for message in messages]
+        return None
+
+
+def is_overflow(error: Exception) -> bool:
+    """Whether a server refused a conversation because the model's context is too short for it."""
+    return getattr(error, "status_code", None) == 400 and bool(CONTEXT_IS_FULL.search(str(error)))
+
+
+def as_message(answer: Any) -> Message:
+    """The server's answer as our message. Arguments that are a JSON object become a dict, as templates want them."""
+    message: Message = {"role": "assistant", "content": answer.content or answer.refusal or ""}
+    extra = answer.model_extra or {}
+    thought = extra.get("reasoning_content") or extra.get("reasoning")  # two names that servers have for it
+    if isinstance(thought, str):
+        message["reasoning_content"] = thought
+    calls: list[ToolCall] = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments)},
+        }
+        for call in answer.tool_calls or []
+        if call.type == "function"
+    ]
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _arguments(text: str) -> dict[str, Any] | str:
+    try:
+        arguments = json.loads(text or "{}")
+    except ValueError:
+        return text  # the environment tells the model the error
+    return arguments if isinstance(arguments, dict) else text
+
+
+def as_request(message: Message) -> dict[str, Any]:
+    """Our message as the protocol has it: arguments are text, and keys that only templates know are left out."""
+    role = message["role"]
+    if role == "tool" and "tool_call_id" not in message:  # the error of a call that could not be read has no call
+        role = "user"
+    request: dict[str, Any] = {"role": role, "content": message.get("content")}
+    if role == "tool":
+        request["tool_call_id"] = message.get("tool_call_id")
+    calls = [
+        {
+            **call,
+            "type": "function",
+            "function": {**call["function"], "arguments": _text(call["function"]["arguments"])},
+        }
+        for call in message.get("tool_calls") or []
+    ]
+    return {**request, "tool_calls": calls} if calls else request
+
+
+def _text(arguments: dict[str, Any] | str) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""How a user's code is called: threads, time limits, sync and async, seeds, rows."""

@@ -1,0 +1,1 @@
+"""What a run leaves, and what is wrong with it; without PyTorch."""

@@ -1,0 +1,110 @@
+"""The answer to "why is my reward zero?" in at most ten lines."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ..files.episodes import EpisodeRow
+from ..files.run import Run
+from .alarms import alarms, latest_episodes, spread
+from .metric_alarms import has_converged
+
+MOST_LINES = 10
+
+
+def why_lines(run: Run) -> list[str]:
+    """The state of a run that was read, and what is wrong with it: at most ten lines, the verdict last."""
+    rows = latest_episodes(run)
+    facts = [*_rewards(run), *_evaluations(run), *(_episodes(rows) if rows else [_no_episodes()])]
+    troubles = alarms(run)
+    shown = [f"! {alarm.title}. {alarm.cause}" for alarm in troubles[: MOST_LINES - len(facts) - 1]]
+    return [*facts, *shown, _verdict(run, rows)]
+
+
+def _rewards(run: Run) -> Iterator[str]:
+    rewards = [line["reward"] for line in run.metrics if math.isfinite(line.get("reward", math.nan))]
+    if not rewards and run.metrics:
+        yield f"{run.folder}: no reward is logged yet"
+    elif not rewards:
+        yield f"{run.folder}: no metrics are recorded: add callbacks=[RunFolder(output_dir)]"
+    elif len(rewards) == 1:
+        yield f"{run.folder}: step {run.metrics[-1]['step']}, reward {rewards[0]:.3g}"
+    else:
+        part = max(1, len(rewards) // 5)
+        before, after = (sum(each) / part for each in (rewards[:part], rewards[-part:]))
+        trend = "falls" if after < before - 0.01 else "rises" if after > before + 0.01 else "stays"
+        yield f"{run.folder}: step {run.metrics[-1]['step']}, the reward {trend} ({before:.3g} -> {after:.3g})"
+
+
+def _evaluations(run: Run) -> Iterator[str]:
+    """The reward of each data set's first and latest evaluation."""
+    parts = []
+    for title, logs in run.evaluations.items():
+        rewards = [(step, each.metrics["reward"]) for step, each in logs if "reward" in each.metrics]
+        if rewards:
+            (_, before), (step, after) = rewards[0], rewards[-1]
+            came_from = f"{before:.3g} -> " if len(rewards) > 1 else ""
+            parts.append(f"{title}: reward {came_from}{after:.3g} at step {step}")
+    if parts:
+        yield "; ".join(parts)
+
+
+def _no_episodes() -> str:
+    return "no episode is recorded: set log_episodes_steps=1 in the configuration, and more can be said"
+
+
+def _episodes(rows: Sequence[EpisodeRow]) -> Iterator[str]:
+    rewards = [row.reward for row in rows if row.reward is not None]
+    zero = sum(reward == 0 for reward in rewards)
+    none = len(rows) - len(rewards)
+    with_spread, groups = spread(rows)
+    yield (
+        f"step {rows[0].step}: {zero} of {len(rows)} recorded episodes have reward 0, {none} have no reward; "
+        f"{with_spread} of {groups} groups have spread"
+    )
+    stops = Counter(row.stop for row in rows).most_common(4)
+    yield "they end by " + ", ".join(f"{stop} ({count})" for stop, count in stops)
+    calls, errors = sum(len(row.tools) for row in rows), sum(len(row.errors) for row in rows)
+    tokens = sum(row.tokens for row in rows) / len(rows)
+    per_episode = f"{calls / len(rows):.2g} tool calls and {tokens:.0f} sampled tokens an episode"
+    yield f"{per_episode}; {errors} of {calls} calls failed"
+
+
+def _verdict(run: Run, rows: Sequence[EpisodeRow]) -> str:
+    """The likeliest reason for a reward of zero, and where to look."""
+    rewards = [row.reward for row in rows if row.reward is not None]
+    if not rows:
+        return "verdict: unknown without episodes"
+    if not rewards:
+        reason = "no episode has a reward: they fail, or nothing rewards them"
+    elif has_converged(run.metrics):
+        reason = "the reward has risen by more than half its first standard deviation: the run learns, or has learned"
+    elif any(rewards):
+        reason = "the reward is not always zero; compare a best and a worst episode of one group"
+        if all(reward == rewards[0] for reward in rewards):
+            reason = f"every reward is {rewards[0]:g}: the task is solved, or the reward does not look at the answer"
+    else:
+        reason = _reason_for_zero(rows)
+    place = run.episodes.index(min(rows, key=lambda row: math.inf if row.reward is None else row.reward))
+    return f"verdict: {reason}; see {run.folder}/view.html#episode={place}, which gymnast view {run.folder} writes"
+
+
+def _reason_for_zero(rows: Sequence[EpisodeRow]) -> str:
+    [(stop, count)] = Counter(row.stop for row in rows).most_common(1)
+    share = f"{count / len(rows):.0%} of the episodes"
+    errors = Counter((error.tool, error.message) for row in rows for error in row.errors)
+    calls = sum(len(row.tools) for row in rows)
+    if any(row.is_truncated for row in rows if row.stop == stop):
+        return f"{share} are cut by {stop} before they can be rewarded: raise that limit"
+    if not calls:
+        return "no episode calls a tool: compare the prompt and the chat template with the format of calls"
+    if errors.total() > calls / 2:
+        [((tool, message), _)] = errors.most_common(1)
+        return f"most tool calls fail, first of all {tool}: {message}"
+    if stop == "malformed":
+        return f"{share} end by malformed tool calls: read one of them"
+    if stop == "model_stopped":
+        return f"{share} end with an answer that calls no tool, so the final tool is never reached"
+    return f"{share} reach {stop} and are rewarded with 0: the answers are wrong, or the check is too strict"

@@ -1,0 +1,130 @@
+"""Run: a run folder that may still grow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from ...envs.line_files import BrokenLine
+from ..metrics.evaluation_logs import EvaluationLog
+from .episodes import EpisodeRow, add_learning, row_of
+from .tail import Place, Replaced, Tail
+
+_FILES = re.compile(r"(metrics|episodes|learning)(-\d+)?\.jsonl")  # not `metrics.1.jsonl`, which an earlier run left
+
+
+class Run:
+    """The episodes and metrics of a run folder; `read` first.
+
+    Args:
+        folder: Where the run wrote `metrics.jsonl`, `episodes.jsonl` or both.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or it has no such file.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise FileNotFoundError(f"there is no folder {str(folder)!r}; give the output_dir of a training")
+        if not self._files():
+            raise FileNotFoundError(
+                f"{str(folder)!r} has no metrics.jsonl and no episodes.jsonl. A training writes them into its "
+                f"output_dir with log_episodes_steps=1 and callbacks=[RunFolder(output_dir)]"
+            )
+        self._forget()
+
+    def _forget(self) -> None:
+        self._tails: dict[Path, Tail] = {}
+        self.episodes: list[EpisodeRow] = []
+        self.metrics: list[dict[str, Any]] = []  # lines of training steps
+        self.evaluations: dict[str, list[tuple[int, EvaluationLog]]] = {}  # by title, each with its step
+        self.settings: dict[str, Any] = {}
+        self.tokens: dict[str, str] = {}  # the text of each token id
+        self.broken: list[BrokenLine] = []  # lines that were skipped
+        self.incomplete: set[tuple[int, str]] = set()  # steps and groups that lack an episode of `learning.jsonl`
+        self.changes = 0  # grows whenever something was read
+        self._rows: dict[tuple[int, str, int], EpisodeRow] = {}
+
+    def _files(self) -> list[tuple[str, Path]]:
+        found = [(_FILES.fullmatch(path.name), path) for path in sorted(self.folder.iterdir())]
+        return [(match[1], path) for match, path in found if match]
+
+    def read(self) -> bool:
+        """Read what is new; returns whether anything was."""
+        before = self.changes
+        try:
+            self._read()
+        except Replaced:
+            self._forget()
+            self.changes = before + 1
+            self._read()
+        return self.changes != before
+
+    def _read(self) -> None:
+        # An episode is written before the lines about its learning. So the sizes are taken in the other order.
+        sizes: dict[str, list[tuple[Tail, int]]] = {"metrics": [], "learning": [], "episodes": []}
+        for kind in sizes:
+            for tail in [self._tails.setdefault(path, Tail(path)) for name, path in self._files() if name == kind]:
+                sizes[kind].append((tail, tail.look()))
+        for kind, add in {"metrics": self._add_metrics, "episodes": self._add_episode, "learning": self._learn}.items():
+            for place, line in chain.from_iterable(tail.lines(size) for tail, size in sizes[kind]):
+                self.changes += 1
+                try:
+                    add(place, _object(line))
+                except (ValueError, KeyError, TypeError) as error:
+                    self.broken.append(BrokenLine.of(place.path, place.number, error))
+
+    def _add_metrics(self, place: Place, line: dict[str, Any]) -> None:
+        finite = {name: value for name, value in line.items() if value is not None}  # the others are null
+        if ("reward" in line or "loss" in line) and "train_runtime" not in line:  # not every step plays a round
+            self.metrics.append(finite)
+        elif (evaluation := EvaluationLog.of(finite)) is not None:
+            self.evaluations.setdefault(evaluation.title, []).append((line["step"], evaluation))
+
+    def _add_episode(self, place: Place, line: dict[str, Any]) -> None:
+        row = row_of(place, line)
+        self.episodes.append(row)
+        self._rows[row.step, row.group, row.member] = row
+
+    def _learn(self, place: Place, line: Mapping[str, Any]) -> None:
+        if "settings" in line:
+            self.settings |= line["settings"]
+        elif "tokens" in line:
+            self.tokens |= line["tokens"]
+        elif (row := self._rows.get((line["step"] + 1, line["group"], line["member"]))) is not None:
+            add_learning(row, place, line)
+        else:  # the line of the episode is broken, or lost
+            self.incomplete.add((line["step"] + 1, line["group"]))
+
+    def details(self, first: int, count: int) -> bytes:
+        """JSON: a list of `[line of episodes.jsonl, [its lines of learning.jsonl]]`, for some episodes in order."""
+        parts = []
+        for row in self.episodes[first : first + count]:
+            learning = b",".join(place.read().strip() for place in row.learning)
+            parts.append(b"[" + row.place.read().strip() + b",[" + learning + b"]]")
+        return b"[" + b",".join(parts) + b"]"
+
+    def steps(self) -> Iterator[tuple[int, list[EpisodeRow]]]:
+        """The recorded steps in order, each with its episodes."""
+        of_step: dict[int, list[EpisodeRow]] = {}
+        for row in self.episodes:
+            of_step.setdefault(row.step, []).append(row)
+        return iter(sorted(of_step.items()))
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    """The object of a line, which has a step.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    value = from_json(line)
+    if not isinstance(value, dict) or not isinstance(value.get("step"), int):
+        raise ValueError("no object with a step")
+    return value

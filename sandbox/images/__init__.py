@@ -1,0 +1,1 @@
+"""What an image is made of: this machine's own Python and tools, or a Dockerfile."""

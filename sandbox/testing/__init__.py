@@ -1,0 +1,1 @@
+"""A scripted executor, and the contract as checks for executors."""

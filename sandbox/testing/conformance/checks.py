@@ -1,0 +1,157 @@
+"""`Check`: one sentence of the contract as a test, with its decorators and assertions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from ...base import ExecutionResult, Executor, Status
+
+Make = Callable[[], Executor]
+"""Makes executors of one configuration, not started."""
+
+CODE = "code"  # it runs Python and Bash; a script does not
+MEMORY = "memory"  # it limits memory, and reports when the code was killed for it
+ISOLATION = "isolation"  # the code has no privileges, and reaches neither the network nor anything of the host
+NEEDS = frozenset({CODE, MEMORY, ISOLATION})
+"""All needs; an executor that keeps the whole contract provides every one."""
+
+SECONDS = 60.0  # the time limit of a check; most take a second or two
+PROMPT = 10.0  # seconds within which a call must return that waits for nothing
+SHORT = 0.5  # seconds; a timeout to run into, long enough for the code to begin on a busy machine
+
+Error = TypeVar("Error", bound=BaseException)
+
+
+class ConformanceError(AssertionError):
+    """An executor does not keep the contract."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Check:
+    """One sentence of the contract, as a test of any executor.
+
+        @pytest.mark.parametrize("check", CHECKS, ids=str)
+        async def test_my_executor(check: Check) -> None:
+            await check(MyExecutor)
+
+    Leave out the checks whose `needs` your executor does not provide.
+    """
+
+    name: str
+    sentence: str  # what must hold
+    needs: frozenset[str]  # of NEEDS
+    of_box: Callable[[Executor], Awaitable[None]] | None = None  # the check of a box that is started and clean
+    of_make: Callable[[Make], Awaitable[None]] | None = None  # the check that starts boxes itself
+
+    async def __call__(self, make: Make, box: Executor | None = None) -> None:
+        """Run the check.
+
+        Args:
+            make: makes executors, not started.
+            box: a started box, which is reset and used. Without it, or for a check of `start`, `make` is used.
+
+        Raises:
+            ConformanceError: the executor breaks the contract.
+        """
+        deadline = asyncio.timeout(SECONDS)
+        try:
+            async with deadline:
+                await self._run(make, box)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise ConformanceError(f"{self.name} did not end within {SECONDS:g} s: a call hangs") from error
+
+    async def _run(self, make: Make, box: Executor | None) -> None:
+        if self.of_make is not None:
+            await self.of_make(make)
+            return
+        assert self.of_box is not None
+        if box is not None:
+            await box.reset()
+            await self.of_box(box)
+            return
+        async with make() as own:
+            await self.of_box(own)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def box_check(*needs: str) -> Callable[[Callable[[Executor], Awaitable[None]]], Check]:
+    """Make a check of a function of a started, clean box. Its name and docstring become the check's."""
+    return lambda function: Check(of_box=function, **_described(function, needs))
+
+
+def make_check(*needs: str) -> Callable[[Callable[[Make], Awaitable[None]]], Check]:
+    """Make a check of a function of `make`, which starts boxes itself. Its name and docstring become the check's."""
+    return lambda function: Check(of_make=function, **_described(function, needs))
+
+
+def _described(function: Callable[..., Any], needs: tuple[str, ...]) -> dict[str, Any]:
+    sentence = " ".join((function.__doc__ or "").split())
+    return {"name": function.__name__, "sentence": sentence, "needs": frozenset(needs)}
+
+
+def checks_in(module: Mapping[str, Any]) -> tuple[Check, ...]:
+    """Return the checks of a module, in the order in which they are written."""
+    return tuple(value for value in module.values() if isinstance(value, Check))
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise `ConformanceError` unless the condition holds, also under `python -O`."""
+    if not condition:
+        raise ConformanceError(message)
+
+
+def expect(result: ExecutionResult, **wanted: Any) -> None:
+    """Require fields of a result to have these values, and the result not to contradict itself."""
+    require(isinstance(result, ExecutionResult), f"a call must return an ExecutionResult, got {result!r:.200}")
+    for name, value in wanted.items():
+        got = getattr(result, name)
+        require(got == value, f"{name} should be {value!r:.200}, got {got!r:.500}; the result: {_shown(result)}")
+    require(result.duration >= 0, f"duration is the seconds that passed, got {result.duration!r}")
+    require(isinstance(result.stdout, str) and isinstance(result.stderr, str), f"output must be text: {_shown(result)}")
+    require(result.dropped_bytes >= 0, f"dropped_bytes cannot be negative, got {result.dropped_bytes}")
+    problem = _contradiction(result)
+    require(not problem, f"{problem}; the result: {_shown(result)}")
+
+
+def _contradiction(result: ExecutionResult) -> str:
+    code = result.exit_code
+    match result.status:
+        case Status.OK:
+            return "" if code == 0 else "status ok goes with exit_code 0"
+        case Status.ERROR:
+            return "" if code is not None and code > 0 else "status error goes with an exit_code above 0"
+        case Status.TIMEOUT:
+            return "" if code is None else "status timeout goes with exit_code None"
+        case Status.EXITED:
+            return "" if code is not None and code >= 0 and result.state_lost else "status exited has lost the state"
+        case Status.SIGNAL:
+            return "" if code is not None and code < 0 and result.state_lost else "status signal has lost the state"
+    return ""
+
+
+def _shown(result: ExecutionResult) -> str:
+    return ", ".join(f"{field.name}={getattr(result, field.name)!r:.300}" for field in fields(result))
+
+
+async def raises(kind: type[Error], call: Awaitable[Any], what: str) -> Error:
+    """Require a call to raise an error of this kind, and return it."""
+    try:
+        value = await call
+    except kind as error:
+        return error
+    except Exception as error:
+        raise ConformanceError(f"{what} must raise {kind.__name__}, got {type(error).__name__}: {error}") from error
+    raise ConformanceError(f"{what} must raise {kind.__name__}, and returned {value!r:.200}")
+
+
+async def require_usable(box: Executor) -> None:
+    """Require the next calls of both sessions to work."""
+    expect(await box.python("6 * 7", timeout=PROMPT), status=Status.OK, value="42", state_lost=False)
+    expect(await box.bash("echo $((6 * 7))", timeout=PROMPT), status=Status.OK, stdout="42\n")

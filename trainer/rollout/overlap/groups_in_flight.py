@@ -1,0 +1,135 @@
+"""GroupsInFlight: plays groups in the background, and hands out those that are over, oldest first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+
+from ....envs.engine.rollout_engine import RolloutEngine
+from ....envs.episode import EpisodeSpec
+from .changes import Changes
+from .replay import FinishedGroup
+
+Start = tuple[int, list[EpisodeSpec]]
+"""The number of a group, and its episodes."""
+
+
+class GroupsInFlight:
+    """Groups that are waiting, in flight, or over. Everything runs in the event loop of `run_in_loop`.
+
+    A group starts when all of its episodes are within the engine's `max_concurrency`, so groups start in order.
+
+    Args:
+        engine: Plays the episodes.
+        on_played: Called with the spec of each episode that is over, perhaps long before its group is.
+        on_group: Called with each group that is over.
+        on_error: Called when a group or `on_group` has raised; `take` and `drain` raise the exception.
+    """
+
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        on_played: Callable[[EpisodeSpec], None],
+        on_group: Callable[[FinishedGroup], None],
+        on_error: Callable[[], None],
+    ) -> None:
+        self.finished: dict[int, FinishedGroup] = {}
+        self._engine = engine
+        self._on_played = on_played
+        self._on_group = on_group
+        self._on_error = on_error
+        self._waiting: deque[Start] = deque()
+        self._playing: dict[int, asyncio.Task[None]] = {}
+        self._episodes: dict[int, int] = {}  # episodes in flight, by the number of their group
+        self._step = 0
+        self._is_draining = False
+        self._error: BaseException | None = None
+        self._changes = Changes()
+
+    @property
+    def in_flight(self) -> list[int]:
+        """The numbers of the groups that have been started and are not over."""
+        return list(self._playing)
+
+    @property
+    def unfinished(self) -> list[int]:
+        """The numbers of the groups that are waiting or in flight."""
+        return sorted([*self._playing, *(number for number, _ in self._waiting)])
+
+    async def start(self, groups: Iterable[Start], *, step: int) -> None:
+        """Let these groups start, after those that wait already. `step` optimiser steps have been taken."""
+        self._step = step
+        self._waiting += groups
+        self._start_more()
+
+    async def take(self, count: int, among: Collection[int] | None = None) -> list[FinishedGroup]:
+        """The `count` oldest groups that are over, as soon as there are so many; `among` restricts the choice.
+
+        Raises:
+            BaseException: the exception of a group.
+        """
+
+        def ready() -> list[int]:
+            return sorted(number for number in self.finished if among is None or number in among)
+
+        await self._changes.until(lambda: self._error is not None or len(ready()) >= count)
+        self._raise_error()
+        return [self.finished.pop(number) for number in ready()[:count]]
+
+    async def drain(self) -> None:
+        """Start no more groups until `go_on`, and wait until those in flight are over.
+
+        Raises:
+            BaseException: the exception of a group.
+        """
+        self._is_draining = True
+        await self._changes.until(lambda: self._error is not None or not self._playing)
+        self._raise_error()
+
+    async def go_on(self) -> None:
+        self._is_draining = False
+        self._start_more()
+
+    async def close(self) -> None:
+        """Cancel the groups in flight; their environments are closed."""
+        self._waiting.clear()
+        tasks = list(self._playing.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _start_more(self) -> None:
+        while self._waiting and not self._is_draining and self._error is None and self._fits(self._waiting[0][1]):
+            number, specs = self._waiting.popleft()
+            self._episodes[number] = len(specs)
+            self._playing[number] = asyncio.create_task(self._play(number, specs, self._step))
+
+    def _fits(self, specs: list[EpisodeSpec]) -> bool:
+        in_flight = sum(self._episodes.values())
+        return not in_flight or in_flight + len(specs) <= self._engine.max_concurrency
+
+    async def _play(self, number: int, specs: list[EpisodeSpec], step: int) -> None:
+        def episode_is_over(spec: EpisodeSpec) -> None:
+            self._on_played(spec)
+            self._episodes[number] -= 1
+            self._start_more()
+
+        try:
+            episodes = await self._engine.run(specs, on_played=episode_is_over)
+            group = FinishedGroup(number=number, started_at=step, episodes=episodes)
+            self._on_group(group)
+            self.finished[number] = group
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a SystemExit of an environment would end the thread of the loop
+            self._error = self._error or error
+            self._on_error()
+        finally:
+            del self._playing[number], self._episodes[number]
+            self._start_more()
+            self._changes.tell()

@@ -1,0 +1,287 @@
+"""OverlappedRounds: rounds of groups that are played in the background, while the model trains."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from accelerate import PartialState
+
+from ....envs.episode import Episode
+from ....envs.runtime.threads import run_in_loop, run_in_thread
+from ...run_log.metrics import Part
+from ..episode_player import EpisodePlayer
+from ..round_player import PlayedRound, RoundSource
+from ..schedule import Rows
+from .groups_in_flight import GroupsInFlight
+from .replay import FinishedGroup, GroupLog, Replay
+from .turn_gate import TurnGate
+
+logger = logging.getLogger(__name__)
+
+EPISODES = "the episodes of the next round"
+WEIGHTS = "the generator to take new weights"
+
+
+@dataclass(kw_only=True)
+class OverlappedRounds(RoundSource):
+    """Consumes groups that are played in the background.
+
+    A round is needed from a certain step on. Its groups may start `max_staleness` steps before. Each round takes the
+    oldest groups that are over, so a late one delays no other, and is consumed with a later round. No group is thrown
+    away.
+
+    While an update computes its gradients, a thread sends the weights of the last update to the generator; the
+    optimiser waits for it. Processes that send together do so before the gradients, in the main thread.
+    """
+
+    player: EpisodePlayer
+    """Its generator is a `TurnGate`."""
+    max_staleness: int
+    check: Callable[[list[Episode]], None]
+    """Called with each group; an exception ends the training."""
+    together: Callable[[Callable[[], list[FinishedGroup]]], list[FinishedGroup]]
+    """Calls a function in all processes; it raises in all of them or in none."""
+    waiting: Callable[[str], AbstractContextManager[None]]
+    """A context that is entered while training waits for this."""
+    progress: Callable[[], tuple[int, int]]
+    """The optimiser steps that have been taken, and those of the whole training."""
+    log: GroupLog
+    replay: Replay | None
+    suffix: str
+    """Of the files of this process."""
+    _next: int | None = None
+    """The number of the next group to start; None: not known yet."""
+    _restarted: list[int] = field(default_factory=list)
+    """The numbers of the groups that a checkpoint was saved before the end of."""
+    _taken: dict[int, list[FinishedGroup]] = field(default_factory=dict)
+    """The groups of the rounds that have not been used in a finished step, by the number of the round."""
+    _started: set[int] = field(default_factory=set)
+    _sending: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        assert isinstance(self.player.generator, TurnGate)
+        self._gate = self.player.generator
+        self._gate.replay = self.replay
+        self._is_first = True
+        self._groups = GroupsInFlight(
+            self.player.engine, self._gate.episode_is_over, self._conclude, self._gate.stop_replaying
+        )
+        self._clock = time.perf_counter(), 0.0  # the time of the last round, and the generator's busy seconds then
+        self._waited: defaultdict[str, float] = defaultdict(
+            float
+        )  # seconds since the last round, by what training waited for
+
+    def begin(self, rows: Rows, step: int) -> None:
+        if self._next is None:
+            self._next = self._count_before(step)
+        if self.replay is not None:
+            first = self._count_before(step) // self.schedule.groups_per_process
+            self.replay.begin(first, partial(self.schedule.group, rows), step, without=self._groups.finished)
+        self.log.begin(step)
+        self._gate.stays_awake = True
+        self._gate.wake()
+        self._clock = time.perf_counter(), self._gate.busy_seconds
+        _, last = self.progress()
+        if self.max_staleness > last and PartialState().is_main_process:
+            text = "max_staleness=%d is more than the %d steps of this training: all episodes may start at the first"
+            logger.warning(text, self.max_staleness, last)
+
+    def __call__(self, rows: Rows, index: int) -> PlayedRound:
+        step, last = self.progress()
+        self._send_weights()
+        starts = [(number, self.schedule.group(rows, number)) for number in self._admitted(step, last)]
+        run_in_loop(self._groups.start(starts, step=step))
+        among = None if self.replay is None else self.replay.round(index)
+        with self._waiting(EPISODES):
+            groups = self.together(
+                lambda: self.player.wait_for(lambda: self._groups.take(self.schedule.groups_per_process, among))
+            )
+        self._taken = {each: taken for each, taken in self._taken.items() if not self._is_used(each, step)}
+        self._taken[index] = groups
+        self.log.add(step, groups)
+        played = PlayedRound()
+        played.groups = self.form_groups([episode for group in groups for episode in group.episodes], played)
+        played.overlap = [*self._staleness(groups, step), (1, self._shares())]
+        return played
+
+    def before_update(self) -> float:
+        """Wait until the generator has its copy of the weights."""
+        before = self._waited[WEIGHTS]
+        with self._waiting(WEIGHTS):
+            self._finish_sending()
+            self._gate.weights_will_change()
+        return self._waited[WEIGHTS] - before
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with self._waiting(WEIGHTS):
+            self._finish_sending()
+        self._check_replay_drains()
+        try:
+            with self._waiting(EPISODES):
+                self.player.wait_for(self._groups.drain)
+            yield
+        finally:
+            run_in_loop(self._groups.go_on())
+
+    def save(self, folder: Path) -> None:
+        """Write the groups that are over and that no finished step has used, and the numbers of the others."""
+        step, _ = self.progress()
+        taken = [group for index, groups in self._taken.items() if not self._is_used(index, step) for group in groups]
+        finished, unfinished = run_in_loop(self._snapshot())
+        state = {
+            "next": self._next,
+            "unfinished": [*self._restarted, *unfinished],
+            "finished": [
+                {
+                    "number": each.number,
+                    "started_at": each.started_at,
+                    "episodes": [one.to_json() for one in each.episodes],
+                }
+                for each in [*taken, *finished]
+            ],
+        }
+        self._path(folder).write_text(json.dumps(state))
+
+    def load(self, folder: Path, rows: Rows) -> None:
+        if not self._path(folder).is_file():
+            return  # of a training without overlap
+        state = json.loads(self._path(folder).read_text())
+        self._next, self._restarted = state["next"], state["unfinished"]
+        for saved in state["finished"]:
+            task = self.schedule.group(rows, saved["number"])[0].task  # its row may hold values that JSON does not have
+            episodes = [Episode.from_json(text) for text in saved["episodes"]]
+            for episode in episodes:
+                episode.spec = replace(episode.spec, task=task)
+            group = FinishedGroup(number=saved["number"], started_at=saved["started_at"], episodes=episodes)
+            self._groups.finished[group.number] = group
+
+    def close(self) -> None:
+        run_in_loop(self._end())  # first, because the weights wait for the turns in progress
+        with suppress(Exception):  # the error of an update, if any, is on its way
+            self._finish_sending()
+        self._gate.stays_awake = False
+        self._gate.weights_will_change()
+        self._gate.sleep()
+
+    def _path(self, folder: Path) -> Path:
+        return folder / f"groups{self.suffix}.json"
+
+    def _send_weights(self) -> None:
+        """Begin to send the weights, unless the generator has them."""
+        if self._sending is not None:  # a second round of the same step
+            return
+        if self._is_first or self.player.sync.is_collective:
+            self._is_first = False  # sent at once, so that errors come before the first round
+            with self._waiting(WEIGHTS):
+                self.player.sync()
+            return
+
+        async def begin() -> None:
+            self._gate.shut()  # now, so that no group begins with the weights before
+            self._sending = asyncio.create_task(send())
+
+        async def send() -> None:
+            try:
+                await run_in_thread(self.player.sync)
+            finally:
+                self._gate.open()
+
+        run_in_loop(begin())
+
+    def _finish_sending(self) -> None:
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            run_in_loop(_result(sending))
+
+    def _admitted(self, step: int, last: int) -> list[int]:
+        """The numbers of the groups that may start from this step on, and have not been started."""
+        until = self._count_before(min(step + self.max_staleness + 1, last))
+        assert self._next is not None
+        if self.replay is not None:
+            numbers = sorted(set(self.replay.started_by(step)) - self._started)
+        else:
+            numbers = [*self._restarted, *range(self._next, until)]
+            self._restarted = []
+        self._next = max(self._next, until)
+        self._started |= set(numbers)
+        return numbers
+
+    def _count_before(self, step: int) -> int:
+        """The number of groups of this process that the first `step` steps use."""
+        schedule = self.schedule
+        return -(-schedule.batches_before(step) // schedule.batches_per_round) * schedule.groups_per_process
+
+    def _is_used(self, index: int, step: int) -> bool:
+        """Whether a step before this one uses the round."""
+        return index * self.schedule.groups_per_process < self._count_before(step)
+
+    def _conclude(self, group: FinishedGroup) -> None:
+        if self.replay is not None:
+            self.replay.check(group)
+        self.penalty.charge(group.episodes)
+        self.check(group.episodes)
+
+    async def _end(self) -> None:
+        self._gate.stop_replaying()
+        await self._groups.close()
+
+    async def _snapshot(self) -> tuple[list[FinishedGroup], list[int]]:
+        return list(self._groups.finished.values()), self._groups.unfinished
+
+    def _check_replay_drains(self) -> None:
+        """Check that the groups in flight can end with the weights of now.
+
+        Raises:
+            ValueError: one needs later weights.
+        """
+        if self.replay is not None and self._gate.version is not None:
+            for number in self._groups.in_flight:
+                if self.replay.last_version(number) > self._gate.version:
+                    raise ValueError(
+                        f"a replay evaluates at the steps at which the training evaluated that wrote {self.replay.path}"
+                    )
+
+    def _staleness(self, groups: list[FinishedGroup], step: int) -> list[Part]:
+        """How old the weights are that sampled these groups."""
+        versions = [version for group in groups for each in group.versions for version in each if version is not None]
+        ages = [float(step - version) for version in versions] or [math.nan]
+        late = float(sum(step - group.started_at > self.max_staleness for group in groups))
+        of_turns = {"staleness/mean": sum(ages) / len(ages), "staleness/max": max(ages)}
+        return [(1, {"staleness/late": late}), (len(versions), of_turns)]
+
+    @contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            with self.waiting(what):
+                yield
+        finally:
+            self._waited[what] += time.perf_counter() - began
+
+    def _shares(self) -> dict[str, float]:
+        """The shares of the time since the last round in which the trainer and the generator did nothing."""
+        now, busy = time.perf_counter(), self._gate.busy_seconds
+        then, busy_then = self._clock
+        seconds, self._clock = now - then, (now, busy)
+        waited, self._waited = self._waited, defaultdict(float)
+        return {
+            "idle/trainer": sum(waited.values()) / seconds,
+            "idle/weights": waited[WEIGHTS] / seconds,
+            "idle/generator": max(0.0, 1 - (busy - busy_then) / seconds),
+            "groups/in_flight": float(len(self._groups.in_flight)),
+        }
+
+
+async def _result(task: asyncio.Task[None]) -> None:
+    await task

@@ -1,0 +1,1 @@
+"""From arguments to parts: model, tokenizer, generator, player, scorer; start reading at `assembly.py`."""

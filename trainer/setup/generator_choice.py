@@ -1,0 +1,123 @@
+"""The generator of a configuration."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ...envs.core import ConfigurationError
+from ..generation.contract import Generator
+from ..generation.transformers_generator import TransformersGenerator
+from ..models.adapters import has_adapter
+from ..options.deepspeed import check_deepspeed, zero_stage
+from ..options.generators import changed_options, shards_weights
+
+
+def check_generator(args: Any, generator: Generator | None) -> None:
+    """Check a generator that was given, and warn of options that only the trainer's own generators read.
+
+    Raises:
+        TypeError: it is no `Generator`.
+        ValueError: it shares the weights in training, and with `max_staleness` they change while it samples; or it
+            samples with a copy in another precision than the trainer's.
+    """
+    if generator is None:
+        return
+    if isinstance(generator, str):
+        raise TypeError(f"the name of a generator is an option: args=GRPOConfig(generator={generator!r})")
+    if not isinstance(generator, Generator):
+        raise TypeError(
+            f"generator must be a gymnast.trainer.Generator, got {type(generator).__name__}; subclass it: it says how "
+            f"new weights reach your engine"
+        )
+    if args.max_staleness and isinstance(generator, TransformersGenerator) and not generator.copies:
+        raise ValueError(
+            f"max_staleness={args.max_staleness} changes the weights while episodes are played, and this "
+            f"TransformersGenerator samples with them: give TransformersGenerator(model, copies=True), or no generator"
+        )
+    dtype = _precision(args)
+    if isinstance(generator, TransformersGenerator) and generator.copies and generator.dtype != dtype:
+        raise ValueError(
+            f"this TransformersGenerator samples with a copy in {generator.dtype or 'the precision of its weights'}, "
+            f"and the trainer computes in {dtype or 'that of the weights'}: give TransformersGenerator(..., "
+            f"dtype={dtype})"
+        )
+    changed = changed_options(args) + (["generator"] if args.generator != "transformers" else [])
+    if changed:
+        warnings.warn(f"{', '.join(changed)}: no effect, because a generator was given", stacklevel=4)
+
+
+def check_sharding(args: Any, generator: Generator | None) -> None:
+    """Check that the weights can be sharded as accelerate was told, and that no generator samples with parts of them.
+
+    Raises:
+        ConfigurationError: the generator is `transformers`, or an option of DeepSpeed does not work here.
+    """
+    check_deepspeed(args)
+    with_model = args.generator == "transformers" if generator is None else isinstance(generator, TransformersGenerator)
+    if shards_weights(args) and with_model:
+        raise ConfigurationError(
+            "the weights are sharded over the processes, and generator='transformers' would gather them for every "
+            "token: use generator='vllm-server', or 'vllm' where a whole model fits beside each part"
+        )
+
+
+def check_model_can_be_sharded(args: Any, model: PreTrainedModel) -> None:
+    """Check that a model can be sharded as DeepSpeed was told.
+
+    Raises:
+        ConfigurationError: ZeRO-3 would shard an adapter, which cannot be merged into parts of weights.
+    """
+    if zero_stage(args) == 3 and has_adapter(model):
+        raise ConfigurationError(
+            "ZeRO-3 does not work with an adapter, which generators get merged into the weights: use FSDP2 "
+            "(examples/accelerate/fsdp2.yaml), or ZeRO-2 where the frozen weights fit on each GPU"
+        )
+
+
+def _precision(args: Any) -> torch.dtype | None:
+    """The precision of the trainer's matrix products; None: that of the weights."""
+    return torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
+
+
+def make_generator(model: PreTrainedModel, args: Any, *, pad_id: int, max_model_len: int) -> Generator:
+    """Make the generator of a configuration. vLLM is imported only for a generator that needs it.
+
+    Raises:
+        ConfigurationError: vLLM is missing or too old, or a server does not fit this configuration.
+    """
+    if args.generator == "transformers":
+        copies = args.max_staleness > 0  # episodes are played while the weights in training change
+        dtype = _precision(args) if copies else None  # shared weights compute as the trainer does
+        rows = args.generation_rows
+        return TransformersGenerator(model, pad_id=pad_id, max_batch_size=rows, copies=copies, dtype=dtype)
+    if args.generator == "vllm":
+        from ..vllm.in_process import VLLMGenerator
+
+        if args.torch_compile and not torch.cuda.is_available():
+            warnings.warn("torch_compile: no effect, because vLLM on a CPU switches it off", stacklevel=4)
+        given = args.vllm_engine_kwargs or {}
+        return VLLMGenerator(
+            model,
+            max_model_len=max_model_len,
+            dtype=None if (dtype := _precision(args)) is None else str(dtype).removeprefix("torch."),
+            max_num_seqs=args.generation_rows,
+            gpu_memory_utilization=args.vllm_gpu_memory_utilization,
+            enable_sleep_mode=args.vllm_enable_sleep_mode,
+            seed=args.seed,
+            seeded=args.vllm_request_seeds,
+            # The files of an adapter cannot be written from parts of its weights.
+            engine_kwargs={"enable_lora": False} | given if shards_weights(args) else given,
+        )
+    from ..vllm.servers import VLLMServerGenerator
+
+    return VLLMServerGenerator(
+        args.vllm_server_urls or ["http://localhost:8000"],
+        max_model_len=max_model_len,
+        timeout=args.vllm_server_timeout,
+        group_port=args.vllm_group_port,
+        seeded=args.vllm_request_seeds,
+    )

@@ -1,0 +1,94 @@
+"""Facts about a model and its chat template, for `gymnast check --model`. The weights are not loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from ...envs.core import Message, ToolSchema
+from ..chat.chat_format import ChatFormat
+from ..options.config import GRPOConfig
+
+
+@dataclass(kw_only=True)
+class ModelFacts:
+    """What a training with this model would meet."""
+
+    parameters: int
+    vocabulary: int
+    context: int | None  # tokens that the model takes; None if its config does not say
+    problem: str = ""  # why it cannot play at all; the fields below are then empty
+    tool_format: str = ""  # its name
+    reason: str = ""  # why this format was taken
+    described_in_prompt: bool = False  # the template has no place for tools, so gymnast writes them into the prompt
+    round_trip: str | None = None  # "" if a call is read back as it was written, else the difference; None: not tried
+    end_tokens: list[str] = field(default_factory=list)  # each of them ends an answer
+    prompt_tokens: list[int] = field(default_factory=list)  # of each prompt
+    episode_tokens: int = GRPOConfig.max_completion_length  # the default of a training
+    batch_episodes: int = GRPOConfig.per_device_train_batch_size
+
+
+def model_facts(
+    model: str, prompts: Sequence[tuple[list[Message], list[ToolSchema]]], call: Message | None
+) -> ModelFacts:
+    """The facts about a model of the Hub or in a folder.
+
+    Args:
+        model: Its name.
+        prompts: The first messages and the tools of some tasks.
+        call: A message that calls a tool of the first task, for the round trip; None without tools.
+
+    Raises:
+        OSError: there is no such model, or it has no tokenizer.
+    """
+    config = AutoConfig.from_pretrained(model)
+    with torch.device("meta"):  # shapes only
+        empty = AutoModelForCausalLM.from_config(config)
+    text_config = config.get_text_config()
+    facts = ModelFacts(
+        parameters=sum(each.numel() for each in empty.parameters()),
+        vocabulary=text_config.vocab_size,
+        context=getattr(text_config, "max_position_embeddings", None),
+    )
+    try:
+        chat = ChatFormat(AutoTokenizer.from_pretrained(model), end_token_ids=_end_ids(model))
+        for _, tools in prompts:
+            chat.check_tools(tools)
+        facts.prompt_tokens = [sum(map(len, chat.begin(messages, tools))) for messages, tools in prompts]
+    except ValueError as error:  # of the template, or of one prompt
+        facts.problem = str(error)
+        return facts
+    recognition = chat.recognition
+    facts.tool_format = getattr(recognition.format, "name", None) or type(recognition.format).__name__
+    facts.reason, facts.described_in_prompt = recognition.reason, recognition.described_in_prompt
+    facts.end_tokens = sorted(chat.template.decode([each]) for each in chat.end_ids)
+    if call is not None and not recognition.described_in_prompt:
+        facts.round_trip = _round_trip(chat, *prompts[0], call)
+    return facts
+
+
+def _end_ids(model: str) -> list[int]:
+    try:
+        ids: Any = GenerationConfig.from_pretrained(model).eos_token_id
+    except OSError:  # the tokenizer's own token counts in any case
+        return []
+    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+
+
+def _round_trip(chat: ChatFormat, messages: list[Message], tools: list[ToolSchema], call: Message) -> str | None:
+    """Let the template write a call, and read it as an answer of the model."""
+    messages = messages[:-1] if messages[-1:] and messages[-1]["role"] == "assistant" else messages
+    begun = chat.template.render(chat.endings.in_style(messages), tools=tools, more=True)
+    whole = chat.template.render(chat.endings.in_style([*messages, call]), tools=tools)
+    if not whole.startswith(begun):
+        return None  # the template writes finished answers in another way, for instance without thoughts
+    prompt_ids, answer_ids = chat.template.encode(begun), chat.template.encode(whole.removeprefix(begun))
+    last = next((place for place, each in enumerate(answer_ids) if each in chat.end_ids), len(answer_ids))
+    read = chat.parse(prompt_ids, answer_ids[: last + 1], tools)
+    written = [(each["function"]["name"], each["function"]["arguments"]) for each in call.get("tool_calls", ())]
+    found = [(each["function"]["name"], each["function"]["arguments"]) for each in read.get("tool_calls", ())]
+    return "" if found == written else f"{written} was read as {found or read.get('content')!r}"

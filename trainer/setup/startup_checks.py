@@ -1,0 +1,302 @@
+"""Checks before anything is generated: the model, its tokenizer, and the first rows of the data."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from ...envs.core import Message, ToolSchema
+from ...envs.engine.begin_episode import begin_episode, first_misfit
+from ...envs.engine.play_episode import EpisodeLimits
+from ...envs.engine.rollout_engine import group_specs
+from ...envs.episode import EpisodeSpec, Failure
+from ...envs.registry import ENVIRONMENT_COLUMN, EnvironmentLike, EnvironmentSource
+from ...envs.rewards import Rewards
+from ...envs.runtime.threads import run_in_loop
+from ...envs.tools.forgotten import forgotten_tools
+from ...envs.tools.tool_env import ToolEnv
+from ..chat.by_environment import GivenFormats, check_names
+from ..models.adapters import has_adapter, with_adapter
+from ..options.config import AgentConfig
+from ..rollout.schedule import Rows
+
+ROWS_LOOKED_AT = 100
+"""Rows among which the first one of each environment is looked for."""
+
+ALSO_FOR_TOKENIZERS = ("revision", "trust_remote_code", "token", "cache_dir")
+"""Options of `model_init_kwargs` that concern all files of a model, so the tokenizer needs them too."""
+
+
+def load_model(
+    model: str | PreTrainedModel,
+    init_kwargs: Mapping[str, Any] | None = None,
+    peft_config: Any = None,
+    *,
+    gradient_checkpointing: bool = False,
+    has_master_weights: bool = False,
+) -> PreTrainedModel:
+    """The model, with an adapter if there is a `peft_config`.
+
+    A model that is given by name is loaded in float32, unless `init_kwargs` say otherwise. With `has_master_weights`
+    it may have 16 bits, since the optimiser keeps the weights in float32.
+
+    Raises:
+        TypeError: it is neither a name nor a causal language model, or `peft_config` is of the wrong kind.
+        ValueError: there are `init_kwargs`, but nothing to load; or the weights cannot be trained, since all are frozen
+            or their precision is too low.
+    """
+    if isinstance(model, str):
+        model = AutoModelForCausalLM.from_pretrained(model, **{"dtype": torch.float32, **(init_kwargs or {})})
+    elif init_kwargs:
+        raise ValueError(f"model_init_kwargs={init_kwargs} has no effect on a model that is loaded already")
+    if not isinstance(model, nn.Module) or not hasattr(model, "generation_config"):
+        raise TypeError(f"model must be the name of a causal language model, or such a model, got {model!r}")
+    if model.config.is_encoder_decoder:
+        raise TypeError(f"model must be a causal language model, got the encoder-decoder {type(model).__name__}")
+    model = with_adapter(model, peft_config, gradient_checkpointing=gradient_checkpointing)
+    _check_trainable(model, has_master_weights=has_master_weights)
+    _warn_of_dropout(model)
+    return model
+
+
+def _check_trainable(model: nn.Module, *, has_master_weights: bool) -> None:
+    trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    if not trainable:
+        raise ValueError(
+            "no weight of the model can be trained: requires_grad is False for all of them. Load an adapter with "
+            "peft.AutoPeftModelForCausalLM.from_pretrained(..., is_trainable=True), or give peft_config for a new one"
+        )
+    low = [
+        f"{name} ({each.dtype})" for name, each in trainable.items() if each.dtype in (torch.bfloat16, torch.float16)
+    ]
+    if low and not has_master_weights:
+        raise ValueError(
+            f"{len(low)} of {len(trainable)} weights in training have 16 bits, {low[0]} among them, in which small "
+            f"updates round to nothing: load the model with dtype=torch.float32, and set bf16=True to compute in "
+            f"bfloat16"
+        )
+
+
+def _warn_of_dropout(model: nn.Module) -> None:
+    rates = {
+        f"{type(module).__name__}.{name}={value:g}"
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, float)
+        and value > 0
+        and ("dropout" in name or (name == "p" and isinstance(module, nn.Dropout)))
+    }
+    if rates:
+        warnings.warn(
+            f"the model has dropout ({', '.join(sorted(rates))}): it samples without and is trained with it, so the "
+            f"policy in training is not quite the one that sampled; set the rates to 0",
+            stacklevel=4,
+        )
+
+
+def warn_of_low_rate(model: PreTrainedModel, args: AgentConfig) -> None:
+    """Warn if an adapter is trained with the default learning rate, which is one for all weights of a model."""
+    if has_adapter(model) and args.learning_rate == AgentConfig.learning_rate:
+        warnings.warn(
+            f"learning_rate={args.learning_rate:g}, the default, is for a model whose weights are all trained; an "
+            f"adapter needs some ten times as much, such as learning_rate={10 * args.learning_rate:g}",
+            stacklevel=3,
+        )
+
+
+def load_tokenizer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, init_kwargs: Mapping[str, Any] | None = None
+) -> PreTrainedTokenizerBase:
+    """The tokenizer; by default the model's own, from the same place and with the `init_kwargs` of the model.
+
+    Raises:
+        TypeError: it is not a tokenizer.
+        ValueError: there is no tokenizer, and the model does not say where it came from.
+    """
+    if tokenizer is not None:
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise TypeError(f"processing_class must be a tokenizer, got {type(tokenizer).__name__}")
+        return tokenizer
+    name = model.config._name_or_path
+    if not name:
+        raise ValueError("processing_class is needed: the model was made in memory, so its tokenizer is not known")
+    options = {key: value for key, value in (init_kwargs or {}).items() if key in ALSO_FOR_TOKENIZERS}
+    return AutoTokenizer.from_pretrained(name, **options)
+
+
+def check_data_sets(
+    train: Rows | None,
+    evaluation: Rows | Mapping[str, Rows] | None,
+    *,
+    source: EnvironmentSource,
+    rewards: Rewards,
+    begin: Callable[[EpisodeSpec, Sequence[Message], Sequence[ToolSchema]], Any],
+    limits: EpisodeLimits,
+) -> None:
+    """Check that the environment can play the data, and that the model can read its prompts and tools.
+
+    Of the first `ROWS_LOOKED_AT` rows, the first one of each environment is really reset and rendered (`begin`). So is
+    the environment's first row whose `tools` do not fit, see `_tools_columns`. Other rows are checked when they are
+    drawn: a data set may be too large to be read before training.
+
+    Raises:
+        TypeError: a data set is not a sequence of mappings.
+        ValueError: there are no rows, a reset fails, or a prompt is too long.
+    """
+    for name, rows in _data_sets(train, evaluation).items():
+        check_is_rows(name, rows)
+        columns = _tools_columns(rows)
+        for spec in _first_of_each_environment(name, rows, source):
+            rewards.check_columns(list(spec.task.row))
+            environment = source.create(spec)
+            misfit = run_in_loop(_check_reset(spec, environment, begin, limits, columns, source.choose(spec.task.row)))
+            if misfit is not None:  # unless reset_task adds a tool for this row
+                [spec] = group_specs(f"row {misfit} of {name}", rows[misfit], group_size=1, seed=0)
+                run_in_loop(_check_reset(spec, source.create(spec), begin, limits))
+            _warn_of_no_tools(environment.unwrapped, rewards)
+
+
+def check_before_loading(
+    environment: EnvironmentLike,
+    train: Rows | None,
+    evaluation: Rows | Mapping[str, Rows] | None,
+    tool_format: GivenFormats,
+    chat_templates: Mapping[str, str] | None,
+) -> None:
+    """Check what can be checked without the model, which takes long to load.
+
+    Raises:
+        TypeError: `environment` is not an environment, or a data set is not a sequence of mappings.
+        ValueError: a data set has no rows, or a tool format or a template is given for an unknown environment.
+    """
+    check_names(EnvironmentSource.of(environment).names, tool_format, chat_templates)
+    for name, rows in _data_sets(train, evaluation).items():
+        check_is_rows(name, rows)
+        _check_is_row(name, 0, rows[0])
+
+
+def check_best_metric(args: AgentConfig, evaluation: Rows | Mapping[str, Rows] | None) -> None:
+    """Check that evaluations of several data sets have the metric that chooses the best model.
+
+    Raises:
+        ValueError: they do not have it.
+    """
+    if not isinstance(evaluation, Mapping) or not args.needs_best_metric:
+        return
+    metric = str(args.metric_for_best_model).removeprefix("eval_")
+    if not any(metric.startswith(f"{name}_") for name in evaluation):
+        names = ", ".join(repr(f"{name}_reward") for name in evaluation)
+        raise ValueError(
+            f"metric_for_best_model={metric!r} is a metric of no data set: eval_dataset has several, so choose one of "
+            f"{names}, or another metric of one of these sets"
+        )
+
+
+def _data_sets(train: Rows | None, evaluation: Rows | Mapping[str, Rows] | None) -> dict[str, Rows]:
+    """The data sets that there are, by the name of their argument."""
+    sets = {"train_dataset": train}
+    if isinstance(evaluation, Mapping):
+        sets |= {f"eval_dataset[{name!r}]": rows for name, rows in evaluation.items()}
+    else:
+        sets["eval_dataset"] = evaluation
+    return {name: rows for name, rows in sets.items() if rows is not None}
+
+
+def _check_is_row(name: str, index: int, row: Any) -> None:
+    if not isinstance(row, Mapping):
+        raise TypeError(f"row {index} of {name} must be a mapping, got {type(row).__name__}: {row!r}")
+
+
+def check_is_rows(name: str, rows: Any) -> None:
+    """Check that this is a sequence of rows.
+
+    Raises:
+        TypeError: it is a single row, a data frame, or no sequence.
+        ValueError: it is empty.
+    """
+    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
+        raise TypeError(f"{name} is a data frame; pass its rows: frame.to_dict('records')")
+    if isinstance(rows, Mapping | str) or not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
+        raise TypeError(f"{name} must be a sequence of rows, such as a list of dicts, got {type(rows).__name__}")
+    if len(rows) == 0:
+        raise ValueError(f"{name} has no rows")
+
+
+def _first_of_each_environment(name: str, rows: Rows, source: EnvironmentSource) -> Iterator[EpisodeSpec]:
+    seen: set[str | None] = set()
+    for index in range(min(len(rows), ROWS_LOOKED_AT)):
+        place, row = f"row {index} of {name}", rows[index]
+        _check_is_row(name, index, row)
+        try:
+            chosen = source.choose(row)
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from None
+        if chosen not in seen:
+            seen.add(chosen)
+            yield group_specs(place, row, group_size=1, seed=0)[0]
+
+
+def _tools_columns(rows: Any) -> Iterable[Mapping[str, Any]]:
+    """What all rows say about their tools; empty if that takes long to read."""
+    if isinstance(rows, list | tuple):
+        return rows
+    if not hasattr(rows, "select_columns") or rows.format["type"] == "custom":  # a function makes its rows
+        return ()
+    columns = [name for name in ("tools", ENVIRONMENT_COLUMN) if name in rows.column_names]
+    return rows.select_columns(columns) if "tools" in columns else ()
+
+
+async def _check_reset(
+    spec: EpisodeSpec,
+    environment: Any,
+    begin: Callable[..., Any],
+    limits: EpisodeLimits,
+    rows: Iterable[Mapping[str, Any]] = (),
+    name: str | None = None,
+) -> int | None:
+    """Begin an episode, and raise a short error if it fails; see `first_misfit` for the result."""
+    core, misfits = environment.unwrapped, list[int | None]()
+
+    def look(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
+        begin(spec, messages, tools)
+        misfits.append(first_misfit(core, rows, name))
+
+    failure = await begin_episode(spec, environment, look, limits)
+    if failure is not None:
+        error = f"{failure.type}: {failure.message}{_where(failure)}"
+        raise ValueError(f"{type(core).__name__} cannot begin an episode with {spec.task.id}: {error}")
+    return misfits[0] if misfits else None
+
+
+def _where(failure: Failure) -> str:
+    """The last place in the traceback that is not in gymnast."""
+    own = tuple(
+        f"{Path(__file__).parents[2] / package}/" for package in ("sandbox", "envs", "records", "trainer", "cluster")
+    )
+    places = [line.strip() for line in failure.traceback.splitlines() if line.startswith('  File "')]
+    foreign = [place for place in places if not place.removeprefix('File "').startswith(own)]
+    return f" ({foreign[-1]})" if foreign else ""
+
+
+def _warn_of_no_tools(core: Any, rewards: Rewards) -> None:
+    """Warn of tools that lack their mark, and of a `ToolEnv` without tools, replies and reward functions."""
+    if names := forgotten_tools(core):
+        warnings.warn(
+            f"{type(core).__name__} has no tools, but {', '.join(names)} could be: mark each tool with @tool, and let "
+            f"the names of other methods begin with '_'",
+            stacklevel=5,
+        )
+        return
+    plain = isinstance(core, ToolEnv) and type(core).reply is ToolEnv.reply and type(core).astep is ToolEnv.astep
+    if plain and not core.tools and not rewards.functions:
+        warnings.warn(
+            f"{type(core).__name__} has no tools and no reply(), and there are no reward_funcs, so no episode can be "
+            f"rewarded; mark its methods with @tool",
+            stacklevel=5,
+        )

@@ -1,0 +1,1 @@
+"""Tiny models, and the check that episodes that left have no influence."""
