@@ -15,9 +15,6 @@ class OverlapOptions(TeachingOptions):
     max_staleness: int = option(
         0, "Optimiser steps that episodes may start before the step that trains on them; 0 = play, then train."
     )
-    replay: str | None = option(
-        None, "output_dir of a training with max_staleness: repeat its order of groups and the weights of each turn."
-    )
 
     def check_overlap(self, correction: str, *, may_correct: bool, sleeps: bool) -> None:
         """Check these options.
@@ -31,8 +28,6 @@ class OverlapOptions(TeachingOptions):
             ValueError: two options contradict each other; the message names both.
         """
         if not self.max_staleness:
-            if self.replay is not None:
-                raise ValueError("replay repeats a training with max_staleness: set max_staleness as there")
             return
         given = f"max_staleness={self.max_staleness}"
         if correction == "none":

@@ -29,8 +29,8 @@ from ..options.config import AgentConfig
 from ..options.fields import options_of
 from ..rollout.compaction import Compact, check_compact
 from ..rollout.episode_player import EpisodePlayer
+from ..rollout.overlap.group_log import GroupLog
 from ..rollout.overlap.overlapped_rounds import OverlappedRounds
-from ..rollout.overlap.replay import GroupLog, Replay
 from ..rollout.overlap.turn_gate import TurnGate
 from ..rollout.overlong import OverlongPenalty
 from ..rollout.round_player import RoundPlayer, RoundSource
@@ -175,7 +175,6 @@ def make_round_source(
         waiting=processes.waiting,
         progress=progress,
         log=GroupLog(args.output_dir or ".", processes.suffix),
-        replay=None if args.replay is None else Replay(args.replay, processes.suffix),
         suffix=processes.suffix,
         **common,
     )

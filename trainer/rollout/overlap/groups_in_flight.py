@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
 from ....envs.engine.rollout_engine import RolloutEngine
 from ....envs.episode import EpisodeSpec
 from .changes import Changes
-from .replay import FinishedGroup
+from .group_log import FinishedGroup
 
 Start = tuple[int, list[EpisodeSpec]]
 """The number of a group, and its episodes."""
@@ -22,23 +22,13 @@ class GroupsInFlight:
 
     Args:
         engine: Plays the episodes.
-        on_played: Called with the spec of each episode that is over, perhaps long before its group is.
-        on_group: Called with each group that is over.
-        on_error: Called when a group or `on_group` has raised; `take` and `drain` raise the exception.
+        on_group: Called with each group that is over. `take` and `drain` raise its exceptions, as they do a group's.
     """
 
-    def __init__(
-        self,
-        engine: RolloutEngine,
-        on_played: Callable[[EpisodeSpec], None],
-        on_group: Callable[[FinishedGroup], None],
-        on_error: Callable[[], None],
-    ) -> None:
+    def __init__(self, engine: RolloutEngine, on_group: Callable[[FinishedGroup], None]) -> None:
         self.finished: dict[int, FinishedGroup] = {}
         self._engine = engine
-        self._on_played = on_played
         self._on_group = on_group
-        self._on_error = on_error
         self._waiting: deque[Start] = deque()
         self._playing: dict[int, asyncio.Task[None]] = {}
         self._episodes: dict[int, int] = {}  # episodes in flight, by the number of their group
@@ -63,19 +53,15 @@ class GroupsInFlight:
         self._waiting += groups
         self._start_more()
 
-    async def take(self, count: int, among: Collection[int] | None = None) -> list[FinishedGroup]:
-        """The `count` oldest groups that are over, as soon as there are so many; `among` restricts the choice.
+    async def take(self, count: int) -> list[FinishedGroup]:
+        """Return the `count` oldest groups that are over, as soon as there are so many.
 
         Raises:
             BaseException: the exception of a group.
         """
-
-        def ready() -> list[int]:
-            return sorted(number for number in self.finished if among is None or number in among)
-
-        await self._changes.until(lambda: self._error is not None or len(ready()) >= count)
+        await self._changes.until(lambda: self._error is not None or len(self.finished) >= count)
         self._raise_error()
-        return [self.finished.pop(number) for number in ready()[:count]]
+        return [self.finished.pop(number) for number in sorted(self.finished)[:count]]
 
     async def drain(self) -> None:
         """Start no more groups until `go_on`, and wait until those in flight are over.
@@ -115,7 +101,6 @@ class GroupsInFlight:
 
     async def _play(self, number: int, specs: list[EpisodeSpec], step: int) -> None:
         def episode_is_over(spec: EpisodeSpec) -> None:
-            self._on_played(spec)
             self._episodes[number] -= 1
             self._start_more()
 
@@ -128,7 +113,6 @@ class GroupsInFlight:
             raise
         except BaseException as error:  # a SystemExit of an environment would end the thread of the loop
             self._error = self._error or error
-            self._on_error()
         finally:
             del self._playing[number], self._episodes[number]
             self._start_more()

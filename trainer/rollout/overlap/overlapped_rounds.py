@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from accelerate import PartialState
@@ -22,8 +21,8 @@ from ...run_log.metrics import Part
 from ..episode_player import EpisodePlayer
 from ..round_player import PlayedRound, RoundSource
 from ..schedule import Rows
+from .group_log import FinishedGroup, GroupLog
 from .groups_in_flight import GroupsInFlight
-from .replay import FinishedGroup, GroupLog, Replay
 from .turn_gate import TurnGate
 
 logger = logging.getLogger(__name__)
@@ -56,7 +55,6 @@ class OverlappedRounds(RoundSource):
     progress: Callable[[], tuple[int, int]]
     """The optimiser steps that have been taken, and those of the whole training."""
     log: GroupLog
-    replay: Replay | None
     suffix: str
     """Of the files of this process."""
     _next: int | None = None
@@ -65,17 +63,13 @@ class OverlappedRounds(RoundSource):
     """The numbers of the groups that a checkpoint was saved before the end of."""
     _taken: dict[int, list[FinishedGroup]] = field(default_factory=dict)
     """The groups of the rounds that have not been used in a finished step, by the number of the round."""
-    _started: set[int] = field(default_factory=set)
     _sending: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
         assert isinstance(self.player.generator, TurnGate)
         self._gate = self.player.generator
-        self._gate.replay = self.replay
         self._is_first = True
-        self._groups = GroupsInFlight(
-            self.player.engine, self._gate.episode_is_over, self._conclude, self._gate.stop_replaying
-        )
+        self._groups = GroupsInFlight(self.player.engine, self._conclude)
         self._clock = time.perf_counter(), 0.0  # the time of the last round, and the generator's busy seconds then
         self._waited: defaultdict[str, float] = defaultdict(
             float
@@ -84,9 +78,6 @@ class OverlappedRounds(RoundSource):
     def begin(self, rows: Rows, step: int) -> None:
         if self._next is None:
             self._next = self._count_before(step)
-        if self.replay is not None:
-            first = self._count_before(step) // self.schedule.groups_per_process
-            self.replay.begin(first, partial(self.schedule.group, rows), step, without=self._groups.finished)
         self.log.begin(step)
         self._gate.stays_awake = True
         self._gate.wake()
@@ -101,10 +92,9 @@ class OverlappedRounds(RoundSource):
         self._send_weights()
         starts = [(number, self.schedule.group(rows, number)) for number in self._admitted(step, last)]
         run_in_loop(self._groups.start(starts, step=step))
-        among = None if self.replay is None else self.replay.round(index)
         with self._waiting(EPISODES):
             groups = self.together(
-                lambda: self.player.wait_for(lambda: self._groups.take(self.schedule.groups_per_process, among))
+                lambda: self.player.wait_for(lambda: self._groups.take(self.schedule.groups_per_process))
             )
         self._taken = {each: taken for each, taken in self._taken.items() if not self._is_used(each, step)}
         self._taken[index] = groups
@@ -126,7 +116,6 @@ class OverlappedRounds(RoundSource):
     def alone(self) -> Iterator[None]:
         with self._waiting(WEIGHTS):
             self._finish_sending()
-        self._check_replay_drains()
         try:
             with self._waiting(EPISODES):
                 self.player.wait_for(self._groups.drain)
@@ -167,7 +156,7 @@ class OverlappedRounds(RoundSource):
             self._groups.finished[group.number] = group
 
     def close(self) -> None:
-        run_in_loop(self._end())  # first, because the weights wait for the turns in progress
+        run_in_loop(self._groups.close())  # first, because the weights wait for the turns in progress
         with suppress(Exception):  # the error of an update, if any, is on its way
             self._finish_sending()
         self._gate.stays_awake = False
@@ -208,13 +197,9 @@ class OverlappedRounds(RoundSource):
         """The numbers of the groups that may start from this step on, and have not been started."""
         until = self._count_before(min(step + self.max_staleness + 1, last))
         assert self._next is not None
-        if self.replay is not None:
-            numbers = sorted(set(self.replay.started_by(step)) - self._started)
-        else:
-            numbers = [*self._restarted, *range(self._next, until)]
-            self._restarted = []
+        numbers = [*self._restarted, *range(self._next, until)]
+        self._restarted = []
         self._next = max(self._next, until)
-        self._started |= set(numbers)
         return numbers
 
     def _count_before(self, step: int) -> int:
@@ -227,30 +212,11 @@ class OverlappedRounds(RoundSource):
         return index * self.schedule.groups_per_process < self._count_before(step)
 
     def _conclude(self, group: FinishedGroup) -> None:
-        if self.replay is not None:
-            self.replay.check(group)
         self.penalty.charge(group.episodes)
         self.check(group.episodes)
 
-    async def _end(self) -> None:
-        self._gate.stop_replaying()
-        await self._groups.close()
-
     async def _snapshot(self) -> tuple[list[FinishedGroup], list[int]]:
         return list(self._groups.finished.values()), self._groups.unfinished
-
-    def _check_replay_drains(self) -> None:
-        """Check that the groups in flight can end with the weights of now.
-
-        Raises:
-            ValueError: one needs later weights.
-        """
-        if self.replay is not None and self._gate.version is not None:
-            for number in self._groups.in_flight:
-                if self.replay.last_version(number) > self._gate.version:
-                    raise ValueError(
-                        f"a replay evaluates at the steps at which the training evaluated that wrote {self.replay.path}"
-                    )
 
     def _staleness(self, groups: list[FinishedGroup], step: int) -> list[Part]:
         """How old the weights are that sampled these groups."""

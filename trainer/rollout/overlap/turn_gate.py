@@ -8,11 +8,9 @@ from dataclasses import replace
 from accelerate import PartialState
 from transformers import PreTrainedModel
 
-from ....envs.episode import EpisodeSpec
 from ....envs.runtime.threads import run_in_loop
 from ...generation.contract import Generation, GenerationRequest, Generator
 from .changes import Changes
-from .replay import Replay
 
 
 class TurnGate(Generator):
@@ -28,7 +26,6 @@ class TurnGate(Generator):
         self.inner = inner
         self.is_shared = inner.is_shared
         self.version: int | None = None  # optimiser steps that the weights have taken; None: no weights yet
-        self.replay: Replay | None = None  # decides which version samples a turn
         self.stays_awake = False
         self._is_open = False
         self._in_flight = 0
@@ -38,7 +35,7 @@ class TurnGate(Generator):
 
     async def generate(self, request: GenerationRequest) -> Generation:
         asked = time.perf_counter()
-        await self._changes.until(lambda: self._may_begin(request))
+        await self._changes.until(lambda: self._is_open)
         waited = time.perf_counter() - asked
         if self._in_flight == 0:
             self._busy_since = time.perf_counter()
@@ -50,8 +47,6 @@ class TurnGate(Generator):
             self._in_flight -= 1
             if self._in_flight == 0:
                 self._busy_seconds += time.perf_counter() - self._busy_since
-            if self.replay is not None:
-                self.replay.sampled(request.seed)
             self._changes.tell()
 
     def load_weights(self, model: PreTrainedModel, version: int) -> None:
@@ -86,34 +81,14 @@ class TurnGate(Generator):
         self._is_open = self.version is not None
         self._changes.tell()
 
-    def episode_is_over(self, spec: EpisodeSpec) -> None:
-        """Wait for no more turns of this episode; called in the event loop."""
-        if self.replay is not None:
-            self.replay.episode_is_over(spec)
-            self._changes.tell()
-
-    def stop_replaying(self) -> None:
-        """Let turns begin with any weights; called in the event loop when the turns of the log will not come."""
-        self.replay = None
-        self._changes.tell()
-
     @property
     def busy_seconds(self) -> float:
         """Seconds in which at least one turn was in progress, since the beginning."""
         return self._busy_seconds + (time.perf_counter() - self._busy_since if self._in_flight else 0.0)
 
-    def _may_begin(self, request: GenerationRequest) -> bool:
-        wanted = self.replay.version_of(request.seed) if self.replay is not None else None
-        return self._is_open if wanted is None else wanted == self.version
-
     async def _close(self) -> None:
         self.shut()
-        await self._changes.until(self._is_drained)
-
-    def _is_drained(self) -> bool:
-        if self._in_flight:
-            return False
-        return self.replay is None or self.version is None or not self.replay.turns_left(self.version)
+        await self._changes.until(lambda: not self._in_flight)
 
     async def _open_again(self) -> None:
         self.open()
