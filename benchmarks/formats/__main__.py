@@ -30,14 +30,14 @@ from gymnast.envs import Message
 from gymnast.trainer import FORMATS, recognise_tool_format
 from gymnast.trainer.testing.tiny import make_tiny_tokenizer
 
-# The texts and templates of the families are the tests'.
+# The templates of the families, and the writers of formats that are not compared, are the tests'.
 from tests.chat import families
-from tests.tool_calls import family_syntax as texts_of
-from tests.tool_calls import parser_cases as cases
-from tests.tool_calls import parser_outcomes as outcomes
 from tests.tool_calls import writers
 
 from ..figures import Figure, Values, entry, print_table, rounded
+from . import family_syntax as texts_of
+from . import parser_cases as cases
+from . import parser_outcomes as outcomes
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).parents[1] / "results" / "formats.json"

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from ..importing import ROOT, benchmark
+
 NAMES = ["number", "mastermind", "bandit"]
 
 
 @pytest.fixture(scope="module")
-def room() -> Iterator[dict[str, ModuleType]]:
-    """The modules of benchmarks/optimum; the root stays off the path otherwise, see tests/conftest.py."""
+def room() -> dict[str, ModuleType]:
     names = ["beliefs", "dynamic_programming", "environments", "games", "recipes", "training"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT)
-        yield {name: importlib.import_module(f"benchmarks.optimum.{name}") for name in names}
+    return {name: benchmark(f"optimum.{name}") for name in names}
 
 
 @pytest.mark.parametrize("name", NAMES)

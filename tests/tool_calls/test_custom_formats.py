@@ -16,7 +16,7 @@ from gymnast.trainer import FORMATS, ChatFormat, TextFormat, recognise_tool_form
 from gymnast.trainer.testing.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
 from gymnast.trainer.tool_calls import named_json
 
-from .writers import WRITERS
+from .writers import WRITERS, calls, errors
 
 hermes = WRITERS["hermes"]
 ADD: ToolSchema = {
@@ -27,14 +27,6 @@ ADD: ToolSchema = {
         "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
     },
 }
-
-
-def calls(message: Message) -> list[tuple[str, Any]]:
-    return [(each["function"]["name"], each["function"]["arguments"]) for each in message.get("tool_calls", [])]
-
-
-def errors(message: Message) -> list[str]:
-    return [each["error"] for each in message.get("malformed", [])]
 
 
 def tiny_tokenizer() -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from .test_tool_formats import calls, errors, read
-from .writers import WRITERS
+from .test_tool_formats import read
+from .writers import WRITERS, calls, errors
 
 LOST_END = {"qwen3_coder": "</parameter>", "seed_oss": "</parameter>", "minimax_m2": "</parameter>"}
 

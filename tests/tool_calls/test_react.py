@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import random
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gymnast.envs.core import Message, ToolSchema
 from gymnast.trainer.tool_calls.react import ReActFormat
 
-from .mutations import check_that_no_text_raises, mutated
-from .reading_time import not_held
+from .writers import WRITERS, calls, errors
 
 REACT = ReActFormat()
+action = WRITERS["react"]
 
 
 def tool(name: str, description: str = "A tool.") -> ToolSchema:
@@ -29,26 +25,6 @@ TOOLS = [tool("add", "Adds."), tool("ping", "Pings.")]
 
 def read(text: str, prefix: str = "") -> Message:
     return REACT.parse(text, prefix=prefix, tools=TOOLS)
-
-
-def calls(message: Message) -> list[tuple[str, Any]]:
-    return [(each["function"]["name"], each["function"]["arguments"]) for each in message.get("tool_calls", [])]
-
-
-def errors(message: Message) -> list[str]:
-    return [each["error"] for each in message.get("malformed", [])]
-
-
-def action(name: str = "add", **arguments: Any) -> str:
-    return f"Action: {name}\nAction Input: {json.dumps(arguments, ensure_ascii=False)}"
-
-
-def test_a_thought_and_a_call() -> None:
-    assert read(f"Thought: I add.\n{action(a=1)}") == {
-        "role": "assistant",
-        "content": "Thought: I add.",
-        "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}],
-    }
 
 
 def test_several_calls_and_the_text_around_them() -> None:
@@ -81,15 +57,6 @@ def test_answers_without_an_action_stay_as_they_are(text: str) -> None:
 def test_without_tools_an_action_is_text() -> None:
     text = "Plan:\nAction: rest\n"
     assert REACT.parse(text, prefix="", tools=[]) == {"role": "assistant", "content": text}
-
-
-@pytest.mark.parametrize("opened_by_template", [False, True])
-def test_thinking_is_kept_apart(opened_by_template: bool) -> None:
-    thought = f"Perhaps\n{action(a=9)}\n</think>\n\n{action(a=1)}"
-    text, prefix = (thought, "<think>\n") if opened_by_template else (f"<think>\n{thought}", "")
-    message = read(text, prefix)
-    assert message.get("reasoning_content") == f"Perhaps\n{action(a=9)}"
-    assert calls(message) == [("add", {"a": 1})]
 
 
 @pytest.mark.parametrize(
@@ -215,81 +182,3 @@ def test_observations() -> None:
         REACT.observation([])
     with pytest.raises(ValueError, match="content part of type 'image'"):
         REACT.observation([{"role": "tool", "content": [{"type": "image"}]}])
-
-
-# Any call, any text.
-
-TRICKY = ["Action: ping", "\nAction: ping\nAction Input: {}", "Observation: 5", "\nFinal Answer:", "```", "</think>"]
-TRICKY += ["<think>", "{", "}", "'", '"', "\\", "\n", "\r", "\u2028", "ü ☀ 𝄞 日本", "True", "null"]
-NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
-TEXTS = st.lists(st.sampled_from(TRICKY) | st.text(max_size=5), max_size=4).map("".join)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    name=NAMES, arguments=st.dictionaries(TEXTS, JSON, max_size=4), style=st.sampled_from(["line", "lines", "fence"])
-)
-def test_every_call_that_is_written_is_read(name: str, arguments: dict[str, Any], style: str) -> None:
-    written = json.dumps(arguments, ensure_ascii=False, indent=None if style == "line" else 2)
-    written = f"```json\n{written}\n```" if style == "fence" else written
-    message = REACT.parse(
-        f"Thought: So.\nAction: {name}\nAction Input: {written}\nBye.", prefix="", tools=[tool("not.a.name")]
-    )
-    assert calls(message) == [(name, arguments)]
-    assert message.get("content") == "Thought: So.\nBye."
-    assert "malformed" not in message
-
-
-@settings(max_examples=100, deadline=None)
-@given(name=NAMES, arguments=st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.text(max_size=9)))
-def test_python_literals_are_read(name: str, arguments: dict[str, Any]) -> None:
-    message = REACT.parse(f"Action: {name}\nAction Input: {arguments!r}\n", prefix="", tools=[tool("not.a.name")])
-    assert calls(message) == [(name, arguments)]
-
-
-PIECES = ["Action:", "Action Input:", "Observation:", "Final Answer:", "Thought:", "\n", "```", "{", "}", '"', "'", "["]
-PIECES += ["Action: ping", "\\u", "\\ud800", "\ud83d", "\x00", "NaN", "<think>", "</think>", "\r", "\\", " "]
-
-
-LINES = [
-    action(a=1),
-    action("ping"),
-    "Thought: Hm.",
-    "Action: add\nAction Input: {'a': True}",
-    "<think>Hm.</think>",
-]
-
-
-def test_no_text_raises_an_error() -> None:
-    def read_mutated(rng: random.Random) -> Message:
-        return read(mutated(rng, LINES, PIECES, "\n"), rng.choice(["", "", "", "assistant\n<think>\n"]))
-
-    check_that_no_text_raises(read_mutated)
-
-
-HOSTILE = [
-    "Action:",
-    "\nAction:",
-    "\nAction: add\nAction Input:",
-    f"\n{action()}",
-    "\nAction: add\nAction Input: {",
-    "\n",
-]
-HOSTILE += [
-    '\nAction: add\nAction Input: {"a": "',
-    "\nAction: add\nAction Input: ```",
-    "\nAction: add\nAction Input: {'a': '",
-]
-HOSTILE += ["{", "[", "'", "}", "\n}", " ", "```", "\nObservation", "Observation 1 (", "\nThought:", " \n", "{'a': "]
-
-
-@pytest.mark.parametrize("piece", HOSTILE, ids=range(len(HOSTILE)))
-def test_no_answer_blocks_a_reader_for_long(piece: str) -> None:
-    for text in (piece * 3_000, f"Action: add\nAction Input:{piece * 3_000}"):
-        with not_held(text):
-            read(text)

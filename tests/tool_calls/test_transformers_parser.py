@@ -9,14 +9,16 @@ import trl.chat_template_utils as trl_templates
 
 from gymnast.trainer import FORMATS
 
-from .family_syntax import FAMILIES
-from .parser_cases import CASES, texts
-from .parser_differences import JUDGEMENTS, judgements_of
-from .parser_outcomes import PAGE, PEERS, TRANSFORMERS, compare, differences, ours, recorded, with_tables
+from ..importing import benchmark
+
+outcomes = benchmark("formats.parser_outcomes")
+cases = benchmark("formats.parser_cases")
+judging = benchmark("formats.parser_differences")
+FAMILIES = benchmark("formats.family_syntax").FAMILIES
 
 SIDES = {
-    "transformers": ".venv/bin/python -m tests.tool_calls.parser_outcomes transformers",
-    "vllm": ".venv-vllm/bin/python -m tests.tool_calls.parser_outcomes vllm",
+    "transformers": ".venv/bin/python -m benchmarks.formats.parser_outcomes transformers",
+    "vllm": ".venv-vllm/bin/python -m benchmarks.formats.parser_outcomes vllm",
 }
 ROME, PARIS = ["weather", {"city": "Rome", "days": 3}], ["weather", {"city": "Paris", "days": 1}]
 MEANT: dict[str, list[Any]] = {  # the correct reading of the texts without an error
@@ -35,11 +37,11 @@ MEANT: dict[str, list[Any]] = {  # the correct reading of the texts without an e
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_texts_are_valid_calls(family: str) -> None:
     """Otherwise the comparison would be meaningless."""
-    said = dict(texts(family))
+    said = dict(cases.texts(family))
     assert len(said) >= 12
     assert len(set(said.values())) >= len(said) - 1  # in XML a number and its text look alike
     for case in MEANT.keys() & said.keys():
-        found = ours(family, said[case])
+        found = outcomes.ours(family, said[case])
         assert found["calls"] == MEANT[case], case
         assert found["malformed"] == 0, case
         assert found["thinking"] == ("Rome, then." if case == "thinking" else None), case
@@ -47,7 +49,7 @@ def test_the_texts_are_valid_calls(family: str) -> None:
 
 
 def test_every_case_has_a_text_of_some_family() -> None:
-    assert {case for family in FAMILIES for case, _ in texts(family)} == set(CASES)
+    assert {case for family in FAMILIES for case, _ in cases.texts(family)} == set(cases.CASES)
     assert FAMILIES.keys() <= FORMATS.keys()
 
 
@@ -57,30 +59,30 @@ def test_every_response_template_of_trl_that_has_calls_is_compared() -> None:
         for name, value in vars(trl_templates).items()
         if name.endswith("_template") and isinstance(value, dict) and "tool_calls" in value["fields"]
     }
-    assert has_calls - {"nemotron_3_template"} == TRANSFORMERS.keys()
+    assert has_calls - {"nemotron_3_template"} == outcomes.TRANSFORMERS.keys()
     qwen, nemotron = trl_templates.qwen3_5_template, trl_templates.nemotron_3_template
     assert nemotron["fields"]["tool_calls"] == qwen["fields"]["tool_calls"]
 
 
-@pytest.mark.parametrize(("name", "family"), PEERS["transformers"])
+@pytest.mark.parametrize(("name", "family"), outcomes.PEERS["transformers"])
 def test_transformers_reads_as_recorded(name: str, family: str) -> None:
-    found = compare("transformers", name, family)
-    assert found == recorded()["transformers"][f"{name} / {family}"], f"run: {SIDES['transformers']}"
+    found = outcomes.compare("transformers", name, family)
+    assert found == outcomes.recorded()["transformers"][f"{name} / {family}"], f"run: {SIDES['transformers']}"
 
 
 @pytest.mark.parametrize("side", SIDES)
 def test_the_record_is_whole(side: str) -> None:
-    assert list(recorded()[side]) == sorted(f"{name} / {family}" for name, family in PEERS[side])
+    assert list(outcomes.recorded()[side]) == sorted(f"{name} / {family}" for name, family in outcomes.PEERS[side])
 
 
 def test_every_difference_has_one_judgement() -> None:
-    record = recorded()
-    unclear = {each: len(judgements_of(*each)) for each in differences(record) if len(judgements_of(*each)) != 1}
-    assert unclear == {}
-    judged = {judgement.key for each in differences(record) for judgement in judgements_of(*each)}
-    assert [each.key for each in JUDGEMENTS if each.key not in judged] == []
+    record = outcomes.recorded()
+    verdicts = {each: judging.judgements_of(*each) for each in outcomes.differences(record)}
+    assert [each for each, judgements in verdicts.items() if len(judgements) != 1] == []
+    judged = {judgement.key for judgements in verdicts.values() for judgement in judgements}
+    assert [each.key for each in judging.JUDGEMENTS if each.key not in judged] == []
 
 
 def test_the_tables_of_the_page_are_the_record() -> None:
-    page = PAGE.read_text()
-    assert page == with_tables(page, recorded()), f"run: {SIDES['transformers']}"
+    page = outcomes.PAGE.read_text()
+    assert page == outcomes.with_tables(page, outcomes.recorded()), f"run: {SIDES['transformers']}"

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from gymnast.envs.core import Message
+
 THINK = ("<think>\n", "\n</think>\n\n")
 
 
@@ -318,3 +320,13 @@ WRITERS: dict[str, Writer] = {
         *("\nAction:", "\nAction Input:", "\nObservation:", "\nThought:", "\nFinal Answer:", "Action: add\n"),
     ),
 }
+
+
+def calls(message: Message) -> list[tuple[str, Any]]:
+    """The names and arguments of the calls that were read."""
+    return [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", [])]
+
+
+def errors(message: Message) -> list[str]:
+    """What is wrong with each malformed call."""
+    return [malformed["error"] for malformed in message.get("malformed", [])]

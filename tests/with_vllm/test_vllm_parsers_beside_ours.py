@@ -12,12 +12,13 @@ import pytest
 from gymnast.trainer import FORMATS
 from gymnast.trainer.testing.tiny import make_tiny_tokenizer
 
-from ..tool_calls.family_syntax import FAMILIES
-from ..tool_calls.parser_cases import TOOLS
-from ..tool_calls.parser_outcomes import PEERS, VLLM, compare, readers_in_vllm, recorded
+from ..importing import benchmark
 from ..tool_calls.writers import WRITERS
 
-RUN = "run: .venv-vllm/bin/python -m tests.tool_calls.parser_outcomes vllm"
+outcomes = benchmark("formats.parser_outcomes")
+FAMILIES = benchmark("formats.family_syntax").FAMILIES
+TOOLS = benchmark("formats.parser_cases").TOOLS
+RUN = "run: .venv-vllm/bin/python -m benchmarks.formats.parser_outcomes vllm"
 NOT_IN_VLLM = {"react", "command_r"}  # formats that none of vLLM's parsers knows
 NO_FUNCTIONS = {"harmony": "openai", "command_r7b": "cohere_command3"}  # vLLM's server reads these elsewhere
 
@@ -47,21 +48,21 @@ ONE_CALL = {
 }
 
 
-@pytest.mark.parametrize(("name", "family"), PEERS["vllm"])
+@pytest.mark.parametrize(("name", "family"), outcomes.PEERS["vllm"])
 def test_vllm_reads_as_recorded(name: str, family: str) -> None:
-    assert compare("vllm", name, family) == recorded()["vllm"][f"{name} / {family}"], RUN
+    assert outcomes.compare("vllm", name, family) == outcomes.recorded()["vllm"][f"{name} / {family}"], RUN
 
 
 def test_which_of_vllms_parsers_find_the_calls_of_our_formats() -> None:
-    found = readers_in_vllm()
-    assert found == recorded()["vllm_reads"], RUN
-    for name, families in VLLM.items():
+    found = outcomes.readers_in_vllm()
+    assert found == outcomes.recorded()["vllm_reads"], RUN
+    for name, families in outcomes.VLLM.items():
         assert set(families) <= set(found[name]), name
 
 
 def test_every_format_that_vllm_reads_too_is_compared() -> None:
-    found = readers_in_vllm()
-    compared = {family for families in VLLM.values() for family in families}
+    found = outcomes.readers_in_vllm()
+    compared = {family for families in outcomes.VLLM.values() for family in families}
     assert compared == {family for families in found.values() for family in families}
     assert FORMATS.keys() - compared == NOT_IN_VLLM | NO_FUNCTIONS.keys() | ONE_CALL.keys()
     assert FAMILIES.keys() - compared == {"harmony"}

@@ -1,9 +1,9 @@
 """Compares gymnast's formats with other parsers on the texts of `parser_cases`, and records the outcomes.
 
-    .venv/bin/python -m tests.tool_calls.parser_outcomes transformers
-    .venv-vllm/bin/python -m tests.tool_calls.parser_outcomes vllm
+    .venv/bin/python -m benchmarks.formats.parser_outcomes transformers
+    .venv-vllm/bin/python -m benchmarks.formats.parser_outcomes vllm
 
-write what is found into tests/tool_calls/parser_outcomes.json, and the tables of docs/parsers.md from it.
+write what is found into benchmarks/formats/parser_outcomes.json, and the tables of docs/parsers.md from it.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def differences(record: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]
 def with_tables(page: str, record: Mapping[str, Any]) -> str:
     """The page with its three tables between their markers."""
     for name, table in (("comparison", _comparison), ("judgements", _judgements), ("vllm", _vllm)):
-        begin, end = f"<!-- {name}: written by tests/tool_calls/parser_outcomes.py -->\n", f"<!-- end of {name} -->\n"
+        begin, end = f"<!-- {name}: written by benchmarks/formats/parser_outcomes.py -->\n", f"<!-- end of {name} -->\n"
         before, _, rest = page.partition(begin)
         _, found, after = rest.partition(end)
         if not found:
