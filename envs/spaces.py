@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from gymnasium.spaces import Space
 
 MAPPING = (dict, Mapping)  # dict first: the check for a Mapping takes ten times as long
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+
+checked_action: ContextVar[Any] = ContextVar("gymnast_checked_action", default=None)
+"""The message of the model that the engine has checked, and gives to `step`."""
 
 
 def message_error(message: Any) -> str | None:
@@ -41,6 +45,16 @@ def _is_tool_call(call: Any) -> bool:
     if not isinstance(function, MAPPING) or not isinstance(function.get("name"), str):
         return False
     return isinstance(function.get("arguments"), (str, *MAPPING))
+
+
+def check_action(action: Any, name: str) -> None:
+    """Check the message that `step` of an environment of this name was given, unless the engine has checked it.
+
+    Raises:
+        TypeError: it is no chat message.
+    """
+    if action is not checked_action.get() and (clause := message_error(action)) is not None:
+        raise TypeError(f"{name}.step() takes the model's message: {clause}: {action!r}")
 
 
 def check_messages(messages: Any, source: str) -> None:

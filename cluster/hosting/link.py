@@ -1,7 +1,8 @@
 """The contract between a `RemoteEnvironment` and the host of the real environment: read this file first.
 
 - `HostLink`: makes calls to one host. `RayLink` uses a Ray actor, `WebSocketLink` a connection.
-- `Opened`, `ResetReply`, `StepReply`, `GradeReply`: what the calls return. `EnvironmentHost` (host.py) answers them.
+- `Opened`, `ResetReply`, `StepReply`, and the engine's `Grade`: the results of the calls. `EnvironmentHost` (host.py)
+  makes and checks them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
-from ...envs.core import ToolSchema
+from ...envs.core import Message, StepResult, ToolSchema
 
 
 class HostLostError(Exception):
@@ -27,7 +28,8 @@ class Opened(NamedTuple):
 class ResetReply(NamedTuple):
     """The result of `reset`, and the tools of the episode."""
 
-    result: Any  # what the environment returned; the engine checks it
+    messages: list[Message]
+    info: dict[str, Any]
     tools: list[ToolSchema]
     final: list[str]  # the tools that end the episode
 
@@ -35,16 +37,8 @@ class ResetReply(NamedTuple):
 class StepReply(NamedTuple):
     """The result of `step`, and the state that the environment shows to people."""
 
-    result: Any  # what the environment returned; the engine checks it
-    html: str | None  # what `render_html` returned
-
-
-class GradeReply(NamedTuple):
-    """The result of `grade`, and the facts that the environment has collected."""
-
-    reward: Any
-    metrics: dict[str, float]
-    report: dict[str, Any]
+    result: StepResult
+    html: str | None
 
 
 class HostLink(ABC):

@@ -11,9 +11,11 @@ from functools import partial
 from typing import Any
 
 from ...envs.core import BrokenEnvironmentError, Environment, Message, StepResult, StopReason, ToolCall, ToolSchema
+from ...envs.engine.environment_caller import Grade
 from ...envs.registry import EnvironmentSource
 from ...envs.runtime.threads import run_in_loop
-from .link import GradeReply, HostLink, HostLostError, Opened, ResetReply, StepReply
+from ...envs.spaces import check_action
+from .link import HostLink, HostLostError, Opened, ResetReply, StepReply
 
 logger = logging.getLogger("gymnast.cluster")
 
@@ -56,9 +58,10 @@ class RemoteEnvironment(Environment):
             await self._call("open", self._choice)
         reply: ResetReply = await self._call("reset", seed, options)
         self._schemas, self._final = reply.tools, frozenset(reply.final)
-        return reply.result
+        return reply.messages, reply.info
 
     async def astep(self, action: Message) -> StepResult:
+        check_action(action, self.name)
         reply: StepReply = await self._call("step", action)
         self._html = reply.html
         return reply.result
@@ -67,9 +70,9 @@ class RemoteEnvironment(Environment):
         return self._html
 
     async def agrade(self, stop: StopReason) -> float | None:
-        reply: GradeReply = await self._call("grade", str(stop))
-        self.metrics, self.report = reply.metrics, reply.report
-        return reply.reward
+        grade: Grade = await self._call("grade", str(stop))
+        self.metrics, self.report = grade.metrics, grade.report
+        return grade.reward
 
     async def aclose(self) -> None:
         closed, self._closed = self._closed, None

@@ -13,16 +13,17 @@ from numbers import Integral, Real
 from typing import Any, cast
 
 from ...envs.core import StepResult
+from ...envs.engine.environment_caller import Grade
 from ...envs.episode import ToolCallRecord
 from ...envs.runtime.rows import Row
 from ..hosting.caught_errors import CaughtError
-from ..hosting.link import GradeReply, Opened, ResetReply, StepReply
+from ..hosting.link import Opened, ResetReply, StepReply
 
 MAX_BYTES = 64 * 2**20  # of one message
 
 _CLASSES: dict[str, Any] = {
     f"${each.__name__}": each
-    for each in (Opened, ResetReply, StepReply, StepResult, GradeReply, CaughtError, ToolCallRecord)
+    for each in (Opened, ResetReply, StepReply, StepResult, Grade, CaughtError, ToolCallRecord)
 }
 
 

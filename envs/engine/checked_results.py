@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..core import LARGEST_REWARD, Environment, Message, StepResult, StopReason, number_of, text_of
+from ..core import LARGEST_REWARD, Message, StepResult, StopReason, number_of, text_of
 from ..episode import ToolCallRecord
 from ..spaces import check_messages
 
 
-def checked_reset(result: Any, name: str) -> tuple[list[Message], dict[str, float]]:
-    """The messages and the metrics of a `reset`.
+def checked_reset(result: Any, name: str) -> tuple[list[Message], dict[str, Any]]:
+    """Return the messages and the info of a `reset`, with its metrics as plain numbers.
 
     Raises:
         TypeError: the result is not `(messages, info)`, or the info or its metrics are not dicts.
@@ -22,11 +22,11 @@ def checked_reset(result: Any, name: str) -> tuple[list[Message], dict[str, floa
         raise TypeError(f"{name}.reset() must return (messages, info), got {result!r}")
     messages, info = result
     check_messages(messages, f"{name}.reset()")
-    return list(messages), _info_metrics(info, f"{name}.reset()")
+    return list(messages), _checked_info(info, f"{name}.reset()")
 
 
 def split_first_words(messages: list[Message], name: str) -> tuple[list[Message], Message | None]:
-    """The messages of a `reset`, and the words with which the model's first answer has to begin, if it gave any.
+    """Return the messages of a `reset`, and the words with which the model's first answer has to begin, if it gave any.
 
     Raises:
         ValueError: the last message is the assistant's, but has calls, parts that are not text, or no text.
@@ -49,7 +49,7 @@ def split_first_words(messages: list[Message], name: str) -> tuple[list[Message]
 
 
 def checked_step(result: Any, name: str) -> StepResult:
-    """The result of a `step`, with plain Python numbers.
+    """Return the result of a `step` with plain Python numbers.
 
     Raises:
         TypeError: the result is not `(messages, reward, terminated, truncated, info)`, or a part has the wrong type.
@@ -65,30 +65,28 @@ def checked_step(result: Any, name: str) -> StepResult:
             f"{name}.step() ended with a message of the assistant. Only the messages of reset() may end with the words "
             f"that the model goes on with; end with a message of the user or a tool"
         )
-    reward = _checked_reward(reward, f"{name}.step()")
-    metrics = _info_metrics(info, f"{name}.step()")
+    reward = checked_reward(reward, f"{name}.step()")
+    info = _checked_info(info, f"{name}.step()")
     records = info.get("tool_calls", [])
     if not isinstance(records, list) or not all(isinstance(record, ToolCallRecord) for record in records):
         raise TypeError(f"{name}.step(): info['tool_calls'] must be a list of ToolCallRecord, got {records!r}")
-    return StepResult(list(messages), reward, bool(terminated), bool(truncated), info | {"metrics": metrics})
+    return StepResult(list(messages), reward, bool(terminated), bool(truncated), info)
 
 
-def checked_grade(reward: Any, environment: Environment) -> tuple[float, dict[str, float], dict[str, Any]]:
-    """The reward that `grade` returned, and the environment's metrics and report.
+def checked_report(report: Any, name: str) -> dict[str, Any]:
+    """Return a copy of an environment's report; a TypeError if it is no dict."""
+    if not isinstance(report, dict):
+        raise TypeError(f"{name}.report must be a dict, got {type(report).__name__}")
+    return dict(report)
+
+
+def checked_reward(reward: Any, place: str) -> float:
+    """Return a reward as a plain float.
 
     Raises:
-        TypeError: the reward is neither a number nor None, or the metrics or the report are not dicts.
-        ValueError: the reward or a metric is not finite, or the reward is too large.
+        TypeError: it is no number.
+        ValueError: it is not finite, or too large.
     """
-    name = type(environment).__name__
-    added = 0.0 if reward is None else _checked_reward(reward, f"{name}.grade()")
-    metrics = _checked_metrics(environment.metrics, name, "self.metrics")
-    if not isinstance(environment.report, dict):
-        raise TypeError(f"{name}.report must be a dict, got {type(environment.report).__name__}")
-    return added, metrics, dict(environment.report)
-
-
-def _checked_reward(reward: Any, place: str) -> float:
     try:
         number = number_of(reward)
     except TypeError:
@@ -100,14 +98,19 @@ def _checked_reward(reward: Any, place: str) -> float:
     return number
 
 
-def _info_metrics(info: Any, place: str) -> dict[str, float]:
+def _checked_info(info: Any, place: str) -> dict[str, Any]:
     if not isinstance(info, dict):
         raise TypeError(f"{place} must give a dict as info, got {type(info).__name__}")
-    return _checked_metrics(info.get("metrics", {}), place, "info['metrics']")
+    return info | {"metrics": checked_metrics(info.get("metrics", {}), place, "info['metrics']")}
 
 
-def _checked_metrics(metrics: Any, place: str, source: str) -> dict[str, float]:
-    """Metrics as plain floats. A str among them would raise only later, when they are averaged."""
+def checked_metrics(metrics: Any, place: str, source: str) -> dict[str, float]:
+    """Return metrics as plain floats. Text among them would raise an error only later, when they are averaged.
+
+    Raises:
+        TypeError: they are no dict with names as keys.
+        ValueError: a metric is not a finite number.
+    """
     if not isinstance(metrics, Mapping) or not all(isinstance(key, str) for key in metrics):
         raise TypeError(f"{place}: {source} must be a dict with names as keys, got {metrics!r}")
     checked: dict[str, float] = {}
@@ -122,7 +125,7 @@ def _checked_metrics(metrics: Any, place: str, source: str) -> dict[str, float]:
 
 
 def ending(result: StepResult, name: str) -> StopReason | None:
-    """The reason why the environment ends the episode, or None if it does not.
+    """Return the reason why the environment ends the episode, or None if it does not.
 
     If a step is both terminated and truncated, it is terminated: a wrapper such as TimeLimit may add the truncation.
 

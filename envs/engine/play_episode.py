@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium
 
 from ...sandbox.cancellation import finish
-from ..core import ConfigurationError, Environment, Message, OverlongPromptError, StopReason, ToolCall
-from ..episode import Episode, EpisodeSpec, Failure, Stage, ToolCallRecord, Turn
+from ..core import ConfigurationError, Message, OverlongPromptError, StopReason
+from ..episode import Episode, EpisodeSpec, Failure, Stage, Turn
 from ..policy import Act, Conversation, Policy
 from ..runtime.rows import own_copy
-from ..runtime.threads import run_in_thread, thread_calls
-from ..runtime.user_calls import TimeLimit, watch_blocking
 from ..runtime.whereabouts import current_place
 from ..spaces import message_error
-from ..tools.execution import refuse
-from .checked_results import checked_grade, checked_reset, checked_step, ending, split_first_words
-from .opening_and_closing import Broken, at_stage, close_environment, open_environment, wait_for_threads
-from .refused_calls import insert_refused
-
-Item = TypeVar("Item")
+from .checked_results import ending, split_first_words
+from .environment_caller import EnvironmentCaller
+from .failures import Broken, at_stage
+from .tool_call_limit import ToolCallLimit, insert_refused
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -58,9 +53,10 @@ async def play_episode(
         ConfigurationError: a mistake that every other episode would meet again.
     """
     episode = Episode(spec=spec, began=time.time())
-    loop = _EpisodeLoop(episode, policy, limits)
+    environment = EnvironmentCaller(create, spec, limits.step_timeout)
+    loop = _EpisodeLoop(episode, environment, policy, limits)
     try:
-        stop = await loop.run(create)
+        stop = await loop.run()
         if episode.turns:
             await loop.grade(stop)
         episode.stop = stop
@@ -70,12 +66,11 @@ async def play_episode(
         episode.failure = Failure.of(broken.stage, broken.error)
     finally:
         loop.enter("close")
-        if loop.environment is not None:
-            episode.close_failure = await finish(close_environment(loop.environment))
-        loop.step_limit.close()
+        error = await finish(environment.close())
+        episode.close_failure = None if error is None else Failure.of("close", error)
         episode.seconds = time.perf_counter() - loop.started
     if not episode.stop.is_failure and not episode.is_overlong:
-        episode.reward = episode.environment_reward if loop.gives_rewards else None
+        episode.reward = episode.environment_reward if environment.gives_rewards else None
         episode.reward_parts["environment"] = episode.reward
     return episode
 
@@ -83,35 +78,25 @@ async def play_episode(
 class _EpisodeLoop:
     """The turns of one episode."""
 
-    environment: gymnasium.Env[Any, Any] | None = None  # until it is made
-    core: gymnasium.Env[Any, Any]  # the environment without its wrappers
-    name: str  # the name of its class
-    gives_rewards: bool = True
     stage: Stage
     stop: StopReason | None = None  # once it is known
 
-    def __init__(self, episode: Episode, policy: Policy, limits: EpisodeLimits) -> None:
+    def __init__(self, episode: Episode, environment: EnvironmentCaller, policy: Policy, limits: EpisodeLimits) -> None:
         self.episode = episode
+        self.environment = environment
         self.started = time.perf_counter()
         self.policy = policy
         self.limits = limits
-        self.step_limit = TimeLimit(limits.step_timeout or math.inf)
-        self.calls_left = limits.max_tool_calls
+        self.call_limit = ToolCallLimit(limits.max_tool_calls)
         self.place = current_place.get()
         self.enter("create")
-        self.step_threads: list[asyncio.Future[Any]] = []  # the present step's calls in threads
 
-    async def run(self, create: Callable[[EpisodeSpec], gymnasium.Env[Any, Any]]) -> StopReason:
-        """Make the environment and play turns until the episode ends; returns the reason."""
+    async def run(self) -> StopReason:
+        """Make the environment and play turns until the episode ends; return the reason."""
         try:
             async with asyncio.timeout(self.limits.episode_timeout):
                 with at_stage("create"):
-                    opening = open_environment(create, self.episode.spec)
-                    self.environment = environment = await self._timed("the environment was not made", opening)
-                    self.core = environment.unwrapped
-                    self.name = type(self.core).__name__
-                    if isinstance(self.core, Environment):
-                        self.gives_rewards = self.core.gives_rewards
+                    await self.environment.open()
                 self.enter("reset")
                 conversation = await self.begin()
                 while (stop := await self.turn(conversation)) is None:
@@ -123,7 +108,7 @@ class _EpisodeLoop:
             over = f"episode_timeout={self.limits.episode_timeout:g} s was over"
             if not self.episode.turns:  # the model has not answered, so there is nothing to grade
                 raise Broken(self.stage, TimeoutError(f"{over} before the first answer")) from None
-            if self.stage == "step" and any(map(self._is_final, _calls(self.episode.turns[-1].message))):
+            if self.stage == "step" and self._is_last(self.episode.turns[-1].message):
                 # The model was in time, but its reward is not known.
                 raise Broken("step", TimeoutError(f"{over} while the final call was answered")) from None
             return StopReason.TIMEOUT
@@ -144,41 +129,33 @@ class _EpisodeLoop:
         If `episode_timeout` came during a step that runs in a thread, the step is awaited first: the environment must
         not change while it is graded.
         """
-        if not isinstance(self.core, Environment):
-            return
         episode, turn = self.episode, self.episode.turns[-1]
         started = time.perf_counter()
-        if self.step_threads:
-            with at_stage("step"):
-                await wait_for_threads(self.step_threads, self.name)
+        with at_stage("step"):
+            await self.environment.wait_for_step()
         self.enter("grade")
         with at_stage("grade"):
-            # Wrappers call the synchronous form only, so in a wrapped environment `grade` runs in a thread as well.
-            wrapped = self.environment is not self.core
-            grading = run_in_thread(self.core.grade, stop) if wrapped else watch_blocking(self.core.agrade, stop)
-            grade = await self._timed(f"{self.name}.grade() did not finish", grading)
-            reward, metrics, report = checked_grade(grade, self.core)
-            self._check_gives_rewards("grade", reward)
+            grade = await self.environment.grade(stop)
         turn.environment_seconds += time.perf_counter() - started
-        turn.reward += reward
-        episode.metrics |= metrics
-        episode.report = report
+        turn.reward += grade.reward
+        episode.metrics |= grade.metrics
+        episode.report = grade.report
 
     async def begin(self) -> Conversation:
         spec, episode = self.episode.spec, self.episode
         with at_stage("reset"):
-            self._check_step_timeout()
-            reset = self._call("reset", seed=spec.task.seed, options={"task": own_copy(spec.task.row)})
-            messages, episode.metrics = checked_reset(await reset, self.name)
-            episode.prompt, episode.first_words = split_first_words(messages, self.name)
-            episode.tools = self.core.tool_schemas() if isinstance(self.core, Environment) else []
+            reset = self.environment.reset(seed=spec.task.seed, options={"task": own_copy(spec.task.row)})
+            messages, info = await reset
+            episode.metrics = info["metrics"]
+            episode.prompt, episode.first_words = split_first_words(messages, self.environment.name)
+            episode.tools = self.environment.tool_schemas()
         with at_stage("policy"):
             conversation = self.policy.begin(spec, messages, episode.tools)
             episode.traces = conversation.traces
         return conversation
 
     async def turn(self, conversation: Conversation) -> StopReason | None:
-        """Play one turn: the answer and the environment's reply. Returns a reason if the episode ends with it."""
+        """Play one turn: the answer and the environment's reply. Return a reason if the episode ends with it."""
         started = time.perf_counter()
         self.enter("policy")
         with at_stage("policy"):
@@ -195,100 +172,49 @@ class _EpisodeLoop:
         turn.generation_seconds = time.perf_counter() - started
         self.episode.turns.append(turn)
         with at_stage("step"):
-            if act.stop is not None and not any(map(self._is_final, _calls(act.message))):
+            if act.stop is not None and not self._is_last(act.message):
                 return act.stop
             self.stop = await self._step(turn) or self._limit() or act.stop
         self.enter("policy")
         with at_stage("policy"):
             observing = conversation.observe(turn.observation, last=self.stop is not None)
-            budget = await self._timed("observe() of the policy, or compact(), did not finish", observing)
+            budget = await self.environment.in_time("observe() of the policy, or compact(), did not finish", observing)
         return self.stop or budget
 
     async def _step(self, turn: Turn) -> StopReason | None:
-        """Let the environment reply to the turn. Returns a reason if it ends the episode."""
-        calls = _calls(turn.message)
-        refused = self._refused(calls)
-        action = turn.message
+        """Let the environment reply to the turn. Return a reason if it ends the episode."""
+        environment, calls = self.environment, turn.message.get("tool_calls") or []
+        action: Message = turn.message
+        refused = self.call_limit.refused(calls, self.episode.tools, environment.is_final)
         if refused:
-            allowed = [call for index, call in enumerate(calls) if index not in refused]
+            allowed = [call for place, call in enumerate(calls) if place not in refused]
             action = {**action, "tool_calls": allowed}
         started = time.perf_counter()
         self.enter("step")
-        thread_calls.set(self.step_threads)
         try:
-            result = checked_step(await self._call("step", action), self.name)
+            result = await environment.step(action)
         finally:
-            thread_calls.set(None)
             turn.environment_seconds = time.perf_counter() - started
-        self.step_threads.clear()
-        self._check_gives_rewards("step", result.reward)
-        stop = ending(result, self.name)
+        stop = ending(result, environment.name)
         turn.reward = result.reward
-        self.episode.metrics |= result.info.get("metrics", {})
+        self.episode.metrics |= result.info["metrics"]
         turn.observation, turn.tool_calls = list(result.messages), list(result.info.get("tool_calls", ()))
-        if isinstance(self.core, Environment):
-            turn.html = self.core.render_html()
+        turn.html = environment.render_html()
         if refused:
             insert_refused(refused, len(calls), turn)
-        if self.calls_left is not None:
-            self.calls_left -= len(calls) - len(refused)
+        self.call_limit.count(len(calls) - len(refused))
         return stop
 
-    def _check_gives_rewards(self, method: str, reward: float) -> None:
-        if reward and not self.gives_rewards:
-            raise ValueError(f"{self.name}.gives_rewards is False, but its {method} gave {reward}; set it to True")
-
     def _limit(self) -> StopReason | None:
-        if self.calls_left is not None and self.calls_left <= 0:
+        if self.call_limit.is_reached:
             return StopReason.MAX_TOOL_CALLS
         if self.limits.max_turns is not None and len(self.episode.turns) >= self.limits.max_turns:
             return StopReason.MAX_TURNS
         return None
 
-    def _check_step_timeout(self) -> None:
-        limit, least = self.limits.step_timeout, None
-        if isinstance(self.core, Environment):
-            least = self.core.min_step_seconds
-        if limit is not None and least is not None and limit <= least:
-            raise ConfigurationError(
-                f"step_timeout={limit:g} s must be longer than the {least:g} s that one turn in {self.name} may take "
-                f"(its min_step_seconds; in a CodeEnv that is six times code_timeout). Otherwise slow code would fail "
-                f"the episode instead of being interrupted"
-            )
-
-    def _is_final(self, call: ToolCall) -> bool:
-        return isinstance(self.core, Environment) and self.core.is_final(call)
-
-    def _refused(self, calls: Sequence[ToolCall]) -> dict[int, tuple[Message, ToolCallRecord]]:
-        """The calls over the limit, by their place in the turn. A final call is never refused."""
-        if self.calls_left is None or len(calls) <= self.calls_left:
-            return {}
-        left, refused = self.calls_left, {}
-        names = {schema["function"]["name"] for schema in self.episode.tools}
-        for index, call in enumerate(calls):
-            if left > 0 or self._is_final(call):
-                left -= 1
-            else:
-                reason = f"the limit of {self.limits.max_tool_calls} tool calls is reached"
-                refused[index] = refuse(call, reason, known=call["function"]["name"] in names)
-        return refused
-
-    def _call(self, method: str, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-        """Call `reset` or `step`: the asynchronous form, or the synchronous one in a thread for wrappers."""
-        assert self.environment is not None
-        if isinstance(self.environment, Environment):
-            call = watch_blocking(getattr(self.environment, f"a{method}"), *args, **kwargs)
-        else:
-            call = run_in_thread(getattr(self.environment, method), *args, **kwargs)
-        return self._timed(f"{self.name}.{method}() did not finish", call)
-
-    def _timed(self, message: str, call: Awaitable[Item]) -> Coroutine[Any, Any, Item]:
-        late = TimeoutError(f"{message} within step_timeout={self.step_limit.seconds:g} s")
-        return self.step_limit.run(late, call)
-
-
-def _calls(message: Message) -> list[ToolCall]:
-    return message.get("tool_calls") or []
+    def _is_last(self, message: Message) -> bool:
+        """Return whether a message has a final call."""
+        return any(map(self.environment.is_final, message.get("tool_calls") or ()))
 
 
 def _checked_act(act: Act) -> Act:

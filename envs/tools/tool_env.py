@@ -12,7 +12,7 @@ from ..core import Environment, MalformedCall, Message, StepResult, StopReason, 
 from ..episode import ToolCallRecord
 from ..episode_text import as_transcript
 from ..runtime.user_calls import call_function
-from ..spaces import check_messages, message_error
+from ..spaces import check_action, check_messages
 from .execution import call_tools
 from .final_tools import check_final_tools, with_final
 from .methods import check_tool_methods, tool_methods
@@ -222,9 +222,7 @@ class ToolEnv(StepReward, Environment):
         """Acquire what the tools run in. A replay does so only if a tool runs."""
 
     async def astep(self, action: Message) -> StepResult:
-        clause = message_error(action)
-        if clause is not None:
-            raise TypeError(f"{type(self).__name__}.step() takes the model's message: {clause}: {action!r}")
+        check_action(action, type(self).__name__)
         if self._over:
             raise RuntimeError(f"{type(self).__name__} has no episode to step in: call reset() first")
         result = await self._one_step(self._answer(action))

@@ -28,7 +28,7 @@ from gymnast.envs import (
     tool_call,
     tool_calls,
 )
-from gymnast.envs.engine import opening_and_closing
+from gymnast.envs.engine import environment_caller
 
 from .episodes import WAIT, play_one, say
 
@@ -205,7 +205,7 @@ async def test_grading_waits_for_a_step_that_episode_timeout_left_in_its_thread(
 
 
 async def test_an_episode_whose_step_does_not_end_is_not_graded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening_and_closing, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(environment_caller, "GRACE_SECONDS", 0.05)
     happened: list[str] = []
     episode = await play_one(lambda: StepsInThread(happened, seconds=WAIT), [say("x")], episode_timeout=0.05)
     said = "StepsInThread.step() was still running in its thread 0.05 s after episode_timeout"

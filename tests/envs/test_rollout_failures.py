@@ -25,7 +25,7 @@ from gymnast.envs import (
     failure_counts,
     failure_summary,
 )
-from gymnast.envs.engine import opening_and_closing
+from gymnast.envs.engine import environment_caller
 
 from .episodes import ADD, WAIT, Log, Probe, play_one, say, specs
 
@@ -172,7 +172,7 @@ async def test_an_environment_that_does_not_close_in_time_says_so(monkeypatch: p
         async def aclose(self) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(opening_and_closing, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(environment_caller, "GRACE_SECONDS", 0.05)
     episode = await play_one(lambda: NeverClosed(Log()), ["x"])
     assert episode.reward == 1.0
     assert str(episode.close_failure) == ("close: TimeoutError: NeverClosed.close() did not finish within 0.05 s")

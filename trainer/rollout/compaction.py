@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from ...envs.core import ConfigurationError, Message, ToolSchema
-from ...envs.engine.opening_and_closing import at_stage
+from ...envs.engine.failures import at_stage
 from ...envs.episode import TokenTrace
 from ...envs.runtime.user_calls import call_function
 from ...envs.spaces import check_messages
