@@ -32,7 +32,8 @@ from ..training.buttons import make_trainer
 ROOT = Path(__file__).resolve().parents[2]
 OURS = [list(LOSSES), list(ESTIMATORS), list(CORRECTIONS)]  # before the code of a page adds its own
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-ALL_TEXTS = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("examples/*.py"))]
+BESIDE = [ROOT / name for name in ("AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+ALL_TEXTS = [*PAGES, *BESIDE, *sorted(ROOT.glob("examples/*.py"))]
 HUB_MODEL = "Qwen/Qwen3-0.6B"  # a tiny model in the current folder, which is found before the hub's
 
 CONFIGS = [("grpo", GRPOConfig, TRLGRPOConfig), ("rloo", RLOOConfig, TRLRLOOConfig)]
@@ -258,12 +259,12 @@ def links(page: Path) -> Iterator[str]:
             yield target.partition("#")[0] or page.name  # a link within the page
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"], ids=named)
+@pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=named)
 def test_every_link_has_a_target(page: Path) -> None:
     assert [target for target in links(page) if not (page.parent / target).is_file()] == []
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=named)
+@pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=named)
 def test_every_file_that_is_named_exists(page: Path) -> None:
     named = re.findall(
         r"\b((?:examples|benchmarks|docs|envs|gymnast|sandbox|tests|trainer)/[\w/]+\.(?:py|png|md|json))\b",
