@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 from gymnast.envs import Message, tool
 from gymnast.trainer import AgentTrainer, RolloutError
 
-from .buttons import Buttons, ScriptedGenerator, call_ids, make_trainer, subprocess_environment
+from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, make_trainer, subprocess_environment
 
 
 def press() -> None:
@@ -118,6 +118,34 @@ def test_during_a_rollout(overlap: int, tmp_path: Path) -> None:
     assert checkpoints(tmp_path) == [f"checkpoint-{step}"]
     assert Counts.made > 16
     assert_resumes(tmp_path, step, generator=generator, max_staleness=overlap)
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_before_a_rollout(overlap: int, tmp_path: Path) -> None:
+    """Ctrl-C counts between two waits for episodes, too."""
+
+    class Rows(list[dict[str, Any]]):
+        is_armed = False
+
+        def __getitem__(self, index: Any) -> Any:
+            if self.is_armed:
+                self.is_armed = False
+                press()
+                made.append(Counts.made)
+            return super().__getitem__(index)
+
+    class Arms(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            rows.is_armed = state.global_step == 2
+
+    made: list[int] = []
+    rows = Rows(ROWS)
+    trainer = trainer_of(tmp_path, Arms(), rows=rows, max_staleness=overlap)
+    trainer.train()
+    assert trainer.was_interrupted
+    assert trainer.state.global_step == 2
+    assert overlap or made == [Counts.made]  # no episode began
+    assert len(trainer.rollout(ROWS[:1])) == 1  # the trainer still plays
 
 
 def test_a_trainer_can_go_on_by_itself(tmp_path: Path) -> None:

@@ -70,7 +70,11 @@ class InterruptibleTrainer(HookedTrainer):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Make every wait for episodes raise `asyncio.CancelledError`; called from a signal handler."""
+        """Make every wait for episodes raise `asyncio.CancelledError` until `go_on`; called from a signal handler."""
+
+    @abstractmethod
+    def go_on(self) -> None:
+        """Let episodes be played again."""
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train; arguments are those of `transformers.Trainer.train`.
@@ -97,6 +101,8 @@ class InterruptibleTrainer(HookedTrainer):
             if self._began_at not in (None, self.state.global_step):  # there are new weights to lose
                 self._save_before(error)
             raise
+        finally:
+            self.go_on()  # a signal may have come after the last episodes
 
     def _make_room(self, checkpoint: str | None) -> None:
         """Move the checkpoints of other trainings aside, for this one, which continues from `checkpoint`."""
@@ -153,6 +159,8 @@ class InterruptibleTrainer(HookedTrainer):
 
     def _agree(self) -> None:
         self._agreed = self.was_interrupted
+        if self._agreed:  # no round begins any more; a callback may evaluate at the end
+            self.go_on()
         if self.accelerator.num_processes > 1:
             flag: Any = torch.tensor(float(self.was_interrupted), device=self.accelerator.device)
             with self.waiting("the other processes"):

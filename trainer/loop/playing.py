@@ -127,5 +127,8 @@ class PlayingTrainer(InterruptibleTrainer):
     def cancel(self) -> None:
         self.player.cancel()
 
+    def go_on(self) -> None:
+        self.player.go_on()
+
     def waiting(self, what: str) -> AbstractContextManager[None]:
         return self.watchdog.during(what)

@@ -64,8 +64,6 @@ class EpisodePlayer:
             engine = copy.copy(engine)
             engine.policy = self.policy.at(replace(self.policy.sampling, temperature=temperature))
 
-        self._cancelled = False
-
         # The generator's thread restores the mode of the model when it stops decoding, perhaps after the last answer:
         # it must not find training mode, or the next forward pass may have dropout.
         with evaluating(self.model):
@@ -82,13 +80,12 @@ class EpisodePlayer:
         Raises:
             asyncio.CancelledError: `cancel` was called meanwhile.
         """
-        self._cancelled = False
         return run_in_loop(self._cancellable(work))
 
     async def _cancellable(self, work: Callable[[], Awaitable[Result]]) -> Result:
         self._playing = asyncio.current_task()
         try:
-            if self._cancelled:  # before there was a task
+            if self._cancelled:
                 raise asyncio.CancelledError
             return await work()
         finally:
@@ -124,8 +121,12 @@ class EpisodePlayer:
             return None
 
     def cancel(self) -> None:
-        """Cancel `play`, `run` or `wait_for`; safe from a signal handler."""
+        """Cancel `play`, `run` or `wait_for`, also those that begin before `go_on`; safe from a signal handler."""
         self._cancelled = True  # first: they look at it as soon as there is a task
         task = self._playing
         if task is not None:
             task.get_loop().call_soon_threadsafe(task.cancel)
+
+    def go_on(self) -> None:
+        """End a cancellation: episodes may be played again."""
+        self._cancelled = False
