@@ -18,6 +18,7 @@ from transformers.trainer_utils import IntervalStrategy, TrainOutput
 
 from ..envs.episode import Episode
 from ..envs.registry import EnvironmentLike
+from ..envs.rewards import Rewards
 from ..records.metrics.missing_metrics import MissingMetrics
 from .chat.by_environment import GivenFormats
 from .generation.contract import Generator
@@ -48,8 +49,9 @@ from .run_log.metrics import Metrics
 from .run_log.progress import rich_displays
 from .run_log.run_folder import EpisodeLog
 from .run_log.tables import report_episodes
-from .setup.assembly import make_player, make_reference_sync, make_round_source, make_schedule, make_scorer, padding_id
-from .setup.generator_choice import check_model_can_be_sharded, check_sharding
+from .setup.assembly import make_reference_sync, make_round_source, make_schedule, make_scorer
+from .setup.generator_choice import check_model_can_be_sharded, check_sharding, generator_maker
+from .setup.player import context_length, make_player, padding_id
 from .setup.startup_checks import check_before_loading, check_best_metric, load_model, load_tokenizer, warn_of_low_rate
 
 logger = logging.getLogger(__name__)
@@ -135,10 +137,19 @@ class AgentTrainer(PlayingTrainer):
             warn_of_low_rate(model, args)
         check_model_can_be_sharded(args, model)
         tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
-        options: dict[str, Any] = {"reward_funcs": rewards, "tool_format": tool_format, "generator": generator}
-        options |= {"chat_templates": chat_templates, "compact": compact}
-        options |= {"data_sets": (train_dataset, eval_dataset), "step": lambda: self.state.global_step}
-        self.player = make_player(model, tokenizer, environment, args, **options)
+        self.player = make_player(
+            model,
+            tokenizer,
+            environment,
+            args.play_settings(max_model_len=context_length(model, args.max_model_len)),
+            make_generator=generator_maker(model, args, generator),
+            rewards=Rewards(rewards, args.reward_weights, timeout=args.reward_timeout),
+            data_sets=(train_dataset, eval_dataset),
+            tool_format=tool_format,
+            chat_templates=chat_templates,
+            compact=compact,
+            step=lambda: self.state.global_step,
+        )
         with args.frozen():  # callbacks see them, and parts of the trainer have taken their options
             super().__init__(
                 model=model,

@@ -56,8 +56,13 @@ def choose_player(
         return _player(load_policy(policy), environment, limits, concurrency)
     assert model is not None
     if url is None:
-        budgets = {"max_turn_tokens": max_tokens, "max_turns": max_turns, "max_concurrency": concurrency}
-        return _local_player(model, environment, rows, temperature, budgets)
+        from ...trainer.setup.local_player import local_player  # loads PyTorch
+
+        player = local_player(
+            model, environment, rows, limits=limits, max_turn_tokens=max_tokens, max_concurrency=concurrency
+        )
+        play: PlayAll = lambda specs, keep: player.run(specs, temperature=temperature, on_episode=keep)  # noqa: E731
+        return Player(play, player.engine.whereabouts.describe)
     options = _json_object(request) | _given(temperature=temperature, max_tokens=max_tokens)
     served = OpenAIPolicy(model, base_url=url, requests_per_minute=requests_per_minute, **options)
     return _player(served, environment, limits, concurrency)
@@ -74,16 +79,6 @@ def _player(policy: Policy, environment: EnvironmentLike, limits: EpisodeLimits,
                 await policy.aclose()
 
     return Player(lambda specs, keep: run_in_loop(play(specs, keep)), engine.whereabouts.describe)
-
-
-def _local_player(
-    model: str, environment: EnvironmentLike, rows: Sequence[dict[str, Any]], temperature: float | None, budgets: Any
-) -> Player:
-    from ...trainer.setup.local_player import local_player  # loads PyTorch
-
-    player = local_player(model, environment, rows, **budgets)
-    play: PlayAll = lambda specs, keep: player.run(specs, temperature=temperature, on_episode=keep)  # noqa: E731
-    return Player(play, player.engine.whereabouts.describe)
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ...envs.engine.failures import OnFailure
 from ...envs.engine.play_episode import EpisodeLimits
 from ...envs.rewards import Rewards
 from ..rollout.budgets import TokenBudgets
+from ..rollout.settings import PlaySettings
 from ..rollout.token_policy import OverlongPrompts
 from .checks import (
     check_refused,
@@ -26,7 +27,7 @@ from .checks import (
     unknown_names,
     warn_of_equal_episodes,
 )
-from .fields import OnNonFinite, option, options_of
+from .fields import OnNonFinite, option
 from .generators import check_generator_options
 from .learning import LearningOptions
 from .objective import check_objective
@@ -186,7 +187,7 @@ class AgentConfig(LearningOptions):
         self.check_overlap(self.learning_settings.correction, may_correct=may_correct, sleeps=sleeps)
         check_generator_options(self)
         # Their constructors check the ranges of sampling, budgets, limits and on_failure.
-        _ = self.template_date, self.sampling, self.limits, self.budgets(max_model_len=self.max_model_len or 1)
+        _ = self.play_settings(max_model_len=self.max_model_len or 1)
         _ = OnFailure.parse(self.on_failure), Rewards(timeout=self.reward_timeout)
         self.__dict__["_is_checked"] = True
 
@@ -208,14 +209,29 @@ class AgentConfig(LearningOptions):
             given = self.chat_template_date
             raise ValueError(f"chat_template_date must be a date such as 2025-01-01, got {given!r}") from None
 
-    @property
-    def limits(self) -> EpisodeLimits:
-        """The limits of an episode besides tokens."""
-        return options_of(self, EpisodeLimits)
-
-    def budgets(self, *, max_model_len: int) -> TokenBudgets:
-        """Token budgets with a known context length."""
-        return options_of(self, TokenBudgets, max_model_len=max_model_len)
+    def play_settings(self, *, max_model_len: int) -> PlaySettings:
+        """Return the options that playing needs, with a known context length."""
+        return PlaySettings(
+            budgets=TokenBudgets(
+                max_completion_length=self.max_completion_length,
+                max_model_len=max_model_len,
+                max_turn_tokens=self.max_turn_tokens,
+                max_observation_tokens=self.max_observation_tokens,
+            ),
+            sampling=self.sampling,
+            limits=EpisodeLimits(
+                max_turns=self.max_turns,
+                max_tool_calls=self.max_tool_calls,
+                episode_timeout=self.episode_timeout,
+                step_timeout=self.step_timeout,
+            ),
+            overlong_prompts=self.overlong_prompts,
+            max_concurrency=self.max_concurrency,
+            on_failure=self.on_failure,
+            seed=self.seed,
+            chat_template_kwargs=self.chat_template_kwargs,
+            today=self.template_date,
+        )
 
 
 @dataclass

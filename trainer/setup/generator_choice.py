@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from ..generation.transformers_generator import TransformersGenerator
 from ..models.adapters import has_adapter
 from ..options.deepspeed import check_deepspeed, zero_stage
 from ..options.generators import changed_options, shards_weights
+from ..rollout.overlap.turn_gate import TurnGate
 
 
 def check_generator(args: Any, generator: Generator | None) -> None:
@@ -83,6 +85,26 @@ def _precision(args: Any) -> torch.dtype | None:
     return torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
 
 
+def generator_maker(model: PreTrainedModel, args: Any, generator: Generator | None) -> Callable[[int, int], Generator]:
+    """Return a function that makes the generator of a training, or returns the one that was given.
+
+    It takes the id of the token that fills rows, and the tokens of the context. With `max_staleness`, the generator
+    lets the training decide when turns begin.
+
+    Raises:
+        TypeError, ValueError: as `check_generator`.
+    """
+    check_generator(args, generator)
+
+    def make(pad_id: int, max_model_len: int) -> Generator:
+        made = generator
+        if made is None:
+            made = make_generator(model, args, pad_id=pad_id, max_model_len=max_model_len)
+        return TurnGate(made) if args.max_staleness else made
+
+    return make
+
+
 def make_generator(model: PreTrainedModel, args: Any, *, pad_id: int, max_model_len: int) -> Generator:
     """Make the generator of a configuration. vLLM is imported only for a generator that needs it.
 
@@ -98,7 +120,7 @@ def make_generator(model: PreTrainedModel, args: Any, *, pad_id: int, max_model_
         from ..vllm.in_process import VLLMGenerator
 
         if args.torch_compile and not torch.cuda.is_available():
-            warnings.warn("torch_compile: no effect, because vLLM on a CPU switches it off", stacklevel=4)
+            warnings.warn("torch_compile: no effect, because vLLM on a CPU switches it off", stacklevel=5)
         given = args.vllm_engine_kwargs or {}
         return VLLMGenerator(
             model,

@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ...envs.engine.play_episode import EpisodeLimits
 from ...envs.registry import EnvironmentLike
+from ...envs.rewards import Rewards
+from ..generation.transformers_generator import TransformersGenerator
 from ..models.file_bars import file_bars
-from ..options.config import GRPOConfig
+from ..rollout.budgets import TokenBudgets
 from ..rollout.episode_player import EpisodePlayer
 from ..rollout.schedule import Rows
-from .assembly import make_player
+from ..rollout.settings import PlaySettings
+from .player import make_player
 
-CONTEXT = 32_768  # tokens, where the model's config does not say how many it takes
+CONTEXT = 32_768
+"""Tokens of the context, if the model's config does not say how many the model takes."""
 
 
-def local_player(model: str, environment: EnvironmentLike, rows: Rows, **options: Any) -> EpisodePlayer:
-    """A player with a model that is loaded here: on the GPU in bfloat16, or on the CPU in float32.
+def local_player(
+    model: str,
+    environment: EnvironmentLike,
+    rows: Rows,
+    *,
+    limits: EpisodeLimits,
+    max_turn_tokens: int | None,
+    max_concurrency: int,
+) -> EpisodePlayer:
+    """Load a model, on the GPU in bfloat16 or on the CPU in float32, and return its player.
+
+    An episode may fill the model's context.
 
     Args:
         model: A name of the Hub, or a folder.
         environment: The environment of the episodes.
         rows: Tasks; the first of each environment is tried, as before a training.
-        options: Options of `GRPOConfig`. By default an episode may fill the model's context.
+        limits: The limits of an episode besides tokens.
+        max_turn_tokens: Most tokens in one answer; None: no limit.
+        max_concurrency: Most episodes in flight.
 
     Raises:
         ConfigurationError: the model cannot play, for instance as its chat template has no place for tools.
@@ -38,19 +54,13 @@ def local_player(model: str, environment: EnvironmentLike, rows: Rows, **options
         loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
     loaded = loaded.to("cuda" if on_gpu else "cpu").eval()
     context = getattr(loaded.config.get_text_config(), "max_position_embeddings", CONTEXT)
-    options = {"max_completion_length": context, "max_model_len": context, "report_to": "none", **options}
-    with tempfile.TemporaryDirectory() as folder:  # transformers wants one, for a training that does not come
-        args = GRPOConfig(folder, use_cpu=not on_gpu, **options)
+    budgets = TokenBudgets(max_completion_length=context, max_model_len=context, max_turn_tokens=max_turn_tokens)
     return make_player(
         loaded,
         AutoTokenizer.from_pretrained(model),
         environment,
-        args,
-        reward_funcs=(),
-        tool_format=None,
-        chat_templates=None,
-        generator=None,
-        compact=None,
+        PlaySettings(budgets=budgets, limits=limits, max_concurrency=max_concurrency),
+        make_generator=lambda pad_id, _: TransformersGenerator(loaded, pad_id=pad_id),
+        rewards=Rewards(),
         data_sets=(rows, None),
-        step=lambda: 0,
     )

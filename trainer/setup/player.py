@@ -1,0 +1,155 @@
+"""The player of a model: it renders messages, samples answers, and plays them in an environment."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import signature
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ...envs.core import ConfigurationError
+from ...envs.engine.rollout_engine import RolloutEngine
+from ...envs.registry import EnvironmentLike, EnvironmentSource
+from ...envs.rewards import Rewards
+from ..chat.by_environment import GivenFormat, GivenFormats, chat_formats
+from ..chat.chat_format import ChatFormat
+from ..generation.contract import Generator
+from ..options.checks import unknown_names
+from ..rollout.compaction import Compact, check_compact
+from ..rollout.episode_player import EpisodePlayer
+from ..rollout.schedule import Rows
+from ..rollout.settings import PlaySettings
+from ..rollout.token_policy import TokenPolicy, begin_trace
+from .startup_checks import check_data_sets
+
+
+def make_player(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    environment: EnvironmentLike,
+    settings: PlaySettings,
+    *,
+    make_generator: Callable[[int, int], Generator],
+    rewards: Rewards,
+    data_sets: tuple[Rows | None, Rows | Mapping[str, Rows] | None],
+    tool_format: GivenFormats = None,
+    chat_templates: Mapping[str, str] | None = None,
+    compact: Compact | None = None,
+    step: Callable[[], int] = lambda: 0,
+) -> EpisodePlayer:
+    """Return the player with these settings.
+
+    The data sets (for training and evaluation) are checked before a generator is made, which takes long.
+
+    Args:
+        model: Plays.
+        tokenizer: The model's.
+        environment: As in `AgentTrainer`.
+        settings: The options.
+        make_generator: Makes the generator, from the id of the token that fills rows and the tokens of the context.
+        rewards: The reward functions.
+        data_sets: The tasks for training and for evaluation.
+        tool_format: As in `AgentTrainer`.
+        chat_templates: As in `AgentTrainer`.
+        compact: As in `AgentTrainer`.
+        step: As in `EpisodePlayer`.
+
+    Raises:
+        ConfigurationError: the model or its chat template cannot do as the settings ask.
+        ValueError: a row is wrong.
+    """
+    source = EnvironmentSource.of(environment)
+    formats = chat_formats(source.names, tool_format, chat_templates, partial(_make_chat, model, tokenizer, settings))
+    chat = formats[source.names[0]]
+    check_compact(compact, settings.budgets)
+    check_data_sets(
+        *data_sets,
+        source=source,
+        rewards=rewards,
+        begin=lambda spec, *first: begin_trace(
+            formats[source.choose(spec.task.row)], settings.budgets, settings.overlong_prompts, spec, *first
+        ),
+        limits=settings.limits,
+    )
+    policy = TokenPolicy(
+        chat,
+        make_generator(padding_id(tokenizer, chat), settings.budgets.max_model_len),
+        sampling=settings.sampling,
+        budgets=settings.budgets,
+        overlong_prompts=settings.overlong_prompts,
+        compact=compact,
+        chats={name: chat for name, chat in formats.items() if name is not None},
+    )
+    engine = RolloutEngine(
+        source,
+        policy,
+        rewards=rewards,
+        limits=settings.limits,
+        max_concurrency=settings.max_concurrency,
+        on_failure=settings.on_failure,
+    )
+    return EpisodePlayer(model, engine, policy, seed=settings.seed, step=step)
+
+
+def context_length(model: PreTrainedModel, given: int | None) -> int:
+    """Return the tokens of the context: `given`, or the model's own number.
+
+    Raises:
+        ConfigurationError: neither is known, or more is given than the model has.
+    """
+    length: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if given is None:
+        if length is None:
+            raise ConfigurationError("the model's config does not tell its context length; set max_model_len")
+        return length
+    if length is not None and given > length:
+        raise ConfigurationError(f"max_model_len={given} is more than the model's context of {length} tokens")
+    return given
+
+
+def padding_id(tokenizer: PreTrainedTokenizerBase, chat: ChatFormat) -> int:
+    """Return the token that fills rows: the tokenizer's, or an end token."""
+    pad_id = tokenizer.pad_token_id
+    return pad_id if isinstance(pad_id, int) else chat.end_id
+
+
+def _make_chat(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    settings: PlaySettings,
+    tool_format: GivenFormat,
+    chat_template: str | None,
+) -> ChatFormat:
+    if chat_template is not None:
+        tokenizer = copy.copy(tokenizer)
+        tokenizer.chat_template = chat_template
+    chat = ChatFormat(
+        tokenizer,
+        tool_format=tool_format,
+        end_token_ids=_end_token_ids(model),
+        template_kwargs=settings.chat_template_kwargs,
+        today=settings.today,
+    )
+    _check_template_kwargs(tokenizer, settings.chat_template_kwargs or {})
+    return chat
+
+
+def _check_template_kwargs(tokenizer: PreTrainedTokenizerBase, given: Mapping[str, Any]) -> None:
+    """Check that the chat template mentions each argument: Jinja ignores those that it does not know.
+
+    Raises:
+        TypeError: it does not.
+    """
+    known = {*re.findall(r"\w+", str(tokenizer.chat_template)), *signature(tokenizer.apply_chat_template).parameters}
+    if unknown := given.keys() - known:
+        raise unknown_names("chat_template_kwargs: the chat template", sorted(unknown), known)
+
+
+def _end_token_ids(model: PreTrainedModel) -> list[int]:
+    """Return every end-of-turn id of the model's generation config."""
+    ids = model.generation_config.eos_token_id if model.generation_config is not None else None
+    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
