@@ -45,15 +45,13 @@ def export(
 
 
 def _episodes(run: Run, steps: list[int]) -> list[tuple[int, Episode]]:
-    from ..envs.episode import Episode
-
     known = [step for step, _ in run.steps()]
     if not known:
         raise CommandError(f"{run.folder} has no episodes; a training writes them with log_episodes_steps=1")
     if missing := sorted(set(steps) - set(known)):
         raise CommandError(f"step {missing[0]} is not recorded; the steps are {', '.join(map(str, known))}")
     rows = [row for row in run.episodes if not steps or row.step in steps]
-    return [(row.step, Episode.from_json(json.dumps(json.loads(row.place.read())["episode"]))) for row in rows]
+    return [(row.step, run.episode(row)) for row in rows]
 
 
 def _write_trajectories(run: Run, played: list[tuple[int, Episode]], output: Path | None) -> Path:
@@ -80,5 +78,7 @@ def _write_log(run: Run, played: list[tuple[int, Episode]], output: Path | None)
 
 def _model(run: Run) -> str:
     """The model's name, if `gymnast train` wrote the run down."""
-    path = run.folder / "run.toml"
+    from ..records.files.run_files import RUN_FILE
+
+    path = run.folder / RUN_FILE
     return str(tomllib.loads(path.read_text())["model"]) if path.exists() else "unknown"

@@ -94,7 +94,7 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
         callbacks=[records, RichProgress(console(stderr=True))],
     )
     if trainer.is_world_process_zero():
-        _write(run, records.path / "run.toml")
+        _write(run, records.path)
     trainer.train(resume_from_checkpoint=resume or None)
     if trainer.was_interrupted:
         if trainer.is_world_process_zero():
@@ -108,12 +108,12 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
     return {"folder": str(records.path), "model": str(model), "metrics": metrics}
 
 
-def _write(run: Run, path: Path) -> None:
+def _write(run: Run, folder: Path) -> None:
     """Write the run's description; that of an earlier, other run in the folder is moved aside."""
-    from ..trainer.run_log.run_folder import move_aside
+    from ..records.files.run_files import RUN_FILE, move_aside
     from .arguments.run_file import to_toml
 
-    text = to_toml(run)
+    path, text = folder / RUN_FILE, to_toml(run)
     if path.exists() and path.read_text() != text:
         move_aside(path)
     path.write_text(text)

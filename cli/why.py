@@ -10,13 +10,13 @@ def why(run: RunFolder, as_json: AsJSON = False) -> None:
     """Say in ten lines why the reward of a training is what it is."""
     from dataclasses import asdict
 
-    from ..records.alarms.alarms import alarms
+    from ..records.alarms.alarms import find_alarms
     from ..records.alarms.why import why_lines
     from .terminal.output import console, print_json
 
     found = read_run(run, names_broken_lines=False)  # an alarm does
     if as_json:
-        print_json({"lines": why_lines(found), "alarms": [asdict(alarm) for alarm in alarms(found)]})
+        print_json({"lines": why_lines(found), "alarms": [asdict(alarm) for alarm in find_alarms(found)]})
         return
     for line in why_lines(found):
         console().print(line, markup=False)

@@ -19,7 +19,7 @@ from .rollout.compaction import EveryTurn, strip_thoughts
 from .rollout.failures import RolloutError
 from .rollout.token_policy import TokenPolicy
 from .run_log.progress import RichProgress
-from .run_log.run_folder import RunFolder, read_episodes
+from .run_log.run_folder import RunFolder
 from .testing import conformance
 from .tool_calls.families import FORMATS
 from .tool_calls.formats import Conventions, KnownFormat, TextFormat, ToolFormat
@@ -62,7 +62,6 @@ __all__ = [
     "TransformersGenerator",
     "conformance",
     "losses",
-    "read_episodes",
     "recognise_tool_format",
     "strip_thoughts",
     "tagged",

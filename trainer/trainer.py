@@ -19,6 +19,8 @@ from transformers.trainer_utils import IntervalStrategy, TrainOutput
 from ..envs.episode import Episode
 from ..envs.registry import EnvironmentLike
 from ..envs.rewards import Rewards
+from ..records.alarms.alarms import alarm_metrics, warn_of_alarms
+from ..records.files.episode_log import EpisodeLog
 from ..records.metrics.missing_metrics import MissingMetrics
 from .chat.by_environment import GivenFormats
 from .generation.contract import Generator
@@ -43,11 +45,9 @@ from .rollout.failure_totals import FailureTotals
 from .rollout.failures import FailureWatch, RolloutError
 from .rollout.rounds import Rounds
 from .rollout.schedule import Rows
-from .run_log.alarms import alarm_metrics, warn_of_mismatch, warn_of_rejections
 from .run_log.learning_log import LearningLog
 from .run_log.metrics import Metrics
 from .run_log.progress import rich_displays
-from .run_log.run_folder import EpisodeLog
 from .run_log.tables import report_episodes
 from .setup.assembly import make_reference_sync, make_round_source, make_schedule, make_scorer
 from .setup.generator_choice import check_model_can_be_sharded, check_sharding, generator_maker
@@ -176,7 +176,6 @@ class AgentTrainer(PlayingTrainer):
             *(self._episode_log.learning_path, args.learning_settings, lambda token: str(tokenizer.decode([token]))),
             reward_weights=self.player.engine.rewards.weights_by_name,
         )
-        self._generator_name = args.generator if generator is None else type(generator).__name__
         self._displays = rich_displays(self, self.player.engine.whereabouts.describe)
         self.pad_id = padding_id(tokenizer, self.player.policy.chat)
         self.scorer = make_scorer(model, args, self.processes, pad_id=self.pad_id)
@@ -370,8 +369,9 @@ class AgentTrainer(PlayingTrainer):
                 logs["loss"] = mean_of_taken(logs["loss"], self.steps_of_log, logs["steps/nonfinite"])
                 logs |= alarm_metrics(self.state.log_history, logs)
                 if self.processes.index == 0:
-                    warn_of_mismatch(self.state.log_history, logs, generator=self._generator_name)
-                    warn_of_rejections(self.state.log_history, logs, self.scorer.settings)
+                    settings = self.scorer.settings
+                    shown = {"correction": settings.correction, "correction_bounds": settings.correction_bounds}
+                    warn_of_alarms(self.state.log_history, logs, shown)
         super().log(logs, start_time)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from ...records.alarms.alarms import alarms
+from ...records.alarms.alarms import find_alarms
 from ...records.files.episodes import TRUNCATIONS, EpisodeRow
 from ...records.files.run import Run
 
@@ -77,7 +77,7 @@ def index_of(run: Run, *, chunk: int) -> dict[str, Any]:
         "votes": [*votes],
         "steps": [line["step"] for line in run.metrics],
         "curves": _curves(run),
-        "alarms": [asdict(alarm) for alarm in alarms(run)],
+        "alarms": [asdict(alarm) for alarm in find_alarms(run)],
         "settings": run.settings,
         "tokens": run.tokens,
     }

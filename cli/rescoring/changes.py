@@ -84,19 +84,17 @@ def changes_of(run: Run, change: RewardChange) -> Iterator[StepChange]:
         unknown = {row.group for row in rows if row.vote is None and any(each.vote for each in rows)}
         rows = [row for row in rows if row.group not in unknown and (step, row.group) not in run.incomplete]
         places = [numbers[id(row)] for row in rows]
-        yield StepChange(step=step, episodes=_of_step(run.settings, rows, places, change))
+        yield StepChange(step=step, episodes=_of_step(run, rows, places, change))
 
 
-def _of_step(
-    settings: Mapping[str, Any], rows: Sequence[EpisodeRow], places: Sequence[int], change: RewardChange
-) -> list[Change]:
-    before = [Episode.from_json(json.dumps(json.loads(row.place.read())["episode"])) for row in rows]
+def _of_step(run: Run, rows: Sequence[EpisodeRow], places: Sequence[int], change: RewardChange) -> list[Change]:
+    before = [run.episode(row) for row in rows]
     change.check(before)
     after = run_in_loop(change.apply(before))
     charges = [_charge(row) for row in rows]  # what the training took off the reward
     votes = [row.vote != "dropped" for row in rows]  # a full group that the training did not learn from stays out
-    old = _advantages(settings, before, charges, votes)
-    new = _advantages(settings, after, charges, votes)
+    old = _advantages(run.settings, before, charges, votes)
+    new = _advantages(run.settings, after, charges, votes)
     return [
         _change(row, place, episodes, (old.get(_name(episodes[0]), []), new.get(_name(episodes[1]), [])))
         for row, place, episodes in zip(rows, places, zip(before, after, strict=True), strict=True)

@@ -8,18 +8,18 @@ from collections.abc import Iterator, Sequence
 
 from ..files.episodes import EpisodeRow
 from ..files.run import Run
-from .alarms import alarms, latest_episodes, spread
-from .metric_alarms import has_converged
+from .alarms import find_alarms, spread
+from .causes import likely_causes
+from .trends import has_converged
 
 MOST_LINES = 10
 
 
 def why_lines(run: Run) -> list[str]:
-    """The state of a run that was read, and what is wrong with it: at most ten lines, the verdict last."""
-    rows = latest_episodes(run)
+    """Return the state of a run that was read, and what is wrong with it: at most ten lines, the verdict last."""
+    rows = run.latest()
     facts = [*_rewards(run), *_evaluations(run), *(_episodes(rows) if rows else [_no_episodes()])]
-    troubles = alarms(run)
-    shown = [f"! {alarm.title}. {alarm.cause}" for alarm in troubles[: MOST_LINES - len(facts) - 1]]
+    shown = [f"! {alarm.title}. {alarm.cause}" for alarm in find_alarms(run)[: MOST_LINES - len(facts) - 1]]
     return [*facts, *shown, _verdict(run, rows)]
 
 
@@ -33,16 +33,16 @@ def _rewards(run: Run) -> Iterator[str]:
         yield f"{run.folder}: step {run.metrics[-1]['step']}, reward {rewards[0]:.3g}"
     else:
         part = max(1, len(rewards) // 5)
-        before, after = (sum(each) / part for each in (rewards[:part], rewards[-part:]))
+        before, after = (sum(end) / part for end in (rewards[:part], rewards[-part:]))
         trend = "falls" if after < before - 0.01 else "rises" if after > before + 0.01 else "stays"
         yield f"{run.folder}: step {run.metrics[-1]['step']}, the reward {trend} ({before:.3g} -> {after:.3g})"
 
 
 def _evaluations(run: Run) -> Iterator[str]:
-    """The reward of each data set's first and latest evaluation."""
+    """Yield the reward of each data set's first and latest evaluation."""
     parts = []
     for title, logs in run.evaluations.items():
-        rewards = [(step, each.metrics["reward"]) for step, each in logs if "reward" in each.metrics]
+        rewards = [(step, log.metrics["reward"]) for step, log in logs if "reward" in log.metrics]
         if rewards:
             (_, before), (step, after) = rewards[0], rewards[-1]
             came_from = f"{before:.3g} -> " if len(rewards) > 1 else ""
@@ -73,7 +73,7 @@ def _episodes(rows: Sequence[EpisodeRow]) -> Iterator[str]:
 
 
 def _verdict(run: Run, rows: Sequence[EpisodeRow]) -> str:
-    """The likeliest reason for a reward of zero, and where to look."""
+    """Return the likeliest reason for a reward of zero, and where to look."""
     rewards = [row.reward for row in rows if row.reward is not None]
     if not rows:
         return "verdict: unknown without episodes"
@@ -86,25 +86,6 @@ def _verdict(run: Run, rows: Sequence[EpisodeRow]) -> str:
         if all(reward == rewards[0] for reward in rewards):
             reason = f"every reward is {rewards[0]:g}: the task is solved, or the reward does not look at the answer"
     else:
-        reason = _reason_for_zero(rows)
+        reason = likely_causes(rows)[0]
     place = run.episodes.index(min(rows, key=lambda row: math.inf if row.reward is None else row.reward))
     return f"verdict: {reason}; see {run.folder}/view.html#episode={place}, which gymnast view {run.folder} writes"
-
-
-def _reason_for_zero(rows: Sequence[EpisodeRow]) -> str:
-    [(stop, count)] = Counter(row.stop for row in rows).most_common(1)
-    share = f"{count / len(rows):.0%} of the episodes"
-    errors = Counter((error.tool, error.message) for row in rows for error in row.errors)
-    calls = sum(len(row.tools) for row in rows)
-    if any(row.is_truncated for row in rows if row.stop == stop):
-        return f"{share} are cut by {stop} before they can be rewarded: raise that limit"
-    if not calls:
-        return "no episode calls a tool: compare the prompt and the chat template with the format of calls"
-    if errors.total() > calls / 2:
-        [((tool, message), _)] = errors.most_common(1)
-        return f"most tool calls fail, first of all {tool}: {message}"
-    if stop == "malformed":
-        return f"{share} end by malformed tool calls: read one of them"
-    if stop == "model_stopped":
-        return f"{share} end with an answer that calls no tool, so the final tool is never reached"
-    return f"{share} reach {stop} and are rewarded with 0: the answers are wrong, or the check is too strict"

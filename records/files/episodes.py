@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
+from ...envs.core import StopReason
+from ...envs.episode import Episode
 from .tail import Place
 
 PREVIEW = 160
@@ -30,6 +36,7 @@ class EpisodeRow:
     tokens: int  # that the model sampled
     tools: list[str]  # the tool of each call, in order
     errors: list[ToolError]
+    has_tools: bool  # whether the model was shown any
     failure: str | None  # such as `step: TimeoutError: ...`
     traceback: str | None  # of the failure
     learning: list[Place] = field(default_factory=list)  # its lines in `learning.jsonl`
@@ -40,6 +47,11 @@ class EpisodeRow:
     @property
     def is_truncated(self) -> bool:
         return self.stop in TRUNCATIONS
+
+    @property
+    def kind_of_failure(self) -> str:
+        """Stage and exception of its failure, as in `step: TimeoutError`."""
+        return ":".join((self.failure or "").split(":")[:2])
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -52,14 +64,18 @@ class ToolError:
     traceback: str | None
 
 
-TRUNCATIONS = frozenset(
-    {"env_truncated", "max_turns", "max_tool_calls", "max_tokens", "turn_truncated", "context_overflow", "timeout"}
-)
+TRUNCATIONS = frozenset(str(reason) for reason in StopReason if reason.is_truncation)
 """Stop reasons at which a limit cut the episode."""
 
 
+def rows_of(episodes: Sequence[Episode]) -> list[EpisodeRow]:
+    """Return the rows of episodes that are in no file."""
+    nowhere = Place(Path(os.devnull), 0, 0, 0)
+    return [row_of(nowhere, {"step": 0, "episode": from_json(episode.to_json())}) for episode in episodes]
+
+
 def row_of(place: Place, line: Mapping[str, Any]) -> EpisodeRow:
-    """The row of a line of `episodes.jsonl`.
+    """Return the row of a line of `episodes.jsonl`.
 
     Raises:
         KeyError, TypeError: it is no such line.
@@ -82,6 +98,7 @@ def row_of(place: Place, line: Mapping[str, Any]) -> EpisodeRow:
         tokens=sum(turn["num_tokens"] for turn in turns),
         tools=[call["name"] for call in calls],
         errors=[_error(call) for call in calls if call["outcome"] not in ("ok", "not_run")],
+        has_tools=bool(episode["tools"]),
         failure=None
         if failure is None
         else _first_line(f"{failure['stage']}: {failure['type']}: {failure['message']}"),
@@ -116,5 +133,5 @@ def _first_line(text: str) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """The number; infinity and NaN stand as strings in the file."""
+    """Return the number; infinity and NaN stand as strings in the file."""
     return None if value is None else float(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -10,12 +9,13 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from ...envs.episode import Episode
 from ...envs.line_files import BrokenLine
 from ..metrics.evaluation_logs import EvaluationLog
+from .episode_log import episode_of
 from .episodes import EpisodeRow, add_learning, row_of
+from .run_files import LINE_FILES
 from .tail import Place, Replaced, Tail
-
-_FILES = re.compile(r"(metrics|episodes|learning)(-\d+)?\.jsonl")  # not `metrics.1.jsonl`, which an earlier run left
 
 
 class Run:
@@ -52,11 +52,11 @@ class Run:
         self._rows: dict[tuple[int, str, int], EpisodeRow] = {}
 
     def _files(self) -> list[tuple[str, Path]]:
-        found = [(_FILES.fullmatch(path.name), path) for path in sorted(self.folder.iterdir())]
+        found = [(LINE_FILES.fullmatch(path.name), path) for path in sorted(self.folder.iterdir())]
         return [(match[1], path) for match, path in found if match]
 
     def read(self) -> bool:
-        """Read what is new; returns whether anything was."""
+        """Read what is new, and return whether anything was."""
         before = self.changes
         try:
             self._read()
@@ -103,23 +103,32 @@ class Run:
             self.incomplete.add((line["step"] + 1, line["group"]))
 
     def details(self, first: int, count: int) -> bytes:
-        """JSON: a list of `[line of episodes.jsonl, [its lines of learning.jsonl]]`, for some episodes in order."""
+        """Return `[line of episodes.jsonl, [its lines of learning.jsonl]]` of some episodes in order, as JSON."""
         parts = []
         for row in self.episodes[first : first + count]:
             learning = b",".join(place.read().strip() for place in row.learning)
             parts.append(b"[" + row.place.read().strip() + b",[" + learning + b"]]")
         return b"[" + b",".join(parts) + b"]"
 
+    def episode(self, row: EpisodeRow) -> Episode:
+        """Return the whole episode of a row."""
+        return episode_of(row.place.read())[1]
+
     def steps(self) -> Iterator[tuple[int, list[EpisodeRow]]]:
-        """The recorded steps in order, each with its episodes."""
+        """Yield the recorded steps in order, each with its episodes."""
         of_step: dict[int, list[EpisodeRow]] = {}
         for row in self.episodes:
             of_step.setdefault(row.step, []).append(row)
-        return iter(sorted(of_step.items()))
+        yield from sorted(of_step.items())
+
+    def latest(self) -> list[EpisodeRow]:
+        """Return the episodes of the last recorded step."""
+        last = max((row.step for row in self.episodes), default=0)
+        return [row for row in self.episodes if row.step == last]
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    """The object of a line, which has a step.
+    """Return the object of a line, which has a step.
 
     Raises:
         ValueError: it is something else.

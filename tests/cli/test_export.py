@@ -10,7 +10,7 @@ import pytest
 
 from gymnast.cli.exporting.turn_tokens import turn_tokens
 from gymnast.envs import Episode, Message, StopReason, ToolCall
-from gymnast.trainer import read_episodes
+from gymnast.records import read_episodes
 
 from ..training.buttons import forget, make_trainer
 from .made_runs import episode, write_run

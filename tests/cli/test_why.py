@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gymnast.envs import StopReason
-from gymnast.records.alarms.alarms import alarms
-from gymnast.records.files.run import Run as RunOfFolder
+from gymnast.records import Run as RunOfFolder
+from gymnast.records import find_alarms
 
 from .made_runs import episode, write_run
 from .running import Run
@@ -28,7 +30,7 @@ def logs(name: str, *values: float) -> list[dict[str, float]]:
 def alarms_of(folder: Path) -> list[Any]:
     run = RunOfFolder(folder)
     run.read()
-    return alarms(run)
+    return find_alarms(run)
 
 
 @pytest.mark.parametrize(
@@ -37,13 +39,13 @@ def alarms_of(folder: Path) -> list[Any]:
         ("failures", "4 of 4 episodes failed: step: OSError: the disk", {"episodes": group(stop=FAILED, reward=None)}),
         ("tool errors", "4 of 4 calls of look end with the same error: no lamp", {"episodes": group(error="no lamp")}),
         ("no spread", "100% of the latest groups have equal rewards", {"episodes": group()}),
-        ("truncation", "a limit cut 100% of the episodes of step 1", {"episodes": group(stop=CUT)}),
+        ("truncation", "a limit cut 100% of the latest episodes, most often max_tokens", {"episodes": group(stop=CUT)}),
         ("stop reasons", "max_turns went from 0% to 60%", {"metrics": logs("stop/max_turns", 0, 0, 0.2, 0.4, 0.6)}),
         ("gap", "differ from the trainer's by 0.05", {
             "metrics": logs("sampling/sampling_logp_difference/mean", 0.001, 0.01, 0.02, 0.03, 0.05)
         }),
-        ("gap", "the effective sample size is 0.20", {"metrics": logs("mismatch/ess", 0.9, 0.8, 0.6, 0.4, 0.2)}),
-        ("rejected", "removed 80% of the latest episodes", {"metrics": logs("mismatch/rejected", 0.1, 0.8)}),
+        ("gap", "the effective sample size is 0.20", {"metrics": logs("mismatch/ess", 0.9, 0.8, 0.4, 0.4, 0.2)}),
+        ("rejected", "the correction removed 80% of the episodes", {"metrics": logs("mismatch/rejected", 0.1, 0.8)}),
         ("length", "answers grow: 10 tokens", {"metrics": logs("completions/mean_length", 10, 12, 20, 30, 90)}),
     ],
 )  # fmt: skip
@@ -68,11 +70,11 @@ def test_a_healthy_run_has_no_alarm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("verdict", "options"),
     [
-        ("100% of the episodes are cut by max_tokens before they can be rewarded", {"stop": CUT}),
-        ("most tool calls fail, first of all look: no lamp", {"error": "no lamp"}),
+        ("100% of the episodes are cut by max_tokens: raise max_completion_length", {"stop": CUT}),
+        ("4 of 4 tool calls fail, most often look: no lamp", {"error": "no lamp"}),
         ("100% of the episodes end by malformed tool calls", {"stop": StopReason.MALFORMED}),
         ("an answer that calls no tool", {"stop": StopReason.MODEL_STOPPED}),
-        ("the answers are wrong, or the check is too strict", {}),
+        ("the answers are wrong, the check is too strict, or self.reward is never set", {}),
         ("no episode has a reward", {"stop": FAILED, "reward": None}),
         ("every reward is 1: the task is solved", {"reward": 1.0}),
     ],
@@ -122,6 +124,18 @@ def test_why_for_programs(run: Run, tmp_path: Path) -> None:
     found = run("why", "run", "--json").json
     assert "set log_episodes_steps=1" in found["lines"][1]
     assert found["alarms"] == []
+
+
+def test_view_and_why_load_neither_the_trainer_nor_pytorch(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", group(), [{"step": 1, "reward": 0.0}])
+    program = (
+        "import sys, gymnast.records; from gymnast.cli.main import main; main(['why', 'run']); main(['view', 'run']); "
+        "sys.exit(str({'torch', 'transformers', 'gymnast.trainer'} & sys.modules.keys()))"
+    )
+    command = [sys.executable, "-c", program]
+    outcome = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert outcome.stderr == "set()\n"
+    assert "verdict" in outcome.stdout
 
 
 def test_a_folder_without_a_run_is_named(run: Run, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from gymnast.trainer.learning.corrections import CORRECTIONS, mismatch_metrics
 from gymnast.trainer.learning.losses import LossInputs, StepCounts, policy_loss
 from gymnast.trainer.learning.samples import samples_of
 from gymnast.trainer.learning.scoring import Scorer
-from gymnast.trainer.run_log.alarms import warn_of_mismatch
 from gymnast.trainer.run_log.metrics import Metrics
 
 from .rows import PAD, SETTINGS, VOCABULARY, make_model
@@ -228,14 +226,3 @@ def test_vllm_is_corrected_by_default_where_log_probabilities_are_comparable(tmp
 def test_options_that_do_not_go_together_are_errors(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         GRPOConfig(output_dir=str(tmp_path), use_cpu=True, report_to=[], **options)
-
-
-def test_an_alarm_when_the_sample_size_stays_low(caplog: pytest.LogCaptureFixture) -> None:
-    logs = [{"loss": 0.0, "mismatch/ess": size} for size in (0.4, 0.3, 0.9, 0.4, 0.4, 0.2, 0.2)]
-    with caplog.at_level(logging.WARNING):
-        for number, each in enumerate(logs):
-            assert bool(caplog.records) == (number > 5)
-            warn_of_mismatch(logs[:number], each, generator="vllm")
-    [record] = caplog.records
-    assert "0.2" in record.getMessage()
-    assert "vllm" in record.getMessage()

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gymnast.trainer import read_episodes
+from gymnast.records import read_episodes
 
 ROOT = Path(__file__).resolve().parents[2]
 SUMMARY = {

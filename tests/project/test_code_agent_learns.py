@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gymnast.trainer import read_episodes
+from gymnast.records import read_episodes
 
 from ..sandbox.boxes import containers_of
 from .example_runs import command, read_lines, read_summary

@@ -8,15 +8,21 @@ from typing import Any
 import pytest
 
 from gymnast.envs import tool
-from gymnast.records.alarms.alarms import alarms
-from gymnast.records.alarms.metric_alarms import CHECKS, is_repeated, raised
-from gymnast.records.files.run import Run
+from gymnast.records import Run, find_alarms
+from gymnast.records.alarms.alarms import CHECKS, alarm_metrics, warn_of_alarms
+from gymnast.records.alarms.trends import repeated
 
 from ..cli.made_runs import write_run
 from .buttons import Buttons, ShiftedGenerator, make_trainer, model
 from .inspecting import step_logs
 
-NAMES = {f"alarms/{name}" for name in (*CHECKS, "tool_errors")}
+NAMES = {f"alarms/{kind.replace(' ', '_')}" for kind in CHECKS}
+
+
+def raised(history: list[Any]) -> list[str]:
+    """The names of the alarms that a training raises at the last of these logs."""
+    metrics = alarm_metrics(history[:-1], history[-1])
+    return [name.removeprefix("alarms/") for name, value in metrics.items() if value]
 
 
 def logs(name: str, *values: float) -> list[dict[str, float]]:
@@ -31,7 +37,7 @@ def logs(name: str, *values: float) -> list[dict[str, float]]:
         ("truncation", logs("stop/max_tokens", 0.1, 0.3)),
         ("stop_reasons", logs("stop/model_stopped", 0, 0, 0.2, 0.3, 0.5)),
         ("gap", logs("sampling/sampling_logp_difference/mean", 0.001, 0.01, 0.02, 0.03, 0.05)),
-        ("gap", logs("mismatch/ess", 0.9, 0.8, 0.6, 0.4, 0.2)),
+        ("gap", logs("mismatch/ess", 0.9, 0.8, 0.4, 0.4, 0.2)),
         ("rejected", logs("mismatch/rejected", 0.1, 0.8)),
         ("length", logs("completions/mean_length", 10, 12, 20, 30, 90)),
     ],
@@ -39,40 +45,49 @@ def logs(name: str, *values: float) -> list[dict[str, float]]:
 def test_an_alarm_is_raised_by_its_metric_and_goes_when_that_is_well(
     name: str, history: list[Any], tmp_path: Path
 ) -> None:
-    assert [each for each, is_raised in raised(history).items() if is_raised] == [name]
-    assert not any(raised(history[:1]).values())
-    if name not in ("failures", "truncation"):  # which the viewer finds in the episodes
-        run = Run(write_run(tmp_path, metrics=history))
-        run.read()
-        assert [alarm.kind.replace(" ", "_") for alarm in alarms(run)] == [name]
+    assert raised(history) == [name]
+    assert raised(history[:1]) == []
+    run = Run(write_run(tmp_path, metrics=history))
+    run.read()
+    assert [alarm.kind.replace(" ", "_") for alarm in find_alarms(run)] == [name]
 
 
 def test_equal_groups_are_no_alarm_once_the_reward_has_risen() -> None:
     flat = logs("frac_reward_zero_std", 0.2, 0.5, 0.6, 0.6, 0.9)
     rewards = (0.3, 0.4, 0.5, 0.8, 0.9)
     history = [log | {"reward": reward, "reward_std": 0.4} for log, reward in zip(flat, rewards, strict=True)]
-    assert not any(raised(history).values())
-    assert raised([*history[:4], history[4] | {"reward": 0.45}])["no_spread"]
+    assert raised(history) == []
+    assert raised([*history[:4], history[4] | {"reward": 0.45}]) == ["no_spread"]
 
 
 def test_a_success_rate_that_began_at_one_half_can_converge() -> None:
     flat = logs("frac_reward_zero_std", 0.1, 0.4, 0.7, 0.7, 0.9)
     rewards = (0.5, 0.7, 0.9, 0.95, 0.98)
     history = [log | {"reward": reward, "reward_std": 0.5} for log, reward in zip(flat, rewards, strict=True)]
-    assert not any(raised(history).values())
+    assert raised(history) == []
 
 
 def test_a_run_that_learned_within_its_first_fifth_has_converged() -> None:
     rewards = [0.35] * 5 + [0.9] * 95
     flat = logs("frac_reward_zero_std", *[0.7] * 100)
     history = [log | {"reward": reward, "reward_std": 0.48} for log, reward in zip(flat, rewards, strict=True)]
-    assert not raised(history)["no_spread"]
+    assert raised(history) == []
 
 
 def test_errors_that_differ_in_a_number_are_the_same() -> None:
     messages = ["7 is too high", "9.5 is too high", "12 is too high"]
-    assert is_repeated(("guess", "refused", each) for each in messages)
-    assert not is_repeated(("guess", "refused", each) for each in ["too high", "too low", "too long"])
+    assert repeated(("guess", "refused", each) for each in messages) == [(("guess", "refused", "# is too high"), 3)]
+    assert not repeated(("guess", "refused", each) for each in ["too high", "too low", "too long"])
+
+
+def test_a_sample_size_that_stays_low_warns_once_a_run(caplog: pytest.LogCaptureFixture) -> None:
+    history: list[dict[str, float]] = []
+    for number, log in enumerate(logs("mismatch/ess", 0.4, 0.3, 0.9, 0.4, 0.4, 0.2, 0.2)):
+        assert bool(caplog.messages) == (number > 5)
+        history.append(log | alarm_metrics(history, log))
+        warn_of_alarms(history[:-1], history[-1], settings={})
+    [message] = caplog.messages
+    assert message.startswith("the effective sample size is 0.20, and was below 0.5 in 3 logs in a row. The generator")
 
 
 def test_a_correction_that_removes_most_episodes_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

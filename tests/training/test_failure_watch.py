@@ -9,9 +9,9 @@ import pytest
 
 from gymnast.envs.core import StopReason
 from gymnast.envs.episode import ToolCallRecord, Turn
+from gymnast.records.alarms.rounds import NoSpreadAlarm, NoTurnRewardAlarm
 from gymnast.trainer import RolloutError
 from gymnast.trainer.rollout.failures import FailureWatch
-from gymnast.trainer.run_log.alarms import NoSpreadAlarm, NoTurnRewardAlarm
 
 from .made_episodes import episode, failed, specs
 
@@ -99,8 +99,8 @@ def test_rewards_that_never_differ_warn_with_a_cause(caplog: pytest.LogCaptureFi
     [message] = caplog.messages
     assert message == (
         "no group has had spread for 5 rounds, so nothing is learned: all rewards of the last round were 1; 75% of "
-        "the episodes ended by max_tokens (the option max_completion_length); 1 of 1 tool calls failed, the last "
-        "(look): no such lamp"
+        "the episodes are cut by max_tokens: raise max_completion_length; 1 of 1 tool calls fail, most often look: "
+        "no such lamp"
     )
 
 
@@ -129,14 +129,12 @@ def test_a_reward_that_is_never_set_warns(capsys: pytest.CaptureFixture[str], mo
     alarm = NoSpreadAlarm()
     episodes = [episode(each, reward=0.0) for each in specs(1, 4)]
     episodes[0].stop = StopReason.MAX_TOKENS  # a quarter of the episodes: not the cause
-    call = ToolCallRecord(name="look", call_id=None, outcome="exception", error="no such lamp")
-    episodes[3].turns = [Turn(message={"role": "assistant", "content": ""}, tool_calls=[call])]
     for _ in range(5):
         alarm.add(episodes, with_spread=0)
     assert capsys.readouterr().err == (
         "WARNING: no group has had spread for 5 rounds, so nothing is learned: all rewards of the last round were "
-        "0, and no step, grade or reward function gave another (self.reward was never set or reached); 75% of the "
-        "episodes ended by final_answer; 1 of 1 tool calls failed, the last (look): no such lamp\n"
+        "0; 75% of the episodes reach final_answer and are rewarded with 0: the answers are wrong, the check is too "
+        "strict, or self.reward is never set or reached\n"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gymnast.envs import BrokenEnvironmentError, tool
-from gymnast.trainer import read_episodes
+from gymnast.records import read_episodes
 
 from .buttons import Buttons, make_trainer
 from .inspecting import step_logs

@@ -21,7 +21,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, T
 
 from gymnast.envs import Episode, EpisodeSpec, StopReason, Task, tool
 from gymnast.envs.episode import TokenTrace, ToolCallRecord, Turn
-from gymnast.trainer import GRPOTrainer, RichProgress, RolloutError, RunFolder, read_episodes
+from gymnast.records import read_episodes
+from gymnast.trainer import GRPOTrainer, RichProgress, RolloutError, RunFolder
 from gymnast.trainer.run_log.metrics import SUMS, Metrics, episode_metrics, weighted_metrics
 
 from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, config, make_trainer, model, tokenizer

@@ -13,7 +13,8 @@ import pytest
 from transformers import TrainerCallback
 
 from gymnast.envs import Episode, EpisodeSpec, StopReason, Task, ToolCallRecord, Turn
-from gymnast.trainer import AgentTrainer, RLOOTrainer, read_episodes
+from gymnast.records import read_episodes
+from gymnast.trainer import AgentTrainer, RLOOTrainer
 from gymnast.trainer.run_log.metrics import episode_metrics
 
 from .buttons import ScriptedGenerator, ShiftedGenerator, call_ids, make_trainer, model

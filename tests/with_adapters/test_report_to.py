@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.trainer import read_episodes
+from gymnast.records import read_episodes
 
 from ..training.buttons import make_trainer
 

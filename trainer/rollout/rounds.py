@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ...envs.episode import Episode
+from ...records.alarms.alarms import TOOL_ERRORS, tool_error_alarm
+from ...records.alarms.rounds import NoSpreadAlarm, NoTurnRewardAlarm
 from ..learning.advantages import ESTIMATORS
 from ..learning.samples import Batch, EpisodeSamples
 from ..learning.scoring import Scorer
 from ..models.distributed import Processes
-from ..run_log.alarms import TOOL_ERRORS, NoSpreadAlarm, NoTurnRewardAlarm, tool_error_alarm
 from ..run_log.metrics import Metrics, NameOf, weighted_metrics
 from .failures import FailureWatch
 from .round import Round

@@ -1,13 +1,12 @@
-"""The files of a training run, readable without any service: `RunFolder`, `EpisodeLog` and `read_episodes`."""
+"""RunFolder: the metrics of a training run as files, readable without any service."""
 
 from __future__ import annotations
 
 import json
-import logging
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,71 +14,10 @@ from typing import Any
 from pydantic_core import to_json
 from transformers import TrainerCallback
 
-from ...envs.episode import Episode
-from ...envs.line_files import append_lines, parsed
+from ...envs.line_files import append_lines
+from ...records.files.run_files import line_file, lines_until, move_aside, read_lines, replace_lines
 from ...records.metrics.evaluation_logs import EvaluationLog
 from .metrics import SUMS
-
-logger = logging.getLogger(__name__)
-
-
-class EpisodeLog:
-    """`episodes.jsonl`: a line for each episode, `{"step": ..., "episode": ...}`; `read_episodes` reads it.
-
-    It also keeps `learning.jsonl` (see `LearningLog`) at the same steps.
-
-    Args:
-        folder: The folder of the file.
-        every: Steps; 0 = write nothing.
-        suffix: Distinguishes the files of several processes.
-    """
-
-    def __init__(self, folder: str | Path, *, every: int, suffix: str = "") -> None:
-        self.path = Path(folder, f"episodes{suffix}.jsonl")
-        self.learning_path = Path(folder, f"learning{suffix}.jsonl")
-        self._every = every
-        self._last: int | None = None  # the step that this training wrote last
-
-    def begin(self, step: int) -> None:
-        """Called when a training begins, or is resumed, at this step.
-
-        A new training moves the files of an earlier one aside (`episodes.1.jsonl`); a resumed one drops the lines from
-        this step on, since it plays these steps again.
-        """
-        self._last = None
-        if self._every and self.path.exists():
-            if step == 0:
-                move_aside(self.path, self.learning_path)
-                return
-            keep_lines_until(step - 1, self.learning_path)
-            kept = keep_lines_until(step - 1, self.path)
-            self._last = json.loads(kept[-1])["step"] if kept else None
-
-    def add(self, step: int, episodes: Sequence[Episode]) -> bool:
-        """Append the episodes of a step, if it is the first, or a multiple of `every` was reached since the last one.
-
-        No round may be played at the multiple itself. Returns whether they were written.
-        """
-        if not self._every or (self._last is not None and step // self._every <= self._last // self._every):
-            return False
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._last = step
-        append_lines(self.path, (f'{{"step": {step}, "episode": {episode.to_json()}}}' for episode in episodes))
-        return True
-
-
-def read_episodes(path: str | Path) -> Iterator[tuple[int, Episode]]:
-    """Yield the step and the episode of each line of an `episodes.jsonl`.
-
-    A half-written last line is left out. Another broken line is skipped, and a warning names the first one.
-    """
-
-    def parse(line: str) -> tuple[int, Episode]:
-        record = json.loads(line)
-        return record["step"], Episode.from_json(json.dumps(record["episode"]))
-
-    with Path(path).open(errors="replace") as file:  # half a line may end in half a character
-        yield from parsed(Path(path), file, parse, logger.warning)
 
 
 class RunFolder(TrainerCallback):
@@ -96,11 +34,8 @@ class RunFolder(TrainerCallback):
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
         self.totals: dict[str, float] = defaultdict(float)  # of everything that is counted, over the whole run
+        self.metrics_path = line_file(path, "metrics")
         self._lines_before = len(read_lines(self.metrics_path))  # those of an earlier run
-
-    @property
-    def metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.totals.clear()
@@ -164,52 +99,6 @@ class RunFolder(TrainerCallback):
         axes.grid(alpha=0.3)
         axes.legend(loc="best")
         figure.savefig(self.path / "reward.png", dpi=120)
-
-
-def move_aside(*paths: Path) -> Path:
-    """Give the files of an earlier run the next free names, such as `metrics.1.jsonl`; return the first of these."""
-    number = 1
-    while any(_numbered(path, number).exists() for path in paths):
-        number += 1
-    for path in paths:
-        if path.exists():
-            path.rename(_numbered(path, number))
-    return _numbered(paths[0], number)
-
-
-def _numbered(path: Path, number: int) -> Path:
-    return path.with_name(f"{path.stem}.{number}{path.suffix}")
-
-
-def replace_lines(path: Path, lines: Sequence[str]) -> None:
-    """Write these lines in place of a file. A process that is killed meanwhile leaves the old file or the new one."""
-    new = path.with_name(f"{path.name}.new")
-    new.write_text("".join(lines))
-    new.replace(path)
-
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a file; `str.splitlines` would split at more characters, such as U+2028 in an answer."""
-    if not path.exists():
-        return []
-    with path.open(errors="replace") as file:  # half a line may end in half a character
-        return list(file)
-
-
-def lines_until(step: float, lines: Sequence[str], path: Path) -> list[str]:
-    """Drop the lines of later steps and half a last line, and broken ones, of which a warning names the first one.
-
-    `path` is the file of the lines.
-    """
-    found = parsed(path, lines, lambda line: (line, json.loads(line)["step"] <= step), logger.warning)
-    return [line for line, is_kept in found if is_kept]
-
-
-def keep_lines_until(step: float, path: Path) -> list[str]:
-    """Apply `lines_until` to a file, and return the lines that stay."""
-    kept = lines_until(step, read_lines(path), path)
-    replace_lines(path, kept)
-    return kept
 
 
 def _evaluations(lines: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ....envs.episode import Episode
 from ....envs.line_files import append_lines
-from ...run_log.run_folder import keep_lines_until, move_aside
+from ....records.files.run_files import keep_lines_until, line_file, move_aside
 
 
 @dataclass(kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class GroupLog:
     """
 
     def __init__(self, folder: str | Path, suffix: str) -> None:
-        self.path = Path(folder, f"groups{suffix}.jsonl")
+        self.path = line_file(folder, "groups", suffix)
 
     def begin(self, step: int) -> None:
         """Begin a file, or drop the rounds from this step on: a resumed training consumes them again."""

@@ -1,4 +1,4 @@
-"""Alarms that the metrics of a training give: shared by the trainer, which logs them, and the viewer, which explains.
+"""How the metrics of a training develop, and from which size on that is an alarm.
 
 Every function takes the logs of the training steps so far, oldest first, each a dict of metrics.
 """
@@ -8,10 +8,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-
-from ...envs.core import StopReason
 
 Logs = Sequence[Mapping[str, Any]]
 
@@ -22,7 +20,7 @@ MANY_FLAT = 0.5
 """Share of groups with equal rewards."""
 
 LATEST = 5
-"""Logs that are the latest ones, and as many are the first ones of a run that has learned."""
+"""Number of logs that are compared at the beginning and at the end of a run, to see whether it has learned."""
 
 MANY_TRUNCATED = 0.25
 """Share of the episodes that a limit cuts."""
@@ -34,13 +32,16 @@ RUN_AWAY = 2.0
 """Growth of the mean length between the beginning and the end of a run."""
 
 RISEN = 0.5
-"""First standard deviations that the reward of a run has risen by if it learns. A success rate of one half can rise by
-one deviation at most."""
+"""A run learns if its reward rose by more than this many initial standard deviations. A success rate of one half can
+rise by one deviation at most."""
 
 LARGE_GAP = 0.01
 """Mean distance of the generator's log-probabilities from the trainer's."""
 
 LEAST_SAMPLE_SIZE = 0.5
+
+LOGS_IN_A_ROW = 3
+"""Number of latest logs that must all have a low sample size."""
 
 MANY_REJECTED = 0.5
 """Share of the episodes that a correction removes."""
@@ -50,17 +51,18 @@ USUAL_ENDS = ("stop/final_answer", "stop/env_terminated")
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
-TRUNCATIONS = tuple(f"stop/{reason.value}" for reason in StopReason if reason.is_truncation)
-
 
 def flat_share(logs: Logs) -> float | None:
-    """The share of groups with equal rewards in the latest logs; None if it is not logged."""
+    """Return the share of groups with equal rewards in the latest logs; None if it is not logged."""
     shares = [log["frac_reward_zero_std"] for log in logs[-LATEST:] if "frac_reward_zero_std" in log]
     return sum(shares) / len(shares) if shares else None
 
 
 def has_converged(logs: Logs) -> bool:
-    """Whether the reward has risen by more than `RISEN` first standard deviations: equal groups are then successes."""
+    """Return whether the reward has risen by more than `RISEN` first standard deviations.
+
+    Equal groups are then successes.
+    """
     # A fast run has learned much within its first fifth, so few logs are taken.
     before, after = ends_of(logs, "reward", most=LATEST)
     deviation, _ = ends_of(logs, "reward_std", most=LATEST)
@@ -68,7 +70,7 @@ def has_converged(logs: Logs) -> bool:
 
 
 def shifts(logs: Logs) -> Iterator[tuple[str, float, float]]:
-    """Stop reasons whose share has changed, with the share before and after."""
+    """Yield the stop reasons whose share has changed, with the share before and after."""
     for name in sorted({name for log in logs for name in log if name.startswith("stop/")} - set(USUAL_ENDS)):
         before, after = ends_of(logs, name)
         if abs(after - before) > SHIFT:
@@ -76,31 +78,31 @@ def shifts(logs: Logs) -> Iterator[tuple[str, float, float]]:
 
 
 def gap_growth(logs: Logs) -> tuple[float, float] | None:
-    """The mean distance of the generator's log-probabilities from the trainer's before and now, if it grows."""
+    """Return the mean distance of the generator's log-probabilities from the trainer's before and now, if it grows."""
     before, after = ends_of(logs, "sampling/sampling_logp_difference/mean")
     return (before, after) if after > LARGE_GAP and after > 2 * before else None
 
 
 def low_sample_size(logs: Logs) -> float | None:
-    """The effective sample size, if it is low."""
-    _, size = ends_of(logs, "mismatch/ess")
-    return size if size < LEAST_SAMPLE_SIZE else None
+    """Return the latest effective sample size, if it stays low."""
+    sizes = [log["mismatch/ess"] for log in logs if "mismatch/ess" in log][-LOGS_IN_A_ROW:]
+    return sizes[-1] if len(sizes) == LOGS_IN_A_ROW and max(sizes) < LEAST_SAMPLE_SIZE else None
 
 
 def rejected_share(logs: Logs) -> float | None:
-    """The share of the latest episodes that the correction removed, if it is most of them."""
+    """Return the share of the latest episodes that the correction removed, if it is most of them."""
     share = next((log["mismatch/rejected"] for log in reversed(logs) if "mismatch/rejected" in log), 0.0)
     return share if share > MANY_REJECTED else None
 
 
 def length_growth(logs: Logs) -> tuple[float, float] | None:
-    """The mean length of answers in tokens before and now, if it runs away."""
+    """Return the mean length of answers in tokens before and now, if it runs away."""
     before, after = ends_of(logs, "completions/mean_length")
     return (before, after) if before > 0 and after > RUN_AWAY * before else None
 
 
 def ends_of(logs: Logs, name: str, *, most: int | None = None) -> tuple[float, float]:
-    """The means of a metric over the first and the last fifth of the logs, or `most` logs at each end.
+    """Return the means of a metric over the first and the last fifth of the logs, or `most` logs at each end.
 
     They are NaN if there are fewer than five values.
     """
@@ -109,29 +111,15 @@ def ends_of(logs: Logs, name: str, *, most: int | None = None) -> tuple[float, f
     return (sum(values[:part]) / part, sum(values[-part:]) / part) if part else (math.nan, math.nan)
 
 
-def alike(message: str) -> str:
-    """The first line of an error without its numbers, so that "7 is too high" and "9 is too high" count as one."""
-    return _NUMBER.sub("#", message.partition("\n")[0])
+def repeated(errors: Iterable[tuple[str, str, str]]) -> list[tuple[tuple[str, str, str], int]]:
+    """Return the errors of tool calls (tool, outcome, message) that came again and again, and how often, at most three.
 
-
-def is_repeated(errors: Iterable[tuple[str, str, str]]) -> bool:
-    """Whether one of these errors of tool calls (tool, outcome, message) came again and again."""
+    Messages count by their first line without its numbers, so "7 is too high" and "9 is too high" are one.
+    """
     counts = Counter((tool, outcome, alike(message)) for tool, outcome, message in errors)
-    return max(counts.values(), default=0) >= REPEATED
+    return [(error, count) for error, count in counts.most_common(3) if count >= REPEATED]
 
 
-CHECKS: Mapping[str, Callable[[Logs], bool]] = {
-    "failures": lambda logs: logs[-1].get("episodes/failed", 0.0) > 0,
-    "no_spread": lambda logs: (flat_share(logs) or 0.0) > MANY_FLAT and not has_converged(logs),
-    "truncation": lambda logs: sum(logs[-1].get(name, 0.0) for name in TRUNCATIONS) > MANY_TRUNCATED,
-    "stop_reasons": lambda logs: any(shifts(logs)),
-    "gap": lambda logs: gap_growth(logs) is not None or low_sample_size(logs) is not None,
-    "rejected": lambda logs: rejected_share(logs) is not None,
-    "length": lambda logs: length_growth(logs) is not None,
-}
-"""The alarms by name."""
-
-
-def raised(logs: Logs) -> dict[str, bool]:
-    """For each alarm of `CHECKS` whether it is raised after the last of these logs."""
-    return {name: check(logs) for name, check in CHECKS.items()}
+def alike(message: str) -> str:
+    """Return the first line of an error without its numbers."""
+    return _NUMBER.sub("#", message.partition("\n")[0])

@@ -1,0 +1,82 @@
+"""The files of a run folder: their names, their lines, and the way of a new or a resumed training with earlier ones.
+
+- `metrics.jsonl`: a line for each log, `{"step": ..., "reward": ..., ...}`, with null for NaN and infinity.
+- `episodes.jsonl`: a line for each recorded episode, `{"step": ..., "episode": ...}`, with the number of finished
+  optimiser steps; `EpisodeLog` writes it.
+- `learning.jsonl`: what the training made of these episodes; `trainer/run_log/learning_log.py` names its fields.
+- `groups.jsonl`: the groups of each round, with `max_staleness`; `trainer/rollout/overlap/group_log.py` writes it.
+- `run.toml`: the run file of `gymnast train`.
+- `reward.png` and `summary.json`: for people.
+
+Processes other than the first add their number, as in `episodes-1.jsonl`. A new training gives the files of an earlier
+one other names, as in `episodes.1.jsonl`; a resumed one continues them. A killed process, or a full disk, leaves broken
+lines: a reader skips them and names the first one (see `envs/line_files.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...envs.line_files import parsed
+
+RUN_FILE = "run.toml"
+
+LINE_FILES = re.compile(r"(metrics|episodes|learning)(-\d+)?\.jsonl")
+"""The files that a reader reads; not `metrics.1.jsonl`, which an earlier run left."""
+
+logger = logging.getLogger(__name__)
+
+
+def line_file(folder: str | Path, kind: str, suffix: str = "") -> Path:
+    """Return the path of a file of lines; the suffix, such as `-1`, distinguishes the files of several processes."""
+    return Path(folder, f"{kind}{suffix}.jsonl")
+
+
+def move_aside(*paths: Path) -> Path:
+    """Give the files of an earlier run the next free names, such as `metrics.1.jsonl`; return the first of these."""
+    number = 1
+    while any(_numbered(path, number).exists() for path in paths):
+        number += 1
+    for path in paths:
+        if path.exists():
+            path.rename(_numbered(path, number))
+    return _numbered(paths[0], number)
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.stem}.{number}{path.suffix}")
+
+
+def replace_lines(path: Path, lines: Sequence[str]) -> None:
+    """Write these lines in place of a file. A process that is killed meanwhile leaves the old file or the new one."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text("".join(lines))
+    new.replace(path)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a file; `str.splitlines` would split at more characters, such as U+2028 in an answer."""
+    if not path.exists():
+        return []
+    with path.open(errors="replace") as file:  # half a line may end in half a character
+        return list(file)
+
+
+def lines_until(step: float, lines: Sequence[str], path: Path) -> list[str]:
+    """Drop the lines of later steps, half a last line, and broken lines, of which a warning names the first one.
+
+    `path` is the file of the lines.
+    """
+    found = parsed(path, lines, lambda line: (line, json.loads(line)["step"] <= step), logger.warning)
+    return [line for line, is_kept in found if is_kept]
+
+
+def keep_lines_until(step: float, path: Path) -> list[str]:
+    """Apply `lines_until` to a file, and return the lines that stay."""
+    kept = lines_until(step, read_lines(path), path)
+    replace_lines(path, kept)
+    return kept
