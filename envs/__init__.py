@@ -19,14 +19,13 @@ from .core import (
     OverlongPromptError,
     StepResult,
     StopReason,
-    Task,
     ToolCall,
     ToolSchema,
 )
 from .engine.failures import EpisodeFailedError, failure_counts, failure_summary
 from .engine.play_episode import EpisodeLimits, play_episode
 from .engine.rollout_engine import RolloutEngine, episode_specs, group_specs
-from .episode import Episode, EpisodeSpec, Failure, TokenTrace, ToolCallRecord, Turn
+from .episode import Episode, EpisodeSpec, Failure, Task, TokenTrace, ToolCallRecord, Turn
 from .examples.calculator import Calculator
 from .policies.openai_policy import OpenAIPolicy
 from .policy import Act, Conversation, Policy, ScriptedPolicy, tool_call, tool_calls

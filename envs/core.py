@@ -1,7 +1,6 @@
 """The nouns of an episode, and the contract of an environment.
 
 - `Message`, `ToolCall`, `MalformedCall`: one chat message, in the format that chat templates and model servers share.
-- `Task`: one row of a data set on its way through an episode.
 - `StopReason`: why an episode ended, and what kind of ending that is.
 - `StepResult`: the result of one step of an environment.
 - `Environment`: a `gymnasium.Env` over chat messages, with a synchronous and an asynchronous form.
@@ -10,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Required, Self
 
@@ -101,15 +99,6 @@ _TERMINATIONS = frozenset(
 )
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Task:
-    """One row of a data set, on its way through an episode."""
-
-    id: str  # names the row within the run, e.g. "train-17"
-    row: Mapping[str, Any] = field(default_factory=dict)  # the row itself, read by `Environment.reset`
-    seed: int = 0  # seeds the environment; the same for every member of a group
-
-
 class StepResult(NamedTuple):
     """What `Environment.step` returns; `info["stop_reason"]` may say why the episode ended."""
 
@@ -141,9 +130,8 @@ class OverlongPromptError(ValueError):
 class Environment(gymnasium.Env[list[Message], Message]):
     """A Gymnasium environment that speaks chat messages: the action is the model's message, the observation the reply.
 
-    Write `reset` and `step`, or their asynchronous forms `areset` and `astep`. Each form is derived from the other, so
-    both are always there. The engine awaits the asynchronous form. If it is derived from the synchronous one, that
-    runs in a thread and may block.
+    Write `reset` and `step`, or their asynchronous forms `areset` and `astep`; each form is derived from the other. The
+    engine awaits the asynchronous form. If it is derived from the synchronous one, that runs in a thread and may block.
     `reset(options={"task": row})` chooses the task; without one, a task is drawn from `tasks`.
 
         class Guess(Environment):
@@ -196,12 +184,12 @@ class Environment(gymnasium.Env[list[Message], Message]):
         self.render_mode = render_mode
 
     def clone(self) -> Self:
-        """A fresh environment made from the same constructor arguments; the arguments themselves are shared."""
+        """Make a fresh environment from the same constructor arguments, which both share."""
         args, kwargs = self._constructor
         return type(self)(*args, **kwargs)
 
     def task_of(self, options: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """The task's row: `options["task"]`, or else a row drawn from `tasks` with `np_random`.
+        """Return the task's row: `options["task"]`, or else a row drawn from `tasks` with `np_random`.
 
         Raises:
             ValueError: there is neither.
@@ -215,11 +203,7 @@ class Environment(gymnasium.Env[list[Message], Message]):
         return task
 
     def sample_task(self) -> Mapping[str, Any]:
-        """Draw a task when `reset` is given none; by default a row of `tasks`.
-
-        Raises:
-            ValueError: the environment has no tasks.
-        """
+        """Draw a task when `reset` is given none; by default a row of `tasks`, or a ValueError if there are none."""
         if not self.tasks:
             raise ValueError(
                 f"{type(self).__name__} has no task: call reset(options={{'task': row}}), "
@@ -230,11 +214,11 @@ class Environment(gymnasium.Env[list[Message], Message]):
     # Questions of the engine and of the policy, besides reset and step.
 
     def tool_schemas(self) -> list[ToolSchema]:
-        """The tools of this episode; the engine reads them after `reset`."""
+        """Return the tools of this episode; the engine reads them after `reset`."""
         return []
 
     def is_final(self, call: ToolCall) -> bool:
-        """Whether a successful call ends the episode; such a call is run even if a limit is reached.
+        """Return whether a successful call ends the episode; such a call is run even if a limit is reached.
 
         The limits ask about the arguments that the model wrote, which may be wrong. The end is decided by the arguments
         that the tool gets.
@@ -267,13 +251,13 @@ class Environment(gymnasium.Env[list[Message], Message]):
         """Release what the environment holds; the engine calls it exactly once for each environment that it made."""
 
     def render(self) -> str | None:  # type: ignore[override]
-        """The episode in the form that `render_mode` names; None if there is no `render_mode`."""
+        """Return the episode in the form that `render_mode` names; None if there is no `render_mode`."""
         if self.render_mode is None:
             return None
         raise NotImplementedError(f"{type(self).__name__} declares render modes and must implement render()")
 
     def render_html(self) -> str | None:
-        """The state of the episode as HTML, for people: `gymnast view` shows it beside the turn, without scripts.
+        """Return the state of the episode as HTML: `gymnast view` shows it beside the turn, without scripts.
 
         The engine asks after each step of every episode, so it should be quick. None, the default, shows nothing.
         """
@@ -285,9 +269,7 @@ class Environment(gymnasium.Env[list[Message], Message]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
         """Asynchronous `reset`; an override awaits `super().areset(seed=seed)` first."""
-        super().reset(seed=seed)
-        self.metrics, self.report, self._was_reset = {}, {}, True
-        return [], {}
+        return Environment.reset(self, seed=seed)
 
     async def astep(self, action: Message) -> StepResult:
         """Asynchronous `step`."""
@@ -301,18 +283,7 @@ class Environment(gymnasium.Env[list[Message], Message]):
         """Asynchronous `close`."""
 
 
-LARGEST_REWARD = 3.4028234663852886e38
-"""The largest number of float32, in which training computes advantages: beyond it the loss is infinite."""
-
-
-def number_of(value: Any) -> float:
-    """The value as a float; a TypeError if it is text or no number."""
-    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
-        raise TypeError(f"expected a number, got {type(value).__name__}: {value!r}")
-    return float(value)
-
-
 def text_of(message: Message) -> str:
-    """The text of a message, whose content may be a list of parts."""
+    """Return the text of a message, whose content may be a list of parts."""
     content = message.get("content") or ""
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)

@@ -1,6 +1,6 @@
 """The record of an episode: its messages, its reward, the reason of its end, and its exact tokens.
 
-- `EpisodeSpec`: which episode to play.
+- `Task`, `EpisodeSpec`: which episode to play.
 - `TokenTrace`: tokens of an episode, append-only. An episode has several if its history was rewritten.
 - `ToolCallRecord`, `Turn`, `Failure`, `Episode`: the record of what happened.
 """
@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import dropwhile
@@ -17,9 +17,18 @@ from typing import Any, Literal
 import pydantic_core
 from pydantic import ConfigDict, TypeAdapter
 
-from .core import Message, StopReason, Task, ToolSchema
-from .episode_text import as_html, as_text
+from .core import Message, StopReason, ToolSchema
+from .episode_text import Entry, as_html, as_text, entries_of_turn, entry_of
 from .runtime.user_calls import OUR_FOLDER
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Task:
+    """One row of a data set, on its way through an episode."""
+
+    id: str  # names the row within the run, e.g. "train-17"
+    row: Mapping[str, Any] = field(default_factory=dict)  # the row itself, read by `Environment.reset`
+    seed: int = 0  # seeds the environment; the same for every member of a group
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -103,6 +112,11 @@ class ToolCallRecord:
     def failed(self) -> bool:
         """True for every outcome but "ok" and "not_run" (a call over the limit)."""
         return self.outcome not in ("ok", "not_run")
+
+    @property
+    def trouble(self) -> str:
+        """The outcome of a failed call, and the time of a slow one, as in ` [exception, 1.5 s]`; else empty."""
+        return f" [{self.outcome}, {self.seconds:.2g} s]" if self.failed or self.seconds >= 1 else ""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -240,10 +254,29 @@ class Episode:
         return [record for turn in self.turns for record in turn.tool_calls]
 
     def __str__(self) -> str:
-        return as_text(self)
+        return as_text(self._heading, self._entries())
 
     def _repr_html_(self) -> str:
-        return as_html(self)  # in a notebook
+        return as_html(self._heading, self._entries())  # in a notebook
+
+    @property
+    def _heading(self) -> str:
+        reward = "no reward" if self.reward is None else f"reward {self.reward:g}"
+        turns = "1 turn" if len(self.turns) == 1 else f"{len(self.turns)} turns"
+        tokens = f"{self.num_sampled} tokens, " if self.traces else ""
+        place = f"{self.spec.group}[{self.spec.member}]"
+        return f"{place}: {reward}, {self.stop.value} ({turns}, {tokens}{self.seconds:.2g} s)"
+
+    def _entries(self) -> Iterator[Entry]:
+        yield from map(entry_of, self.prompt if self.turns else self.first_messages)
+        for turn in self.turns:
+            yield from entries_of_turn(turn.message, turn.observation, [record.trouble for record in turn.tool_calls])
+            if turn.reward:
+                yield "reward", f"{turn.reward:+g}"
+        if self.reward_parts.keys() - {"environment"}:
+            yield "rewards", ", ".join(f"{name} {value}" for name, value in self.reward_parts.items())
+        if self.failure is not None:
+            yield "failed", f"at {self.failure}"
 
     def to_json(self) -> str:
         """The episode as one line of JSON.

@@ -1,16 +1,17 @@
-"""An episode for people: as text in a terminal, and as HTML in a notebook."""
+"""Episodes and messages for people: as text in a terminal, and as HTML in a notebook."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .core import Message, ToolCall
-    from .episode import Episode, ToolCallRecord, Turn
+from .core import Message, ToolCall
+
+Entry = tuple[str, str]
+"""A role, or another heading, and a text."""
 
 LONGEST = 1000
 """Characters of a message that are shown."""
@@ -19,28 +20,28 @@ INDENT = 12
 """The column of a message's text."""
 
 
-def as_text(episode: Episode) -> str:
-    """The episode in lines: a heading, then each message with its tool calls, results and rewards."""
-    lines = [_heading(episode)]
-    for role, text in _entries(episode):
+def as_text(heading: str, entries: Iterable[Entry]) -> str:
+    """Return the heading, and lines for each entry."""
+    lines = [heading]
+    for role, text in entries:
         first, *rest = text.splitlines() or [""]
         lines += [f"{role:>{INDENT - 2}}  {first}", *(" " * INDENT + line for line in rest)]
     return "\n".join(lines)
 
 
-def as_html(episode: Episode) -> str:
-    """The same as a table; all text is escaped."""
+def as_html(heading: str, entries: Iterable[Entry]) -> str:
+    """Return the heading and a table of the entries; all text is escaped."""
     style = "vertical-align: top; text-align: left; white-space: pre-wrap; padding: 2px 12px 2px 0"
     rows = "".join(
         f'<tr><th style="{style}; opacity: 0.6; font-weight: normal">{escape(role)}</th>'
         f'<td style="{style}">{escape(text)}</td></tr>'
-        for role, text in _entries(episode)
+        for role, text in entries
     )
-    return f"<div><b>{escape(_heading(episode))}</b><table>{rows}</table></div>"
+    return f"<div><b>{escape(heading)}</b><table>{rows}</table></div>"
 
 
 def as_transcript(messages: Iterable[Message]) -> str:
-    """Messages as `[role] text` with their tool calls."""
+    """Return messages as `[role] text` with their tool calls."""
     return "\n".join(f"[{message['role']}] {_plain_text(message)}" for message in messages)
 
 
@@ -52,47 +53,26 @@ def _plain_text(message: Message) -> str:
     return (content or "") + "".join(f"\n  {call['name']}({call['arguments']})" for call in calls)
 
 
-def _heading(episode: Episode) -> str:
-    reward = "no reward" if episode.reward is None else f"reward {episode.reward:g}"
-    turns = "1 turn" if len(episode.turns) == 1 else f"{len(episode.turns)} turns"
-    sizes = [turns, f"{episode.seconds:.2g} s"]
-    sizes[1:1] = [f"{episode.num_sampled} tokens"] if episode.traces else []
-    return f"{episode.spec.group}[{episode.spec.member}]: {reward}, {episode.stop.value} ({', '.join(sizes)})"
+def entry_of(message: Message) -> Entry:
+    """Return a message's role and text."""
+    return message["role"], _content(message)
 
 
-def _entries(episode: Episode) -> Iterator[tuple[str, str]]:
-    """Pairs of a role and a text."""
-    for message in episode.prompt if episode.turns else episode.first_messages:
-        yield message["role"], _content(message)
-    for turn in episode.turns:
-        yield from _of_turn(turn)
-    parts = {name: value for name, value in episode.reward_parts.items() if name != "environment"}
-    if parts:
-        yield "rewards", ", ".join(f"{name} {value}" for name, value in episode.reward_parts.items())
-    if episode.failure is not None:
-        yield "failed", f"at {episode.failure}"
+def entries_of_turn(answer: Message, observation: Sequence[Message], outcomes: Sequence[str]) -> Iterator[Entry]:
+    """Yield an answer of the model, its calls with their outcomes and results, and the other messages."""
+    calls = answer.get("tool_calls") or []
+    results = [message for message in observation if message["role"] == "tool"]
+    if _content(answer) or not calls:
+        yield "assistant", _content(answer)
+    for call, outcome, result in zip_longest(calls, outcomes, results):
+        yield "call" if call else "tool", _call(call, outcome or "", result)
+    yield from (entry_of(message) for message in observation if message["role"] != "tool")
 
 
-def _of_turn(turn: Turn) -> Iterator[tuple[str, str]]:
-    calls = turn.message.get("tool_calls") or []
-    results = [message for message in turn.observation if message["role"] == "tool"]
-    if _content(turn.message) or not calls:
-        yield "assistant", _content(turn.message)
-    for call, record, result in zip_longest(calls, turn.tool_calls, results):
-        yield "call" if call else "tool", _call(call, record, result)
-    for message in turn.observation:
-        if message["role"] != "tool":
-            yield message["role"], _content(message)
-    if turn.reward:
-        yield "reward", f"{turn.reward:+g}"
-
-
-def _call(call: ToolCall | None, record: ToolCallRecord | None, result: Message | None) -> str:
-    """`add(a=1, b=2) -> 3`, with the time of a slow call and the outcome of a failed one."""
+def _call(call: ToolCall | None, outcome: str, result: Message | None) -> str:
+    """Return e.g. `add(a=1, b=2) -> 3`; the outcome stands before the arrow."""
     text = "" if call is None else f"{call['function']['name']}({_arguments(call['function']['arguments'])})"
-    if record is not None and (record.failed or record.seconds >= 1):
-        text += f" [{record.outcome}, {record.seconds:.2g} s]"
-    return text if result is None else f"{text} -> {_content(result)}"
+    return text + outcome if result is None else f"{text}{outcome} -> {_content(result)}"
 
 
 def _arguments(arguments: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import jmespath
 from jmespath.exceptions import JMESPathError
 
-from .core import LARGEST_REWARD, ConfigurationError, number_of
+from .core import ConfigurationError
 from .episode import Episode, Failure
 from .runtime.user_calls import being_cancelled, call_function, within
 
@@ -25,7 +25,17 @@ or one episode where the function is marked with `per_episode`. None means that 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+LARGEST_REWARD = 3.4028234663852886e38
+"""The largest number of float32, in which training computes advantages: beyond it the loss is infinite."""
+
 OWN_ARGUMENTS = ("prompts", "completions", "completion_ids", "episodes")
+
+
+def number_of(value: Any) -> float:
+    """Return the value as a float; a TypeError if it is text or no number."""
+    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
+        raise TypeError(f"expected a number, got {type(value).__name__}: {value!r}")
+    return float(value)
 
 
 def per_episode(function: Function) -> Function:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ...envs.core import Message, StopReason, Task, ToolCall
+from ...envs.core import Message, StopReason, ToolCall
 from ...envs.engine.environment_caller import EnvironmentCaller, Grade
-from ...envs.episode import EpisodeSpec
+from ...envs.episode import EpisodeSpec, Task
 from ...envs.registry import ENVIRONMENT_COLUMN, EnvironmentSource
 from ...sandbox.cancellation import finish
 from .caught_errors import CaughtError

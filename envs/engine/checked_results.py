@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..core import LARGEST_REWARD, Message, StepResult, StopReason, number_of, text_of
+from ..core import Message, StepResult, StopReason, text_of
 from ..episode import ToolCallRecord
+from ..rewards import LARGEST_REWARD, number_of
 from ..spaces import check_messages
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..core import Task
-from ..episode import Episode, EpisodeSpec
+from ..episode import Episode, EpisodeSpec, Task
 from ..policy import Policy
 from ..registry import EnvironmentLike, EnvironmentSource
 from ..rewards import Rewards

@@ -11,7 +11,8 @@ from collections.abc import Coroutine
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from ..core import ConfigurationError, number_of
+from ..core import ConfigurationError
+from ..rewards import number_of
 
 Result = TypeVar("Result")
 

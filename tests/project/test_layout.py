@@ -109,7 +109,7 @@ ROOT_FILES: dict[str, set[str]] = {  # files at a package's root, and those besi
     "sandbox/arguments": {"limits"},
     "envs/core": {"spaces"},
     "envs/episode": {"core", "episode_text"},
-    "envs/episode_text": {"core", "episode"},
+    "envs/episode_text": {"core"},
     "envs/policy": {"core", "episode"},
     "envs/registry": {"core", "episode"},
     "envs/rewards": {"core", "episode"},
