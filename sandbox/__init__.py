@@ -23,9 +23,7 @@ from .errors import (
 from .limits import Limits
 from .local.executor import LocalExecutor
 from .pool import ExecutorPool, PoolStatistics, pool_of
-from .testing.scripted.executor import ScriptedExecutor
-from .testing.scripted.recorder import Recorder
-from .testing.scripted.recording import Recording, ScriptError
+from .testing.scripted.executor import ScriptedExecutor, ScriptError
 
 __all__ = [
     "DEFAULT_IMAGE",
@@ -43,8 +41,6 @@ __all__ = [
     "LocalExecutor",
     "PoolLoopError",
     "PoolStatistics",
-    "Recorder",
-    "Recording",
     "RetireReason",
     "SandboxClosedError",
     "SandboxError",

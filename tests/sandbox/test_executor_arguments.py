@@ -18,7 +18,6 @@ from gymnast.sandbox import (
     ExecutionResult,
     Limits,
     LocalExecutor,
-    Recording,
     ScriptedExecutor,
     Status,
 )
@@ -137,11 +136,6 @@ def test_pull_always_is_refused_for_images_without_a_registry(options: dict[str,
     with pytest.raises(ValueError, match=r"pull='always' fetches an image from its registry, and .* on this machine"):
         DockerExecutor(pull="always", **options)
     assert DockerExecutor(image="python:3.12-slim", pull="always").pull == "always"
-
-
-def test_a_recording_has_its_own_limits() -> None:
-    with pytest.raises(ValueError, match="leave out limits="):
-        ScriptedExecutor(Recording(), limits=Limits())
 
 
 def test_limits_without_effect_on_a_script_are_named_once() -> None:
