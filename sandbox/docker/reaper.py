@@ -18,7 +18,7 @@ from .labels import is_abandoned, is_own
 logger = logging.getLogger(__name__)
 
 
-class Box(NamedTuple):
+class OwnedContainer(NamedTuple):
     """A container that gymnast made."""
 
     name: str
@@ -29,7 +29,7 @@ class Box(NamedTuple):
     is_own: bool  # this process is its owner
 
 
-async def boxes(engine: Engine) -> list[Box]:
+async def boxes(engine: Engine) -> list[OwnedContainer]:
     """List the containers that gymnast made.
 
     Raises:
@@ -56,14 +56,14 @@ def reap_once(engine: Engine) -> None:
         engine.session.submit(_reap_or_log, engine.client)
 
 
-def _boxes(client: Client) -> list[Box]:
+def _boxes(client: Client) -> list[OwnedContainer]:
     now, boxes = client.now(), []
     for found in client.containers():
         names = found.get("Names") or [found["Id"][:12]]  # a half-removed container has no name
         age, state = now - found["Created"], found["State"]
         labels = found.get("Labels") or {}
         abandoned = is_abandoned(labels, state=state, age=age)
-        boxes.append(Box(names[0].lstrip("/"), found["Id"], state, age, abandoned, is_own(labels)))
+        boxes.append(OwnedContainer(names[0].lstrip("/"), found["Id"], state, age, abandoned, is_own(labels)))
     return boxes
 
 

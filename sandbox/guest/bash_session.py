@@ -9,7 +9,7 @@ import os
 
 from . import processes
 from .protocol import ProtocolError
-from .session import Box, Session
+from .session import Session, SessionHost
 
 _LONGEST = 1 << 16  # bytes of a reply: the path of a directory may be longer than a path that the kernel accepts
 
@@ -32,7 +32,7 @@ done
 class BashSession(Session):
     """A shell that keeps its directory, variables and functions."""
 
-    def __init__(self, box: Box) -> None:
+    def __init__(self, box: SessionHost) -> None:
         super().__init__(box)
         self.program = processes.program("bash")  # its path; "" where the image has none
         self.cwd = box.workspace

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import processes
 from .python_worker import decode_reply, encode_request, new_nonce, serve
-from .session import Box, Session
+from .session import Session, SessionHost
 
 _DELIVERY_SECONDS = 0.5  # far more than a process needs to take a signal; a stopped one does not take it
 
@@ -23,7 +23,7 @@ class PythonSession(Session):
 
     COMMANDS, REPLIES = 62, 63  # out of the way of code that closes or reuses the first few
 
-    def __init__(self, box: Box) -> None:
+    def __init__(self, box: SessionHost) -> None:
         super().__init__(box)
         self._setup: Callable[[], Any] | None = None  # what a worker that is being started does before its first cell
 

@@ -27,7 +27,7 @@ _CHUNK = 1 << 16
 _ORPHANED_SECONDS = 0.2  # between the end of a channel and the end of the process that held it
 
 
-class Box(Protocol):
+class SessionHost(Protocol):
     """The parts of the supervisor that a session uses."""
 
     settings: dict[str, Any]
@@ -49,7 +49,7 @@ class Session(ABC):
 
     COMMANDS, REPLIES = 8, 9  # the numbers of the channel's descriptors in the process
 
-    def __init__(self, box: Box) -> None:
+    def __init__(self, box: SessionHost) -> None:
         self.box = box
         self.loop = box.loop
         self.pid = 0

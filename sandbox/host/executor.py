@@ -22,8 +22,8 @@ from ..cancellation import finish
 from ..errors import EngineError, ImageError, SandboxClosedError, SandboxLostError, SandboxTimeoutError, file_error
 from ..guest.protocol import SESSIONS
 from ..limits import Limits, check_timeout, size_of
-from .box import Box
 from .connection import Connection
+from .supervisor_client import SupervisorClient
 
 Result = TypeVar("Result")
 
@@ -50,7 +50,7 @@ class SupervisedExecutor(Executor):
         self.files = checked_files(files, limits)
         self.start_timeout = check_timeout(start_timeout, "start_timeout")
         self._turn = asyncio.Lock()
-        self._box: Box | None = None
+        self._box: SupervisorClient | None = None
         self._lost = ""  # why there is no box any more
         self._to_be_replaced = False  # by the next call
         self._unreported: set[str] = set()  # the sessions that have lost their state, while no result has said so
@@ -81,7 +81,7 @@ class SupervisedExecutor(Executor):
         return None
 
     def _revive(self, is_first: bool) -> bool:
-        """Begin to help a box whose answer is overdue, or return False if there is no use. See `Box`."""
+        """Begin to help a box whose answer is overdue, or return False if there is no use. See `SupervisorClient`."""
         return False
 
     async def _ran_out_of_memory(self) -> bool:
@@ -187,14 +187,16 @@ class SupervisedExecutor(Executor):
             self._unreported.discard(operation)
         return dataclasses.replace(result, duration=time.perf_counter() - started, state_lost=state_lost)
 
-    async def _with_files(self, path: str, request: Callable[[Box], Coroutine[Any, Any, Result]]) -> Result:
+    async def _with_files(
+        self, path: str, request: Callable[[SupervisorClient], Coroutine[Any, Any, Result]]
+    ) -> Result:
         async with self._turn:
             try:
                 return await self._with_box(request)
             except _OutOfMemoryError as error:
                 raise file_error(errno.ENOMEM, path, str(error)) from None
 
-    async def _with_box(self, request: Callable[[Box], Coroutine[Any, Any, Result]]) -> Result:
+    async def _with_box(self, request: Callable[[SupervisorClient], Coroutine[Any, Any, Result]]) -> Result:
         """Make requests to the box, or to a new one if a new one is due. Give up a box that is lost.
 
         Raises:
@@ -228,7 +230,7 @@ class SupervisedExecutor(Executor):
                 self._give_up(box.connection.lost)
             raise
 
-    async def _reset_in_place(self, box: Box) -> None:
+    async def _reset_in_place(self, box: SupervisorClient) -> None:
         try:
             await box.reset()
             if not box.retire:
@@ -238,7 +240,7 @@ class SupervisedExecutor(Executor):
             self._unreported.update(SESSIONS)
             raise
 
-    async def _put_files(self, box: Box) -> None:
+    async def _put_files(self, box: SupervisorClient) -> None:
         for path, data in self.files.items():
             await box.write_file(path, data)
 
@@ -274,7 +276,7 @@ class SupervisedExecutor(Executor):
             await self._prepare()
             async with deadline:
                 connection = await self._launch()
-                self._box = box = Box(connection, self.limits, self._unreported, self._revive)
+                self._box = box = SupervisorClient(connection, self.limits, self._unreported, self._revive)
                 await self._boot(box)
                 connection.on_end = self._examine
                 self._lost = ""
@@ -287,7 +289,7 @@ class SupervisedExecutor(Executor):
                 raise SandboxTimeoutError(message) from error
             raise
 
-    async def _boot(self, box: Box) -> None:
+    async def _boot(self, box: SupervisorClient) -> None:
         try:
             ready = await box.boot(self._settings())
         except SandboxLostError as error:

@@ -19,10 +19,10 @@ from typing import Any, Self
 
 from ..arguments import checked_environment, checked_modules
 from ..errors import ImageError, SandboxClosedError
-from ..host.box import Box
 from ..host.connection import Connection
 from ..host.executor import START_TIMEOUT, SupervisedExecutor
 from ..host.messages import supervisor_settings
+from ..host.supervisor_client import SupervisorClient
 from ..limits import Limits, check_limits, size_of
 from .process import LocalProcess, has_proc, start_process
 
@@ -156,7 +156,7 @@ class LocalExecutor(SupervisedExecutor):
             local={"root": str(root), "tmp": tmp, "rlimits": rlimits},
         )
 
-    async def _boot(self, box: Box) -> None:
+    async def _boot(self, box: SupervisorClient) -> None:
         await super()._boot(box)
         assert self._process is not None
         self._process.note_folder()

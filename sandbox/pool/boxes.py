@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from .states import Box, PoolOptions, State, Subpool, by_state
+from .states import PooledBox, PoolOptions, State, Subpool, by_state
 from .statistics import PoolStatistics
 
 logger = logging.getLogger("gymnast.sandbox")
@@ -40,10 +40,10 @@ class Boxes:
         counters: PoolStatistics,
         creators: int,
         *,
-        ready: Callable[[Box], None],
-        closing: Callable[[Box], None],
+        ready: Callable[[PooledBox], None],
+        closing: Callable[[PooledBox], None],
         gone: Callable[[], None],
-        failed: Callable[[Box, Exception], None],
+        failed: Callable[[PooledBox, Exception], None],
     ) -> None:
         self.options = options
         self.counters = counters
@@ -58,7 +58,7 @@ class Boxes:
 
     # Changes of state.
 
-    def enter(self, box: Box, state: State) -> None:
+    def enter(self, box: PooledBox, state: State) -> None:
         self._leave(box)
         box.state, box.since = state, self._loop.time()
         self.of[state][box] = box.subpool.boxes[state][box] = None
@@ -66,20 +66,20 @@ class Boxes:
     def create(self, subpool: Subpool) -> None:
         executor = subpool.template.clone()
         executor.files = {}  # a lease writes its own
-        box = Box(subpool, executor)
+        box = PooledBox(subpool, executor)
         self._begin(box, State.CREATING, self._start(box))
 
-    def check(self, box: Box) -> None:
+    def check(self, box: PooledBox) -> None:
         """Ask an idle box for a sign of life; when it gives one, it is ready."""
         self._begin(box, State.CHECKING, self._check(box))
 
-    def move(self, box: Box, subpool: Subpool) -> None:
+    def move(self, box: PooledBox, subpool: Subpool) -> None:
         """Let a box count for another subpool."""
         del box.subpool.boxes[box.state][box]
         box.subpool = subpool
         subpool.boxes[box.state][box] = None
 
-    def take_back(self, box: Box) -> None:
+    def take_back(self, box: PooledBox) -> None:
         """Reset a box whose lease is over, or close it if it is used up; an unused one is ready at once."""
         if box.lease is None:
             self._become_ready(box)
@@ -92,7 +92,7 @@ class Boxes:
             box.lease = None
             self._begin(box, State.RESETTING, self._reset(box))
 
-    def close(self, box: Box, reason: str) -> None:
+    def close(self, box: PooledBox, reason: str) -> None:
         """Close a box in the background; it counts until it is gone."""
         if box.made:
             self.counters.retired[reason] += 1
@@ -104,7 +104,7 @@ class Boxes:
         else:
             self._dispose(box)
 
-    def why_retire(self, box: Box) -> str | None:
+    def why_retire(self, box: PooledBox) -> str | None:
         """The category of the reason why a box should not serve another lease; None without one."""
         if box.executor.retire_reason is not None:
             return box.executor.retire_reason.category
@@ -117,7 +117,7 @@ class Boxes:
         # A lease may then last for the other half.
         return "age" if self._loop.time() - box.born > box.executor.lifetime / 2 else None
 
-    def close_if_worn(self, box: Box) -> bool:
+    def close_if_worn(self, box: PooledBox) -> bool:
         """Close an idle box that is too old, or known to be dead; return whether it was."""
         reason = self.why_retire(box)
         if reason is not None:
@@ -132,20 +132,20 @@ class Boxes:
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
-    def _leave(self, box: Box) -> None:
+    def _leave(self, box: PooledBox) -> None:
         self.of[box.state].pop(box, None)  # a new box is in no state yet
         box.subpool.boxes[box.state].pop(box, None)
 
     # The steps.
 
-    def _begin(self, box: Box, state: State, step: Coroutine[Any, Any, str | None]) -> None:
+    def _begin(self, box: PooledBox, state: State, step: Coroutine[Any, Any, str | None]) -> None:
         """Start a step, which returns the reason to close the box, or None if it is ready."""
         self.enter(box, state)
         box.task = self._loop.create_task(step)
         self._tasks.add(box.task)
         box.task.add_done_callback(functools.partial(self._step_done, box))
 
-    def _step_done(self, box: Box, task: asyncio.Task[str | None]) -> None:
+    def _step_done(self, box: PooledBox, task: asyncio.Task[str | None]) -> None:
         self._tasks.discard(task)
         box.task = None
         error = None if task.cancelled() else task.exception()
@@ -171,19 +171,19 @@ class Boxes:
             return "error"
         return task.result()
 
-    def _become_ready(self, box: Box) -> None:
+    def _become_ready(self, box: PooledBox) -> None:
         box.answered = True
         self._ready(box)
         box.answered = False
 
-    async def _start(self, box: Box) -> None:
+    async def _start(self, box: PooledBox) -> None:
         async with self._creators:
             box.born = self._loop.time()
             await box.executor.start()
         box.made, box.subpool.failures = True, 0
         self.counters.created += 1
 
-    async def _check(self, box: Box) -> str | None:
+    async def _check(self, box: PooledBox) -> str | None:
         try:
             await box.executor.ping(timeout=PING_SECONDS)
         except Exception as error:
@@ -191,7 +191,7 @@ class Boxes:
             return "unhealthy"
         return None
 
-    async def _reset(self, box: Box) -> str | None:
+    async def _reset(self, box: PooledBox) -> str | None:
         try:
             async with asyncio.timeout(RESET_SECONDS):
                 await box.executor.reset()
@@ -200,19 +200,19 @@ class Boxes:
             return "reset failed"
         return self.why_retire(box)
 
-    def _dispose(self, box: Box) -> None:
+    def _dispose(self, box: PooledBox) -> None:
         task = self._loop.create_task(self._release(box))
         self._tasks.add(task)
         task.add_done_callback(functools.partial(self._disposed, box))
 
-    async def _release(self, box: Box) -> None:
+    async def _release(self, box: PooledBox) -> None:
         try:
             if box.lease is not None:
                 await box.lease.settle()
         finally:
             await box.executor.close()
 
-    def _disposed(self, box: Box, task: asyncio.Task[None]) -> None:
+    def _disposed(self, box: PooledBox, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task.cancelled():  # at the end of the loop, perhaps before it began: the box is not closed yet
             self._dispose(box)

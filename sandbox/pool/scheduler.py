@@ -17,7 +17,7 @@ from ..errors import EngineError, SandboxClosedError, SandboxTimeoutError
 from .boxes import Boxes
 from .lease import LeasedExecutor
 from .spares import Spares
-from .states import Box, Line, PoolOptions, State, Subpool, Waiter, Waiters
+from .states import Line, PooledBox, PoolOptions, State, Subpool, Waiter, Waiters
 from .statistics import PoolStatistics
 
 logger = logging.getLogger("gymnast.sandbox")
@@ -65,7 +65,7 @@ class Scheduler:
 
     async def acquire(
         self, template: Executor, timeout: float, *, fresh: bool, priority: bool
-    ) -> tuple[Box, LeasedExecutor]:
+    ) -> tuple[PooledBox, LeasedExecutor]:
         """Wait for a box: first come, first served, but leases with priority first.
 
         Raises:
@@ -99,7 +99,7 @@ class Scheduler:
         box.lease = LeasedExecutor(box.executor, template.files)
         return box, box.lease
 
-    def release(self, box: Box) -> None:
+    def release(self, box: PooledBox) -> None:
         """Take a box back; it is cleaned in the background."""
         if box.state is not State.LEASED:  # the pool was closed during the lease
             return
@@ -132,14 +132,14 @@ class Scheduler:
 
     # Events of boxes.
 
-    def _ready(self, box: Box) -> None:
+    def _ready(self, box: PooledBox) -> None:
         if box.subpool.expecting:
             self._grant(box.subpool.expecting.first, box)
         else:
             self.boxes.enter(box, State.IDLE)
         self._advance()
 
-    def _closing(self, box: Box) -> None:
+    def _closing(self, box: PooledBox) -> None:
         while len(box.subpool.expecting) > box.subpool.coming:
             self._waiters.move_back(box.subpool.expecting)
         self._advance()
@@ -149,7 +149,7 @@ class Scheduler:
             self._create_for(self._waiters.slots.first)
         self._advance()
 
-    def _failed(self, box: Box, error: Exception) -> None:
+    def _failed(self, box: PooledBox, error: Exception) -> None:
         """Tell the first waiter that expects a box; without one, the box was a spare one.
 
         Each waiter gets a second attempt: a container that is killed while it starts costs no episode.
@@ -237,7 +237,7 @@ class Scheduler:
     def _may_evict(self, evicted: Subpool, subpool: Subpool) -> bool:
         return subpool.reused is not None or self._spares.may_evict(evicted)
 
-    def _grant(self, waiter: Waiter, box: Box) -> None:
+    def _grant(self, waiter: Waiter, box: PooledBox) -> None:
         self.boxes.enter(box, State.LEASED)
         self._waiters.remove(waiter)
         waiter.turn.set_result(box)

@@ -33,7 +33,7 @@ class PoolOptions:
     idle: float
 
 
-def by_state() -> list[dict[Box, None]]:
+def by_state() -> list[dict[PooledBox, None]]:
     """An empty table of boxes: for each state, the boxes in the order in which they entered it."""
     return [{} for _ in State]
 
@@ -82,7 +82,7 @@ class Subpool:
 
     template: Executor
     reused: Subpool | None = None  # of fresh boxes: the subpool that a box may join after its first lease
-    boxes: list[dict[Box, None]] = field(default_factory=by_state)
+    boxes: list[dict[PooledBox, None]] = field(default_factory=by_state)
     expecting: Line = field(default_factory=Line)
     waiting: int = 0  # in any line
     failures: int = 0  # boxes that could not be made, in a row
@@ -104,7 +104,7 @@ class Subpool:
 
 
 @dataclass(eq=False)
-class Box:
+class PooledBox:
     """One box of a pool. Only `Boxes` changes its state."""
 
     subpool: Subpool
@@ -125,7 +125,7 @@ class Waiter:
     """A lease that has no box yet."""
 
     subpool: Subpool
-    turn: asyncio.Future[Box]
+    turn: asyncio.Future[PooledBox]
     priority: bool
     tried_again: bool = False
     line: Line | None = None

@@ -18,12 +18,12 @@ from gymnast.sandbox import DockerExecutor, Limits, LocalExecutor
 
 from .boxes import LIMITS
 
-Box: TypeAlias = DockerExecutor | LocalExecutor
+RealBox: TypeAlias = DockerExecutor | LocalExecutor
 
 docker_only = pytest.mark.parametrize("kind", ["docker"], indirect=True, scope="module")
 
 
-def recipe(kind: str, **options: Any) -> Box:
+def recipe(kind: str, **options: Any) -> RealBox:
     """An executor of this kind, not started."""
     if kind == "docker":
         return DockerExecutor(limits=LIMITS, **options)
@@ -38,13 +38,13 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-async def shared_box(kind: str) -> AsyncIterator[Box]:
+async def shared_box(kind: str) -> AsyncIterator[RealBox]:
     async with recipe(kind) as box:
         yield box
 
 
 @pytest.fixture
-async def box(shared_box: Box) -> Box:
+async def box(shared_box: RealBox) -> RealBox:
     """A clean box."""
     await shared_box.reset()
     return shared_box

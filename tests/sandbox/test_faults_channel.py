@@ -10,7 +10,7 @@ from gymnast.sandbox import Status
 
 from . import faults
 from .boxes import usable
-from .faults import Box
+from .faults import RealBox
 
 kind, shared_box, box = faults.kind, faults.shared_box, faults.box
 
@@ -52,7 +52,7 @@ ATTACKS = [
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-async def test_tampering_with_the_channel_is_reported(box: Box, attack: str) -> None:
+async def test_tampering_with_the_channel_is_reported(box: RealBox, attack: str) -> None:
     before = await peak_of_supervisor(box)
     result = await box.python(ATTACK.format(attack=attack), timeout=50)
     assert (result.status, result.exit_code, result.state_lost) == (Status.PROTOCOL, None, True)
@@ -63,7 +63,7 @@ async def test_tampering_with_the_channel_is_reported(box: Box, attack: str) -> 
     assert await peak_of_supervisor(box) - before < 8 << 20
 
 
-async def peak_of_supervisor(box: Box) -> int:
+async def peak_of_supervisor(box: RealBox) -> int:
     """The peak memory of the supervisor in bytes, which any process may read."""
     code = (
         "import os; [line for line in open(f'/proc/{os.getppid()}/status') if line.startswith('VmHWM')][0].split()[1]"
@@ -74,7 +74,7 @@ async def peak_of_supervisor(box: Box) -> int:
 
 
 @pytest.mark.fault(20)
-async def test_an_answer_without_a_request_is_tampering(box: Box) -> None:
+async def test_an_answer_without_a_request_is_tampering(box: RealBox) -> None:
     """A thread that answers between two calls, before the next nonce is known, is detected at the next call."""
     code = "import os, threading, time\ndef late():\n    time.sleep(0.3)\n    os.write(63, b'x' * 100)\n"
     assert (await box.python(f"{code}threading.Thread(target=late).start()")).ok
@@ -85,7 +85,7 @@ async def test_an_answer_without_a_request_is_tampering(box: Box) -> None:
 
 
 @pytest.mark.fault(20)
-async def test_any_next_call_reports_tampering(box: Box) -> None:
+async def test_any_next_call_reports_tampering(box: RealBox) -> None:
     """So the pool's check for life detects data that was sent while no call ran."""
     code = "import os, time\nif os.fork() == 0:\n    time.sleep(0.3); os.write(63, b'x' * 100); os._exit(0)"
     assert (await box.python(code)).ok
@@ -111,7 +111,7 @@ def answer(failed=False, value=False, code=0, dropped=0, head=0, tail=0, error=0
     "changes",
     ["dropped=2**63", "head=2**32 - 1", "tail=2**32 - 1", "error=2**32 - 1", "head=600_000, tail=600_000"],
 )
-async def test_an_answer_with_the_right_nonce_announces_no_more_than_the_limit(box: Box, changes: str) -> None:
+async def test_an_answer_with_the_right_nonce_announces_no_more_than_the_limit(box: RealBox, changes: str) -> None:
     """Code can find the nonce in its own memory and forge its own answer, but only within the limits."""
     before = await peak_of_supervisor(box)
     result = await box.python(f"{FIND_NONCE}os.write(63, answer({changes})); time.sleep(60)", timeout=50)
@@ -122,28 +122,28 @@ async def test_an_answer_with_the_right_nonce_announces_no_more_than_the_limit(b
 
 
 @pytest.mark.fault(20)
-async def test_an_answer_that_never_arrives_hangs_only_its_own_call(box: Box) -> None:
+async def test_an_answer_that_never_arrives_hangs_only_its_own_call(box: RealBox) -> None:
     result = await box.python(f"{FIND_NONCE}os.write(63, answer(error=10)); time.sleep(60)", timeout=1)
     assert (result.status, result.state_lost) == (Status.TIMEOUT, True)
     assert await usable(box)
 
 
 @pytest.mark.fault(20)
-async def test_a_forged_answer_affects_only_its_own_cell(box: Box) -> None:
+async def test_a_forged_answer_affects_only_its_own_cell(box: RealBox) -> None:
     forged = f"{FIND_NONCE}os.write(63, answer(failed=2, code=255, dropped=7, error=4) + b'mine'); time.sleep(60)"
     result = await box.python(forged, timeout=50)
     assert (result.status, result.exit_code, result.stderr, result.dropped_bytes) == (Status.ERROR, 255, "mine", 7)
 
 
 @pytest.mark.fault(20)
-async def test_two_answers_at_once_are_tampering(box: Box) -> None:
+async def test_two_answers_at_once_are_tampering(box: RealBox) -> None:
     result = await box.python(f"{FIND_NONCE}os.write(63, answer() + answer()); time.sleep(60)", timeout=50)
     assert (result.status, result.state_lost) == (Status.PROTOCOL, True)
     assert box.retire_reason == ("protocol", "")
 
 
 @pytest.mark.fault(20)
-async def test_a_second_answer_is_not_the_answer_of_the_next_call(box: Box) -> None:
+async def test_a_second_answer_is_not_the_answer_of_the_next_call(box: RealBox) -> None:
     two = "os.write(63, answer()); time.sleep(0.3); os.write(63, answer(code=7, failed=True))"
     first = await box.python(f"{FIND_NONCE}{two}", timeout=50)
     assert (first.status, first.state_lost) == (Status.OK, False)
@@ -185,7 +185,7 @@ IFS= read -r -d '' nonce <&$in
         "printf '%s 0 /\\0%s 0 /\\0' $nonce $nonce",
     ],
 )
-async def test_no_answer_of_a_shell_breaks_the_supervisor(box: Box, answer: str) -> None:
+async def test_no_answer_of_a_shell_breaks_the_supervisor(box: RealBox, answer: str) -> None:
     result = await box.bash(f"{FIND_CHANNEL}{{ {answer}; }} >&$out; sleep 60", timeout=50)
     assert (result.status, result.state_lost) == (Status.PROTOCOL, True)
     assert box.retire_reason == ("protocol", "")
@@ -194,7 +194,7 @@ async def test_no_answer_of_a_shell_breaks_the_supervisor(box: Box, answer: str)
 
 
 @pytest.mark.fault(20)
-async def test_a_shell_that_forges_its_status_runs_into_the_timeout_of_the_next_call(box: Box) -> None:
+async def test_a_shell_that_forges_its_status_runs_into_the_timeout_of_the_next_call(box: RealBox) -> None:
     """The forged status is accepted. A shell that does not take the next command is killed and replaced."""
     imitated = await box.bash(f"{FIND_CHANNEL}printf '%s 0 /tmp\\0' $nonce >&$out; sleep 1000", timeout=50)
     assert imitated.status is Status.OK

@@ -17,7 +17,7 @@ from gymnast.sandbox import DockerExecutor, LocalExecutor, Status
 
 from . import faults
 from .boxes import LIMITS, usable
-from .faults import Box
+from .faults import RealBox
 
 kind, shared_box, box = faults.kind, faults.shared_box, faults.box
 
@@ -31,7 +31,9 @@ IGNORE = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("session", ["python", "bash"])
-async def test_an_endless_loop_is_interrupted_and_the_state_kept(box: Box, session: Literal["python", "bash"]) -> None:
+async def test_an_endless_loop_is_interrupted_and_the_state_kept(
+    box: RealBox, session: Literal["python", "bash"]
+) -> None:
     await box.python("kept = 1")
     await box.bash("kept=1")
     if session == "python":
@@ -60,7 +62,7 @@ async def test_an_endless_loop_is_interrupted_and_the_state_kept(box: Box, sessi
         pytest.param("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", marks=pytest.mark.fault(3)),
     ],
 )
-async def test_python_that_ignores_interruption_is_killed(box: Box, code: str) -> None:
+async def test_python_that_ignores_interruption_is_killed(box: RealBox, code: str) -> None:
     await box.bash("shell_state=1")
     result = await box.python(f"print('partial')\n{code}", timeout=0.4)
     assert (result.status, result.exit_code, result.state_lost) == (Status.TIMEOUT, None, True)
@@ -81,7 +83,7 @@ async def test_python_that_ignores_interruption_is_killed(box: Box, code: str) -
         pytest.param("kill -STOP $$", marks=pytest.mark.fault(3)),
     ],
 )
-async def test_a_shell_that_ignores_interruption_is_killed(box: Box, command: str) -> None:
+async def test_a_shell_that_ignores_interruption_is_killed(box: RealBox, command: str) -> None:
     await box.python("python_state = 1")
     await box.bash("cd /tmp; lost=1")
     result = await box.bash(command, timeout=0.4)
@@ -105,7 +107,7 @@ async def test_a_shell_that_ignores_interruption_is_killed(box: Box, command: st
         "import os; r, w = os.pipe(); os.read(r, 1)",
     ],
 )
-async def test_a_block_in_c_is_interrupted_or_killed(box: Box, code: str) -> None:
+async def test_a_block_in_c_is_interrupted_or_killed(box: RealBox, code: str) -> None:
     await box.python("kept = 1")
     result = await box.python(f"print('partial')\n{code}", timeout=0.4)
     assert (result.status, result.exit_code, result.stdout) == (Status.TIMEOUT, None, "partial\n")
@@ -136,7 +138,7 @@ async def test_deadlines_do_not_depend_on_the_wall_clock(
         launcher = tmp_path / "python"
         launcher.write_text(CLOCKED_PYTHON.format(python=sys.executable))
         launcher.chmod(0o755)
-        recipe: Box = LocalExecutor(python=launcher, limits=limits)
+        recipe: RealBox = LocalExecutor(python=launcher, limits=limits)
     else:
         recipe = DockerExecutor(limits=limits)
     async with recipe as box:
@@ -169,7 +171,7 @@ CRASHES = [
 
 @pytest.mark.parametrize(("code", "status", "exit_code"), CRASHES)
 async def test_a_crash_is_reported_at_once_and_the_session_restarts(
-    box: Box, code: str, status: Status, exit_code: int
+    box: RealBox, code: str, status: Status, exit_code: int
 ) -> None:
     result = await box.python(f"print('partial')\n{code}", timeout=60)
     assert (result.status, result.exit_code, result.state_lost) == (status, exit_code, True)
@@ -179,7 +181,7 @@ async def test_a_crash_is_reported_at_once_and_the_session_restarts(
 
 
 @pytest.mark.fault(8)
-async def test_all_descriptors_closed(box: Box) -> None:
+async def test_all_descriptors_closed(box: RealBox) -> None:
     result = await box.python("import os; kept = 1; os.closerange(0, 300)", timeout=60)
     assert result.status in (Status.EXITED, Status.PROTOCOL)
     assert result.state_lost
@@ -198,7 +200,7 @@ async def test_all_descriptors_closed(box: Box) -> None:
         ("exec true", Status.EXITED, 0),
     ],
 )
-async def test_a_shell_that_ends_is_restarted(box: Box, command: str, status: Status, exit_code: int) -> None:
+async def test_a_shell_that_ends_is_restarted(box: RealBox, command: str, status: Status, exit_code: int) -> None:
     await box.bash("cd /tmp; kept=1")
     result = await box.bash(f"echo before; {command}", timeout=60)
     assert (result.status, result.exit_code, result.state_lost) == (status, exit_code, True)
@@ -208,7 +210,7 @@ async def test_a_shell_that_ends_is_restarted(box: Box, command: str, status: St
 
 
 @pytest.mark.fault(45)
-async def test_a_shell_without_output_goes_on(box: Box) -> None:
+async def test_a_shell_without_output_goes_on(box: RealBox) -> None:
     """It closed its own output; its status and standard error still arrive."""
     await box.bash("kept=1")
     result = await box.bash("echo before; exec >/dev/null; echo lost; (exit 7)", timeout=60)
@@ -242,7 +244,7 @@ async def test_a_shell_without_output_goes_on(box: Box) -> None:
         ("def f(): f()\nf()", "RecursionError"),
     ],
 )
-async def test_python_that_fails(box: Box, code: str, said: str) -> None:
+async def test_python_that_fails(box: RealBox, code: str, said: str) -> None:
     await box.python("kept = 1")
     result = await box.python(code, timeout=20)
     assert (result.status, result.state_lost) == (Status.ERROR, False)
@@ -263,7 +265,7 @@ async def test_python_that_fails(box: Box, code: str, said: str) -> None:
     ],
     ids=["quote", "if", "NUL", "10 MB", "unknown"],
 )
-async def test_a_command_that_fails(box: Box, command: str, exit_codes: set[int], said: str) -> None:
+async def test_a_command_that_fails(box: RealBox, command: str, exit_codes: set[int], said: str) -> None:
     await box.bash("kept=1")
     result = await box.bash(command, timeout=20)
     assert (result.status, result.state_lost) == (Status.ERROR, False)
@@ -273,14 +275,14 @@ async def test_a_command_that_fails(box: Box, command: str, exit_codes: set[int]
 
 
 @pytest.mark.fault(43)
-async def test_a_command_finds_the_end_of_its_input(box: Box) -> None:
+async def test_a_command_finds_the_end_of_its_input(box: RealBox) -> None:
     result = await box.bash("cat; read line; echo $?; python3 -c 'input()'", timeout=20)
     assert result.stdout == "1\n"
     assert "EOFError" in result.stderr
 
 
 @pytest.mark.fault(17)
-async def test_odd_bytes_in_the_output_are_replaced(box: Box) -> None:
+async def test_odd_bytes_in_the_output_are_replaced(box: RealBox) -> None:
     code = "import sys; sys.stdout.buffer.write(b'\\xff\\x00\\x1b[31m\\n'); print(chr(0xd800)); chr(0xdfff) + 'é'"
     result = await box.python(code)
     assert (result.status, result.stdout) == (Status.OK, "\ufffd\x00\x1b[31m\n\\ud800\n")
@@ -293,7 +295,7 @@ async def test_odd_bytes_in_the_output_are_replaced(box: Box) -> None:
 
 @pytest.mark.fault(46)
 @pytest.mark.parametrize("session", ["python", "bash"])
-async def test_a_background_job_does_not_hold_the_call(box: Box, session: Literal["python", "bash"]) -> None:
+async def test_a_background_job_does_not_hold_the_call(box: RealBox, session: Literal["python", "bash"]) -> None:
     if session == "python":
         code = "import subprocess; job = subprocess.Popen(['sleep', '100']); print('started')"
         result = await box.python(code, timeout=60)
@@ -306,18 +308,18 @@ async def test_a_background_job_does_not_hold_the_call(box: Box, session: Litera
 
 
 @pytest.mark.parametrize("code", ["import sys; sys.exit(0)", "raise SystemExit", "import sys; sys.exit(256)"])
-async def test_an_exit_with_status_0_is_a_success(box: Box, code: str) -> None:
+async def test_an_exit_with_status_0_is_a_success(box: RealBox, code: str) -> None:
     result = await box.python(code)
     assert (result.status, result.exit_code, result.state_lost) == (Status.OK, 0, False)
 
 
-async def test_an_exit_code_of_a_class_of_its_own_is_a_number(box: Box) -> None:
+async def test_an_exit_code_of_a_class_of_its_own_is_a_number(box: RealBox) -> None:
     result = await box.python("class I(int):\n    def __and__(self, other): return 'x'\nraise SystemExit(I(7))")
     assert (result.status, result.exit_code, result.state_lost) == (Status.ERROR, 7, False)
 
 
 @pytest.mark.fault(1)
-async def test_code_that_ends_well_after_its_time_has_no_value(box: Box) -> None:
+async def test_code_that_ends_well_after_its_time_has_no_value(box: RealBox) -> None:
     result = await box.python(
         "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('late')\n7", timeout=0.3
     )
@@ -326,7 +328,7 @@ async def test_code_that_ends_well_after_its_time_has_no_value(box: Box) -> None
 
 
 @pytest.mark.parametrize("session", ["python", "bash"])
-async def test_a_timeout_ends_what_its_own_call_has_started_and_nothing_older(box: Box, session: str) -> None:
+async def test_a_timeout_ends_what_its_own_call_has_started_and_nothing_older(box: RealBox, session: str) -> None:
     # `sleep` ends at its interruption at once; a Python may still be busy with its end when it is killed.
     assert (await box.python("import subprocess\ndef start(): return subprocess.Popen(['sleep', '60'])")).ok
     assert (await box.python("older = start()")).ok
@@ -340,7 +342,7 @@ async def test_a_timeout_ends_what_its_own_call_has_started_and_nothing_older(bo
         assert (await box.python("younger.wait(5)")).value == str(-signal.SIGINT)
 
 
-async def test_a_child_that_a_timeout_ends_keeps_its_exit_status(box: Box) -> None:
+async def test_a_child_that_a_timeout_ends_keeps_its_exit_status(box: RealBox) -> None:
     """The cell waits for its child, and gets the processor long after the child: busy processes share its core."""
     crowd = """
 import os, subprocess, sys
@@ -358,5 +360,5 @@ child.wait()"""
     assert (await box.python("child.wait(5)")).value == str(-signal.SIGINT)
 
 
-async def test_a_timeout_may_be_any_number(box: Box) -> None:
+async def test_a_timeout_may_be_any_number(box: RealBox) -> None:
     assert (await box.python("1", timeout=np.float32(5))).value == "1"  # type: ignore[arg-type]

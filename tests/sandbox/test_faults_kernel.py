@@ -10,7 +10,7 @@ from gymnast.sandbox import DockerExecutor, Engine, Limits, Status
 
 from . import faults
 from .boxes import LIMITS, usable
-from .faults import Box, docker_only
+from .faults import RealBox, docker_only
 
 kind, shared_box, box = faults.kind, faults.shared_box, faults.box
 
@@ -72,7 +72,7 @@ flags, fcntl.fcntl(0, 11), kind != fcntl.F_UNLCK and (start, length) == (100, 7)
 
 @pytest.mark.fault(48)
 @pytest.mark.parametrize("session", ["python", "bash"])
-async def test_standard_input_carries_nothing_to_the_next_lease(box: Box, session: str) -> None:
+async def test_standard_input_carries_nothing_to_the_next_lease(box: RealBox, session: str) -> None:
     if session == "python":
         marked = await box.python(MARK_INPUT)
     else:
@@ -94,7 +94,7 @@ import os, tempfile
 
 
 @pytest.mark.fault(48)
-async def test_the_times_of_folders_do_not_cross_a_reset(box: Box) -> None:
+async def test_the_times_of_folders_do_not_cross_a_reset(box: RealBox) -> None:
     mark = "import os\nos.utime(os.environ['HOME'], ns=(4242424242000000007, 4242424242000000008))"
     assert (await box.python(mark)).ok
     marked = (await box.python(SEEN_TIMES)).value
@@ -108,7 +108,7 @@ async def test_the_times_of_folders_do_not_cross_a_reset(box: Box) -> None:
 
 
 @docker_only
-async def test_ports_do_not_cross_a_reset(box: Box) -> None:
+async def test_ports_do_not_cross_a_reset(box: RealBox) -> None:
     """If a server closes a connection first, its port stays in use for another minute."""
     serve = """
 import socket
@@ -127,7 +127,7 @@ connection.close(); client.recv(1); client.close(); server.close()"""
 
 @docker_only
 @pytest.mark.fault(34)
-async def test_no_message_queue_can_be_made(box: Box) -> None:
+async def test_no_message_queue_can_be_made(box: RealBox) -> None:
     made = await box.python("open('/dev/mqueue/mark', 'w')")
     assert made.stderr.endswith("PermissionError: [Errno 13] Permission denied: '/dev/mqueue/mark'\n")
 
@@ -146,7 +146,7 @@ while True:  # this thread ends, and with it, for the kernel, the process: it is
 """
 
 
-async def test_a_process_whose_first_thread_has_ended_dies_at_the_timeout_too(box: Box) -> None:
+async def test_a_process_whose_first_thread_has_ended_dies_at_the_timeout_too(box: RealBox) -> None:
     await box.write_file("headless.py", HEADLESS)
     code = """
 import os, subprocess, sys, time
@@ -162,7 +162,7 @@ while True: pass"""
     assert (await box.python(size)).value == before
 
 
-async def test_output_written_in_packets_comes_with_its_own_call(box: Box) -> None:
+async def test_output_written_in_packets_comes_with_its_own_call(box: RealBox) -> None:
     """In packet mode (O_DIRECT) a pipe gives one write at a time, however large the read."""
     await box.python("import fcntl, os; fcntl.fcntl(1, fcntl.F_SETFL, fcntl.fcntl(1, fcntl.F_GETFL) | os.O_DIRECT)")
     for number in range(3):

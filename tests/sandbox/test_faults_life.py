@@ -25,7 +25,7 @@ from gymnast.sandbox import (
 
 from . import faults
 from .boxes import LIMITS, containers_of, eventually, usable
-from .faults import Box
+from .faults import RealBox
 
 LONG = 60.0  # seconds that a test must not take, whatever else the machine does
 
@@ -33,13 +33,13 @@ kind, shared_box, box = faults.kind, faults.shared_box, faults.box
 
 
 @pytest.fixture
-async def own_box(kind: str) -> AsyncIterator[Box]:
+async def own_box(kind: str) -> AsyncIterator[RealBox]:
     """A box for a test that kills it."""
     async with faults.recipe(kind) as box:
         yield box
 
 
-def kill(box: Box) -> None:
+def kill(box: RealBox) -> None:
     """Kill the container or process of a box."""
     if isinstance(box, DockerExecutor):
         assert box._launched is not None
@@ -52,12 +52,12 @@ def kill(box: Box) -> None:
 @pytest.fixture
 def much_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """The help for a box with an overdue answer, and the wait for a box to end by itself, take long."""
-    monkeypatch.setattr("gymnast.sandbox.host.box.REVIVAL_SECONDS", LONG)
+    monkeypatch.setattr("gymnast.sandbox.host.supervisor_client.REVIVAL_SECONDS", LONG)
     monkeypatch.setattr("gymnast.sandbox.docker.client._ENDING_SECONDS", LONG)
 
 
 @contextlib.contextmanager
-def frozen(box: Box) -> Iterator[None]:
+def frozen(box: RealBox) -> Iterator[None]:
     """Freeze the container or process of a box; it may be gone at the end."""
     if isinstance(box, DockerExecutor):
         assert box._launched is not None
@@ -77,7 +77,7 @@ def frozen(box: Box) -> Iterator[None]:
             process.send_signal(signal.SIGCONT)  # has no effect if it is gone
 
 
-def is_busy(box: Box) -> bool:
+def is_busy(box: RealBox) -> bool:
     """A call holds the box's turn, and its request is on the way."""
     return box._box is not None and bool(box._box.connection._waiting)
 
@@ -86,7 +86,7 @@ def is_busy(box: Box) -> bool:
 
 
 @pytest.mark.fault(35)
-async def test_a_box_that_is_killed_under_a_call(own_box: Box) -> None:
+async def test_a_box_that_is_killed_under_a_call(own_box: RealBox) -> None:
     running = asyncio.ensure_future(own_box.python("while True: pass", timeout=60))
     assert await eventually(lambda: is_busy(own_box), 5)
     await asyncio.to_thread(kill, own_box)
@@ -116,8 +116,8 @@ async def test_a_pool_replaces_a_box_that_was_killed(kind: str) -> None:
 
 @pytest.mark.fault(36)
 @pytest.mark.usefixtures("much_patience")
-async def test_a_frozen_box_is_given_up(own_box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymnast.sandbox.host.box.MARGIN", 0.5)
+async def test_a_frozen_box_is_given_up(own_box: RealBox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymnast.sandbox.host.supervisor_client.MARGIN", 0.5)
     patience = 0.2 + LIMITS.grace + 0.5
     with frozen(own_box):
         started = time.monotonic()
@@ -132,8 +132,8 @@ async def test_a_frozen_box_is_given_up(own_box: Box, monkeypatch: pytest.Monkey
 
 @pytest.mark.fault(36)
 @pytest.mark.usefixtures("much_patience")
-async def test_a_cancelled_call_on_a_frozen_box_ends(own_box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymnast.sandbox.host.box.MARGIN", 0.5)
+async def test_a_cancelled_call_on_a_frozen_box_ends(own_box: RealBox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymnast.sandbox.host.supervisor_client.MARGIN", 0.5)
     with frozen(own_box):
         running = asyncio.ensure_future(own_box.python("1", timeout=60))
         assert await eventually(lambda: is_busy(own_box), 5)
@@ -207,7 +207,7 @@ async def test_the_death_of_the_owner_ends_the_box(kind: str, tmp_path: Path) ->
 
 
 @pytest.mark.fault(38)
-async def test_a_cancelled_call_leaves_the_box_at_rest(box: Box) -> None:
+async def test_a_cancelled_call_leaves_the_box_at_rest(box: RealBox) -> None:
     await box.python("kept = 1")
     running = asyncio.ensure_future(box.python("while True: pass", timeout=60))
     assert await eventually(lambda: is_busy(box), 5)
@@ -219,7 +219,7 @@ async def test_a_cancelled_call_leaves_the_box_at_rest(box: Box) -> None:
 
 @pytest.mark.fault(38)
 @pytest.mark.parametrize("call", ["python", "bash"])
-async def test_a_call_cancelled_before_its_code_has_begun_keeps_the_state(box: Box, call: str) -> None:
+async def test_a_call_cancelled_before_its_code_has_begun_keeps_the_state(box: RealBox, call: str) -> None:
     """An interruption that arrives too early is repeated."""
     await box.python("kept = 1")
     await box.bash("kept=1")
@@ -255,7 +255,7 @@ async def test_a_cancelled_reset_leaves_the_box_as_it_was_or_says_so(kind: str) 
 
 
 @pytest.mark.fault(38)
-async def test_a_cancelled_call_that_ignores_its_interruption(box: Box) -> None:
+async def test_a_cancelled_call_that_ignores_its_interruption(box: RealBox) -> None:
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):

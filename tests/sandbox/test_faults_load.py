@@ -12,7 +12,7 @@ from gymnast.sandbox import DockerExecutor, Status
 
 from . import faults
 from .boxes import LIMITS, daemon_of, usable
-from .faults import Box, docker_only
+from .faults import RealBox, docker_only
 
 kind, shared_box, box = faults.kind, faults.shared_box, faults.box
 
@@ -22,7 +22,7 @@ kind, shared_box, box = faults.kind, faults.shared_box, faults.box
 
 @docker_only
 @pytest.mark.fault(10)
-async def test_a_memory_bomb_is_distinguished_from_a_crash(box: Box) -> None:
+async def test_a_memory_bomb_is_distinguished_from_a_crash(box: RealBox) -> None:
     result = await box.python("print('partial')\nx = bytearray(1 << 30)", timeout=60)
     assert (result.status, result.exit_code, result.state_lost) == (Status.OOM, -9, True)
     assert result.stdout == "partial\n"
@@ -42,7 +42,7 @@ async def test_a_bomb_of_shared_memory_is_no_tampering(image: str) -> None:
 
 @docker_only
 @pytest.mark.fault(10)
-async def test_a_memory_bomb_in_the_shell_leaves_the_shell(box: Box) -> None:
+async def test_a_memory_bomb_in_the_shell_leaves_the_shell(box: RealBox) -> None:
     await box.bash("kept=1")
     result = await box.bash("python3 -c 'x = bytearray(1 << 30)'", timeout=60)
     assert (result.status, result.exit_code, result.state_lost) == (Status.OOM, 137, False)
@@ -51,7 +51,7 @@ async def test_a_memory_bomb_in_the_shell_leaves_the_shell(box: Box) -> None:
 
 @docker_only
 @pytest.mark.fault(10)
-async def test_a_memory_kill_between_two_calls_is_not_blamed_on_the_next(box: Box) -> None:
+async def test_a_memory_kill_between_two_calls_is_not_blamed_on_the_next(box: RealBox) -> None:
     await box.bash("(sleep 0.2; python3 -c 'x = bytearray(1 << 30)'; touch died) >/dev/null 2>&1 &")
     assert await eventually_listed(box, "died")
     result = await box.bash("bash -c 'kill -9 $$'")
@@ -59,7 +59,7 @@ async def test_a_memory_kill_between_two_calls_is_not_blamed_on_the_next(box: Bo
     assert box.retire_reason is None
 
 
-async def eventually_listed(box: Box, name: str) -> bool:
+async def eventually_listed(box: RealBox, name: str) -> bool:
     for _ in range(100):
         if name in [entry.path for entry in await box.list_files()]:
             return True
@@ -69,7 +69,7 @@ async def eventually_listed(box: Box, name: str) -> bool:
 
 @docker_only
 @pytest.mark.fault(11)
-async def test_children_die_of_memory_before_the_session(box: Box) -> None:
+async def test_children_die_of_memory_before_the_session(box: RealBox) -> None:
     code = """
 import subprocess, sys
 kept = 1
@@ -99,7 +99,7 @@ len([pid for pid in os.listdir("/proc") if pid.isdigit() and state(pid) not in "
 @docker_only
 @pytest.mark.fault(12)
 @pytest.mark.parametrize("prelude", ["", "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"])
-async def test_a_fork_bomb_is_killed(box: Box, prelude: str) -> None:
+async def test_a_fork_bomb_is_killed(box: RealBox, prelude: str) -> None:
     bomb = f"{prelude}import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     result = await box.python(bomb, timeout=1)
     assert result.status is Status.TIMEOUT
@@ -114,7 +114,7 @@ async def test_a_fork_bomb_is_killed(box: Box, prelude: str) -> None:
 
 @docker_only
 @pytest.mark.fault(12)
-async def test_a_fork_bomb_in_the_shell_is_killed(box: Box) -> None:
+async def test_a_fork_bomb_in_the_shell_is_killed(box: RealBox) -> None:
     result = await box.bash(":(){ :|:& };:; sleep 60", timeout=1)
     assert result.status in (Status.TIMEOUT, Status.ERROR)  # it may be the shell itself that cannot fork any more
     if result.status is Status.ERROR:
@@ -124,7 +124,7 @@ async def test_a_fork_bomb_in_the_shell_is_killed(box: Box) -> None:
 
 
 @pytest.mark.fault(14)
-async def test_a_daemon_dies_at_a_reset(box: Box) -> None:
+async def test_a_daemon_dies_at_a_reset(box: RealBox) -> None:
     exists = f"import os; os.path.exists('/proc/{await daemon_of(box)}')"
     assert (await box.python(exists)).value == "True"
     await box.reset()
@@ -149,7 +149,7 @@ read()
 
 @pytest.mark.usefixtures("nothing_left")
 async def test_long_system_calls_do_not_cost_the_box(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymnast.sandbox.host.box.MARGIN", 1.0)
+    monkeypatch.setattr("gymnast.sandbox.host.supervisor_client.MARGIN", 1.0)
     async with DockerExecutor(limits=dataclasses.replace(LIMITS, cpus=0.2)) as box:
         result = await box.python(LONG_CALLS, timeout=3)
         assert (result.status, result.state_lost) == (Status.TIMEOUT, True)
@@ -199,7 +199,7 @@ async def test_a_flood_of_output_is_capped_and_counted_and_costs_no_memory(kind:
 
 
 @pytest.mark.fault(16)
-async def test_a_flood_in_the_shell_keeps_head_and_tail(box: Box) -> None:
+async def test_a_flood_in_the_shell_keeps_head_and_tail(box: RealBox) -> None:
     result = await box.bash("echo first; head -c 50000000 /dev/zero | tr '\\0' 'x'; echo; echo last", timeout=60)
     assert result.status is Status.OK
     assert result.stdout.startswith("first\n")
@@ -208,7 +208,7 @@ async def test_a_flood_in_the_shell_keeps_head_and_tail(box: Box) -> None:
     assert f"\n[... {result.dropped_bytes} bytes dropped ...]\n" in result.stdout
 
 
-async def test_a_huge_value_is_capped(box: Box) -> None:
+async def test_a_huge_value_is_capped(box: RealBox) -> None:
     result = await box.python("'a' * 3_000_000")
     assert result.value is not None
     assert result.value.startswith("'aaa")
@@ -220,7 +220,7 @@ async def test_a_huge_value_is_capped(box: Box) -> None:
 
 @docker_only
 @pytest.mark.fault(22)
-async def test_a_full_disk_is_an_error_of_the_code_and_a_reset_cures_it(box: Box) -> None:
+async def test_a_full_disk_is_an_error_of_the_code_and_a_reset_cures_it(box: RealBox) -> None:
     code = "kept = 1; open('big', 'wb').write(bytes(63 << 20)); open('more', 'wb').write(bytes(9 << 20))"
     result = await box.python(code)
     assert (result.status, result.state_lost) == (Status.ERROR, False)
@@ -234,7 +234,7 @@ async def test_a_full_disk_is_an_error_of_the_code_and_a_reset_cures_it(box: Box
 @docker_only
 @pytest.mark.fault(23)
 @pytest.mark.parametrize("folder", ["/workspace", "/tmp"])
-async def test_inodes_run_out_and_a_reset_cures_it(box: Box, folder: str) -> None:
+async def test_inodes_run_out_and_a_reset_cures_it(box: RealBox, folder: str) -> None:
     code = f"for i in range(100_000): open(f'{folder}/{{i}}', 'w').close()"
     result = await box.python(code, timeout=100)
     assert result.status is Status.ERROR

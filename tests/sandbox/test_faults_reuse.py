@@ -10,7 +10,7 @@ import pytest
 from gymnast.sandbox import DockerExecutor, Executor, ExecutorPool, LocalExecutor
 
 from . import faults
-from .faults import Box
+from .faults import RealBox
 from .pools import inner
 
 kind, shared_box, box = faults.kind, faults.shared_box, faults.box
@@ -144,7 +144,7 @@ found
 
 
 @pytest.mark.fault(48)
-async def test_no_object_of_an_episode_is_in_the_session_of_the_next(box: Box) -> None:
+async def test_no_object_of_an_episode_is_in_the_session_of_the_next(box: RealBox) -> None:
     """The next session is forked from the supervisor, which has handled all calls of the first episode."""
     assert (await box.python(SEARCH)).value == "[]"
     await box.write_file("file", "a file OF THE FIRST")

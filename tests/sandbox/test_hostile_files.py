@@ -15,14 +15,14 @@ from gymnast.sandbox import (
 
 from . import faults
 from .boxes import usable
-from .faults import Box, docker_only
+from .faults import RealBox, docker_only
 
 kind, shared_box, box = faults.kind, faults.shared_box, faults.box
 
 Error = type[SandboxFileError]
 
 
-async def refuses_to_read(box: Box, prepare: str, path: str, error: Error) -> SandboxFileError:
+async def refuses_to_read(box: RealBox, prepare: str, path: str, error: Error) -> SandboxFileError:
     await box.bash(prepare)
     with pytest.raises(error) as caught:
         await asyncio.wait_for(box.read_file(path), 10)
@@ -48,7 +48,7 @@ async def refuses_to_read(box: Box, prepare: str, path: str, error: Error) -> Sa
         pytest.param("", "x/" * 2048 + "x", SandboxFileError, marks=pytest.mark.fault(24), id="4097 bytes"),
     ],
 )
-async def test_reading_anything_but_a_readable_file(box: Box, prepare: str, path: str, error: Error) -> None:
+async def test_reading_anything_but_a_readable_file(box: RealBox, prepare: str, path: str, error: Error) -> None:
     await refuses_to_read(box, prepare, path, error)
 
 
@@ -64,7 +64,7 @@ async def test_reading_anything_but_a_readable_file(box: Box, prepare: str, path
         pytest.param("chmod 000 .", "f", SandboxPermissionError, marks=pytest.mark.fault(24)),
     ],
 )
-async def test_reading_a_file_of_another_user(box: Box, prepare: str, path: str, error: Error) -> None:
+async def test_reading_a_file_of_another_user(box: RealBox, prepare: str, path: str, error: Error) -> None:
     await refuses_to_read(box, prepare, path, error)
 
 
@@ -91,7 +91,7 @@ async def test_a_file_over_the_limit_is_not_read(kind: str) -> None:
 
 
 @pytest.mark.fault(27)
-async def test_a_file_over_the_limit_is_not_sent(box: Box) -> None:
+async def test_a_file_over_the_limit_is_not_sent(box: RealBox) -> None:
     with pytest.raises(SandboxFileTooLargeError, match=r"Limits\.max_file is 33554432"):
         await box.write_file("f", bytes(33 << 20))
     assert await box.list_files() == []
@@ -106,7 +106,7 @@ async def test_a_file_over_the_limit_is_not_sent(box: Box) -> None:
         pytest.param("mkdir f", "f", SandboxFileError, marks=pytest.mark.fault(26)),
     ],
 )
-async def test_writing_to_anything_but_a_plain_file(box: Box, prepare: str, path: str, error: Error) -> None:
+async def test_writing_to_anything_but_a_plain_file(box: RealBox, prepare: str, path: str, error: Error) -> None:
     await box.bash(prepare)
     with pytest.raises(error):
         await asyncio.wait_for(box.write_file(path, bytes(9 << 20)), 10)
@@ -126,7 +126,7 @@ async def test_writing_to_anything_but_a_plain_file(box: Box, prepare: str, path
         ("head -c 60M /dev/zero > full", "big", SandboxFileError),
     ],
 )
-async def test_writing_without_permission(box: Box, prepare: str, path: str, error: Error) -> None:
+async def test_writing_without_permission(box: RealBox, prepare: str, path: str, error: Error) -> None:
     await box.bash(prepare)
     with pytest.raises(error):
         await box.write_file(path, bytes(9 << 20))
@@ -135,7 +135,7 @@ async def test_writing_without_permission(box: Box, prepare: str, path: str, err
 
 @docker_only
 @pytest.mark.fault(28)
-async def test_a_folder_elsewhere_is_written_as_the_codes_user(box: Box) -> None:
+async def test_a_folder_elsewhere_is_written_as_the_codes_user(box: RealBox) -> None:
     """Through a link to a folder, wherever the code itself may write, and only with its rights."""
     await box.bash("ln -s /tmp d")
     await box.write_file("d/x", "text")
@@ -200,7 +200,7 @@ async def test_a_hostile_tree_is_only_listed(kind: str) -> None:
 
 
 @pytest.mark.fault(24)
-async def test_odd_names_and_deep_folders_are_removed(box: Box) -> None:
+async def test_odd_names_and_deep_folders_are_removed(box: RealBox) -> None:
     await box.bash("mkdir -p d/e; touch d/e/f $'new\\nline' ./-rf; chmod 000 d/e d; ln -s / link; mkfifo pipe")
     deep = "import os\nfor _ in range(600):\n    os.mkdir('n' * 200); os.chdir('n' * 200)\nopen('f', 'w').close()"
     assert (await box.python("open(b'\\xff', 'w').close(); open('x' * 255, 'w').close()\n" + deep)).ok

@@ -1,4 +1,4 @@
-"""Box: the requests to one running box, over its connection; `executor.py` starts boxes and replaces them."""
+"""The requests to one running box over its connection; `executor.py` starts boxes and replaces them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MORE_LOOKS, _LOOK_SECONDS = 5, 1.0  # for the rest of an answer that has begun 
 REVIVAL_SECONDS, _REVIVAL_INTERVAL = 10.0, 0.25  # how long, and how often, a box with an overdue answer gets help
 
 
-class Box:
+class SupervisorClient:
     """A supervisor and its sessions. Requests are made one at a time.
 
     Args:
