@@ -5,10 +5,11 @@ The way of an episode:
 1. `RolloutEngine.run` (engine/rollout_engine.py) starts one task for each `EpisodeSpec`.
 2. `play_episode` (engine/play_episode.py) makes the environment and resets it. In each turn the `Policy` answers and
    `Environment.astep` replies.
-3. `ToolEnv.astep` (tools/tool_env.py) runs the answer's tool calls by `call_tools` (tools/execution.py).
+3. `ToolEnv.astep` (tool_env/tool_env.py) runs the answer's tool calls by `call_tools` (tools/execution.py).
 4. `Environment.agrade` judges the episode, and `Rewards.add` (rewards.py) adds the rewards of reward functions.
 """
 
+from .cassettes.tape import UnrecordedCallError
 from .code.code_env import CodeEnv, DefaultEnv
 from .core import (
     BrokenEnvironmentError,
@@ -31,9 +32,9 @@ from .policies.openai_policy import OpenAIPolicy
 from .policy import Act, Conversation, Policy, ScriptedPolicy, tool_call, tool_calls
 from .registry import EnvironmentSource, register_environments
 from .rewards import Rewards, matches, per_episode
-from .tools.tape import UnrecordedCallError
-from .tools.tool import Tool, final_answer, tool
-from .tools.tool_env import ToolEnv
+from .tool_env.tool_env import ToolEnv
+from .tools.mark import final_answer, tool
+from .tools.tool import Tool
 
 __all__ = [
     "Act",

@@ -12,7 +12,7 @@ from ...envs.engine.begin_episode import first_misfit
 from ...envs.episode import Episode, ToolCallRecord
 from ...envs.policy import ScriptedPolicy, tool_call
 from ...envs.registry import EnvironmentSource
-from ...envs.tools.forgotten import forgotten_tools
+from ...envs.tool_env.forgotten import forgotten_tools
 from ..terminal.places import user_place
 from ..terminal.verdicts import Verdict
 from .agents import HOSTILE, nested, valid_arguments

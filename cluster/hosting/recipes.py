@@ -10,7 +10,7 @@ from typing import Any
 import cloudpickle
 
 from ...envs.core import ConfigurationError, Environment
-from ...envs.tools.tool import recipe_of
+from ...envs.tools.mark import recipe_of
 
 
 class _Pickler(cloudpickle.Pickler):

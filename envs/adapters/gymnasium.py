@@ -13,7 +13,7 @@ from gymnasium.spaces import Discrete, Text
 
 from ..core import BrokenEnvironmentError, Message
 from ..runtime.threads import run_in_thread
-from ..tools.tool import tool
+from ..tools.mark import tool
 from .seeded import SeededEnv
 
 Describe = Callable[[Any, gymnasium.Env[Any, Any]], str]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core import ConfigurationError, Message, StepResult, StopReason
 from ..policy import tool_call
-from ..tools.tool_env import ToolEnv
+from ..tool_env.tool_env import ToolEnv
 
 
 def openenv_app(environment: ToolEnv, *, max_sessions: int = 64) -> Any:

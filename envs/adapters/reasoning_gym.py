@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core import ConfigurationError, Message, text_of
-from ..tools.tool_env import ToolEnv
+from ..tool_env.tool_env import ToolEnv
 
 INSTRUCTIONS = "Write the final answer, and nothing else, between <answer> and </answer>."
 

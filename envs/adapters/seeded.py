@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core import Message
-from ..tools.tool_env import ToolEnv
+from ..tool_env.tool_env import ToolEnv
 
 
 class SeededEnv(ToolEnv):

@@ -10,8 +10,8 @@ from typing import Any, get_type_hints
 
 from ..core import BrokenEnvironmentError, Message, StepResult, StopReason
 from ..policy import tool_call
+from ..tool_env.tool_env import ToolEnv
 from ..tools.tool import Tool
-from ..tools.tool_env import ToolEnv
 
 OVER = "The episode is over."
 

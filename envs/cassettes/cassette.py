@@ -1,174 +1,143 @@
-"""Cassette: a file of recorded calls, which many episodes and processes may append to at the same time."""
+"""Cassettes: files of recorded calls, to which many episodes and processes may append at the same time."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-import threading
-from collections.abc import Hashable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..line_files import BrokenLine, append_to
 from .recorded_call import RecordedCall
 
 VERSION = 1
+FIRST_LINE = f'{{"cassette": {VERSION}}}'  # every other line is a call
 
 logger = logging.getLogger("gymnast.envs")
 
 
-class Cassette:
-    """The recorded calls of a `.jsonl` file: its first line is `{"cassette": 1}`, every other line is a call.
+def append_calls(path: Path, *calls: RecordedCall) -> None:
+    """Append calls at once, under a lock on the file, which is made if there is none."""
+    import fcntl  # here, so that everything else works where the system has no such locks
 
-    Each line is appended at once, under a lock on the file. A process that is killed leaves a readable file: a broken
-    line is skipped with a warning.
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:  # the end of the block writes the lines, and then gives the lock back
+        fcntl.flock(file, fcntl.LOCK_EX)
+        is_new = file.seek(0, os.SEEK_END) == 0
+        append_to(file, [*([FIRST_LINE] if is_new else []), *(call.to_line() for call in calls)])
+
+
+def check_cassette(path: Path) -> None:
+    """Check the first line of a file, if there is one.
 
     Raises:
         ValueError: the file is no cassette, or has another version.
     """
+    if not path.exists() or not path.stat().st_size:
+        return
+    with path.open("rb") as file:
+        try:
+            version = json.loads(file.readline())["cassette"]
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(
+                f"{path} is no cassette: its first line is not {FIRST_LINE}; give a file that record= has written"
+            ) from None
+    if version != VERSION:
+        raise ValueError(f"{path} is a cassette of version {version}, expected {VERSION}: record it again")
+
+
+def read_cassette(path: Path) -> Cassette:
+    """Read a cassette; copies of an environment share one that has not changed since.
+
+    Raises:
+        FileNotFoundError: there is no file.
+        ValueError: the file is no cassette, or has another version.
+    """
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no cassette {path}: record= writes one") from None
+    check_cassette(path)
+    return _read(path, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, *_state: int) -> Cassette:
+    return Cassette(path)
+
+
+class Cassette:
+    """The recorded calls of a file. A broken line, which a killed process may have left, is skipped with a warning."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.Lock()
-        self._forget()
-        self.check()
-
-    def _forget(self) -> None:
-        self._end = 0  # of the lines that were read, in bytes
-        self._last = b""  # the last of them
-        self._number = 0  # of the last of them
         self._calls: list[RecordedCall] = []
-        self._found: dict[Hashable, RecordedCall] = {}
-        self._several: set[Hashable] = set()  # keys that have several results
-        self._said: set[tuple[str, str]] = set()  # warnings, each with the name of its call
+        self._found: dict[Any, RecordedCall] = {}
+        self._several: set[Any] = set()  # keys that have several results
+        self._warned: set[tuple[str, str]] = set()
+        for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+            if number == 1 or not line.endswith(b"\n"):  # another process may be writing the last line
+                continue
+            try:
+                self._add(RecordedCall.of_line(line))
+            except (TypeError, ValueError) as error:
+                logger.warning("skipped %s", BrokenLine.of(path, number, error))
 
-    def check(self) -> None:
-        """Check the first line of the file, if there is one."""
-        if self.path.exists() and self.path.stat().st_size:
-            with self.path.open("rb") as file:
-                self._check_version(file.readline())
+    def _add(self, call: RecordedCall) -> None:
+        self._calls.append(call)
+        known = self._found.setdefault(call.key, call)
+        if (known.outcome, known.content) != (call.outcome, call.content):
+            self._several.add(call.key)
 
-    def create(self) -> None:
-        """Make the file, if there is none, so that a recording without calls can be replayed."""
-        if not self.path.exists():
-            self._write([])
-
-    def append(self, call: RecordedCall) -> None:
-        """Append a call."""
-        self._write([call.to_line()])
-
-    def _write(self, lines: list[str]) -> None:
-        import fcntl  # here, so that everything else works where the system has no such locks
-
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab+") as file:  # the end of the block writes the lines, and then gives the lock back
-            fcntl.flock(file, fcntl.LOCK_EX)
-            is_new = file.seek(0, os.SEEK_END) == 0
-            append_to(file, [f'{{"cassette": {VERSION}}}', *lines] if is_new else lines)
-
-    def find(self, key: Hashable, code: str | None) -> RecordedCall | None:
-        """The first call that was recorded under this key.
+    def find(self, call: RecordedCall) -> RecordedCall | None:
+        """Return the first recorded call with the key of this one.
 
         A warning tells if others gave another result, or if the code that gave it has another digest now; a digest is
         None where the source is not known.
         """
-        found = self._found.get(key)
-        if found is not None and None not in (found.code, code) and found.code != code:
+        found = self._found.get(call.key)
+        if found is not None and None not in (found.code, call.code) and found.code != call.code:
             self._warn_once(
-                found.name,
-                "%s has results of %s from before its description, signature or source changed; a replay gives these "
-                "old results. If they are not true any more, record them again.",
-                *(self.path, found.name),
+                *(found.name, "changed"),
+                f"{self.path} has results of {found.name} from before its description, signature or source changed; a "
+                f"replay gives these old results. If they are not true any more, record them again.",
             )
-        if found is not None and key in self._several:
+        if found is not None and call.key in self._several:
             self._warn_once(
-                found.name,
-                "%s has several results of %s; a replay gives the first one. Such a tool gives another result whenever "
-                "it is called.",
-                *(self.path, found),
+                *(found.name, "several"),
+                f"{self.path} has several results of {found}; a replay gives the first one. Such a tool gives another "
+                f"result whenever it is called.",
             )
         return found
 
-    def warn_of_lost(self, call: RecordedCall) -> None:
-        """Warn that a call was made because it is missing here, and is recorded nowhere."""
-        self._warn_once(
-            call.name,
-            "%s lacks %s, so it was made, and its result is lost: add record= to keep the results of such calls.",
-            *(self.path, call),
-        )
+    def _warn_once(self, name: str, kind: str, text: str) -> None:
+        if (name, kind) not in self._warned:
+            self._warned.add((name, kind))
+            logger.warning("%s This is logged once for each tool.", text)
 
-    def _warn_once(self, name: str, text: str, *values: object) -> None:
-        if (name, text) not in self._said:
-            self._said.add((name, text))
-            logger.warning(f"{text} This is logged once for each tool.", *values)
+    def explain_missing(self, call: RecordedCall) -> str:
+        """Return which call is missing, and which recorded call is the nearest and how it differs."""
+        missing = f"{call} is not in {self.path}"
+        near = self._nearest(call)
+        if near is None:
+            return f"{missing}, which has no call of {call.environment}"
+        differences = {
+            "another tool": near.name != call.name,
+            "other arguments": near.text != call.text,
+            "another task": near.task != call.task,
+            f"seed {near.seed}, not {call.seed}": near.seed != call.seed,
+            "another history: other calls or results come before it": near.after != call.after,
+        }
+        difference = next(name for name, differs in differences.items() if differs)
+        return f"{missing}. The nearest recorded call is {near}: {difference}"
 
-    def refresh(self) -> None:
-        """Read the lines that the file has gained.
-
-        Raises:
-            FileNotFoundError: there is no file.
-        """
-        with self._lock, self.path.open("rb") as file:
-            file.seek(self._end - len(self._last))
-            if file.read(len(self._last)) != self._last:  # it is another file
-                self._forget()
-                file.seek(0)
-            try:
-                self._read(file)
-            except ValueError:
-                self._forget()
-                raise
-
-    def _read(self, file: BinaryIO) -> None:
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            self._last = line
-            self._end += len(line)
-            self._number += 1
-            if self._number == 1:
-                self._check_version(line)
-            else:
-                self._add(line)
-
-    def _check_version(self, line: bytes) -> None:
-        try:
-            version = json.loads(line)["cassette"]
-        except (ValueError, TypeError, KeyError):
-            raise ValueError(
-                f'{self.path} is no cassette: its first line is not {{"cassette": {VERSION}}}; give a file that '
-                f"record= has written"
-            ) from None
-        if version != VERSION:
-            raise ValueError(f"{self.path} is a cassette of version {version}, expected {VERSION}: record it again")
-
-    def _add(self, line: bytes) -> None:
-        try:
-            call = RecordedCall.of_line(line)
-        except (TypeError, ValueError) as error:
-            logger.warning("skipped %s", BrokenLine.of(self.path, self._number, error))
-            return
-        self._calls.append(call)
-        for key in (call.by_history, call.by_arguments):
-            known = self._found.setdefault(key, call)
-            if (known.outcome, known.content) != (call.outcome, call.content):
-                self._several.add(key)
-
-    def nearest(self, wanted: RecordedCall) -> RecordedCall | None:
-        """The recorded call that is most like a missing one; None if this environment has none."""
-
+    def _nearest(self, wanted: RecordedCall) -> RecordedCall | None:
         def likeness(call: RecordedCall) -> tuple[Any, ...]:  # the most telling first
             same = [getattr(call, name) == getattr(wanted, name) for name in ("kind", "name", "task")]
             beginning = os.path.commonprefix([call.text, wanted.text])  # noqa: RUF071  (of texts, not paths)
             return *same, len(beginning), call.seed == wanted.seed
 
-        calls = [each for each in self._calls if each.environment == wanted.environment]
+        calls = [call for call in self._calls if call.environment == wanted.environment]
         return max(calls, key=likeness, default=None)
-
-
-@lru_cache(maxsize=8)
-def open_cassette(path: Path) -> Cassette:
-    """The cassette of a path; the same object for the copies of an environment, so that a file is read once."""
-    return Cassette(path)

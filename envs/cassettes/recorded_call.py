@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self, get_args
 
 import pydantic_core
 
-Kind = Literal["tool", "reply", "grade"]
+from ..tools.runner import Kind
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -29,7 +29,7 @@ class RecordedCall:
     outcome: str = "ok"
     content: Any = None  # JSON
     traceback: str | None = None
-    effects: Mapping[str, Any] = field(default_factory=dict)  # what it changed in the environment: see `EpisodeState`
+    effects: Mapping[str, Any] = field(default_factory=dict)  # what it changed in the environment: see `Tape`
     code: str | None = None  # digest of the code that gave the result; None: not known
 
     @cached_property
@@ -38,19 +38,15 @@ class RecordedCall:
         return canonical(self.arguments)
 
     @cached_property
-    def by_history(self) -> Hashable:
-        """The key of a call whose result may depend on the calls before it; the digest `after` has task and seed."""
+    def key(self) -> Hashable:
+        """The key by which a replay finds the call; the digest `after` has environment, task and seed."""
         return self.kind, self.name, self.after, self.text
-
-    @cached_property
-    def by_arguments(self) -> Hashable:
-        """The key of a call whose result depends on the task and the arguments alone."""
-        return self.environment, self.task, self.kind, self.name, self.text
 
     def __str__(self) -> str:
         return f"{self.name}({_shown(self.text)})"
 
     def to_line(self) -> str:
+        """Return the call as a line of a cassette."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -61,7 +57,7 @@ class RecordedCall:
             TypeError, ValueError: it is something else.
         """
         values = json.loads(line)
-        call = cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
+        call = cls(**{column.name: values[column.name] for column in fields(cls) if column.name in values})
         if call.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {get_args(Kind)}, got {call.kind!r}")
         return call
@@ -72,7 +68,7 @@ def _plain(value: Any) -> Any:
 
 
 def jsonable(value: Any, fallback: Callable[[Any], Any] = _plain) -> Any:
-    """The value as JSON has it: bytes as base64, sets sorted, other objects as lists of numbers or as their `repr`."""
+    """Return the value as JSON: bytes as base64, sets sorted, other objects as lists of numbers or as their `repr`."""
     try:
         return pydantic_core.to_jsonable_python(
             _with_sorted_sets(value),
@@ -86,22 +82,22 @@ def jsonable(value: Any, fallback: Callable[[Any], Any] = _plain) -> Any:
 
 
 def _with_sorted_sets(value: Any) -> Any:
-    """The value with lists for sets, whose order changes from process to process."""
+    """Return the value with lists for sets, whose order changes from process to process."""
     if isinstance(value, set | frozenset):
         return sorted(map(_with_sorted_sets, value), key=canonical)
     if isinstance(value, dict):
-        return {key: _with_sorted_sets(each) for key, each in value.items()}
+        return {key: _with_sorted_sets(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_with_sorted_sets(each) for each in value]
+        return list(map(_with_sorted_sets, value))
     return value
 
 
 def address_in(value: Any) -> str | None:
-    """The `repr` of an object inside the value, if it holds an address, which changes from process to process."""
+    """Return the `repr` of an object inside the value, if it holds an address, which each process has its own of."""
     found: list[str] = []
 
-    def plain(each: Any) -> Any:
-        text = _plain(each)
+    def plain(other: Any) -> Any:
+        text = _plain(other)
         if isinstance(text, str) and re.search(r"\bat 0x[0-9a-f]+", text, re.IGNORECASE):
             found.append(text)
         return text
@@ -111,12 +107,12 @@ def address_in(value: Any) -> str | None:
 
 
 def canonical(value: Any) -> str:
-    """JSON in one form only: equal values have equal texts, whatever the order of their keys."""
+    """Return JSON in one form only: equal values have equal texts, whatever the order of their keys."""
     return json.dumps(jsonable(value), sort_keys=True)
 
 
 def digest(*values: Any) -> str:
-    """A short name for values, of their canonical JSON."""
+    """Return a short name for values, made of their canonical JSON."""
     return hashlib.blake2b(canonical(values).encode(), digest_size=12).hexdigest()
 
 

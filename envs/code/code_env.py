@@ -15,11 +15,10 @@ from ...sandbox.errors import EngineLoopError, PoolLoopError, SandboxClosedError
 from ...sandbox.limits import check_timeout, size_of
 from ...sandbox.pool import ExecutorPool, pool_of
 from ..core import ConfigurationError, Message, StepResult, StopReason
+from ..tool_env.tool_env import ToolEnv
 from ..tools.execution import SLOW_CALLS
-from ..tools.options import FROM_CLASS, set_options
+from ..tools.mark import tool
 from ..tools.sources import ToolLike
-from ..tools.tool import tool
-from ..tools.tool_env import ToolEnv
 from .checking import log_checks_that_cannot_run, run_checks
 from .files import files_of, log_near_columns, submit_of
 from .grading import Check, require_verdict, same_answer
@@ -40,7 +39,7 @@ class CodeEnv(ToolEnv):
 
     Each episode has a box of its own, leased from the pool until the episode is graded. Add tools as in any `ToolEnv`;
     an asynchronous one may use the box, `self.box`. If the box is lost, or if the pool has none, the episode fails and
-    has no reward: that is never the model's fault.
+    has no reward: that is never the model's fault. `DefaultEnv` is another name of this class.
     """
 
     code_timeout: float = 30.0
@@ -60,7 +59,7 @@ class CodeEnv(ToolEnv):
         code_executor: Executor | ExecutorPool,
         tools: Sequence[ToolLike] = (),
         *,
-        code_timeout: float = FROM_CLASS,
+        code_timeout: float | None = None,
         **options: Any,
     ) -> None:
         """Make the environment.
@@ -69,8 +68,8 @@ class CodeEnv(ToolEnv):
             code_executor: An executor that is not started: boxes are made like it, and all copies of the environment
                 lease them from one pool, `pool_of(executor)`. Or a pool, to choose its size or to share it.
             tools: Plain functions as tools, beside the methods marked with `@tool`; and sources such as `MCPTools`.
-            code_timeout: Seconds for one call of `python` or `bash`, and for one hidden check. All calls of one turn
-                together have five times as long.
+            code_timeout: Seconds for one call of `python` or `bash`, and for one hidden check; by default the
+                class attribute, 30. All calls of one turn together have five times as long.
             options: The other options of `ToolEnv`; `tool_timeout` is for the tools that you add.
 
         Raises:
@@ -90,8 +89,7 @@ class CodeEnv(ToolEnv):
                 f"code_executor must be an executor such as DockerExecutor(), or an ExecutorPool, got {code_executor!r}"
             )
         self._pool = code_executor if isinstance(code_executor, ExecutorPool) else pool_of(code_executor)
-        set_options(self, code_timeout=code_timeout)
-        self.code_timeout = check_timeout(self.code_timeout, "code_timeout")
+        self.code_timeout = check_timeout(self.code_timeout if code_timeout is None else code_timeout, "code_timeout")
         self.min_step_seconds = (SLOW_CALLS + 1) * self.code_timeout  # a turn, whose last call begins in time
 
     @property
@@ -281,7 +279,7 @@ class CodeEnv(ToolEnv):
         await self._take_box()
         for path, data in files_of(self.task).items():
             await self.box.write_file(path, data)
-        self._turn_ends = time.perf_counter() + SLOW_CALLS * self.code_timeout  # for the calls of a replay
+        self._turn_ends = time.perf_counter() + SLOW_CALLS * self.code_timeout  # for a reset_task that calls a tool
 
     async def _take_box(self) -> None:
         started = time.perf_counter()
@@ -315,4 +313,4 @@ class CodeEnv(ToolEnv):
 
 
 DefaultEnv = CodeEnv
-"""The name that the original proposal of this project gave to the environment with a code executor."""
+"""Another name of `CodeEnv`. The proposal that this project grew from spells it `DefaultEnv(code_executor=...)`."""

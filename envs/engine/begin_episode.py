@@ -10,8 +10,8 @@ import gymnasium
 from ..core import Message, OverlongPromptError, ToolSchema
 from ..episode import EpisodeSpec, Failure
 from ..registry import ENVIRONMENT_COLUMN
-from ..tools.row_tools import tools_of_row
-from ..tools.tool_env import ToolEnv
+from ..tool_env.tool_env import ToolEnv
+from ..tools.chosen_tools import tools_of_row
 from .play_episode import EpisodeLimits, play_episode
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..core import Message
-from ..tools.tool import tool
-from ..tools.tool_env import ToolEnv
+from ..tool_env.tool_env import ToolEnv
+from ..tools.mark import tool
 
 OPERATIONS = {"plus": "add", "minus": "subtract", "times": "multiply"}
 

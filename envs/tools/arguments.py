@@ -15,7 +15,7 @@ class ArgumentError(ValueError):
 
 
 def checked_arguments(name: str, arguments: Any, validator: TypeAdapter[Any]) -> dict[str, Any]:
-    """The arguments of a tool checked and converted; see `Tool.check_arguments`.
+    """Return the arguments of a tool, checked and converted; see `Tool.check_arguments`.
 
     Raises:
         ArgumentError: they do not fit.
@@ -57,7 +57,7 @@ def _from_json(text: str) -> Any:
 
 
 def _decode_strings(arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any] | None:
-    """The arguments with each refused string replaced by the JSON that it holds; None if no string holds JSON."""
+    """Return the arguments with the JSON that each refused string holds in its place; None if no string holds JSON."""
     decoded = dict(arguments)
     for key in {detail["loc"][0] for detail in error.errors() if detail["loc"]}:
         value = decoded.get(str(key))

@@ -6,7 +6,6 @@ Only an error that marks the environment as broken ends the episode; see `breaki
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 import math
 import time
@@ -22,9 +21,9 @@ from ..episode import Outcome, ToolCallRecord, traceback_of
 from ..runtime.user_calls import being_cancelled, call_function, within
 from ..runtime.whereabouts import running_tool
 from .arguments import ArgumentError
-from .results import CallResult, cut, encodable, render
-from .tape import Tape
-from .tool import Tool
+from .results import cut, encodable, render
+from .runner import Call, CallResult, Runner
+from .tool import Tool, unknown_tool
 
 SLOW_CALLS = 5  # the calls of one turn may take as long as this many calls that time out
 
@@ -41,7 +40,7 @@ async def call_tools(
     is_final: Callable[[ToolCall], bool],
     timeout: float | None,
     max_chars: int | None,
-    tape: Tape | None = None,
+    runner: Runner | None = None,
 ) -> tuple[list[Message], list[ToolCallRecord]]:
     """Run the calls of one turn and return their result messages and records, both in call order.
 
@@ -50,7 +49,7 @@ async def call_tools(
     They run one after the other; only neighbouring calls of parallel tools run at the same time. Once a final call has
     succeeded the episode is over, so the calls after it are not run. Nor are calls after `SLOW_CALLS` times the longest
     time limit of a tool: many slow calls would exceed `step_timeout`, and the episode would fail.
-    With a tape, only tools marked `replay="arguments"` run at the same time: the order of all other calls counts.
+    A runner wraps each call whose arguments fit.
 
     Raises:
         BrokenEnvironmentError, ConfigurationError, SandboxError: a tool found the environment broken, see
@@ -59,8 +58,8 @@ async def call_tools(
     results: list[tuple[Message, ToolCallRecord]] = []
     seconds = 0.0  # spent in calls of tools that have a time limit
     longest = longest_timeout(tools, timeout)
-    run = partial(_call, tools=tools, is_final=is_final, timeout=timeout, max_chars=max_chars, tape=tape)
-    for group in _groups(calls, tools, is_final, tape):
+    run = partial(_call, tools=tools, is_final=is_final, timeout=timeout, max_chars=max_chars, runner=runner)
+    for group in _groups(calls, tools, is_final):
         reason = ""
         if any(record.ends_episode for _, record in results):
             reason = "the episode ended before this call"
@@ -74,30 +73,29 @@ async def call_tools(
         else:
             results += await _side_by_side([run(call) for call in group])
         found = [tools.get(call["function"]["name"]) for call in group]
-        if any(each is not None and each.timeout != math.inf for each in found):
+        if any(tool is not None and tool.timeout != math.inf for tool in found):
             seconds += time.perf_counter() - started
     return [message for message, _ in results], [record for _, record in results]
 
 
 def longest_timeout(tools: Mapping[str, Tool], timeout: float | None) -> float:
-    """The longest time limit of one call, in seconds; `timeout` is that of a tool without a limit of its own.
+    """Return the longest time limit of one call, in seconds; `timeout` is that of a tool without a limit of its own.
 
     A limit of `math.inf` says that the tool keeps its time itself. If a tool has no limit at all, this is `math.inf`.
     """
-    limits = [each.timeout or timeout or math.inf for each in tools.values() if each.timeout != math.inf]
+    limits = [tool.timeout or timeout or math.inf for tool in tools.values() if tool.timeout != math.inf]
     return max(limits, default=0.0)
 
 
 def _groups(
-    calls: Sequence[ToolCall], tools: Mapping[str, Tool], is_final: Callable[[ToolCall], bool], tape: Tape | None
+    calls: Sequence[ToolCall], tools: Mapping[str, Tool], is_final: Callable[[ToolCall], bool]
 ) -> list[list[ToolCall]]:
-    """The calls in their order; neighbouring calls of parallel tools are in one group. A final call is alone."""
+    """Return the calls in their order; neighbouring calls of parallel tools are in one group. A final call is alone."""
     groups: list[list[ToolCall]] = []
     before = False
     for call in calls:
         found = tools.get(call["function"]["name"])
-        parallel = found is not None and found.parallel and (tape is None or found.replay == "arguments")
-        parallel = parallel and not is_final(call)
+        parallel = found is not None and found.parallel and not is_final(call)
         if parallel and before:
             groups[-1].append(call)
         else:
@@ -154,12 +152,12 @@ async def _call(
     is_final: Callable[[ToolCall], bool],
     timeout: float | None,
     max_chars: int | None,
-    tape: Tape | None,
+    runner: Runner | None,
 ) -> tuple[Message, ToolCallRecord]:
     name = call["function"]["name"]
     tool = tools.get(name)
     if tool is None:
-        return _result(call, "unknown", _unknown(name, tools), max_chars=max_chars)
+        return _result(call, "unknown", f"Error: {unknown_tool(name, tools)}", max_chars=max_chars)
     started, final = time.perf_counter(), False
     try:
         arguments = tool.check_arguments(call["function"]["arguments"])
@@ -168,11 +166,22 @@ async def _call(
     else:
         final = is_final({**call, "function": {"name": name, "arguments": arguments}})
         run = partial(_run, tool, arguments, tool.timeout or timeout or math.inf, final=final)
-        result = await (run() if tape is None else tape.call(tool, arguments, run))
+        result = await (run() if runner is None else runner.run(_described(tool, arguments), run))
     message, record = _result(call, result.outcome, result.content, max_chars=max_chars)
     record.seconds, record.traceback = time.perf_counter() - started, result.traceback
     record.ends_episode = final and result.outcome == "ok"
     return message, record
+
+
+def _described(tool: Tool, arguments: Mapping[str, Any]) -> Call:
+    return Call(
+        kind="tool",
+        name=tool.name,
+        arguments=arguments,
+        function=tool.code,
+        schema=tool.schema,
+        runs_in_replay=tool.replay == "run",
+    )
 
 
 async def _run(tool: Tool, arguments: Mapping[str, Any], limit: float, *, final: bool) -> CallResult:
@@ -193,7 +202,7 @@ async def _run(tool: Tool, arguments: Mapping[str, Any], limit: float, *, final:
 
 
 def _caught(tool: Tool, error: BaseException) -> CallResult:
-    """What the model is told about an exception of a tool; one that breaks the episode is raised again."""
+    """Return what the model is told about an exception of a tool; one that breaks the episode is raised again."""
     if isinstance(error, ArgumentError):
         return CallResult("bad_arguments", f"Error: {error}")
     # SystemExit and KeyboardInterrupt of a tool are the tool's failure, not ours.
@@ -211,7 +220,7 @@ def _caught(tool: Tool, error: BaseException) -> CallResult:
 
 
 def breaking(error: BaseException) -> BaseException | None:
-    """The error that marks the environment as broken, so that any reward would be wrong; None if there is none.
+    """Return the error that marks the environment as broken, so that any reward would be wrong; None if there is none.
 
     It is the error itself, or one in an exception group. A sandbox that is lost or cannot be leased breaks the
     environment; a file that cannot be read in a sandbox does not.
@@ -223,18 +232,12 @@ def breaking(error: BaseException) -> BaseException | None:
 
 
 def refuse(call: ToolCall, reason: str, *, known: bool) -> tuple[Message, ToolCallRecord]:
-    """The result message and the record of a call that is not run; `known`: there is a tool of that name."""
+    """Return the result message and the record of a call that is not run; `known`: there is a tool of that name."""
     return _result(call, "not_run" if known else "unknown", f"Error: not run, {reason}.")
 
 
-def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
-    near = difflib.get_close_matches(name, tools, n=3)
-    hint = f"Did you mean {' or '.join(repr(each) for each in near)}? " if near else ""
-    return f"Error: there is no tool {name!r}. {hint}The tools are: {', '.join(tools) or 'none'}."
-
-
 def _tell_the_author(tool: Tool, error: BaseException) -> str:
-    """The traceback of an exception; logged once for each tool and type, since it may be a bug."""
+    """Return the traceback of an exception; it is logged once for each tool and type, since it may be a bug."""
     text = encodable(traceback_of(error))
     kind = type(error)
     if kind not in _logged.setdefault(tool.code, set()):

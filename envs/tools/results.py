@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pydantic_core
 
 from ..core import MalformedCall, Message
-from ..episode import Outcome
 
 PART_TYPES = frozenset({"text", "image", "image_url", "audio", "input_audio", "video", "file"})
 MEDIA_TYPES = frozenset({"image", "audio", "video"})
 MEDIA_SOURCES = frozenset({"url", "path", "base64"})
 
 
-class CallResult(NamedTuple):
-    """The result of one call, before it is cut to a limit."""
-
-    outcome: Outcome
-    content: Any  # as a message has it
-    traceback: str | None = None
-
-
 def render(value: Any) -> str | list[dict[str, Any]]:
-    """A tool's result as message content: text and lists of content parts unchanged, anything else as JSON.
+    """Return a tool's result as message content: text and lists of content parts unchanged, anything else as JSON.
 
     Raises:
         TypeError: the result has no JSON.
@@ -43,7 +34,7 @@ def render(value: Any) -> str | list[dict[str, Any]]:
 
 
 def _array(value: Any) -> Any:
-    """An array or a tensor as lists of numbers; any other object has no form that a model could read."""
+    """Return an array or a tensor as lists of numbers; any other object has no form that a model could read."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"no JSON for {type(value).__name__}")
@@ -60,18 +51,18 @@ def _is_part(item: Any) -> bool:
 
 
 def encodable(content: Any) -> Any:
-    """Content without lone surrogates, which neither a tokenizer nor JSON accepts."""
+    """Return the content without lone surrogates, which neither a tokenizer nor JSON accepts."""
     if isinstance(content, str):
         return content if content.isascii() else content.encode("utf-8", "replace").decode()
     return [{**part, "text": encodable(part["text"])} if part["type"] == "text" else part for part in content]
 
 
 def with_text_of(malformed: Sequence[MalformedCall], message: Message) -> Message:
-    """The message with the text of its malformed calls added to its content, unless it is there already."""
+    """Return the message with the text of its malformed calls added to its content, unless it is there already."""
     content = message.get("content") or ""
     parts: list[Any] = content if isinstance(content, list) else [{"type": "text", "text": content}]
     known = "\n".join(part["text"] for part in parts if part["type"] == "text")
-    texts = [each["text"] for each in malformed if each["text"] not in known]
+    texts = [call["text"] for call in malformed if call["text"] not in known]
     if isinstance(content, list):
         whole: Any = [*content, *({"type": "text", "text": text} for text in texts)]
     else:
@@ -80,7 +71,7 @@ def with_text_of(malformed: Sequence[MalformedCall], message: Message) -> Messag
 
 
 def cut(content: str | list[dict[str, Any]], max_chars: int | None) -> Any:
-    """The content with at most `max_chars` characters of text: head and tail, with a marker where it was cut."""
+    """Return the content with at most `max_chars` characters of text: head and tail, with a marker where it was cut."""
     if max_chars is None:
         return content
     if isinstance(content, str):
@@ -97,7 +88,7 @@ def cut(content: str | list[dict[str, Any]], max_chars: int | None) -> Any:
 
 
 def cut_text(text: str, max_chars: int) -> str:
-    """The text, or its head and tail if it is too long, with a marker that says how much is missing."""
+    """Return the text, or its head and tail if it is too long, with a marker that says how much is missing."""
     if len(text) <= max_chars:
         return text
     head = (max_chars + 1) // 2

@@ -41,7 +41,7 @@ class OpenSources:
     @property
     def tools(self) -> list[Tool]:
         """The tools of the open sources, in the order of the sources."""
-        return [each for source in self.opened for each in source.tools]
+        return [tool for source in self.opened for tool in source.tools]
 
     def __bool__(self) -> bool:
         return bool(self._sources)

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from ..core import ConfigurationError
+from ..core import ConfigurationError, Environment
 from ..rewards import number_of
 
 Result = TypeVar("Result")
@@ -20,8 +20,8 @@ Result = TypeVar("Result")
 _running: ContextVar[tuple[Any, object]] = ContextVar("gymnast_running_step", default=(None, None))
 
 
-class StepReward:
-    """The attributes `reward`, `terminated` and `truncated`, which a tool that is late cannot set."""
+class StepReward(Environment):
+    """An environment with `reward`, `terminated` and `truncated` of a step, which a tool that is late cannot set."""
 
     _step: object | None = None  # the step that is running
     _reward: float = 0.0
@@ -74,8 +74,13 @@ class StepReward:
         if not self._is_late():
             self._truncated = bool(value)
 
+    @property
+    def current_step(self) -> object | None:
+        """The identity of the step that is running; None between steps."""
+        return self._step
+
     def _is_late(self) -> bool:
-        """Whether the caller belongs to a step that is over; a thread that a tool started itself belongs to no step."""
+        """Return whether the caller is of a step that is over. A thread that a tool itself started is of no step."""
         environment, step = _running.get()
         return environment is self and step is not self._step
 

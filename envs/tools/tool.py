@@ -1,22 +1,18 @@
-"""Tools: functions that the model may call, their JSON schemas, and the checking of arguments.
+"""Tools: functions that the model may call, and their JSON schemas.
 
-A tool is a plain function or method with type hints and a Google-style docstring. `@tool` marks the methods of a
-`ToolEnv`; a plain function needs no mark.
+A tool is a plain function or method with type hints and a Google-style docstring. `@tool` (mark.py) marks the methods
+of a `ToolEnv`; a plain function needs no mark.
 """
 
 from __future__ import annotations
 
 import difflib
-import functools
 import inspect
-import operator
 import re
-import sys
-import types
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NotRequired, Required, TypeVar, get_args, get_type_hints, overload
+from typing import Annotated, Any, NotRequired, Required, get_type_hints
 
 import docstring_parser
 import pydantic_core
@@ -26,127 +22,7 @@ from typing_extensions import TypedDict
 
 from ..core import ConfigurationError, ToolSchema
 from .arguments import checked_arguments
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-Replay = Literal["history", "arguments", "run"]
-"""How a replay finds the result of a tool's call; see `tool`."""
-
-_MARK = "__gymnast_tool__"  # the attribute of a marked function that keeps the options given to `@tool(...)`
-_KEPT: Any = object()  # an option that is not given: an earlier mark's, or else the default
-
-
-@overload
-def tool(function: Function, /) -> Function: ...
-@overload
-def tool(
-    *,
-    name: str | None = None,
-    final: bool = False,
-    timeout: float | None = None,
-    parallel: bool = False,
-    replay: Replay = "history",
-) -> Callable[[Function], Function]: ...
-def tool(
-    function: Function | None = None,
-    /,
-    *,
-    name: str | None = _KEPT,
-    final: bool = _KEPT,
-    timeout: float | None = _KEPT,
-    parallel: bool = _KEPT,
-    replay: Replay = _KEPT,
-) -> Function | Callable[[Function], Function]:
-    """Mark a method of a `ToolEnv`, or a plain function, as a tool.
-
-    The mark is on the function that is returned, a copy: `tool(final=True)(f)` is another tool than `f`, and leaves `f`
-    as it is. If `f` is marked already, the copy keeps its options except those that are given.
-
-    Args:
-        function: The function, when the decorator is used without parentheses.
-        name: The name that the model sees; the function's own name by default.
-        final: A successful call ends the episode with `StopReason.FINAL_ANSWER`.
-        timeout: Seconds that a call may take; the environment's `tool_timeout` by default, `math.inf` for a tool that
-            keeps a time limit itself.
-        parallel: Neighbouring calls of parallel tools in one turn run at the same time, for instance to wait for
-            several searches at once. By default the calls of a turn run one after the other.
-        replay: How a replayed cassette finds the result of a call: "history", by everything that happened in the
-            episode before; "arguments", by the task and the arguments alone, for a tool that changes nothing; "run",
-            not at all, for a tool that touches nothing but the environment's attributes and so is run again.
-
-    Raises:
-        TypeError: it is not a function.
-        ValueError: the timeout is not positive, `replay` is unknown, or the tool is both final and parallel.
-    """
-    given = {"name": name, "final": final, "timeout": timeout, "parallel": parallel, "replay": replay}
-    options = {key: value for key, value in given.items() if value is not _KEPT}
-    _check_options(options)
-
-    def mark(function: Function) -> Function:
-        return _marked(function, options)
-
-    return mark if function is None else mark(function)
-
-
-def _check_options(options: Mapping[str, Any]) -> None:
-    timeout, replay = options.get("timeout"), options.get("replay", "history")
-    if timeout is not None and timeout <= 0:
-        raise ValueError(f"a tool's timeout must be positive, got {timeout}")
-    if options.get("final") and options.get("parallel"):
-        raise ValueError("a tool cannot be both final and parallel: no other call runs beside a final one")
-    if replay not in get_args(Replay):
-        raise ValueError(f"a tool's replay must be one of {get_args(Replay)}, got {replay!r}")
-
-
-def _marked(function: Any, options: Mapping[str, Any]) -> Any:
-    """A copy of the function with this mark. Other environments may use the function itself."""
-    if isinstance(function, staticmethod | classmethod):
-        return type(function)(_marked(function.__func__, options))
-    if inspect.ismethod(function):
-        return types.MethodType(_marked(function.__func__, options), function.__self__)
-    copied = _copied(function)
-    options = {**getattr(function, _MARK, {}), **options}
-    _check_options(options)
-    setattr(copied, _MARK, options)
-    return copied
-
-
-def _copied(function: Any) -> Any:
-    if not isinstance(function, types.FunctionType | functools._lru_cache_wrapper):
-        raise TypeError(f"@tool marks a function, got {type(function).__name__}: {function!r}; write a `def`")
-    copied: Any
-    if isinstance(function, types.FunctionType):
-        code, defaults, closure = function.__code__, function.__defaults__, function.__closure__
-        copied = types.FunctionType(code, function.__globals__, function.__name__, defaults, closure)
-        copied.__kwdefaults__ = function.__kwdefaults__
-    else:
-        copied = lambda *args, **kwargs: function(*args, **kwargs)  # noqa: E731  (the attributes are set)
-        copied.cache_info, copied.cache_clear = function.cache_info, function.cache_clear
-    return functools.update_wrapper(copied, function)
-
-
-def recipe_of(function: types.FunctionType) -> tuple[Any, ...] | None:
-    """How to make a marked copy again, as pickle takes it; None for other functions, and if no name finds the original.
-
-    No name finds the copy, so it would be pickled with its code and a copy of its module's globals.
-    """
-    original = inspect.unwrap(function, stop=_is_found_by_name)
-    is_copy = is_tool(function) and original is not function and _is_found_by_name(original)
-    if not is_copy or getattr(original, "__code__", None) is not function.__code__:  # a decorator's wrapper is no copy
-        return None
-    return _marked, (original, getattr(function, _MARK))
-
-
-def _is_found_by_name(function: Any) -> bool:
-    try:
-        return operator.attrgetter(function.__qualname__)(sys.modules[function.__module__]) is function
-    except (AttributeError, KeyError):
-        return False
-
-
-def is_tool(function: Any) -> bool:
-    """Whether `@tool` marked this function."""
-    return callable(function) and hasattr(function, _MARK)
+from .mark import Replay, mark_of
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -166,7 +42,7 @@ class Tool:
 
     @classmethod
     def of(cls, function: Callable[..., Any] | Tool) -> Tool:
-        """The tool that a function or method describes by its signature, type hints and docstring.
+        """Return the tool that a function or method describes by its signature, type hints and docstring.
 
         Raises:
             TypeError: a parameter has no type hint, or a type that no JSON schema can describe.
@@ -197,7 +73,7 @@ class Tool:
         return {"type": "function", "function": function}
 
     def check_arguments(self, arguments: Any) -> dict[str, Any]:
-        """The arguments checked and converted by the signature; a string that holds JSON is accepted at both levels.
+        """Check and convert the arguments by the signature; a string that holds JSON is accepted at both levels.
 
         Raises:
             ArgumentError: they do not fit.
@@ -205,15 +81,15 @@ class Tool:
         return checked_arguments(self.name, arguments, self.validator)
 
 
-def collect_tools(functions: Any, owner: str) -> dict[str, Tool]:
-    """Tools by name, in order.
+def collect_tools(functions: Iterable[Callable[..., Any] | Tool], owner: str) -> dict[str, Tool]:
+    """Return tools by name, in order.
 
     Raises:
         ConfigurationError: two of them have the same name.
     """
     tools: dict[str, Tool] = {}
-    for each in functions:
-        candidate = Tool.of(each)
+    for function in functions:
+        candidate = Tool.of(function)
         if candidate.name in tools:
             raise ConfigurationError(
                 f"{owner} has two tools named {candidate.name!r}: rename one with @tool(name=...), or those of a "
@@ -224,20 +100,10 @@ def collect_tools(functions: Any, owner: str) -> dict[str, Tool]:
 
 
 def unknown_tool(name: str, known: Collection[str]) -> str:
-    """The part of an error about a name that no tool has."""
+    """Return the error about a name that no tool has."""
     near = difflib.get_close_matches(name, known, n=3)
-    hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
-    return f"{name!r}{hint}, which is not among the tools {list(known)}"
-
-
-@tool(final=True)
-def final_answer(answer: str) -> str:
-    """Give the final answer, which ends the task.
-
-    Args:
-        answer: The final answer.
-    """
-    return answer
+    hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
+    return f"there is no tool {name!r}. {hint}The tools are: {', '.join(known) or 'none'}."
 
 
 # By function, and whether it is a bound method. A description is costly and an environment is made for each episode;
@@ -246,8 +112,8 @@ _descriptions: weakref.WeakKeyDictionary[Callable[..., Any], dict[bool, dict[str
 
 
 def _describe(function: Callable[..., Any]) -> dict[str, Any]:
-    """All fields of a `Tool` except the function."""
-    options: dict[str, Any] = getattr(function, _MARK, {})
+    """Return all fields of a `Tool` except the function."""
+    options = mark_of(function)
     name = _name(function, options.get("name"))
     document = docstring_parser.parse(inspect.getdoc(function) or "")
     description = "\n\n".join(part for part in (document.short_description, document.long_description) if part)
@@ -312,7 +178,7 @@ def _validator(name: str, fields: dict[str, Any]) -> TypeAdapter[Any]:
 
 
 def _clean(schema: Any) -> Any:
-    """A schema without pydantic's titles and `additionalProperties`, which only cost prompt tokens."""
+    """Return the schema without pydantic's titles and `additionalProperties`, which only cost prompt tokens."""
     if isinstance(schema, list):
         return [_clean(item) for item in schema]
     if not isinstance(schema, dict):

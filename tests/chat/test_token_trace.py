@@ -17,8 +17,8 @@ from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.envs.episode import Episode, TokenTrace
 from gymnast.envs.examples.calculator import Calculator
 from gymnast.envs.runtime.seeds import stable_seed
-from gymnast.envs.tools.tool import tool
-from gymnast.envs.tools.tool_env import ToolEnv
+from gymnast.envs.tool_env.tool_env import ToolEnv
+from gymnast.envs.tools.mark import tool
 from gymnast.trainer import (
     ChatFormat,
     Generation,

@@ -134,7 +134,7 @@ def test_a_row_that_chooses_a_tool_that_is_not_there_is_found(wrong: Any) -> Non
     found = tools_of_rows(subject)
     assert found.outcome == "fail"
     assert (
-        "row 2 (the first is 0) cannot be played, in reset: ValueError: the row's 'tools' names 'anser' (did"
+        "row 2 (the first is 0) cannot be played, in reset: ValueError: the row's 'tools' of Sound: there is no tool"
         in found.advice
     )
     subject.all_rows = rows[:2]

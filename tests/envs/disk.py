@@ -64,7 +64,7 @@ class Disk(ToolEnv):
             raise ValueError(f"no file {name}")
         return DISK[name]
 
-    @tool(parallel=True, replay="arguments")
+    @tool(parallel=True)
     def look_up(self, word: str) -> dict[str, Any]:
         """Look a word up.
 
@@ -116,7 +116,7 @@ def play(environment: Any, *script: Message, seed: int = 0, prompt: str = "go") 
 def facts(episode: Episode) -> tuple[Any, ...]:
     """Everything that a replay must repeat."""
     turns = [
-        (turn.observation, turn.reward, [(each.outcome, each.traceback) for each in turn.tool_calls])
+        (turn.observation, turn.reward, [(record.outcome, record.traceback) for record in turn.tool_calls])
         for turn in episode.turns
     ]
     return turns, episode.reward, episode.stop, episode.metrics, episode.report

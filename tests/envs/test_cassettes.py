@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from gymnast.envs import (
+    CodeEnv,
     ConfigurationError,
+    Episode,
     Message,
     RolloutEngine,
     ScriptedPolicy,
@@ -21,8 +23,10 @@ from gymnast.envs import (
     tool_call,
     tool_calls,
 )
+from gymnast.envs.runtime.threads import run_in_loop
+from gymnast.sandbox import LocalExecutor, ScriptedExecutor
 
-from .disk import BYE, CALLS, HELLO, WRITE_A, Disk, facts, play, ran
+from .disk import BYE, CALLS, HELLO, READ_A, WRITE_A, WRITE_B, Disk, facts, play, ran
 from .disk import empty_disk as empty_disk  # a fixture of every test
 
 SCRIPT = [
@@ -45,7 +49,7 @@ def test_a_replay_is_the_same_episode_and_runs_nothing(tmp_path: Path) -> None:
     again = play(Disk(replay=str(path)), *SCRIPT)
     assert ran() == []
     assert facts(again) == facts(recorded)
-    assert [each.outcome for each in again.tool_calls] == [
+    assert [record.outcome for record in again.tool_calls] == [
         *("refused", "ok", "ok", "unknown"),
         *("ok", "ok", "ok", "bad_arguments"),
     ]
@@ -62,7 +66,7 @@ def test_the_first_line_has_the_version_and_every_other_line_is_a_call(tmp_path:
     play(Disk(record=tmp_path / "tools.jsonl"), *SCRIPT)
     first, *lines = map(json.loads, (tmp_path / "tools.jsonl").read_text().splitlines())
     assert first == {"cassette": 1}
-    assert [(each["kind"], each["name"]) for each in lines] == [
+    assert [(line["kind"], line["name"]) for line in lines] == [
         *[("tool", "read"), ("tool", "write"), ("tool", "write"), ("tool", "look_up"), ("tool", "look_up")],
         *[("tool", "read"), ("reply", "reply"), ("reply", "reply"), ("grade", "grade")],
     ]
@@ -72,20 +76,6 @@ def test_the_first_line_has_the_version_and_every_other_line_is_a_call(tmp_path:
         "metrics": {"set": {"writes": 1.0}},
         "report": {"set": {"names": ["a"]}},
     }
-
-
-def test_a_tool_that_is_replayed_by_arguments_may_be_called_in_another_order(tmp_path: Path) -> None:
-    path = tmp_path / "tools.jsonl"
-    yes, no = tool_call("look_up", word="yes"), tool_call("look_up", word="no")
-    recorded = play(Disk(record=path), yes, WRITE_A, no, BYE)
-    ran()
-    episode = play(Disk(replay=path), no, WRITE_A, no, yes, BYE)
-    assert ran() == []
-    assert episode.reward == recorded.reward == 10.5
-    assert [each.get("content") for each in episode.turns[0].observation] == ['{"word":"no","letters":2}']
-    other_seed = play(Disk(replay=path), yes, tool_call("answer", text="right"), seed=7)
-    assert other_seed.failure is not None  # the grade of an episode depends on all of it
-    assert other_seed.failure.stage == "grade"
 
 
 def test_a_tool_marked_run_runs_again_so_a_new_answer_is_judged(tmp_path: Path) -> None:
@@ -197,15 +187,39 @@ def test_a_result_without_json_is_not_recorded_as_something_else(tmp_path: Path)
     assert play(Camera(), tool_call("look"), BYE).failure is None
 
 
-def test_a_tool_marked_arguments_that_changes_the_environment_is_a_configuration_error(tmp_path: Path) -> None:
-    class Wrong(ToolEnv):
-        @tool(replay="arguments")
-        def take(self) -> None:
-            """Take."""
-            self.reward = 1.0
+def test_calls_of_parallel_tools_are_recorded_one_after_the_other(tmp_path: Path) -> None:
+    class Line(ToolEnv):
+        @tool(parallel=True)
+        async def stand(self, name: str) -> str:
+            """Stand in a line.
 
-    with pytest.raises(ConfigurationError, match=r"take is marked @tool\(replay='arguments'\).* its reward changed"):
-        play(Wrong(record=tmp_path / "tools.jsonl"), tool_call("take"))
+            Args:
+                name: A name.
+            """
+            await asyncio.sleep(0.02 if name == "a" else 0)
+            CALLS.append(name)
+            return " ".join(CALLS)
+
+    path, both = tmp_path / "tools.jsonl", tool_calls(("stand", {"name": "a"}), ("stand", {"name": "b"}))
+    recorded = play(Line(record=path), both, BYE)
+    assert [message.get("content") for message in recorded.turns[0].observation] == ["a", "a b"]
+    assert facts(play(Line(replay=path), both, BYE)) == facts(recorded)
+
+
+def test_grade_is_replayed_in_a_loop_of_ones_own_and_recorded_once(tmp_path: Path) -> None:
+    class Half(Disk):
+        def grade(self, stop: StopReason) -> float:
+            return super().grade(stop) / 2
+
+    for way in ("record", "replay"):
+        environment = Half(**dict[str, Any]({way: tmp_path / "tools.jsonl"}))
+        environment.reset(seed=0, options={"task": {"prompt": "go"}})
+        environment.step(WRITE_A)
+        assert environment.grade(StopReason.MAX_TURNS) == 5.0
+        assert environment.report["disk"] == {"a": "1"}
+    assert ran() == ["write", "grade"]
+    kinds = [json.loads(line).get("kind") for line in (tmp_path / "tools.jsonl").read_text().splitlines()]
+    assert kinds == [None, "tool", "grade"]
 
 
 def test_a_tool_that_ran_out_of_time_does_so_in_the_replay(tmp_path: Path) -> None:
@@ -221,3 +235,92 @@ def test_a_tool_that_ran_out_of_time_does_so_in_the_replay(tmp_path: Path) -> No
     assert recorded.tool_calls[0].outcome == "timeout"
     assert facts(play(Slow(replay=path), tool_call("wait"), BYE)) == facts(recorded)
     assert ran() == ["wait"]
+
+
+def test_a_stateful_tool_is_answered_only_where_its_state_is_the_recorded_one(tmp_path: Path) -> None:
+    path = tmp_path / "tools.jsonl"
+    play(Disk(record=path), WRITE_A, READ_A, BYE)
+    ran()
+    episode = play(Disk(replay=path), READ_A, BYE)  # a policy that forgets to write: its file cannot be there
+    assert episode.stop is StopReason.FAILED
+    assert episode.reward is None
+    assert episode.failure is not None
+    assert (episode.failure.stage, episode.failure.type) == ("step", "UnrecordedCallError")
+    assert 'The nearest recorded call is read({"name": "a"}): another history' in episode.failure.message
+    assert ran() == []
+
+
+@pytest.mark.parametrize(
+    ("script", "seed", "prompt", "near"),
+    [
+        ([tool_call("write", name="a", text="9")], 0, "go", 'write({"name": "a", "text": "1"}): other arguments'),
+        ([WRITE_A], 1, "go", 'write({"name": "a", "text": "1"}): seed 0, not 1'),
+        ([WRITE_A], 0, "stay", 'write({"name": "a", "text": "1"}): another task'),
+        ([tool_call("look_up", word="x")], 0, "go", 'write({"name": "a", "text": "1"}): another tool'),
+        ([tool_calls(("write", {"name": "a", "text": "1"}), ("write", {"name": "b", "text": "2"})), BYE], 0, "go",
+         'write({"name": "b", "text": "2"}): another history'),
+        ([WRITE_A, WRITE_B, HELLO], 0, "go", 'reply({"message": {"content": "bye", "role": "assistant"}}): other'),
+    ],
+    ids=["arguments", "seed", "task", "tool", "in one turn, not in two", "reply"],
+)  # fmt: skip
+def test_the_error_of_a_miss_shows_the_nearest_call(
+    tmp_path: Path, script: list[Message], seed: int, prompt: str, near: str
+) -> None:
+    play(Disk(record=tmp_path / "tools.jsonl"), WRITE_A, WRITE_B, BYE)
+    episode = play(Disk(replay=tmp_path / "tools.jsonl"), *script, seed=seed, prompt=prompt)
+    assert episode.failure is not None
+    assert f"The nearest recorded call is {near}" in episode.failure.message
+    assert "Record the episode again, with record=" in episode.failure.message
+
+
+def test_an_environment_without_recorded_calls_is_named(tmp_path: Path) -> None:
+    class Other(Disk):
+        pass
+
+    play(Disk(record=tmp_path / "tools.jsonl"), WRITE_A, BYE)
+    episode = play(Other(replay=tmp_path / "tools.jsonl"), WRITE_A, BYE)
+    assert episode.failure is not None
+    assert "which has no call of Other. Record the episode again" in episode.failure.message
+
+
+CHECK = {"run": "import solution\n6 * 7", "value": "42"}
+CODE_ROW = {"prompt": "Write solution.py.", "submit": ["solution.py"], "checks": [CHECK]}
+CODE_SCRIPT = [
+    tool_call("python", code="open('solution.py', 'w').write('print(1)')"),
+    tool_call("bash", command="cat solution.py; exit 3"),
+    tool_call("final_answer", answer="done"),
+]
+
+
+def play_code(environment: CodeEnv, *script: Message, row: Any = CODE_ROW) -> Episode:
+    try:
+        [episode] = RolloutEngine(environment, ScriptedPolicy(list(script))).play([row])
+    finally:
+        run_in_loop(environment._pool.close())
+    return episode
+
+
+def test_code_is_replayed_without_a_box(tmp_path: Path) -> None:
+    path = tmp_path / "tools.jsonl"
+    recorded = play_code(CodeEnv(LocalExecutor(), record=path), *CODE_SCRIPT)
+    assert recorded.reward == 1.0, recorded.failure
+    no_box = CodeEnv(ScriptedExecutor([]), replay=path)  # it could answer no call
+    again = play_code(no_box, *CODE_SCRIPT)
+    assert [turn.observation for turn in again.turns] == [turn.observation for turn in recorded.turns]
+    assert (again.reward, again.report) == (1.0, recorded.report)
+    timing = {name for name in recorded.metrics if name.endswith("lease_seconds")}
+    assert {name: value for name, value in again.metrics.items() if name not in timing} == {
+        name: value for name, value in recorded.metrics.items() if name not in timing
+    }
+    missed = play_code(no_box, tool_call("python", code="1"), *CODE_SCRIPT)
+    assert missed.failure is not None
+    assert missed.failure.type == "UnrecordedCallError"
+
+
+def test_code_without_checks_is_judged_anew(tmp_path: Path) -> None:
+    path, row = tmp_path / "tools.jsonl", {"prompt": "6 times 7?", "answer": 42}
+    look = tool_call("python", code="6 * 7")
+    wrong = play_code(CodeEnv(LocalExecutor(), record=path), look, tool_call("final_answer", answer="41"), row=row)
+    replayed = CodeEnv(ScriptedExecutor([]), replay=path)
+    right = play_code(replayed, look, tool_call("final_answer", answer="42"), row=row)
+    assert (wrong.reward, right.reward) == (0.0, 1.0)

@@ -93,9 +93,9 @@ def test_a_row_may_choose_tools_of_a_server() -> None:
     [
         (
             ["add", "multiplly"],
-            r"names 'multiplly' \(did you mean 'multiply'\?\), which is not among the tools \['add'",
+            r"'tools' of Calculator: there is no tool 'multiplly'. Did you mean 'multiply'\? The tools are: add,",
         ),
-        ([schema("divide")], "names 'divide', which is not among the tools .* of Calculator"),
+        ([schema("divide")], "'tools' of Calculator: there is no tool 'divide'. The tools are: add,"),
         (
             "add",
             "the row's 'tools' must be a list of names of tools of Calculator, or of their JSON schemas.*got 'add'",

@@ -130,7 +130,7 @@ def test_a_schema_without_a_function_of_its_name_is_refused_before_training(
     tools = [["left", "right"], [schema_of("left")], [schema_of("lefd")]]
     rows: Any = [{"good": "left", "tools": json.dumps(tools[max(0, index - 498)])} for index in range(501)]
     rows = datasets.Dataset.from_list(rows) if as_table else rows
-    with pytest.raises(ValueError, match=r"row 500 of train_dataset: .*'tools' names 'lefd' \(did you mean 'left'\?\)"):
+    with pytest.raises(ValueError, match=r"row 500 of train_dataset: .*no tool 'lefd'\. Did you mean 'left'\?"):
         make_trainer(tmp_path, rows=rows, generator=silent)
     make_trainer(tmp_path, rows=[rows[index] for index in range(500)], generator=silent)
 

@@ -19,7 +19,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer as TRLGRPOTrainer
 from trl.trainer.rloo_config import RLOOConfig as TRLRLOOConfig
 from trl.trainer.rloo_trainer import RLOOTrainer as TRLRLOOTrainer
 
-from gymnast.envs import ToolEnv, tool
+from gymnast.envs import ToolEnv
+from gymnast.envs.tool_env.options import ToolEnvOptions
+from gymnast.envs.tools.mark import ToolOptions
 from gymnast.trainer import AgentTrainer, GRPOConfig, RLOOConfig
 from gymnast.trainer.options.inherited import READ, REFUSED, WITHOUT_EFFECT
 from gymnast.trainer.options.trl_names import TRL_NAMES
@@ -114,5 +116,6 @@ def test_no_advice_is_stale() -> None:
     called = {found[1] for text in TRL_NAMES.values() if (found := re.search(r"it is called (\w+)", text))}
     given = {name for text in TRL_NAMES.values() for name in re.findall(r"\b(\w+)=", text)}
     assert called - exist - INHERITED == set()
-    of_environments = {*inspect.signature(ToolEnv.__init__).parameters, *inspect.signature(tool).parameters}
+    of_environments = {*inspect.signature(ToolEnv.__init__).parameters, *ToolEnvOptions.__annotations__}
+    of_environments |= ToolOptions.__annotations__.keys()
     assert given - exist - INHERITED - of_environments - {"model"} == set()

@@ -12,7 +12,7 @@ One optimiser step, from rows of the data set to new weights, with the function 
                 until the episode ends:
                     ids, logprobs = sample(all ids so far)          generation.contract.Generator.generate
                     message = read tool calls from the ids          chat.chat_format.ChatFormat.parse
-                    observation, reward = environment.step(message) envs.tools.tool_env.ToolEnv.astep
+                    observation, reward = environment.step(message) envs.tool_env.tool_env.ToolEnv.astep
                     append ids (mask 1), observation ids (mask 0)   rollout.token_policy.TokenConversation.observe
                     or rewrite the history, and begin a new trace   rollout.compaction.rewritten
                 reward += environment.grade, reward functions       envs.Environment.grade, envs.rewards.Rewards

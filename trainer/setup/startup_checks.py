@@ -19,8 +19,8 @@ from ...envs.episode import EpisodeSpec, Failure
 from ...envs.registry import ENVIRONMENT_COLUMN, EnvironmentLike, EnvironmentSource
 from ...envs.rewards import Rewards
 from ...envs.runtime.threads import run_in_loop
-from ...envs.tools.forgotten import forgotten_tools
-from ...envs.tools.tool_env import ToolEnv
+from ...envs.tool_env.forgotten import forgotten_tools
+from ...envs.tool_env.tool_env import ToolEnv
 from ..chat.by_environment import GivenFormats, check_names
 from ..models.adapters import has_adapter, with_adapter
 from ..options.config import AgentConfig

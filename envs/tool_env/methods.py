@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 
-from .tool import is_tool
+from ..tools.mark import is_tool
 
 
 def tool_methods(cls: type) -> tuple[str, ...]:
-    """Names of the methods that `@tool` marks, base classes first, in the order of definition."""
+    """Return the names of the methods that `@tool` marks, base classes first, in the order of definition."""
     names = {name: None for base in reversed(cls.__mro__) for name in vars(base)}
     return tuple(name for name in names if is_tool(getattr(cls, name, None)))
 
@@ -35,7 +35,7 @@ def check_tool_methods(cls: type) -> None:
 
 
 def _is_reserved(cls: type, name: str) -> bool:
-    """Whether a base class of this package or of Gymnasium uses the name for something else than a tool."""
+    """Return whether a base class of this package or of Gymnasium uses the name for something else than a tool."""
     bases = [base for base in cls.__mro__[1:] if base.__module__.partition(".")[0] in ("gymnast", "gymnasium")]
     known = {name for base in bases for name in (*vars(base), *inspect.get_annotations(base))}
     return name in known and not any(is_tool(vars(base).get(name)) for base in bases)

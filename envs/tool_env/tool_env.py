@@ -6,29 +6,28 @@ import copy
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from ..core import Environment, MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
+from ..cassettes.taped import TapedEnvironment
+from ..core import MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
 from ..episode import ToolCallRecord
 from ..episode_text import as_transcript
 from ..runtime.user_calls import call_function
 from ..spaces import check_action, check_messages
-from .execution import call_tools
-from .final_tools import check_final_tools, with_final
+from ..tools.chosen_tools import check_final_tools, tools_of_row, with_final
+from ..tools.execution import call_tools
+from ..tools.results import cut, with_text_of
+from ..tools.runner import Call
+from ..tools.sources import OpenSources, ToolLike, ToolSource
+from ..tools.tool import Tool, collect_tools
 from .methods import check_tool_methods, tool_methods
-from .options import FROM_CLASS, OnMalformed, check_options, set_options
-from .results import cut, with_text_of
-from .row_tools import tools_of_row
-from .sources import OpenSources, ToolLike, ToolSource
-from .step_reward import StepReward
-from .tape import ReplayMisses, Tape, tape_of
-from .tool import Tool, collect_tools
+from .options import OnMalformed, ToolEnvOptions, set_options
 
 Messages = Sequence[Mapping[str, Any]]
 """Chat messages as a subclass may write them: plain dicts in a list."""
 
 
-class ToolEnv(StepReward, Environment):
+class ToolEnv(TapedEnvironment):
     """An environment whose actions are tool calls: methods marked with `@tool`, and plain functions.
 
     Within a tool, set `self.reward` to reward this step, and `self.terminated = True` to end the episode after it, or
@@ -61,8 +60,6 @@ class ToolEnv(StepReward, Environment):
     max_malformed: int = 3
     final_tools: Collection[str] = ()
 
-    grade_in_replay: bool = False  # True: `grade` is made again in a replay, as a tool marked `replay="run"`
-
     _tool_methods: tuple[str, ...] = ()
     _functions: tuple[Callable[..., Any] | Tool, ...] = ()
     _sources: OpenSources = OpenSources()
@@ -70,7 +67,6 @@ class ToolEnv(StepReward, Environment):
     _malformed_turns: int = 0
     _over: bool = True  # before the first reset, too
     _transcript: Sequence[Message] = ()
-    _tape: Tape | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         check_tool_methods(cls)  # first, since the base class derives methods from those that it finds
@@ -82,22 +78,20 @@ class ToolEnv(StepReward, Environment):
         tools: Sequence[ToolLike] = (),
         *,
         tasks: Sequence[Mapping[str, Any]] | None = None,
-        tool_timeout: float | None = FROM_CLASS,
-        max_result_chars: int | None = FROM_CLASS,
-        on_malformed: OnMalformed = FROM_CLASS,
-        max_malformed: int = FROM_CLASS,
-        final_tools: Collection[str] = FROM_CLASS,
-        stop_tool_names: Collection[str] = FROM_CLASS,
         render_mode: str | None = None,
         record: str | Path | None = None,
         replay: str | Path | None = None,
-        replay_misses: ReplayMisses | None = None,
+        **options: Unpack[ToolEnvOptions],
     ) -> None:
         """Make the environment.
 
         Args:
             tools: Plain functions as tools, beside the methods marked with `@tool`; and sources such as `MCPTools`.
             tasks: Rows to draw from when `reset` is given no task.
+            render_mode: None, or "ansi" for the transcript as text.
+            record: A cassette, a `.jsonl` file, to which the results of all calls are appended.
+            replay: A cassette that answers the calls, so that no tool runs. A call that is not in it fails the episode
+                with an `UnrecordedCallError`.
             tool_timeout: Seconds for a tool without a `timeout` of its own; None = no limit. A synchronous tool that
                 takes longer is abandoned in its thread.
             max_result_chars: Characters of a result that the model sees: its head and its tail. None for no limit.
@@ -107,15 +101,10 @@ class ToolEnv(StepReward, Environment):
             final_tools: Names of tools that end the episode by succeeding, as if they were marked `@tool(final=True)`;
                 for tools of others, such as those of `MCPTools`.
             stop_tool_names: Another name of `final_tools`, for people who come from TRL.
-            render_mode: None, or "ansi" for the transcript as text.
-            record: A cassette, a `.jsonl` file, to which the results of all calls are appended.
-            replay: A cassette that answers the calls, so that no tool runs.
-            replay_misses: What to do about a call that is not in the cassette: `raise`, the default, fails the episode
-                with an `UnrecordedCallError`; `call` runs the tool.
 
         Raises:
-            TypeError: a tool's parameter has no type hint, `tools` is not a sequence of functions, or `final_tools` is
-                not a list of names.
+            TypeError: a tool's parameter has no type hint, `tools` is not a sequence of functions, `final_tools` is not
+                a list of names, or an option is unknown.
             ValueError: two tools of one name, a tool without docstring entry, no tool of a name in `final_tools`, an
                 option out of its range, or a broken cassette.
             FileNotFoundError: there is no cassette to replay.
@@ -123,24 +112,12 @@ class ToolEnv(StepReward, Environment):
         super().__init__(tasks=tasks, render_mode=render_mode)
         if not isinstance(tools, Sequence):
             raise TypeError(f"tools must be a list or a tuple, since every copy reads it again, got {tools!r}")
-        if stop_tool_names is not FROM_CLASS:
-            if final_tools is not FROM_CLASS:
-                raise ValueError("final_tools and stop_tool_names are two names of one option: give one of them")
-            final_tools = stop_tool_names
-        set_options(
-            self,
-            tool_timeout=tool_timeout,
-            max_result_chars=max_result_chars,
-            on_malformed=on_malformed,
-            max_malformed=max_malformed,
-            final_tools=final_tools,
-        )
-        check_options(self)
+        set_options(self, options)
         if type(self) is ToolEnv:
             self.gives_rewards = False  # plain functions cannot set `self.reward`
-        self._functions = tuple(each for each in tools if not isinstance(each, ToolSource))
-        self._sources = OpenSources(each for each in tools if isinstance(each, ToolSource))
-        self._tape = tape_of(self, record, replay, replay_misses)
+        self._functions = tuple(tool for tool in tools if not isinstance(tool, ToolSource))
+        self._sources = OpenSources(tool for tool in tools if isinstance(tool, ToolSource))
+        self._open_tape(record, replay)
         known = self._all_tools()  # here, so that a wrong tool is an error when the environment is made
         some_open_later = bool(self._sources) or type(self)._all_tools is not ToolEnv._all_tools
         check_final_tools(self.final_tools, None if some_open_later else known, type(self).__name__)
@@ -186,7 +163,7 @@ class ToolEnv(StepReward, Environment):
         return collect_tools([*methods, *self._functions, *self._sources.tools], type(self).__name__)
 
     def tool_schemas(self) -> list[ToolSchema]:
-        return [each.schema for each in self.tools.values()]
+        return [tool.schema for tool in self.tools.values()]
 
     def is_final(self, call: ToolCall) -> bool:
         found = self.tools.get(call["function"]["name"])
@@ -203,7 +180,9 @@ class ToolEnv(StepReward, Environment):
         task = self.task_of(options)
         await self._sources.open()
         await self._prepare(task)
-        if self._tape is None or self._tape.begin(task, seed):
+        if self._tape is not None:
+            self._tape.begin(task, seed)
+        if self._tape is None or not self._tape.is_replay:
             await self._acquire()
         self.tools = every = self._all_tools()
         check_final_tools(self.final_tools, every, type(self).__name__)
@@ -219,7 +198,7 @@ class ToolEnv(StepReward, Environment):
         """Prepare a task before `reset_task` is called; for the environments of this package."""
 
     async def _acquire(self) -> None:
-        """Acquire what the tools run in. A replay does so only if a tool runs."""
+        """Acquire what the tools run in. It is not called in a replay."""
 
     async def astep(self, action: Message) -> StepResult:
         check_action(action, type(self).__name__)
@@ -245,8 +224,6 @@ class ToolEnv(StepReward, Environment):
             action, malformed = with_text_of(malformed, action), []
         self._malformed_turns = self._malformed_turns + 1 if malformed else 0
         calls = action.get("tool_calls") or []
-        if self._tape is not None:
-            self._tape.begin_turn()
         too_many = bool(malformed) and (self.on_malformed == "end" or self._malformed_turns >= self.max_malformed)
         if too_many and not any(map(self.is_final, calls)):  # a final answer goes before every cap
             return self._end(StopReason.MALFORMED)
@@ -257,7 +234,7 @@ class ToolEnv(StepReward, Environment):
                 is_final=self.is_final,
                 timeout=self.tool_timeout,
                 max_chars=self.max_result_chars,
-                tape=self._tape,
+                runner=self._tape,
             )
             result = self._result_of(messages, records, malformed)
             if too_many and not result.terminated:
@@ -274,13 +251,14 @@ class ToolEnv(StepReward, Environment):
     async def _reply_to(self, action: Message) -> Any:
         if self._tape is None or type(self).reply is ToolEnv.reply:
             return await _ask(self.reply, action, default=ToolEnv.reply)
-        return await self._tape.reply(action, lambda: call_function(self.reply, action))
+        call = Call(kind="reply", name="reply", arguments={"message": action}, function=type(self).reply)
+        return await self._by_tape(call, lambda: call_function(self.reply, action))
 
     def _result_of(
         self, messages: list[Message], records: list[ToolCallRecord], malformed: Sequence[MalformedCall]
     ) -> StepResult:
-        for each in malformed:
-            text = f"Error: the tool call could not be read: {each['error']}"
+        for call in malformed:
+            text = f"Error: the tool call could not be read: {call['error']}"
             messages.append({"role": "tool", "content": cut(text, self.max_result_chars)})
         if any(record.ends_episode for record in records):
             return self._end(StopReason.FINAL_ANSWER, messages, tool_calls=records)
@@ -297,7 +275,7 @@ class ToolEnv(StepReward, Environment):
 
 
 async def _ask(hook: Callable[[Any], Any], about: Any, *, default: Callable[..., Any]) -> Any:
-    """The result of a hook. Our own default does not block, so it is called without a thread."""
+    """Return the result of a hook. Our own default does not block, so it is called without a thread."""
     if inspect.ismethod(hook) and hook.__func__ is default:
         return hook(about)
     return await call_function(hook, about)

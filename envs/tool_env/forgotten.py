@@ -6,12 +6,14 @@ import inspect
 
 import gymnasium
 
-from .tool import Tool
+from ..tools.tool import Tool
 from .tool_env import ToolEnv
 
 
 def forgotten_tools(environment: gymnasium.Env) -> list[str]:  # type: ignore[type-arg]
-    """Names of public methods that could be tools, if the environment has no tool, and no reply or grade of its own.
+    """Return the names of public methods that could be tools.
+
+    It is empty if the environment has a tool, or a reply or grade of its own.
 
     An environment that replies or grades may be one of a single turn. Helpers may be documented, too. So there must be
     a method whose parameters are described, as for a model.
@@ -24,7 +26,7 @@ def forgotten_tools(environment: gymnasium.Env) -> list[str]:  # type: ignore[ty
     known = set(dir(ToolEnv))
     public = [name for name in dir(kind) if not name.startswith("_") and name not in known]
     described = [Tool.of(getattr(environment, name)) for name in public if _could_be_tool(environment, name)]
-    return [each.name for each in described] if any(each.parameters["properties"] for each in described) else []
+    return [tool.name for tool in described] if any(tool.parameters["properties"] for tool in described) else []
 
 
 def _could_be_tool(environment: ToolEnv, name: str) -> bool:

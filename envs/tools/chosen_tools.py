@@ -1,17 +1,43 @@
-"""A row's column `tools`: it narrows the tools of its episode, by their names or by JSON schemas."""
+"""Tools that are chosen by name: those that an environment makes final, and those that a row offers."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from ..core import ConfigurationError
 from .tool import Tool, unknown_tool
 
 
+def check_final_tools(names: Any, known: Collection[str] | None, owner: str) -> None:
+    """Check the names of tools that end the episode; `known` are all tools, None if they are not known yet.
+
+    Raises:
+        TypeError: it is not a collection of names.
+        ConfigurationError: no tool has one of the names.
+    """
+    if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"final_tools must be a list of names of tools, got {type(names).__name__}: {names!r}")
+    unknown = [] if known is None else [name for name in names if name not in known]
+    if unknown:
+        raise ConfigurationError(
+            f"final_tools of {owner}: {unknown_tool(unknown[0], known or ())} A tool that reset_task adds is marked "
+            f"with tool(final=True)(function)"
+        )
+
+
+def with_final(tools: Mapping[str, Tool], names: Collection[str]) -> dict[str, Tool]:
+    """Return the tools, of which those with these names are final."""
+    return {
+        name: dataclasses.replace(tool, final=True, parallel=False) if name in names and not tool.final else tool
+        for name, tool in tools.items()
+    }
+
+
 def tools_of_row(column: Any, tools: Mapping[str, Tool], owner: str) -> dict[str, Tool]:
-    """The tools that a row's column `tools` chooses: a list of names or of JSON schemas, or such a list as JSON text.
+    """Return the tools that a row's column `tools` chooses by a list of names or JSON schemas, or by its JSON text.
 
     The model sees a row's schema in place of the tool's own.
 
@@ -28,7 +54,7 @@ def tools_of_row(column: Any, tools: Mapping[str, Tool], owner: str) -> dict[str
     for entry in entries:
         name = entry if isinstance(entry, str) else entry["function"]["name"]
         if name not in tools:
-            raise ValueError(f"the row's 'tools' names {unknown_tool(name, tools)} of {owner}")
+            raise ValueError(f"the row's 'tools' of {owner}: {unknown_tool(name, tools)}")
         chosen[name] = tools[name] if isinstance(entry, str) else _with_schema(tools[name], _without_none(entry))
     return chosen
 
@@ -50,14 +76,14 @@ def _is_choice(entry: Any) -> bool:
 
 
 def _without_none(value: Any) -> Any:
-    """The schema without entries that are None: a table of Arrow gives each row the keys of all others."""
+    """Return the schema without entries that are None: a table of Arrow gives each row the keys of all others."""
     if isinstance(value, Mapping):
-        return {key: _without_none(each) for key, each in value.items() if each is not None}
-    return [_without_none(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
+    return list(map(_without_none, value)) if isinstance(value, list | tuple) else value
 
 
 def _with_schema(tool: Tool, schema: dict[str, Any]) -> Tool:
-    """The tool with a row's schema. A call that the schema allows must not be refused by the tool's own signature."""
+    """Return the tool with a row's schema. The tool's own signature must not refuse a call that the schema allows."""
     own_words = {"description": tool.description, "parameters": dict(tool.parameters)}
     function = {**schema["function"], **{key: own_words[key] for key in own_words if key not in schema["function"]}}
     parameters = function["parameters"]

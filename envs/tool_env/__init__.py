@@ -1,0 +1,1 @@
+"""`ToolEnv`, an environment made of tools; start reading at `tool_env.py`."""

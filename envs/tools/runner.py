@@ -1,0 +1,40 @@
+"""Runner: makes the calls of an environment, or answers them without making them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+from ..core import ToolSchema
+from ..episode import Outcome
+
+Kind = Literal["tool", "reply", "grade"]
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Call:
+    """A call of a tool, or of the hooks `reply` and `grade`."""
+
+    kind: Kind
+    name: str
+    arguments: Mapping[str, Any]
+    function: Callable[..., Any]  # without the environment that it is bound to
+    schema: ToolSchema | None = None
+    runs_in_replay: bool = False
+
+
+class CallResult(NamedTuple):
+    """The result of one call, before it is cut to a limit."""
+
+    outcome: Outcome
+    content: Any  # as a message has it
+    traceback: str | None = None
+
+
+class Runner(Protocol):
+    """Wraps the calls of one environment. Without a runner each call is made at once."""
+
+    async def run(self, call: Call, make: Callable[[], Awaitable[CallResult]]) -> CallResult:
+        """Return the result of a call; `make` makes it."""
+        ...
