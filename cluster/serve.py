@@ -29,7 +29,7 @@ logger = logging.getLogger("gymnast.cluster")
 
 
 def environment_of(text: str) -> Any:
-    """The environment that `module:name` names; a Gymnasium id is returned as it is."""
+    """Return the environment that `module:name` names; a Gymnasium id as it is."""
     module, _, name = text.rpartition(":")
     if not module or not all(part.isidentifier() for part in name.split(".")):
         return text

@@ -40,7 +40,7 @@ class CaughtError:
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):
             trace = trace.tb_next  # calls in this package are no news
         error = error.with_traceback(trace or error.__traceback__)
-        plain = all(isinstance(each, str | int | float | None) for each in error.args)
+        plain = all(isinstance(argument, str | int | float | None) for argument in error.args)
         return cls(
             module=type(error).__module__,
             name=type(error).__qualname__,
@@ -50,10 +50,10 @@ class CaughtError:
         )
 
     def rebuilt(self) -> BaseException:
-        """An exception of the same class and message, caused by the host's traceback.
+        """Return an exception of the same class and message, caused by the host's traceback.
 
-        Its class has the same name but is made here, below RuntimeError, if this process has not imported the original,
-        or if the original would show another message.
+        If the original class is not imported here, or would show another message, the exception is of a RuntimeError
+        subclass of the same name.
         """
         error = self._of_the_original_class()
         if error is None:

@@ -27,14 +27,14 @@ class EnvironmentHost:
         self._calls: dict[int, asyncio.Task[Any]] = {}
 
     async def call(self, method: str, episode: int, *arguments: Any) -> Any:
-        """The result of a method, or a `CaughtError` if it raised an exception."""
+        """Return the result of a method, or a `CaughtError` if it raised an exception."""
         task = asyncio.current_task()
         assert task is not None
         previous, self._calls[episode] = self._calls.get(episode), task
         try:
             if previous is not None:
                 previous.cancel()
-                await finish(_ended(previous))
+                await finish(asyncio.wait([previous]))
             return await getattr(self, f"_{method}")(episode, *arguments)
         except BaseException as error:  # SystemExit, too: user code must not end the host
             return CaughtError.of(error)
@@ -76,7 +76,3 @@ class EnvironmentHost:
         error = None if environment is None else await finish(environment.close())
         if error is not None:
             raise error
-
-
-async def _ended(call: asyncio.Task[Any]) -> None:
-    await asyncio.wait([call])

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 from ...envs.core import Message, StepResult, ToolSchema
+from .caught_errors import CaughtError
 
 
 class HostLostError(Exception):
@@ -51,13 +52,8 @@ class HostLink(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
         self.episodes = 0  # open on this host, as far as this process has opened them
+        self.is_lost = False  # True: new episodes go to other hosts
 
-    @property
-    @abstractmethod
-    def is_lost(self) -> bool:
-        """Whether new episodes should go to other hosts."""
-
-    @abstractmethod
     async def call(self, method: str, episode: int, *arguments: Any) -> Any:
         """Call a method of the host for an episode; any event loop may await this.
 
@@ -67,3 +63,11 @@ class HostLink(ABC):
             HostLostError: the host did not answer.
             BaseException: the method raised it; see `CaughtError`.
         """
+        reply = await self._ask(method, episode, *arguments)
+        if isinstance(reply, CaughtError):
+            raise reply.rebuilt()
+        return reply
+
+    @abstractmethod
+    async def _ask(self, method: str, episode: int, *arguments: Any) -> Any:
+        """Return the host's answer, or raise a HostLostError."""

@@ -6,9 +6,10 @@ import contextlib
 import itertools
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from ...envs.core import BrokenEnvironmentError, Environment, Message, StepResult, StopReason, ToolCall, ToolSchema
 from ...envs.engine.environment_caller import Grade
@@ -90,8 +91,8 @@ class RemoteEnvironment(Environment):
             raise BrokenEnvironmentError(f"the host of this {self.name} was lost: {error}") from error
 
 
-class RemoteEnvironments(EnvironmentSource):
-    """Environments on hosts: each episode gets the host with the fewest episodes.
+class RemoteEnvironments(EnvironmentSource, ABC):
+    """Environments on hosts: each episode gets the host with the fewest episodes. It is a context manager.
 
     A host that is lost takes its episodes with it: they fail. New episodes go to the other hosts.
 
@@ -109,13 +110,23 @@ class RemoteEnvironments(EnvironmentSource):
         self._choosing = threading.Lock()
         self._reported: set[HostLink] = set()  # lost hosts that were logged
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close all environments, and leave the hosts."""
+
     @property
     def hosts_present(self) -> list[str]:
         """The names of the hosts that are not lost."""
         return [link.name for link in self.links if not link.is_lost]
 
     def take_host(self) -> tuple[HostLink, int]:
-        """The host for a new episode, and the episode's number; `free_host` gives the place back.
+        """Return the host for a new episode, and the episode's number; `free_host` gives the place back.
 
         Raises:
             BrokenEnvironmentError: all hosts are lost.
@@ -125,7 +136,7 @@ class RemoteEnvironments(EnvironmentSource):
             self._report_lost(len(present))
             if not present:
                 raise BrokenEnvironmentError(f"all {len(self.links)} hosts of environments are lost")
-            link = min(present, key=lambda each: each.episodes)
+            link = min(present, key=lambda link: link.episodes)
             link.episodes += 1
             return link, next(self._numbers)
 

@@ -11,7 +11,7 @@ from ...envs.core import ConfigurationError
 
 
 def versions() -> dict[str, str]:
-    """The versions in this process: of gymnast, Python (without its third number) and Ray, if that is installed."""
+    """Return the versions of gymnast, Python (without its third number) and Ray (if installed) in this process."""
     found = {"gymnast": version("gymnast"), "Python": ".".join(platform.python_version_tuple()[:2])}
     with suppress(PackageNotFoundError):
         found["Ray"] = version("ray")

@@ -10,44 +10,35 @@ import os
 import pickle
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from ...envs.core import ConfigurationError
 from ...envs.registry import EnvironmentLike, EnvironmentSource
-from ..hosting.caught_errors import CaughtError
 from ..hosting.host import EnvironmentHost
 from ..hosting.link import HostLink, HostLostError
 from ..hosting.recipes import pack
 from ..hosting.remote_environments import RemoteEnvironments
 from ..hosting.versions import check_versions, versions
-from .joining import CHILDREN_END_THEMSELVES, PLACEMENT_SECONDS, Resources, join, nodes_with, options_of, reserve
+from .joining import CHILDREN_END_THEMSELVES, PLACEMENT_SECONDS, Places, Resources, join, nodes_with, options_of
 
 START_SECONDS = 120.0  # for a process to start and to import what an environment needs
 CLOSE_SECONDS = 60.0  # for a host to close its environments
 CALLS_AT_ONCE = 1_000_000  # of one actor; by default Ray parks calls above 1,000 silently
 
 
-class HostActor:
+class HostActor(EnvironmentHost):
     """An `EnvironmentHost` in a process of its own, as a Ray actor."""
-
-    host_class: ClassVar[type[EnvironmentHost]] = EnvironmentHost
 
     def __init__(self, recipe: bytes, *, hides_gpus: bool) -> None:
         if hides_gpus:  # Ray lets actors that ask for no GPU see all of them
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        self._host = self.host_class(EnvironmentSource.of(pickle.loads(recipe)))
-
-    async def call(self, method: str, episode: int, *arguments: Any) -> Any:
-        return await self._host.call(method, episode, *arguments)
+        super().__init__(EnvironmentSource.of(pickle.loads(recipe)))
 
     async def describe(self) -> tuple[str, dict[str, str]]:
-        """The node's address and id, and its versions."""
+        """Return the node's address and id, and its versions."""
         import ray
 
         return f"{ray.util.get_node_ip_address()} ({ray.get_runtime_context().get_node_id()[:8]})", versions()
-
-    async def close(self) -> None:
-        await self._host.close()
 
 
 class RayLink(HostLink):
@@ -57,30 +48,22 @@ class RayLink(HostLink):
         super().__init__(name)
         self.actor = actor
         self._ray = ray
-        self._is_lost = False
 
-    @property
-    def is_lost(self) -> bool:
-        return self._is_lost
-
-    async def call(self, method: str, episode: int, *arguments: Any) -> Any:
+    async def _ask(self, method: str, episode: int, *arguments: Any) -> Any:
         try:
-            reply = await self.actor.call.remote(method, episode, *arguments)
+            return await self.actor.call.remote(method, episode, *arguments)
         except self._ray.exceptions.RayTaskError as error:  # such as a result that cannot be pickled
             raise error.cause from error
         except self._ray.exceptions.RayError as error:
-            if not self._is_lost:
-                self._is_lost = True
+            if not self.is_lost:
+                self.is_lost = True
                 self._ray.kill(self.actor)  # a host that only seemed lost must not keep boxes open
             raise HostLostError(f"{self.name}: {type(error).__name__}: {_first_line(error)}") from error
-        if isinstance(reply, CaughtError):
-            raise reply.rebuilt()
-        return reply
 
     def close(self) -> None:
         """Close the host's environments, and end its process."""
-        if not self._is_lost:
-            self._is_lost = True
+        if not self.is_lost:
+            self.is_lost = True
             with contextlib.suppress(self._ray.exceptions.RayError):  # it is gone, or late: it is ended now
                 self._ray.get(self.actor.close.remote(), timeout=CLOSE_SECONDS)
             self._ray.kill(self.actor)
@@ -127,7 +110,7 @@ class RayEnvironments(RemoteEnvironments):
         EnvironmentSource.of(environment)
         recipe = pack(environment, "the environment")
         ray = join(address)
-        self._group: Any = None  # the placement group, if resources are asked for
+        self._places: Places | None = None  # if resources are asked for
         names: list[str | None] = [*map(str, environment)] if isinstance(environment, Mapping) else [None]
         super().__init__(names, [])
         self._ray = ray
@@ -141,22 +124,15 @@ class RayEnvironments(RemoteEnvironments):
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close all environments and end the hosts. Without it they end with this process."""
         for host in self._hosts:
             host.close()
-        group, self._group = self._group, None
-        if group is not None:
-            self._ray.util.remove_placement_group(group)
+        if self._places is not None:
+            self._places.free()
 
     def _start(self, recipe: bytes, hosts: int | None, resources: Resources, timeout: float) -> list[RayLink]:
-        places = self._places(nodes_with(self._ray, resources), hosts, resources, timeout)
+        places = self._strategies(nodes_with(self._ray, resources), hosts, resources, timeout)
         actor_class = self._ray.remote(self.actor_class)
         options = options_of(resources) | {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": CALLS_AT_ONCE}
         options["runtime_env"] = CHILDREN_END_THEMSELVES
@@ -167,20 +143,20 @@ class RayEnvironments(RemoteEnvironments):
         ]
         return [RayLink(self._ray, actor, "a new host") for actor in actors]
 
-    def _places(
+    def _strategies(
         self, nodes: Sequence[Mapping[str, Any]], hosts: int | None, resources: Resources, timeout: float
     ) -> list[Any]:
-        """A scheduling strategy for each host."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+        """Return a scheduling strategy for each host."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         if not any(resources.values()):
             if hosts is not None:
                 return ["SPREAD"] * hosts
-            return [NodeAffinitySchedulingStrategy(each["NodeID"], soft=False) for each in nodes]
+            return [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
         bundles = [resources] * (hosts or len(nodes))
         strategy = "SPREAD" if hosts else "STRICT_SPREAD"
-        self._group = reserve(self._ray, "hosts of environments", bundles, strategy=strategy, timeout=timeout)
-        return [PlacementGroupSchedulingStrategy(self._group, place) for place in range(len(bundles))]
+        self._places = Places(self._ray, "hosts of environments", bundles, strategy=strategy, timeout=timeout)
+        return self._places.strategies
 
     def _check(self) -> None:
         """Wait until all hosts have made their environments, and compare versions."""
@@ -203,5 +179,5 @@ def _first_line(error: BaseException) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """The last line of Ray's report, which is the exception in the actor."""
+    """Return the last line of Ray's report, which is the exception in the actor."""
     return str(error).strip().rpartition("\n")[2]

@@ -47,60 +47,73 @@ def join(address: str | None) -> Any:
 
 
 def nodes(ray: Any) -> list[dict[str, Any]]:
-    """The nodes that are alive, in the order of their ids."""
-    return sorted((each for each in ray.nodes() if each["Alive"]), key=lambda each: each["NodeID"])
+    """Return the nodes that are alive, in the order of their ids."""
+    return sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: node["NodeID"])
 
 
 def nodes_with(ray: Any, resources: Resources) -> list[dict[str, Any]]:
-    """The nodes that have these resources in all, free or not.
+    """Return the nodes that have these resources in all, free or not.
 
     Raises:
         ConfigurationError: no node has them.
     """
     found = [
-        each for each in nodes(ray) if all(each["Resources"].get(name, 0) >= resources[name] for name in resources)
+        node for node in nodes(ray) if all(node["Resources"].get(name, 0) >= resources[name] for name in resources)
     ]
     if not found:
         raise ConfigurationError(f"no node of the Ray cluster has {_text(resources)}; {_offer(ray, resources)}")
     return found
 
 
-def reserve(ray: Any, what: str, bundles: Sequence[Resources], *, strategy: str, timeout: float) -> Any:
-    """A placement group of these bundles. Ray itself would wait for ever for resources that the cluster does not have.
+class Places:
+    """Places for actors, one for each bundle of resources, that are reserved until `free` is called.
+
+    Ray itself would wait for ever for resources that the cluster does not have.
 
     Raises:
-        ConfigurationError: the cluster could not place them in time.
+        ConfigurationError: the cluster could not place the bundles in time.
     """
-    from ray.util import placement_group, remove_placement_group
 
-    group = placement_group([dict(each) for each in bundles], strategy=strategy)
-    if group.wait(timeout_seconds=timeout):
-        return group
-    remove_placement_group(group)
-    asked: Counter[str] = Counter()
-    for each in bundles:
-        asked.update(each)  # type: ignore[arg-type]
-    spread = ", each on a node of its own" if strategy == "STRICT_SPREAD" else ""
-    raise ConfigurationError(
-        f"the Ray cluster has no place for {what} within {timeout:g} s: asked for {len(bundles)} x "
-        f"{_text(bundles[0])}{spread}, in all {_text(asked)}; {_offer(ray, asked)}"
-    )
+    def __init__(self, ray: Any, what: str, bundles: Sequence[Resources], *, strategy: str, timeout: float) -> None:
+        from ray.util import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        self._ray = ray
+        self._group: Any = placement_group([dict(bundle) for bundle in bundles], strategy=strategy)
+        self.strategies = [PlacementGroupSchedulingStrategy(self._group, place) for place in range(len(bundles))]
+        if self._group.wait(timeout_seconds=timeout):
+            return
+        self.free()
+        asked: Counter[str] = Counter()
+        for bundle in bundles:
+            asked.update(bundle)  # type: ignore[arg-type]
+        spread = ", each on a node of its own" if strategy == "STRICT_SPREAD" else ""
+        raise ConfigurationError(
+            f"the Ray cluster has no place for {what} within {timeout:g} s: asked for {len(bundles)} x "
+            f"{_text(bundles[0])}{spread}, in all {_text(asked)}; {_offer(ray, asked)}"
+        )
+
+    def free(self) -> None:
+        """Give the places back."""
+        group, self._group = self._group, None
+        if group is not None:
+            self._ray.util.remove_placement_group(group)
 
 
 def options_of(resources: Resources) -> dict[str, Any]:
-    """The options of an actor that needs these resources, in Ray's spelling."""
+    """Return the options of an actor that needs these resources, in Ray's spelling."""
     rest = {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU")}
     return {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "resources": rest}
 
 
 def _offer(ray: Any, asked: Resources) -> str:
-    """The amounts of these resources that the cluster has and that are free, and the most on one node."""
-    total, free, each = ray.cluster_resources(), ray.available_resources(), nodes(ray)
+    """Return the amounts of these resources that the cluster has and that are free, and the most on one node."""
+    total, free, present = ray.cluster_resources(), ray.available_resources(), nodes(ray)
     parts = []
     for name in asked:
-        most = max((node["Resources"].get(name, 0) for node in each), default=0)
+        most = max((node["Resources"].get(name, 0) for node in present), default=0)
         parts.append(f"{total.get(name, 0):g} {name} ({free.get(name, 0):g} free, at most {most:g} on one node)")
-    return f"its {len(each)} nodes have {', '.join(parts)}"
+    return f"its {len(present)} nodes have {', '.join(parts)}"
 
 
 def _text(resources: Resources) -> str:

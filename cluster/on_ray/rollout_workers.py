@@ -47,7 +47,7 @@ class WorkerHost(EnvironmentHost):
         return await play_episode(spec, self._source.create, policy, limits)
 
     def _policy(self, number: int, reference: Any) -> Awaitable[Policy]:
-        """The policy of this number; it is fetched once, and stays until later ones displace it."""
+        """Return the policy of this number; it is fetched once, and stays until later ones displace it."""
         if number not in self._policies:
             for old in sorted(self._policies)[: 1 - POLICIES_KEPT]:
                 del self._policies[old]
@@ -59,10 +59,8 @@ async def _fetch(reference: Any) -> Policy:
     return await run_in_thread(pickle.loads, await reference)
 
 
-class WorkerActor(HostActor):
+class WorkerActor(HostActor, WorkerHost):
     """A `WorkerHost` in a process of its own."""
-
-    host_class = WorkerHost
 
 
 class RayRolloutWorkers(RayEnvironments):
@@ -140,7 +138,7 @@ def _failed(spec: EpisodeSpec, error: Exception) -> Episode:
 
 
 def _weights_of(policy: Policy) -> Any:
-    """The weights that a copy of the policy's generator must follow; None for a policy without a generator."""
+    """Return the weights that a copy of the policy's generator must follow; None for a policy without a generator."""
     if isinstance(policy, ScriptedPolicy):
         return None
     from ...trainer.generation.contract import SharedGenerator

@@ -13,10 +13,10 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from ...envs.core import ConfigurationError
-from .joining import CHILDREN_END_THEMSELVES, PLACEMENT_SECONDS, join, reserve
+from .joining import CHILDREN_END_THEMSELVES, PLACEMENT_SECONDS, Places, join
 
 PROBE_SECONDS = 0.5
 LAST_LINES = 20  # of a server that did not start, in the error
@@ -131,9 +131,10 @@ class RayVLLMServers:
         self._ray: Any = join(address)
         self._actors: list[Any] = []
         bundle = {"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}
-        self._group = reserve(self._ray, "vLLM servers", [bundle] * servers, strategy="PACK", timeout=placement_timeout)
+        bundles = [bundle] * servers
+        self._places = Places(self._ray, "vLLM servers", bundles, strategy="PACK", timeout=placement_timeout)
         try:
-            self.urls = self._start(full_command, servers, gpus, start_timeout)
+            self.urls = self._start(full_command, gpus, start_timeout)
         except BaseException:
             self.close()
             raise
@@ -151,16 +152,11 @@ class RayVLLMServers:
         self._ray.wait(stops, num_returns=len(stops), timeout=60) if stops else None
         for actor in actors:
             self._ray.kill(actor)
-        group, self._group = self._group, None
-        if group is not None:
-            self._ray.util.remove_placement_group(group)
+        self._places.free()
 
-    def _start(self, command: list[str], servers: int, gpus: int, seconds: float) -> list[str]:
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        actor_class, group = self._ray.remote(ServerActor), cast(Any, self._group)
-        for place in range(servers):
-            strategy = PlacementGroupSchedulingStrategy(group, place)
+    def _start(self, command: list[str], gpus: int, seconds: float) -> list[str]:
+        actor_class = self._ray.remote(ServerActor)
+        for strategy in self._places.strategies:
             options: dict[str, Any] = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 0}
             options |= {"max_concurrency": 2, "runtime_env": CHILDREN_END_THEMSELVES}  # `stop` may come during `start`
             self._actors.append(actor_class.options(scheduling_strategy=strategy, **options).remote())

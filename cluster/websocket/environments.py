@@ -9,13 +9,12 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 
 from ...envs.core import ConfigurationError
 from ...envs.runtime.threads import run_in_loop
-from ..hosting.caught_errors import CaughtError
 from ..hosting.link import HostLink, HostLostError
 from ..hosting.remote_environments import RemoteEnvironments
 from ..hosting.versions import check_versions
@@ -38,26 +37,23 @@ class WebSocketLink(HostLink):
         super().__init__(url)
         self._headers = {"Authorization": f"Bearer {token}"}
         self._heartbeat = heartbeat
-        self._connection: _Connection | None = None  # None: lost
+        self._connection: _Connection | None = None
         self._connections: dict[int, _Connection] = {}  # of each episode: a new one does not know it
         self._reconnecting: asyncio.Task[None] | None = None
         self._is_closed = False
         self.loop: asyncio.AbstractEventLoop | None = None
 
-    @property
-    def is_lost(self) -> bool:
-        return self._connection is None
-
-    async def call(self, method: str, episode: int, *arguments: Any) -> Any:
+    async def _ask(self, method: str, episode: int, *arguments: Any) -> Any:
+        call = self._ask_here(method, episode, *arguments)
         if self.loop is None or self.loop is asyncio.get_running_loop():
-            return await self._call(method, episode, *arguments)
-        call = asyncio.run_coroutine_threadsafe(self._call(method, episode, *arguments), self.loop)
-        return await asyncio.wrap_future(call)
+            return await call
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self.loop))
 
     async def connect(self) -> list[str | None]:
         """Connect now, and return the names of the server's environments."""
         self.loop = asyncio.get_running_loop()
         self._connection = await _connect(self.name, self._headers, self._heartbeat, self._lose)
+        self.is_lost = False
         return self._connection.names
 
     async def close(self) -> None:
@@ -67,7 +63,7 @@ class WebSocketLink(HostLink):
         if self._connection is not None:
             await self._connection.close()
 
-    async def _call(self, method: str, episode: int, *arguments: Any) -> Any:
+    async def _ask_here(self, method: str, episode: int, *arguments: Any) -> Any:
         if method == "open":
             if self._connection is None:
                 raise HostLostError(f"{self.name} does not answer; the next attempt is within {RETRY_SECONDS:g} s")
@@ -75,22 +71,19 @@ class WebSocketLink(HostLink):
         elif episode not in self._connections:  # it could not be opened
             return None
         try:
-            reply = await self._connections[episode].ask(method, episode, arguments)
+            return await self._connections[episode].ask(method, episode, arguments)
         finally:
             if method == "close":
                 del self._connections[episode]
-        if isinstance(reply, CaughtError):
-            raise reply.rebuilt()
-        return reply
 
     def _lose(self) -> None:
-        self._connection = None
+        self._connection, self.is_lost = None, True
         if not self._is_closed:
             self._reconnecting = asyncio.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
         refusal = ""
-        while self._connection is None:
+        while self.is_lost:
             await asyncio.sleep(RETRY_SECONDS)
             try:
                 await self.connect()
@@ -124,7 +117,7 @@ class _Connection:
         self._reader = asyncio.create_task(self._read())
 
     async def ask(self, method: str, episode: int, arguments: Sequence[Any]) -> Any:
-        """Raises HostLostError if the connection ends before the answer comes."""
+        """Ask the server, and wait for its answer; a HostLostError if the connection ends before."""
         number = next(self._numbers)
         text = to_text({"number": number, "method": method, "episode": episode, "arguments": list(arguments)})
         if self.trouble:
@@ -188,7 +181,7 @@ async def _connect(url: str, headers: dict[str, str], heartbeat: float, ended: C
 
 
 async def _facts(url: str, session: aiohttp.ClientSession) -> list[str | None]:
-    """The names of the server's environments, after a look at its version."""
+    """Return the names of the server's environments, after a look at its version."""
     async with session.get(f"{url}/facts") as response:
         if response.status == 401:
             raise ConfigurationError(f"{url} refused the token: {TOKEN_VARIABLE} must be the same there and here")
@@ -237,12 +230,6 @@ class WebSocketEnvironments(RemoteEnvironments):
             if isinstance(error, HostLostError):
                 raise ConfigurationError(f"no server of environments answers: {error}") from error
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Hang up; the servers close the environments."""

@@ -85,7 +85,7 @@ class EnvironmentServer:
         finally:
             await finish(host.close())
             if answers:
-                await finish(_all(answers))
+                await finish(asyncio.wait(answers))
             logger.info("%s is gone", request.remote)
         return socket
 
@@ -110,7 +110,3 @@ async def _answer(host: EnvironmentHost, socket: web.WebSocketResponse, text: st
             await socket.send_str(reply)
         except ConnectionError:
             return  # the trainer is gone, and with it the need for an answer
-
-
-async def _all(tasks: set[asyncio.Task[None]]) -> None:
-    await asyncio.wait(tasks)

@@ -22,8 +22,8 @@ from ..hosting.link import Opened, ResetReply, StepReply
 MAX_BYTES = 64 * 2**20  # of one message
 
 _CLASSES: dict[str, Any] = {
-    f"${each.__name__}": each
-    for each in (Opened, ResetReply, StepReply, StepResult, Grade, CaughtError, ToolCallRecord)
+    f"${kind.__name__}": kind
+    for kind in (Opened, ResetReply, StepReply, StepResult, Grade, CaughtError, ToolCallRecord)
 }
 
 
@@ -53,10 +53,10 @@ def from_text(text: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON has it. Other types are an object with one key that begins with "$"."""
+    """Return the value as JSON has it. Other types are an object with one key that begins with "$"."""
     tag = f"${type(value).__name__}"
     if _CLASSES.get(tag) is type(value):
-        return {tag: [_plain(each) for each in _fields(value)]}
+        return {tag: [_plain(part) for part in _fields(value)]}
     match value:
         case None | bool():
             return value
@@ -69,15 +69,15 @@ def _plain(value: Any) -> Any:
         case bytes():
             return {"$bytes": base64.b64encode(value).decode()}
         case tuple():
-            return {"$tuple": [_plain(each) for each in value]}
+            return {"$tuple": [_plain(part) for part in value]}
         case list():
-            return [_plain(each) for each in value]
+            return [_plain(part) for part in value]
         case Row():
             return {"$row": _plain(dict(value))}
         case Mapping():
             if all(isinstance(key, str) and not key.startswith("$") for key in value):
-                return {key: _plain(each) for key, each in value.items()}
-            return {"$dict": [[_plain(key), _plain(each)] for key, each in value.items()]}
+                return {key: _plain(part) for key, part in value.items()}
+            return {"$dict": [[_plain(key), _plain(part)] for key, part in value.items()]}
     raise TypeError(
         f"a host without Ray takes and gives text, numbers, bytes, lists and dicts, not {type(value).__name__}: "
         f"{value!r:.200}"

@@ -74,13 +74,6 @@ def checked_step(result: Any, name: str) -> StepResult:
     return StepResult(list(messages), reward, bool(terminated), bool(truncated), info)
 
 
-def checked_report(report: Any, name: str) -> dict[str, Any]:
-    """Return a copy of an environment's report; a TypeError if it is no dict."""
-    if not isinstance(report, dict):
-        raise TypeError(f"{name}.report must be a dict, got {type(report).__name__}")
-    return dict(report)
-
-
 def checked_reward(reward: Any, place: str) -> float:
     """Return a reward as a plain float.
 

@@ -13,9 +13,10 @@ import gymnasium
 from ..core import ConfigurationError, Environment, Message, StepResult, StopReason, ToolCall, ToolSchema
 from ..episode import EpisodeSpec
 from ..runtime.threads import run_in_thread, thread_calls
-from ..runtime.user_calls import TimeLimit, being_cancelled, watch_blocking, within
+from ..runtime.user_calls import TimeLimit, watch_blocking, within
 from ..spaces import checked_action
-from .checked_results import checked_metrics, checked_report, checked_reset, checked_reward, checked_step
+from .checked_results import checked_metrics, checked_reset, checked_reward, checked_step
+from .failures import Broken, at_stage
 
 GRACE_SECONDS = 30.0  # after the end of an episode, for a step that still runs in a thread, and for `close`
 
@@ -155,7 +156,9 @@ class EnvironmentCaller:
         reward = 0.0 if given is None else checked_reward(given, f"{self.name}.grade()")
         self._check_gives_rewards("grade", reward)
         metrics = checked_metrics(self._core.metrics, self.name, "self.metrics")
-        return Grade(reward, metrics, checked_report(self._core.report, self.name))
+        if not isinstance(self._core.report, dict):
+            raise TypeError(f"{self.name}.report must be a dict, got {type(self._core.report).__name__}")
+        return Grade(reward, metrics, dict(self._core.report))
 
     async def close(self) -> BaseException | None:
         """Close the environment, if one was made and is open. Its error is returned, since the episode itself stands.
@@ -169,13 +172,10 @@ class EnvironmentCaller:
             return None
         late = TimeoutError(f"{type(environment.unwrapped).__name__}.close() did not finish within {GRACE_SECONDS:g} s")
         try:
-            await within(GRACE_SECONDS, late, _called(environment, environment, "close"))
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and being_cancelled():
-                raise
-            return error
+            with at_stage("close"):
+                await within(GRACE_SECONDS, late, _called(environment, environment, "close"))
+        except Broken as broken:
+            return broken.error
         return None
 
     def in_time(self, late: str, call: Awaitable[Result]) -> Coroutine[Any, Any, Result]:

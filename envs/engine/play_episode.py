@@ -20,7 +20,7 @@ from ..spaces import message_error
 from .checked_results import ending, split_first_words
 from .environment_caller import EnvironmentCaller
 from .failures import Broken, at_stage
-from .tool_call_limit import ToolCallLimit, insert_refused
+from .tool_call_limit import insert_refused, refused_calls
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -87,7 +87,7 @@ class _EpisodeLoop:
         self.started = time.perf_counter()
         self.policy = policy
         self.limits = limits
-        self.call_limit = ToolCallLimit(limits.max_tool_calls)
+        self.calls_ran = 0
         self.place = current_place.get()
         self.enter("create")
 
@@ -185,7 +185,8 @@ class _EpisodeLoop:
         """Let the environment reply to the turn. Return a reason if it ends the episode."""
         environment, calls = self.environment, turn.message.get("tool_calls") or []
         action: Message = turn.message
-        refused = self.call_limit.refused(calls, self.episode.tools, environment.is_final)
+        limit, ran = self.limits.max_tool_calls, self.calls_ran
+        refused = refused_calls(calls, self.episode.tools, environment.is_final, limit=limit, ran=ran)
         if refused:
             allowed = [call for place, call in enumerate(calls) if place not in refused]
             action = {**action, "tool_calls": allowed}
@@ -202,11 +203,11 @@ class _EpisodeLoop:
         turn.html = environment.render_html()
         if refused:
             insert_refused(refused, len(calls), turn)
-        self.call_limit.count(len(calls) - len(refused))
+        self.calls_ran += len(calls) - len(refused)
         return stop
 
     def _limit(self) -> StopReason | None:
-        if self.call_limit.is_reached:
+        if self.limits.max_tool_calls is not None and self.calls_ran >= self.limits.max_tool_calls:
             return StopReason.MAX_TOOL_CALLS
         if self.limits.max_turns is not None and len(self.episode.turns) >= self.limits.max_turns:
             return StopReason.MAX_TURNS

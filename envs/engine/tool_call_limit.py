@@ -16,38 +16,26 @@ Refused = Mapping[int, tuple[Message, ToolCallRecord]]
 """The results of refused calls, by the places of these calls in their turn."""
 
 
-class ToolCallLimit:
-    """Counts the calls that run; without a limit (None) none is refused."""
-
-    def __init__(self, limit: int | None) -> None:
-        self._limit = limit
-        self._left = limit
-
-    @property
-    def is_reached(self) -> bool:
-        """Whether no further call may run."""
-        return self._left is not None and self._left <= 0
-
-    def refused(
-        self, calls: Sequence[ToolCall], tools: Sequence[ToolSchema], is_final: Callable[[ToolCall], bool]
-    ) -> Refused:
-        """Return the calls of a turn that are over the limit. A final call is never refused."""
-        if self._left is None or len(calls) <= self._left:
-            return {}
-        left, refused = self._left, dict[int, tuple[Message, ToolCallRecord]]()
-        names = {schema["function"]["name"] for schema in tools}
-        for place, call in enumerate(calls):
-            if left > 0 or is_final(call):
-                left -= 1
-            else:
-                reason = f"the limit of {self._limit} tool calls is reached"
-                refused[place] = refuse(call, reason, known=call["function"]["name"] in names)
+def refused_calls(
+    calls: Sequence[ToolCall],
+    tools: Sequence[ToolSchema],
+    is_final: Callable[[ToolCall], bool],
+    *,
+    limit: int | None,
+    ran: int,
+) -> Refused:
+    """Return the calls of a turn that are over the limit, after so many that ran. A final call is never refused."""
+    refused: dict[int, tuple[Message, ToolCallRecord]] = {}
+    if limit is None or ran + len(calls) <= limit:
         return refused
-
-    def count(self, calls: int) -> None:
-        """Count calls that ran."""
-        if self._left is not None:
-            self._left -= calls
+    names = {schema["function"]["name"] for schema in tools}
+    for place, call in enumerate(calls):
+        if ran < limit or is_final(call):
+            ran += 1
+        else:
+            reason = f"the limit of {limit} tool calls is reached"
+            refused[place] = refuse(call, reason, known=call["function"]["name"] in names)
+    return refused
 
 
 def insert_refused(refused: Refused, calls: int, turn: Turn) -> None:
