@@ -26,12 +26,13 @@ from .core import (
 from .engine.failures import EpisodeFailedError, failure_counts, failure_summary
 from .engine.play_episode import EpisodeLimits, play_episode
 from .engine.rollout_engine import RolloutEngine, episode_specs, group_specs
-from .episode import Episode, EpisodeSpec, Failure, Task, TokenTrace, ToolCallRecord, Turn
+from .episode import Episode, EpisodeSpec, Failure, Task, ToolCallRecord, Turn
 from .examples.calculator import Calculator
 from .policies.openai_policy import OpenAIPolicy
 from .policy import Act, Conversation, Policy, ScriptedPolicy, tool_call, tool_calls
 from .registry import EnvironmentSource, register_environments
 from .rewards import Rewards, matches, per_episode
+from .tokens import Tokens, TokenTrace
 from .tool_env.tool_env import ToolEnv
 from .tools.mark import final_answer, tool
 from .tools.tool import Tool
@@ -63,6 +64,7 @@ __all__ = [
     "StopReason",
     "Task",
     "TokenTrace",
+    "Tokens",
     "Tool",
     "ToolCall",
     "ToolCallRecord",

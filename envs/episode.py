@@ -1,14 +1,13 @@
 """The record of an episode: its messages, its reward, the reason of its end, and its exact tokens.
 
 - `Task`, `EpisodeSpec`: which episode to play.
-- `TokenTrace`: tokens of an episode, append-only. An episode has several if its history was rewritten.
 - `ToolCallRecord`, `Turn`, `Failure`, `Episode`: the record of what happened.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import dropwhile
@@ -20,6 +19,7 @@ from pydantic import ConfigDict, TypeAdapter
 from .core import Message, StopReason, ToolSchema
 from .episode_text import Entry, as_html, as_text, entries_of_turn, entry_of
 from .runtime.user_calls import OUR_FOLDER
+from .tokens import TokenTrace
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -39,53 +39,6 @@ class EpisodeSpec:
     group: str  # episodes of one group share the task and the environment's seed
     member: int = 0  # place in the group, from 0
     seed: int = 0  # seeds the sampling of this episode
-
-
-@dataclass(kw_only=True, slots=True)
-class TokenTrace:
-    """Exact tokens of an episode. The three lists of the completion have the same length T by construction.
-
-    A completion only ever grows, by tokens that the model sampled or by tokens of an observation. If the history is
-    rewritten, a new trace begins, whose prompt is the new history.
-    """
-
-    prompt_ids: list[int]
-    completion_ids: list[int] = field(default_factory=list)  # (T,) everything after the prompt
-    mask: list[int] = field(default_factory=list)  # (T,) 1 where the model sampled the token, 0 elsewhere
-    logprobs: list[float] = field(default_factory=list)  # (T,) log-probability when sampled; 0.0 where mask is 0
-    drift: int = 0  # tokens on which the engine's record of its input differed from this trace
-
-    def append_sampled(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Append tokens that the model sampled.
-
-        Raises:
-            ValueError: the numbers of tokens and log-probabilities differ.
-        """
-        if len(ids) != len(logprobs):
-            raise ValueError(f"got {len(ids)} sampled tokens and {len(logprobs)} log-probabilities")
-        self._append(ids, 1, logprobs)
-
-    def append_observation(self, ids: Sequence[int]) -> None:
-        """Append tokens that the environment or the chat template added."""
-        self._append(ids, 0, [0.0] * len(ids))
-
-    def _append(self, ids: Sequence[int], mask: int, logprobs: Sequence[float]) -> None:
-        self.completion_ids.extend(ids)
-        self.mask.extend([mask] * len(ids))
-        self.logprobs.extend(logprobs)
-
-    @property
-    def ids(self) -> list[int]:
-        """Prompt and completion: the model's input for its next token."""
-        return self.prompt_ids + self.completion_ids
-
-    @property
-    def num_sampled(self) -> int:
-        """The number of loss tokens."""
-        return sum(self.mask)
-
-    def __len__(self) -> int:
-        return len(self.prompt_ids) + len(self.completion_ids)
 
 
 Outcome = Literal["ok", "unknown", "bad_arguments", "refused", "exception", "timeout", "not_run"]

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .core import Message, StopReason, ToolSchema, text_of
-from .episode import EpisodeSpec, TokenTrace
+from .episode import EpisodeSpec
+from .tokens import TokenTrace
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

@@ -211,7 +211,7 @@ def observation(stem: str, count: int, rounds: int) -> float:
 
     def observe(content: str) -> list[int]:
         result: Message = {"role": "tool", "name": "weather", "tool_call_id": "call00000", "content": content}
-        return chat.observation_ids([result], tools=tools, ended_by=chat.call_end_id, last=False)
+        return chat.observation_tokens([result], tools=tools, ended_by=chat.call_end_id, last=False).ids
 
     contents = [f"{number}: sunny, 21 degrees" for number in range(count)]
     assert contents[0] in chat.template.decode(observe(contents[0]))

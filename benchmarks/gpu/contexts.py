@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from gymnast.envs.tokens import Tokens
 from gymnast.trainer import GenerationRequest, Generator, Sampling, TransformersGenerator
 from gymnast.trainer.generation.contract import GenerationError
 
@@ -30,7 +31,7 @@ TURNS = 8
 
 def request(prompt: list[int], tokens: int, seed: int, session: object | None = None) -> GenerationRequest:
     options: Any = {"stop_ids": frozenset[int](), "sampling": Sampling(), "session": session}
-    return GenerationRequest(prompt_ids=prompt, max_tokens=tokens, seed=seed, **options)
+    return GenerationRequest(prompt=Tokens(prompt), max_tokens=tokens, seed=seed, **options)
 
 
 def measure_prompts(model: Any, counts: list[int], length: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from transformers import Qwen3ForCausalLM
 
+from gymnast.envs.tokens import Tokens
 from gymnast.trainer.generation.contract import GenerationRequest, Generator
 from gymnast.trainer.generation.sampling import Sampling
 from gymnast.trainer.generation.transformers_generator import TransformersGenerator
@@ -41,7 +42,7 @@ def make_generator(name: str, model: Qwen3ForCausalLM, context: int = CONTEXT) -
 async def sample(generator: Generator, prompts: list[list[int]], tokens: int) -> int:
     """Answer all prompts at once; return the number of sampled tokens."""
     requests = [
-        GenerationRequest(prompt_ids=ids, max_tokens=tokens, stop_ids=frozenset(), seed=seed, sampling=Sampling())
+        GenerationRequest(prompt=Tokens(ids), max_tokens=tokens, stop_ids=frozenset(), seed=seed, sampling=Sampling())
         for seed, ids in enumerate(prompts)
     ]
     answers = await asyncio.gather(*map(generator.generate, requests))

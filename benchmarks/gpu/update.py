@@ -18,12 +18,13 @@ import time
 from typing import Any
 
 import torch
+from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
 from gymnast.trainer import GRPOConfig
 from gymnast.trainer.learning.losses import StepCounts
 from gymnast.trainer.learning.objective import objective
-from gymnast.trainer.learning.samples import Batch, Sample
+from gymnast.trainer.learning.samples import Batch, MicroBatch, Sample
 from gymnast.trainer.learning.settings import LearningSettings
 from gymnast.trainer.models.output_head import OutputHead
 
@@ -70,11 +71,12 @@ def make_settings(max_tokens: int) -> LearningSettings:
     return config.learning_settings
 
 
-def plain_loss(model: nn.Module, batch: dict[str, Tensor], loss_tokens: float) -> Tensor:
+def plain_loss(model: nn.Module, batch: MicroBatch, loss_tokens: float) -> Tensor:
     """The on-policy loss of `dapo`, from all logits in float32."""
-    logits_BLV = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False).logits
+    logits_BLV = model(**batch["inputs"], use_cache=False).logits
     keep = batch["mask"].shape[1]
-    ids_BT = batch["input_ids"][:, -keep:]
+    ids_BT = batch["inputs"]["input_ids"][:, -keep:]
+    assert "advantages" in batch
     logprobs_BTV = logits_BLV[:, -(keep + 1) : -1].float().log_softmax(dim=-1)
     logprobs_BT = logprobs_BTV.gather(2, ids_BT[:, :, None])[:, :, 0]
     ratio_BT = (logprobs_BT - logprobs_BT.detach()).exp()
@@ -107,7 +109,7 @@ def main() -> None:
     def step() -> float:
         total = torch.zeros((), device=DEVICE)
         for each in batch.micro_batches:
-            inputs = {name: value.to(DEVICE) for name, value in each.items()}
+            inputs: Any = send_to_device(each, DEVICE)
             with torch.autocast(DEVICE, dtype=torch.bfloat16):
                 if arguments.how == "here":
                     loss, _ = objective(model, inputs, settings, counts, head=head)

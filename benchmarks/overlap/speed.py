@@ -54,7 +54,7 @@ class SlowGenerator(Generator):
             token_ids=self._answer_ids,
             logprobs=[-1.0] * len(self._answer_ids),
             finish="stop",
-            prompt_ids=list(request.prompt_ids),
+            prompt=request.prompt,
             weight_version=self._version,
         )
 

@@ -22,6 +22,7 @@ import torch
 import transformers
 
 from gymnast.envs import Calculator, Message, RolloutEngine, ScriptedPolicy, ToolEnv, group_specs, tool, tool_call
+from gymnast.envs.tokens import Tokens
 from gymnast.trainer import (
     FORMATS,
     ChatFormat,
@@ -168,7 +169,7 @@ class ScriptedGenerator(Generator):
             token_ids=list(self.token_ids),
             logprobs=[-0.1] * len(self.token_ids),
             finish="stop",
-            prompt_ids=list(request.prompt_ids),
+            prompt=request.prompt,
         )
 
     def load_weights(self, model: Any, version: int) -> None:
@@ -255,7 +256,7 @@ def _ours(model: Any, prompts: torch.Tensor, new_tokens: int) -> float:
         generator = TransformersGenerator(model)
         requests = [
             GenerationRequest(
-                prompt_ids=prompt, max_tokens=new_tokens, stop_ids=frozenset(), seed=seed, sampling=Sampling()
+                prompt=Tokens(prompt), max_tokens=new_tokens, stop_ids=frozenset(), seed=seed, sampling=Sampling()
             )
             for seed, prompt in enumerate(prompts.tolist())
         ]

@@ -26,6 +26,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from gymnast.cli.microscope.page import write_page
 from gymnast.envs import Episode, EpisodeSpec, StopReason, Task, TokenTrace, ToolCallRecord, Turn, tool_call
+from gymnast.envs.tokens import Tokens
 from gymnast.records.files.run import Run
 
 RESULTS = Path(__file__).parents[1] / "results" / "view.json"
@@ -40,7 +41,7 @@ def make_episode(rng: random.Random, place: int, tokens: int) -> Episode:
     for turn in range(TURNS):
         sampled = tokens // TURNS // 2
         trace.append_sampled([rng.randrange(1000) for _ in range(sampled)], [-rng.random() for _ in range(sampled)])
-        trace.append_observation([rng.randrange(1000) for _ in range(tokens // TURNS - sampled)])
+        trace.append_observation(Tokens([rng.randrange(1000) for _ in range(tokens // TURNS - sampled)]))
         message = tool_call("search", query=" ".join(rng.choices(WORDS, k=8)))
         results: list[Any] = [{"role": "tool", "name": "search", "content": " ".join(rng.choices(WORDS, k=40))}]
         record = ToolCallRecord(name="search", call_id=None, outcome="ok", seconds=rng.random())

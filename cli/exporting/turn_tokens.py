@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import NamedTuple
 
-from ...envs.episode import Episode, TokenTrace
+from ...envs.episode import Episode
+from ...envs.tokens import TokenTrace
 
 
 class TurnTokens(NamedTuple):

@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ..core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolCall, ToolSchema, text_of
-from ..episode import EpisodeSpec, TokenTrace
+from ..episode import EpisodeSpec
 from ..policy import Act, continued
+from ..tokens import TokenTrace
 
 FIRST_RETRIES = 2  # of the first request, unless a rate limit holds it up: a wrong address is an error within seconds
 CONTEXT_IS_FULL = re.compile(r"context[ _]length|maximum model length|max_model_len", re.IGNORECASE)

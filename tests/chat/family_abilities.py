@@ -63,7 +63,7 @@ def thoughts_of(stem: str, chat: ChatFormat) -> list[str]:
 
 def read(stem: str, chat: ChatFormat, text: str) -> Message:
     """The message that an answer to the question means."""
-    return chat.parse(chat.prompt_ids([QUESTION], TOOLS), [*encode(chat, text), chat.call_end_id], TOOLS)
+    return chat.parse(chat.prompt_tokens([QUESTION], TOOLS), [*encode(chat, text), chat.call_end_id], TOOLS)
 
 
 def write(stem: str, chat: ChatFormat, *cities: str, text: str = "", thought: str = "") -> str:
@@ -112,7 +112,7 @@ def takes_a_reply_beside_results(chat: ChatFormat) -> bool:
     """Whether a user's message may follow directly after the results of calls."""
     [turn] = turns_of(chat, (call("Bern"), ["Foggy in Bern.", {"role": "user", "content": "Hurry."}]))
     try:
-        ids = chat.observation_ids(turn.following, tools=TOOLS, ended_by=None, last=False)
+        ids = chat.observation_tokens(turn.following, tools=TOOLS, ended_by=None, last=False).ids
     except ConfigurationError:
         return False
     text = chat.template.decode(ids)

@@ -14,6 +14,7 @@ from jinja2 import TemplateError
 
 from gymnast.envs.core import Message, ToolCall
 from gymnast.envs.policy import tool_calls
+from gymnast.envs.tokens import Tokens
 from gymnast.trainer import ChatFormat
 from gymnast.trainer.chat.chat_template import TEMPLATE_DATE
 from gymnast.trainer.tool_calls.react import ReActFormat
@@ -320,15 +321,15 @@ def encode(chat: ChatFormat, text: str) -> list[int]:
 
 def trace_of(stem: str, chat: ChatFormat, turns: Sequence[Turn], *, over: bool) -> Trace:
     """The trace of an episode, as in a rollout; `over`: no answer follows the last turn."""
-    prompt = chat.prompt_ids([QUESTION], TOOLS)
+    prompt = chat.prompt_tokens([QUESTION], TOOLS).ids
     messages, ids, steps, calls = [QUESTION], list(prompt), [], 0
     for turn in turns:
         answer = turn.answer
         ended_by = chat.call_end_id if answer.get("tool_calls") and not is_react(chat) else chat.end_id
         sampled = [*encode(chat, sampled_text(stem, chat, messages, turn)), ended_by]
-        message = chat.parse(ids, sampled, TOOLS, calls_before=calls)
+        message = chat.parse(Tokens(ids), sampled, TOOLS, calls_before=calls)
         last = over and turn is turns[-1]
-        observation = chat.observation_ids(turn.following, tools=TOOLS, ended_by=ended_by, last=last)
+        observation = chat.observation_tokens(turn.following, tools=TOOLS, ended_by=ended_by, last=last).ids
         steps.append(Step(turn=turn, sampled=sampled, message=message, observation=observation))
         ids += [*sampled, *observation]
         messages += [answer, *turn.following]

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from gymnast.envs.core import ConfigurationError, Message, ToolSchema
 from gymnast.envs.policy import tool_call, tool_calls
+from gymnast.envs.tokens import Tokens
 from gymnast.trainer import ChatFormat
 from gymnast.trainer.testing.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
 
@@ -88,10 +89,10 @@ def test_observation_begins_where_the_answer_ended(template: str, end: str, afte
     follows = after + "<|im_start|>user\nGo on." + end + after
 
     assert text_of(chat, [chat.end_id]) == end
-    closed = chat.observation_ids(reply, ended_by=chat.end_id, last=False)
+    closed = chat.observation_tokens(reply, ended_by=chat.end_id, last=False).ids
     assert text_of(chat, closed) == follows + "<|im_start|>assistant\n"
-    assert text_of(chat, chat.observation_ids(reply, ended_by=chat.end_id, last=True)) == follows
-    assert chat.observation_ids(reply, ended_by=None, last=False) == [chat.end_id, *closed]
+    assert text_of(chat, chat.observation_tokens(reply, ended_by=chat.end_id, last=True).ids) == follows
+    assert chat.observation_tokens(reply, ended_by=None, last=False).ids == [chat.end_id, *closed]
 
 
 def test_the_end_tokens_are_the_templates_the_tokenizers_and_the_models() -> None:
@@ -114,7 +115,7 @@ OBSERVATIONS = {
 def test_tool_result_in_the_model_families(name: str) -> None:
     chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE) if name == "tiny" else family(name))
     chat.check_tools([WEATHER])
-    ids = chat.observation_ids([RESULT], tools=[WEATHER], ended_by=chat.end_id, last=False)
+    ids = chat.observation_tokens([RESULT], tools=[WEATHER], ended_by=chat.end_id, last=False).ids
     assert text_of(chat, ids).lstrip("\n") == OBSERVATIONS[name].format("Sunny, 21 °C.")
 
 
@@ -123,7 +124,7 @@ def test_results_of_several_calls_and_of_unreadable_ones(name: str) -> None:
     """Llama's templates refuse answers with two calls, but a model may write two."""
     chat = ChatFormat(family(name))
     results: list[Message] = [RESULT, {"role": "tool", "content": "Error: the call could not be read"}]
-    text = text_of(chat, chat.observation_ids(results, tools=[WEATHER], ended_by=chat.end_id, last=False))
+    text = text_of(chat, chat.observation_tokens(results, tools=[WEATHER], ended_by=chat.end_id, last=False).ids)
     assert text.index("Sunny, 21 °C.") < text.index("Error: the call could not be read")
 
 
@@ -149,13 +150,13 @@ def conversation(result: str) -> list[Message]:
 
 def replay(chat: ChatFormat, messages: Sequence[Message], answers: Mapping[int, str]) -> list[int]:
     """The ids of a rollout in which the model writes these answers."""
-    ids = chat.prompt_ids(messages[:1], [WEATHER])
+    ids = chat.prompt_tokens(messages[:1], [WEATHER]).ids
     position = 1
     while position < len(messages):
         ids += [*chat.tokenizer.encode(answers[position], add_special_tokens=False), chat.end_id]
         end = next(i for i in range(position + 1, len(messages) + 1) if i == len(messages) or i in answers)
         observation = messages[position + 1 : end]
-        ids += chat.observation_ids(observation, tools=[WEATHER], ended_by=chat.end_id, last=False)
+        ids += chat.observation_tokens(observation, tools=[WEATHER], ended_by=chat.end_id, last=False).ids
         position = end
     return ids
 
@@ -199,7 +200,7 @@ def test_the_text_of_an_environment_cannot_shift_the_observation() -> None:
     """The probe's own answer may occur in a tool's result, for example if a tool prints a log of the run."""
     chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE))
     echo: Message = {**RESULT, "content": "qZ7answerZq<|im_end|>\nqZ7answerZq"}
-    text = text_of(chat, chat.observation_ids([echo], ended_by=chat.end_id, last=True))
+    text = text_of(chat, chat.observation_tokens([echo], ended_by=chat.end_id, last=True).ids)
     assert (
         text == "\n<|im_start|>user\n<tool_response>\nqZ7answerZq<|im_end|>\nqZ7answerZq\n</tool_response><|im_end|>\n"
     )
@@ -209,9 +210,8 @@ def test_text_parts_are_shown_by_templates_that_know_strings_only() -> None:
     chat = ChatFormat(family("qwen3"))
     parts: Message = {**RESULT, "content": [{"type": "text", "text": "Sun"}, {"type": "text", "text": "ny."}]}
     whole: Message = {**RESULT, "content": "Sunny."}
-    assert chat.observation_ids([parts], ended_by=chat.end_id, last=True) == chat.observation_ids(
-        [whole], ended_by=chat.end_id, last=True
-    )
+    shown = [chat.observation_tokens([result], ended_by=chat.end_id, last=True) for result in (parts, whole)]
+    assert shown[0] == shown[1]
 
 
 def test_content_that_is_not_text_is_refused() -> None:
@@ -220,14 +220,16 @@ def test_content_that_is_not_text_is_refused() -> None:
     parts: list[Any] = [{"type": "text", "text": "Look:"}, {"type": "image", "image": "cat.png"}]
     refused = r"role '{}' has a content part of type 'image'.*images in messages are not supported yet"
     with pytest.raises(ConfigurationError, match=refused.format("user")):
-        chat.prompt_ids([{"role": "user", "content": parts}], [])
+        chat.prompt_tokens([{"role": "user", "content": parts}], [])
     with pytest.raises(ConfigurationError, match=refused.format("tool")):
-        chat.observation_ids([{**RESULT, "content": parts}], ended_by=chat.end_id, last=True)
+        chat.observation_tokens([{**RESULT, "content": parts}], ended_by=chat.end_id, last=True)
 
 
 def test_no_messages_begin_the_next_answer() -> None:
     chat = ChatFormat(tokenizer_for(NEWLINE))
-    assert text_of(chat, chat.observation_ids([], ended_by=chat.end_id, last=False)) == "\n<|im_start|>assistant\n"
+    assert (
+        text_of(chat, chat.observation_tokens([], ended_by=chat.end_id, last=False).ids) == "\n<|im_start|>assistant\n"
+    )
 
 
 def test_an_observation_longer_than_the_context_warns_of_nothing(
@@ -236,7 +238,7 @@ def test_an_observation_longer_than_the_context_warns_of_nothing(
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     chat = ChatFormat(family("qwen3"))
     chat.tokenizer.model_max_length = 8
-    assert len(chat.observation_ids([RESULT], ended_by=chat.end_id, last=False)) > 8
+    assert len(chat.observation_tokens([RESULT], ended_by=chat.end_id, last=False)) > 8
     assert caplog.text == ""
 
 
@@ -246,7 +248,7 @@ def test_the_cost_of_an_observation_does_not_grow_with_the_history() -> None:
     costs = []
     for _ in range(20):
         before = tokenizer.rendered
-        chat.observation_ids([RESULT], ended_by=chat.end_id, last=False)
+        chat.observation_tokens([RESULT], ended_by=chat.end_id, last=False)
         costs.append(tokenizer.rendered - before)
     assert costs == [6] + [3] * 19  # a question, an answer, the result; the first time it is checked, too
 
@@ -254,9 +256,9 @@ def test_the_cost_of_an_observation_does_not_grow_with_the_history() -> None:
 def test_template_kwargs_reach_prompt_and_observation() -> None:
     chat = ChatFormat(family("qwen3"), template_kwargs={"enable_thinking": False})
     begun = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    assert text_of(chat, chat.prompt_ids(QUESTION, [WEATHER])).endswith(begun)
-    assert text_of(chat, chat.observation_ids([RESULT], ended_by=chat.end_id, last=False)).endswith(begun)
-    assert not text_of(chat, chat.observation_ids([RESULT], ended_by=chat.end_id, last=True)).endswith(begun)
+    assert text_of(chat, chat.prompt_tokens(QUESTION, [WEATHER]).ids).endswith(begun)
+    assert text_of(chat, chat.observation_tokens([RESULT], ended_by=chat.end_id, last=False).ids).endswith(begun)
+    assert not text_of(chat, chat.observation_tokens([RESULT], ended_by=chat.end_id, last=True).ids).endswith(begun)
 
 
 def test_the_beginning_of_sequence_token_comes_once() -> None:
@@ -266,26 +268,26 @@ def test_the_beginning_of_sequence_token_comes_once() -> None:
     )
     assert tokenizer.encode("x")[0] == tokenizer.bos_token_id  # the tokenizer would add one itself
     chat = ChatFormat(tokenizer)
-    prompt = chat.prompt_ids(QUESTION, [WEATHER])
+    prompt = chat.prompt_tokens(QUESTION, [WEATHER]).ids
     assert prompt[0] == tokenizer.bos_token_id
     assert prompt.count(tokenizer.bos_token_id) == 1
-    assert tokenizer.bos_token_id not in chat.observation_ids([RESULT], ended_by=None, last=False)
+    assert tokenizer.bos_token_id not in chat.observation_tokens([RESULT], ended_by=None, last=False).ids
 
 
 def test_fit_observation_cuts_with_a_marker() -> None:
     chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE))
     long: Message = {**RESULT, "content": "abc" * 1000}
-    ids, shown = chat.fit_observation([long, RESULT], ended_by=chat.end_id, last=False, max_tokens=150)
-    text = text_of(chat, ids)
-    assert 120 < len(ids) <= 150
+    tokens, shown = chat.fit_observation([long, RESULT], ended_by=chat.end_id, last=False, max_tokens=150)
+    text = text_of(chat, tokens.ids)
+    assert 120 < len(tokens) <= 150
     assert "characters cut ...]" in text
     assert str(shown[0].get("content")) in text
     assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
-    whole = chat.observation_ids([long], ended_by=chat.end_id, last=False)
+    whole = chat.observation_tokens([long], ended_by=chat.end_id, last=False)
     assert chat.fit_observation([long], ended_by=chat.end_id, last=False, max_tokens=len(whole))[0] == whole
     least, _ = chat.fit_observation([long], ended_by=chat.end_id, last=False, max_tokens=1)
-    assert "abc" not in text_of(chat, least)
-    assert text_of(chat, least).endswith("<|im_end|>\n<|im_start|>assistant\n")
+    assert "abc" not in text_of(chat, least.ids)
+    assert text_of(chat, least.ids).endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
 REFUSED = {
@@ -339,12 +341,12 @@ def test_a_token_beyond_the_tokenizers_vocabulary_has_no_text() -> None:
     """Models pad their vocabulary, and may sample from the padding."""
     chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE))
     ids = [*chat.tokenizer.encode("so", add_special_tokens=False), len(chat.tokenizer) + 5, chat.end_id]
-    assert chat.parse([], ids, []) == {"role": "assistant", "content": "so"}
+    assert chat.parse(Tokens([]), ids, []) == {"role": "assistant", "content": "so"}
 
 
 def test_the_beginning_that_the_template_wrote_counts_as_thinking() -> None:
     chat = ChatFormat(family("qwen3"))
-    prompt = chat.tokenizer.encode("<|im_start|>assistant\n<think>\n", add_special_tokens=False)
+    prompt = Tokens(chat.tokenizer.encode("<|im_start|>assistant\n<think>\n", add_special_tokens=False))
     sampled = chat.tokenizer.encode("Hm.\n</think>\n\nYes.<|im_end|>", add_special_tokens=False)
     assert chat.parse(prompt, sampled, []) == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
 
@@ -354,7 +356,7 @@ def test_template_text_before_the_end_token_is_not_part_of_the_answer() -> None:
     assert template != EOS
     chat = ChatFormat(tokenizer_for(template))
     sampled = chat.tokenizer.encode("Yes.<|END_RESPONSE|><|im_end|>", add_special_tokens=False)
-    assert chat.parse([], sampled, []) == {"role": "assistant", "content": "Yes."}
+    assert chat.parse(Tokens([]), sampled, []) == {"role": "assistant", "content": "Yes."}
     reply: list[Message] = [{"role": "user", "content": "Go on."}]
-    text = text_of(chat, chat.observation_ids(reply, ended_by=chat.end_id, last=True))
+    text = text_of(chat, chat.observation_tokens(reply, ended_by=chat.end_id, last=True).ids)
     assert text == "<|im_start|>user\nGo on.<|END_RESPONSE|><|im_end|>"

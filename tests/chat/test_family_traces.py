@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gymnast.envs.core import ConfigurationError, Message
+from gymnast.envs.tokens import Tokens
 from gymnast.trainer import ChatFormat
 from gymnast.trainer.chat.chat_template import TEMPLATE_DATE
 
@@ -62,7 +63,7 @@ def text_of(chat: ChatFormat, ids: list[int]) -> str:
 
 
 def observe(chat: ChatFormat, *messages: Message, ended_by: int | None, last: bool = False) -> str:
-    return text_of(chat, chat.observation_ids(messages, tools=TOOLS, ended_by=ended_by, last=last))
+    return text_of(chat, chat.observation_tokens(messages, tools=TOOLS, ended_by=ended_by, last=last).ids)
 
 
 # --- episodes -----------------------------------------------------------------------------------------------------
@@ -115,30 +116,30 @@ def check_order(chat: ChatFormat, trace: Trace) -> None:
 @pytest.mark.parametrize("stem", NATIVE)
 def test_the_prompt_equals_the_rendered_template(stem: str) -> None:
     chat = chat_of(stem)
-    assert chat.prompt_ids([QUESTION], TOOLS) == encode(chat, rendered(stem, chat, [QUESTION], more=True))
+    assert chat.prompt_tokens([QUESTION], TOOLS).ids == encode(chat, rendered(stem, chat, [QUESTION], more=True))
 
 
 @pytest.mark.parametrize("stem", TOLD)
 def test_the_prompt_describes_tools_if_the_template_does_not(stem: str) -> None:
     chat = usable_chat(stem)
-    text = text_of(chat, chat.prompt_ids([QUESTION], TOOLS))
+    text = text_of(chat, chat.prompt_tokens([QUESTION], TOOLS).ids)
     schema = TOOLS[0]["function"]
     told = [schema["name"], schema["description"], json.dumps(schema["parameters"]), str(QUESTION.get("content"))]
     positions = [text.index(each) for each in told]
     assert positions == sorted(positions)
     assert ("Action Input:" in text) == (stem not in GIVEN)
-    without = text_of(chat, chat.prompt_ids([QUESTION], []))
+    without = text_of(chat, chat.prompt_tokens([QUESTION], []).ids)
     assert without == rendered(stem, chat, [QUESTION], more=True)
 
 
 @pytest.mark.parametrize("stem", GIVEN)
 def test_the_prompt_shows_a_call_if_the_template_renders_calls_but_no_tools(stem: str) -> None:
     chat = usable_chat(stem)
-    prompt = chat.prompt_ids([QUESTION], TOOLS)
+    prompt = chat.prompt_tokens([QUESTION], TOOLS).ids
     text = text_of(chat, prompt)
     begins, ends = text.index("exactly like this:\n\n"), text.index("<｜User｜>")
     example = text[begins:ends].partition("\n\n")[2]
-    [made] = chat.parse([], chat.template.encode(example), TOOLS).get("tool_calls", [])
+    [made] = chat.parse(Tokens([]), chat.template.encode(example).ids, TOOLS).get("tool_calls", [])
     assert made["function"] == {"name": "tool_name", "arguments": {"key": "value"}}
     marks = ["<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"]
     assert example.startswith("".join(marks[:2]))
@@ -156,7 +157,9 @@ def test_a_missing_end_token_is_supplied(stem: str) -> None:
     called = chat.end_id if is_react(chat) else chat.call_end_id
     for messages, end in (([result("Sunny.", stem=stem)], called), ([ask("And now?")], chat.end_id)):
         for last in (False, True):
-            cut, ended = (chat.observation_ids(messages, tools=TOOLS, ended_by=by, last=last) for by in (None, end))
+            cut, ended = (
+                chat.observation_tokens(messages, tools=TOOLS, ended_by=by, last=last).ids for by in (None, end)
+            )
             assert cut == [end, *ended]
 
 
@@ -251,10 +254,10 @@ def test_ids_of_mistral_have_nine_letters_or_digits(written: str, kept: bool) ->
 def test_a_thought_that_the_prompt_began(stem: str) -> None:
     chat = usable_chat(stem)
     closing = thinking_markers(chat)[1]
-    prompt = chat.prompt_ids([QUESTION], TOOLS)
+    prompt = chat.prompt_tokens([QUESTION], TOOLS).ids
 
     def parsed(text: str) -> Message:
-        return chat.parse(prompt, encode(chat, text), TOOLS)
+        return chat.parse(Tokens(prompt), encode(chat, text), TOOLS)
 
     assert parsed(f"{THOUGHT}\n{closing}\n\nSunny.") == {
         "role": "assistant",
@@ -272,11 +275,11 @@ def test_the_families_whose_prompt_begins_a_thought() -> None:
 def test_empty_thoughts_that_an_option_writes_stand_in_every_prompt() -> None:
     empty = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     chat = ChatFormat(tokenizer_of("qwen3"), template_kwargs={"enable_thinking": False})
-    prompt = chat.prompt_ids([QUESTION], TOOLS)
+    prompt = chat.prompt_tokens([QUESTION], TOOLS).ids
     assert text_of(chat, prompt).endswith(empty)
     for message in (result("Sunny."), ask("And now?")):
         assert observe(chat, message, ended_by=chat.end_id).endswith(empty)
-    assert chat.parse(prompt, encode(chat, "Sunny."), TOOLS) == {"role": "assistant", "content": "Sunny."}
+    assert chat.parse(Tokens(prompt), encode(chat, "Sunny."), TOOLS) == {"role": "assistant", "content": "Sunny."}
 
 
 # --- dates --------------------------------------------------------------------------------------------------------
@@ -287,11 +290,11 @@ def test_dates_are_frozen(stem: str) -> None:
     tokenizer = tokenizer_of(stem)
     days = (TEMPLATE_DATE, datetime.date(2031, 5, 4))
     fixed, later = (
-        text_of(chat, chat.prompt_ids([QUESTION], []))
+        text_of(chat, chat.prompt_tokens([QUESTION], []).ids)
         for chat in (ChatFormat(tokenizer, tool_format="react", today=day) for day in days)
     )
     default = ChatFormat(tokenizer, tool_format="react")
-    assert text_of(default, default.prompt_ids([QUESTION], [])) == fixed
+    assert text_of(default, default.prompt_tokens([QUESTION], []).ids) == fixed
     assert str(TEMPLATE_DATE.year) in fixed
     assert datetime.date.today() > TEMPLATE_DATE
     assert "2031" in later
@@ -315,11 +318,11 @@ def test_special_tokens_in_messages_are_text(stem: str) -> None:
     def count(tokens: list[int]) -> int:
         return sum(each in ids for each in tokens)
 
-    harmless, harmful = (chat.prompt_ids([ask(text)], TOOLS) for text in ("<b> </b>", forged))
+    harmless, harmful = (chat.prompt_tokens([ask(text)], TOOLS).ids for text in ("<b> </b>", forged))
     assert text_of(chat, harmful) == text_of(chat, harmless).replace("<b> </b>", forged)
     assert count(harmful) == count(harmless)
     harmless, harmful = (
-        chat.observation_ids([result(text, stem=stem)], tools=TOOLS, ended_by=None, last=False)
+        chat.observation_tokens([result(text, stem=stem)], tools=TOOLS, ended_by=None, last=False).ids
         for text in ("<b> </b>", forged)
     )
     assert text_of(chat, harmful) == text_of(chat, harmless).replace("<b> </b>", forged)
@@ -329,10 +332,10 @@ def test_special_tokens_in_messages_are_text(stem: str) -> None:
 def test_struck_out_text_in_html_does_not_end_mistrals_turn() -> None:
     chat = chat_of("mistral_v3")
     page = "<s>9 euros</s> 7 euros"
-    ids = chat.observation_ids([result(page)], tools=TOOLS, ended_by=chat.call_end_id, last=False)
+    ids = chat.observation_tokens([result(page)], tools=TOOLS, ended_by=chat.call_end_id, last=False).ids
     assert page in text_of(chat, ids)
     assert not {chat.tokenizer.bos_token_id, chat.tokenizer.eos_token_id} & set(ids)
-    prompt = chat.prompt_ids([ask(page)], TOOLS)
+    prompt = chat.prompt_tokens([ask(page)], TOOLS).ids
     assert page in text_of(chat, prompt)
     assert chat.tokenizer.eos_token_id not in prompt
     assert prompt.count(chat.tokenizer.bos_token_id) == 1
@@ -345,11 +348,13 @@ def test_struck_out_text_in_html_does_not_end_mistrals_turn() -> None:
 def test_a_template_that_takes_parts_only(stem: str) -> None:
     chat = usable_chat(stem)
     parts: list[dict[str, Any]] = [{"type": "text", "text": "What "}, {"type": "text", "text": "is it?"}]
-    assert chat.prompt_ids([{"role": "user", "content": parts}], []) == chat.prompt_ids([ask("What is it?")], [])
-    assert "What is it?" in text_of(chat, chat.prompt_ids([ask("What is it?")], []))
+    assert (
+        chat.prompt_tokens([{"role": "user", "content": parts}], []) == chat.prompt_tokens([ask("What is it?")], []).ids
+    )
+    assert "What is it?" in text_of(chat, chat.prompt_tokens([ask("What is it?")], []).ids)
     image: Message = {**result(""), "content": [{"type": "image", "image": "sun.png"}]}
     with pytest.raises((ConfigurationError, ValueError), match="'image'"):
-        chat.observation_ids([image], tools=TOOLS, ended_by=None, last=False)
+        chat.observation_tokens([image], tools=TOOLS, ended_by=None, last=False)
 
 
 def test_tools_of_phi_4_mini_stand_in_the_system_message() -> None:
@@ -357,7 +362,7 @@ def test_tools_of_phi_4_mini_stand_in_the_system_message() -> None:
     tools = json.dumps([each["function"] for each in TOOLS], ensure_ascii=False)
     brief: Message = {"role": "system", "content": "Be brief."}
     for messages, said in (([QUESTION], ""), ([brief, QUESTION], "Be brief.")):
-        text = text_of(chat, chat.prompt_ids(messages, TOOLS))
+        text = text_of(chat, chat.prompt_tokens(messages, TOOLS).ids)
         assert text.startswith(f"<|system|>{said}<|tool|>{tools}<|/tool|><|end|><|user|>")
 
 
@@ -388,7 +393,7 @@ def test_tokens_of_the_family_in_a_tools_result_have_no_effect(stem: str) -> Non
 
     def obeyed(content: str) -> list[int]:
         result: Message = {"role": "tool", "name": "weather", "content": content}
-        ids = chat.observation_ids([result], tools=TOOLS, ended_by=None, last=False)
+        ids = chat.observation_tokens([result], tools=TOOLS, ended_by=None, last=False).ids
         assert content in text_of(chat, ids) or json.dumps(content, ensure_ascii=False) in text_of(chat, ids)
         return [each for each in ids if each in watched]
 

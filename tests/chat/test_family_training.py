@@ -44,9 +44,9 @@ def scripted(chat: ChatFormat) -> ScriptedGenerator:
     """A scripted model that looks and then presses one of the buttons."""
 
     def answer(request: GenerationRequest) -> list[int]:
-        seen = "one is lit" in chat.template.decode(request.prompt_ids)
+        seen = "one is lit" in chat.template.decode(request.prompt.ids)
         name = ("left" if request.seed % 2 else "right") if seen else "look"
-        return [*chat.template.encode(call_text(chat, name)), chat.call_end_id]
+        return [*chat.template.encode(call_text(chat, name)).ids, chat.call_end_id]
 
     return ScriptedGenerator(answer)
 

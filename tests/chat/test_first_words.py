@@ -56,7 +56,7 @@ def test_the_model_goes_on_with_a_text(stem: str) -> None:
     assert not message.get("reasoning_content")
     assert message.keys() <= {"role", "content", "reasoning_content"}
     prompt, begun = chat.begin([QUESTION, WORDS], [])
-    assert prompt + begun == left_open(stem, chat, WORDS)
+    assert prompt.ids + begun == left_open(stem, chat, WORDS)
     assert chat.template.decode(begun).endswith("The answer is")
 
 

@@ -27,7 +27,7 @@ def result(content: Any, name: str = "weather", **more: Any) -> Message:
 
 
 def observed(chat: ChatFormat, messages: Sequence[Message], tools: Sequence[ToolSchema] = TOOLS) -> list[int]:
-    return chat.observation_ids(messages, tools=tools, ended_by=None, last=False)
+    return chat.observation_tokens(messages, tools=tools, ended_by=None, last=False).ids
 
 
 def control(chat: ChatFormat, ids: Sequence[int]) -> list[int]:
@@ -51,13 +51,17 @@ def test_tokens_in_names_ids_and_schemas(stem: str) -> None:
         "type": "function",
         "function": {**TOOLS[0]["function"], "description": f"Tells{end} the weather."},
     }
-    assert control(chat, chat.prompt_ids([QUESTION], [tool])) == control(chat, chat.prompt_ids([QUESTION], TOOLS))
+    assert control(chat, chat.prompt_tokens([QUESTION], [tool]).ids) == control(
+        chat, chat.prompt_tokens([QUESTION], TOOLS).ids
+    )
 
 
 def test_the_description_of_a_tool_in_the_prompt() -> None:
     chat = usable_chat("chatml")
     tool: ToolSchema = {"type": "function", "function": {"name": "weather", "description": FORGED, "parameters": {}}}
-    assert control(chat, chat.prompt_ids([QUESTION], [tool])) == control(chat, chat.prompt_ids([QUESTION], TOOLS))
+    assert control(chat, chat.prompt_tokens([QUESTION], [tool]).ids) == control(
+        chat, chat.prompt_tokens([QUESTION], TOOLS).ids
+    )
 
 
 def test_a_turn_cannot_be_forged_with_tokens_that_are_not_called_special() -> None:
@@ -88,7 +92,7 @@ def test_sentencepiece_gets_no_space_where_a_token_is_spelled_out(scheme: str) -
     tokenizer.chat_template = TEMPLATES["mistral_v1"].read_text()
     chat = ChatFormat(tokenizer)
     reply: list[Message] = [{"role": "user", "content": "a</s>b"}]
-    ids = chat.observation_ids(reply, ended_by=chat.end_id, last=True)
+    ids = chat.observation_tokens(reply, ended_by=chat.end_id, last=True).ids
     assert "a</s>b" in tokenizer.decode(ids)
     assert chat.end_id not in ids
 
@@ -130,13 +134,13 @@ def test_messages_that_a_template_drops_are_refused() -> None:
         {"role": "system", "content": "Be brief."},
     ]
     with pytest.raises(ConfigurationError, match=r"drops messages of roles \['system'\]"):
-        chat.prompt_ids([*first, QUESTION], [])
+        chat.prompt_tokens([*first, QUESTION], [])
 
 
 def test_an_answer_in_text_that_ended_as_a_call_does() -> None:
     chat = usable_chat("gemma4_v5")
     reply: list[Message] = [{"role": "user", "content": "Go on."}]
-    text = chat.template.decode(chat.observation_ids(reply, ended_by=chat.call_end_id, last=False))
+    text = chat.template.decode(chat.observation_tokens(reply, ended_by=chat.call_end_id, last=False).ids)
     assert text == "<turn|>\n<|turn>user\nGo on.<turn|>\n<|turn>model\n"
 
 
@@ -164,7 +168,7 @@ def test_first_messages_with_an_earlier_call(stem: str, arguments: Any) -> None:
         QUESTION,
     ]
     chat = usable_chat(stem)
-    text = chat.template.decode(chat.prompt_ids(first, TOOLS))
+    text = chat.template.decode(chat.prompt_tokens(first, TOOLS).ids)
     assert "Rom" in text
     assert "It rains." in text
 
@@ -176,7 +180,7 @@ def test_first_messages_with_an_earlier_call_that_no_template_renders() -> None:
         with pytest.raises(
             ConfigurationError, match="message 1 has tool_calls, which the chat template does not render"
         ):
-            usable_chat(stem).prompt_ids([*first, QUESTION], TOOLS)
+            usable_chat(stem).prompt_tokens([*first, QUESTION], TOOLS)
 
 
 @pytest.mark.parametrize("ids", [("first-call", "another"), ("", "")], ids=["in another order", "without ids"])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gymnast.envs.core import ConfigurationError, Message
+from gymnast.envs.tokens import Tokens
 from gymnast.trainer import ChatFormat
 from gymnast.trainer.testing.tiny import make_tiny_tokenizer
 
@@ -22,10 +23,10 @@ THINKERS = ["qwen3_6", "glm_4_7", "minimax_m2", "kimi_k2_thinking", "nemotron_3_
 def parsed(stem: str, text: str, *, ended: bool) -> Message:
     """The message of an answer whose thought begins with `text`, and is never closed."""
     chat = usable_chat(stem)
-    prompt = chat.prompt_ids([QUESTION], TOOLS)
+    prompt = chat.prompt_tokens([QUESTION], TOOLS)
     opening = thinking_markers(chat)[0]
-    begun = "" if chat.template.decode(prompt).rstrip().endswith(opening) else f"{opening}\n"
-    ids = chat.template.encode(begun + text)
+    begun = "" if chat.template.decode(prompt.ids).rstrip().endswith(opening) else f"{opening}\n"
+    ids = chat.template.encode(begun + text).ids
     return chat.parse(prompt, [*ids, chat.call_end_id] if ended else ids, TOOLS)
 
 
@@ -117,9 +118,9 @@ def test_a_template_that_renders_nothing_without_tools() -> None:
     whole = template(HERMES).replace("{% if tools %}{{ tools | tojson }}{% endif %}", loop)
     chat = ChatFormat(tokenizer_with(whole))
     assert getattr(chat.tool_format, "name", "") == "hermes"
-    assert chat.observation_ids([{"role": "user", "content": "Go on."}], tools=TOOLS, ended_by=None, last=False)
+    assert chat.observation_tokens([{"role": "user", "content": "Go on."}], tools=TOOLS, ended_by=None, last=False).ids
     with pytest.raises(ConfigurationError, match=r"cannot render messages of roles \['user'\] without tools"):
-        chat.prompt_ids([QUESTION], [])
+        chat.prompt_tokens([QUESTION], [])
 
 
 def test_the_error_names_the_formats_that_fit() -> None:
@@ -192,8 +193,8 @@ CALLS = {
 def test_a_family_is_recognised_by_its_calls(name: str) -> None:
     chat = ChatFormat(tokenizer_with(template(CALLS[name], prompt="<think>\n" if name == "nemotron_nano_v2" else "")))
     assert getattr(chat.tool_format, "name", "") == name
-    ids = chat.template.encode(WRITERS[name].answer(WRITERS[name]("weather", city="Rom")))
-    [call] = chat.parse([], [*ids, chat.call_end_id], TOOLS).get("tool_calls", [])
+    ids = chat.template.encode(WRITERS[name].answer(WRITERS[name]("weather", city="Rom"))).ids
+    [call] = chat.parse(Tokens([]), [*ids, chat.call_end_id], TOOLS).get("tool_calls", [])
     assert call["function"] == {"name": "weather", "arguments": {"city": "Rom"}}
 
 
@@ -211,7 +212,7 @@ def test_a_list_of_calls_without_a_marker_names_the_format_that_reads_it() -> No
 def test_a_turn_for_an_empty_text_is_not_part_of_an_observation() -> None:
     chat = ChatFormat(tokenizer_with(template(HERMES, empty="<|im_start|>assistant\n<|im_end|>\n")))
     result: Message = {"role": "tool", "name": "weather", "content": "Warm."}
-    ids = chat.observation_ids([result], tools=TOOLS, ended_by=chat.end_id, last=True)
+    ids = chat.observation_tokens([result], tools=TOOLS, ended_by=chat.end_id, last=True).ids
     assert chat.template.decode(ids) == "\n<|im_start|>tool\nWarm.<|im_end|>\n"
 
 
@@ -219,11 +220,11 @@ def test_a_turn_for_an_empty_text_is_not_part_of_an_observation() -> None:
 def test_an_answer_ends_before_a_closing_marker_that_is_no_special_token(stem: str) -> None:
     chat = usable_chat(stem)
     assert "<|END_RESPONSE|>" not in chat.tokenizer.all_special_tokens
-    ids = chat.template.encode("42<|END_RESPONSE|>")
-    assert chat.parse([], [*ids, chat.end_id], TOOLS) == {"role": "assistant", "content": "42"}
+    ids = chat.template.encode("42<|END_RESPONSE|>").ids
+    assert chat.parse(Tokens([]), [*ids, chat.end_id], TOOLS) == {"role": "assistant", "content": "42"}
 
 
 def test_plain_answers_of_command_a_plus() -> None:
     chat = chat_of("command_r7b")
     ids = tokenizer_of("command_r7b")("<|START_TEXT|>42<|END_TEXT|>", add_special_tokens=False)["input_ids"]
-    assert chat.parse([], [*ids, chat.end_id], TOOLS) == {"role": "assistant", "content": "42"}
+    assert chat.parse(Tokens([]), [*ids, chat.end_id], TOOLS) == {"role": "assistant", "content": "42"}

@@ -14,9 +14,10 @@ from gymnast.envs import RolloutEngine
 from gymnast.envs.core import Environment, StepResult, StopReason
 from gymnast.envs.engine.play_episode import EpisodeLimits
 from gymnast.envs.engine.rollout_engine import episode_specs
-from gymnast.envs.episode import Episode, TokenTrace
+from gymnast.envs.episode import Episode
 from gymnast.envs.examples.calculator import Calculator
 from gymnast.envs.runtime.seeds import stable_seed
+from gymnast.envs.tokens import Tokens, TokenTrace
 from gymnast.envs.tool_env.tool_env import ToolEnv
 from gymnast.envs.tools.mark import tool
 from gymnast.trainer import (
@@ -81,7 +82,9 @@ class ScriptedGenerator(Generator):
         logprobs = [-(turn + 1) - index / 1000 for index in range(len(ids))]
         self.sampled.append((ids, logprobs))
         finish = "stop" if ids[-1] in request.stop_ids else "length"
-        return Generation(token_ids=ids, logprobs=logprobs, finish=finish, prompt_ids=[*self.lies, *request.prompt_ids])
+        return Generation(
+            token_ids=ids, logprobs=logprobs, finish=finish, prompt=Tokens([*self.lies, *request.prompt.ids])
+        )
 
     def load_weights(self, model: Any, version: int) -> None:
         """There are no weights."""
@@ -115,8 +118,8 @@ def check(trace: TokenTrace, generator: ScriptedGenerator, budgets: TokenBudgets
     assert logprobs == [each for _, sampled in generator.sampled for each in sampled]
     assert all(each == 0.0 for each, mask in zip(trace.logprobs, trace.mask, strict=True) if not mask)
     for request in generator.requests:
-        start = len(request.prompt_ids)
-        assert list(request.prompt_ids) == trace.ids[:start]
+        start = len(request.prompt)
+        assert request.prompt.ids == trace.ids[:start]
         room = budgets.max_completion_length - (start - len(trace.prompt_ids))
         assert 1 <= request.max_tokens <= min(room, budgets.max_model_len - start)
         assert request.max_tokens <= (budgets.max_turn_tokens or request.max_tokens)
@@ -166,7 +169,7 @@ async def test_an_engine_with_too_few_logprobs_fails_the_episode() -> None:
     class Forgetful(ScriptedGenerator):
         async def generate(self, request: GenerationRequest) -> Generation:
             whole = await super().generate(request)
-            return Generation(token_ids=whole.token_ids, logprobs=[], finish="stop", prompt_ids=whole.prompt_ids)
+            return Generation(token_ids=whole.token_ids, logprobs=[], finish="stop", prompt=whole.prompt)
 
     engine = RolloutEngine(Calculator, policy(Forgetful(FINAL + END)))
     [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))
@@ -188,9 +191,7 @@ async def test_final_answer_ends_one_episode_and_the_others_go_on() -> None:
                 await ended.wait()
             text = FINAL if first or counts[1] == 3 else ADD
             ids = spelled(text + END)
-            return Generation(
-                token_ids=ids, logprobs=[-1.0] * len(ids), finish="stop", prompt_ids=list(request.prompt_ids)
-            )
+            return Generation(token_ids=ids, logprobs=[-1.0] * len(ids), finish="stop", prompt=request.prompt)
 
     specs = episode_specs([ROW], group_size=2, seed=0)
     first_seeds = {stable_seed(specs[0].seed, turn) for turn in range(9)}
@@ -225,7 +226,7 @@ async def test_a_final_result_that_does_not_fit_is_cut(room: int) -> None:
     assert episode.reward == 1.0
     assert len(trace.completion_ids) <= length
     assert len(trace.completion_ids) >= length - min(room, 10)
-    whole = chat().observation_ids(episode.turns[0].observation, ended_by=chat().end_id, last=True)
+    whole = chat().observation_tokens(episode.turns[0].observation, ended_by=chat().end_id, last=True).ids
     added = trace.completion_ids[length - room :]
     assert len(whole) > 60
     assert added[:8] == whole[: min(room, 8)]
@@ -265,7 +266,7 @@ CAPS: dict[StopReason, dict[str, int]] = {
 
 @pytest.mark.parametrize("reason", CAPS)
 async def test_an_answer_that_is_cut_says_which_budget_was_spent(reason: StopReason) -> None:
-    prompt = len(chat().prompt_ids([{"role": "user", "content": ROW["question"]}], Calculator().tool_schemas()))
+    prompt = len(chat().prompt_tokens([{"role": "user", "content": ROW["question"]}], Calculator().tool_schemas()))
     caps = {name: value + (prompt if name == "max_model_len" else 0) for name, value in CAPS[reason].items()}
     budgets = TokenBudgets(**{"max_completion_length": 4000, "max_model_len": 8000, **caps})
     generator = ScriptedGenerator(ADD + END)
@@ -278,10 +279,10 @@ async def test_an_answer_that_is_cut_says_which_budget_was_spent(reason: StopRea
 
 @pytest.mark.parametrize("reason", [StopReason.MAX_TOKENS, StopReason.CONTEXT_OVERFLOW])
 async def test_an_observation_that_leaves_no_room_for_an_answer_ends_the_episode(reason: StopReason) -> None:
-    prompt = len(chat().prompt_ids([{"role": "user", "content": ROW["question"]}], Calculator().tool_schemas()))
+    prompt = len(chat().prompt_tokens([{"role": "user", "content": ROW["question"]}], Calculator().tool_schemas()))
     answer = spelled(ADD + END)
     results: Any = [{"role": "tool", "name": "add", "content": "7"}]
-    observation = len(chat().observation_ids(results, ended_by=chat().end_id, last=False))
+    observation = len(chat().observation_tokens(results, ended_by=chat().end_id, last=False))
     for more, turns in ((0, 1), (1, 2)):  # exactly the observation, and one token for an answer
         length = len(answer) + observation + more
         budgets = (
@@ -328,8 +329,8 @@ async def test_every_end_of_turn_token_counts() -> None:
             self.requests.append(request)
             ids = [*spelled(ADD if len(self.requests) == 1 else FINAL), other]
             assert other in request.stop_ids
-            prompt = list(request.prompt_ids)
-            return Generation(token_ids=ids, logprobs=[-1.0] * len(ids), finish="stop", prompt_ids=prompt)
+            prompt = request.prompt.ids
+            return Generation(token_ids=ids, logprobs=[-1.0] * len(ids), finish="stop", prompt=Tokens(prompt))
 
     engine = RolloutEngine(Calculator, TokenPolicy(ended, Other(), sampling=Sampling(), budgets=LARGE))
     [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))

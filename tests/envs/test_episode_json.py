@@ -26,6 +26,7 @@ from gymnast.envs import (
     tool_call,
     tool_calls,
 )
+from gymnast.envs.tokens import Tokens
 
 from .episodes import ANSWER, Log, Probe, play_one, specs
 
@@ -34,7 +35,7 @@ async def test_an_episode_survives_json() -> None:
     episode = await play_one(Calculator(), [tool_calls(("add", {"a": 1, "b": 2}), ("no", {})), ANSWER])
     episode.traces = [TokenTrace(prompt_ids=[1, 2]), TokenTrace(prompt_ids=[6])]
     episode.traces[0].append_sampled([3, 4], [-0.5, float("-inf")])
-    episode.traces[0].append_observation([5])
+    episode.traces[0].append_observation(Tokens([5]))
     episode.traces[1].append_sampled([7], [-0.25])
     episode.metrics["odd"] = float("inf")
     episode.close_failure = Failure.of("close", ValueError("a lone \ud800 surrogate"))
@@ -92,7 +93,7 @@ def test_odd_values_of_a_row_survive_json(value: Any, kept: Any) -> None:
 def test_a_trace_keeps_its_lengths_equal() -> None:
     trace = TokenTrace(prompt_ids=[1])
     trace.append_sampled([2, 3], [-1.0, -2.0])
-    trace.append_observation([4])
+    trace.append_observation(Tokens([4]))
     assert (trace.ids, trace.mask, trace.logprobs) == ([1, 2, 3, 4], [1, 1, 0], [-1.0, -2.0, 0.0])
     assert (len(trace), trace.num_sampled) == (4, 2)
     with pytest.raises(ValueError, match="got 2 sampled tokens and 1 log-probabilities"):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gymnast.envs.tokens import Tokens
 from gymnast.trainer import Generation, GenerationRequest, Sampling, TransformersGenerator
 from gymnast.trainer.generation.sampling import log_distribution
 from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
@@ -33,15 +34,17 @@ def model() -> Any:
 def ask(prompt: Sequence[int] = (7, 8, 9), seed: int = 0, max_tokens: int = 12, **options: Any) -> GenerationRequest:
     stop_ids = options.pop("stop_ids", NEVER)
     sampling = Sampling(**options)
-    return GenerationRequest(prompt_ids=prompt, max_tokens=max_tokens, stop_ids=stop_ids, seed=seed, sampling=sampling)
+    return GenerationRequest(
+        prompt=Tokens([*prompt]), max_tokens=max_tokens, stop_ids=stop_ids, seed=seed, sampling=sampling
+    )
 
 
 def plain_logprobs(model: Any, generation: Generation, sampling: Sampling) -> Tensor:
     """Return the log-probabilities (T,) of one forward pass without cache or padding."""
-    ids = torch.tensor([generation.prompt_ids + generation.token_ids])
+    ids = torch.tensor([generation.prompt.ids + generation.token_ids])
     with torch.no_grad():
         logits_TV = model(input_ids=ids, use_cache=False).logits[0].float()
-    start = len(generation.prompt_ids)
+    start = len(generation.prompt)
     logprobs_TV = log_distribution(logits_TV[start - 1 : -1], sampling)
     return logprobs_TV.gather(1, ids[0, start:, None])[:, 0]
 

@@ -14,6 +14,7 @@ from types import FrameType
 
 import pytest
 
+from gymnast.envs.tokens import Tokens
 from gymnast.trainer import GenerationRequest, Sampling
 from gymnast.trainer.vllm.fleet import Fleet
 from gymnast.trainer.vllm.options import sampling_options
@@ -189,5 +190,5 @@ async def test_the_choice_for_a_new_episode_does_not_loop_over_those_that_are_pl
 
 def test_seeds_of_requests_can_be_left_out() -> None:
     """The option `vllm_request_seeds` of both vLLM generators."""
-    request = GenerationRequest(prompt_ids=[1], max_tokens=1, stop_ids=frozenset(), seed=7, sampling=Sampling())
+    request = GenerationRequest(prompt=Tokens([1]), max_tokens=1, stop_ids=frozenset(), seed=7, sampling=Sampling())
     assert [sampling_options(request, seeded=each)["seed"] for each in (True, False)] == [7, None]

@@ -74,15 +74,14 @@ class Batch:
     """The same random sequences in TRL's layout (prompts padded left, completions right) and in ours (rows right)."""
 
     trl: dict[str, Tensor]
-    input_ids_BL: Tensor
-    attention_mask_BL: Tensor
+    inputs: dict[str, Tensor]  # of the forward pass: rows padded on the right
     keep: int
     rows: list[tuple[int, int]]
     """(prompt length, completion length) of each row."""
 
     def to_ours(self, values_BT: Tensor) -> Tensor:
         """Values at TRL's completion positions, moved to the last `keep` positions of our rows; 0 elsewhere."""
-        ours_BL = torch.zeros(self.input_ids_BL.shape, dtype=values_BT.dtype)
+        ours_BL = torch.zeros(self.inputs["input_ids"].shape, dtype=values_BT.dtype)
         for b, (prompt, completion) in enumerate(self.rows):
             ours_BL[b, prompt : prompt + completion] = values_BT[b, :completion]
         return ours_BL[:, -self.keep :]
@@ -114,8 +113,10 @@ def make_batch(seed: int = 0, *, with_tool_mask: bool = True) -> Batch:
     full = [torch.cat(pair) for pair in zip(prompts, completions, strict=True)]
     return Batch(
         trl=trl,
-        input_ids_BL=torch.stack([padded(ids, L) for ids in full]),
-        attention_mask_BL=torch.stack([padded(torch.ones_like(ids), L) for ids in full]),
+        inputs={
+            "input_ids": torch.stack([padded(ids, L) for ids in full]),
+            "attention_mask": torch.stack([padded(torch.ones_like(ids), L) for ids in full]),
+        },
         keep=L - min(p for p, _ in rows),
         rows=rows,
     )
@@ -131,7 +132,7 @@ def our_logprobs(model: nn.Module, batch: Batch, head: OutputHead | None = None)
     """Log-probabilities (B, keep) of the last `keep` tokens of each row."""
     places_N = torch.arange(len(batch.rows) * batch.keep)
     options = {"keep": batch.keep, "temperature": TEMPERATURE, "head": head}
-    return token_logprobs(model, batch.input_ids_BL, batch.attention_mask_BL, places_N, **options)[0]
+    return token_logprobs(model, batch.inputs, places_N, **options)[0]
 
 
 def counts_of(mask_BT: Tensor, *, steps: int = 1, processes: int = 1, loss_tokens: float | None = None) -> StepCounts:

@@ -103,13 +103,13 @@ def test_rloo_equals_trl(folder: Path, beta: float, normalize: bool) -> None:
     scored = trainer._generate_and_score_completions(PROMPTS)
     mask_BT = scored["completion_mask"]
     ids_BL = torch.cat([scored["prompt_ids"], scored["completion_ids"]], dim=1)  # prompts are of one length: no padding
-    attention_BL = torch.cat([scored["prompt_mask"], mask_BT], dim=1)
+    inputs = {"input_ids": ids_BL, "attention_mask": torch.cat([scored["prompt_mask"], mask_BT], dim=1)}
 
     def logprobs(model: Any) -> Tensor:
         with torch.no_grad():
             keep = mask_BT.shape[1]
             places_N = torch.arange(mask_BT.numel())
-            return token_logprobs(model, ids_BL, attention_BL, places_N, keep=keep, temperature=0.9)[0]
+            return token_logprobs(model, inputs, places_N, keep=keep, temperature=0.9)[0]
 
     kl_B = kl_in_reward(logprobs(trainer.model), logprobs(reference), mask_BT)
     assert kl_B.abs().max() > 0.1

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from gymnast.envs.core import StopReason
 from gymnast.envs.engine.rollout_engine import episode_specs
-from gymnast.envs.episode import Episode, TokenTrace
+from gymnast.envs.episode import Episode
+from gymnast.envs.tokens import TokenTrace
 from gymnast.trainer import GRPOConfig, RLOOConfig
 from gymnast.trainer.learning.advantages import this_process_only
 from gymnast.trainer.learning.corrections import CORRECTIONS, mismatch_metrics

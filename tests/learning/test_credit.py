@@ -11,7 +11,8 @@ from torch import nn
 
 from gymnast.envs.core import StopReason
 from gymnast.envs.engine.rollout_engine import episode_specs
-from gymnast.envs.episode import Episode, TokenTrace, Turn
+from gymnast.envs.episode import Episode, Turn
+from gymnast.envs.tokens import Tokens, TokenTrace
 from gymnast.trainer.learning.advantages import this_process_only
 from gymnast.trainer.learning.credit import check_returns
 from gymnast.trainer.learning.scoring import Scorer
@@ -34,7 +35,7 @@ def episodes(group: list[list[tuple[int, float]]], extra: float = 0.0) -> list[E
         for number, (tokens, step_reward) in enumerate(turns, start=1):
             trace.append_sampled([5] * tokens, [-1.0] * tokens)
             if number < len(turns):
-                trace.append_observation([6, 6])
+                trace.append_observation(Tokens([6, 6]))
             message: Any = {"role": "assistant", "content": ""}
             episode.turns.append(Turn(message=message, reward=step_reward, num_tokens=tokens))
             reward += step_reward
@@ -78,7 +79,7 @@ def test_turns_are_counted_over_all_samples_of_an_episode() -> None:
     first.append_sampled([5, 5], [-1.0, -1.0])
     second = TokenTrace(prompt_ids=[3])
     second.append_sampled([5, 5, 5], [-1.0, -1.0, -1.0])
-    second.append_observation([6, 6])
+    second.append_observation(Tokens([6, 6]))
     second.append_sampled([5], [-1.0])
     cut[0].traces = [first, second]
     expected = advantages(whole, credit="turn")[0]

@@ -12,7 +12,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from gymnast.envs.core import StopReason
 from gymnast.envs.engine.rollout_engine import episode_specs
-from gymnast.envs.episode import Episode, TokenTrace
+from gymnast.envs.episode import Episode
+from gymnast.envs.tokens import Tokens, TokenTrace
 from gymnast.trainer.learning.advantages import quantile, this_process_only
 from gymnast.trainer.learning.logprobs import token_logprobs
 from gymnast.trainer.learning.losses import LossInputs
@@ -35,7 +36,7 @@ def trl_grpo(tmp_path_factory: pytest.TempPathFactory) -> GRPOTrainer:
 def with_entropies(model: Any, batch: Batch, head: OutputHead | None) -> tuple[Tensor, Tensor]:
     places_N = torch.arange(len(batch.rows) * batch.keep)
     options: Any = {"keep": batch.keep, "temperature": TEMPERATURE, "head": head, "entropy": "differentiable"}
-    logprobs_BT, entropies_BT = token_logprobs(model, batch.input_ids_BL, batch.attention_mask_BL, places_N, **options)
+    logprobs_BT, entropies_BT = token_logprobs(model, batch.inputs, places_N, **options)
     assert entropies_BT is not None
     return logprobs_BT, entropies_BT
 
@@ -94,14 +95,14 @@ def episodes_of(batch: Batch) -> list[Episode]:
     made = []
     for (prompt, completion), ids_L, mask_T, spec in zip(
         batch.rows,
-        batch.input_ids_BL.tolist(),
+        batch.inputs["input_ids"].tolist(),
         (batch.trl["completion_mask"] * batch.trl["tool_mask"]).tolist(),
         episode_specs([{}], group_size=len(batch.rows), seed=0),
         strict=True,
     ):
         trace = TokenTrace(prompt_ids=ids_L[:prompt])
         for token, mask in zip(ids_L[prompt : prompt + completion], mask_T, strict=False):
-            trace.append_sampled([token], [-1.0]) if mask else trace.append_observation([token])
+            trace.append_sampled([token], [-1.0]) if mask else trace.append_observation(Tokens([token]))
         made.append(Episode(spec=spec, stop=StopReason.FINAL_ANSWER, reward=float(spec.member**2), traces=[trace]))
     return made
 
@@ -120,7 +121,7 @@ def test_the_tokens_of_highest_entropy_are_those_of_trl(trl_grpo: GRPOTrainer, s
     samples, _ = scorer([episodes_of(batch)])
     for (prompt, _), [sample], row_T in zip(batch.rows, samples, expected_BT, strict=True):
         assert sample.advantages is not None
-        start = prompt - (batch.input_ids_BL.shape[1] - batch.keep)
+        start = prompt - (batch.inputs["input_ids"].shape[1] - batch.keep)
         kept_T = row_T[start : start + len(sample.completion_ids)]
         assert torch.equal(sample.advantages != 0, kept_T)
 

@@ -69,8 +69,8 @@ def some_places(batch: Batch) -> Tensor:
 
 def expected_values(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies (B, keep) by their definition."""
-    logits_BLV = model(input_ids=batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits / TEMPERATURE
-    logprobs_BL = logits_BLV.log_softmax(dim=-1)[:, :-1].gather(2, batch.input_ids_BL[:, 1:, None])[..., 0]
+    logits_BLV = model(**batch.inputs).logits / TEMPERATURE
+    logprobs_BL = logits_BLV.log_softmax(dim=-1)[:, :-1].gather(2, batch.inputs["input_ids"][:, 1:, None])[..., 0]
     entropies_BT = torch.distributions.Categorical(logits=logits_BLV[:, -batch.keep - 1 : -1]).entropy()
     return logprobs_BL[:, -batch.keep :], entropies_BT
 
@@ -85,8 +85,7 @@ def assert_by_definition(model: nn.Module, wrapped: nn.Module, head: OutputHead 
 
     logprobs_BT, entropies_BT = token_logprobs(
         wrapped,
-        batch.input_ids_BL,
-        batch.attention_mask_BL,
+        batch.inputs,
         places_N,
         keep=batch.keep,
         temperature=TEMPERATURE,
@@ -165,8 +164,8 @@ def test_other_forward_passes_keep_all_their_logits() -> None:
     model, batch = make_model(), make_batch()
     head = OutputHead.of(model)
     our_logprobs(model, batch, head)
-    logits_BLV = model(input_ids=batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits
-    assert logits_BLV.shape == (*batch.input_ids_BL.shape, VOCABULARY)
+    logits_BLV = model(**batch.inputs).logits
+    assert logits_BLV.shape == (*batch.inputs["input_ids"].shape, VOCABULARY)
 
 
 def with_lora(model: Qwen3ForCausalLM) -> nn.Module:
@@ -182,9 +181,7 @@ def test_the_model_computes_no_more_logits_than_needed(wrap: Any, apart: bool) -
     shapes: list[tuple[int, ...]] = []
     model.lm_head.register_forward_hook(lambda _module, _args, logits: shapes.append(tuple(logits.shape)))
     places_N = torch.tensor([0, 6, 13])  # columns 0, 2 and 1 of 4
-    token_logprobs(
-        wrap(model), batch.input_ids_BL, batch.attention_mask_BL, places_N, keep=4, temperature=1.0, head=head
-    )
+    token_logprobs(wrap(model), batch.inputs, places_N, keep=4, temperature=1.0, head=head)
     assert shapes == ([(5, 1, VOCABULARY), (3, VOCABULARY)] if apart else [(5, 5, VOCABULARY)])
 
 
@@ -244,7 +241,7 @@ def test_with_the_head_apart_no_logits_are_kept_and_its_precision_is_the_models(
 def test_the_head_of_another_model_is_refused() -> None:
     head, ids = OutputHead(make_model()), torch.ones(1, 4, dtype=torch.long)
     with pytest.raises(ValueError, match="this Qwen3ForCausalLM did not run the output head of the policy"):
-        head.hidden_states(make_model(1), ids, ids)
+        head.hidden_states(make_model(1), {"input_ids": ids, "attention_mask": ids})
 
 
 def test_the_head_keeps_no_hidden_states_between_batches() -> None:
@@ -262,7 +259,7 @@ def test_the_head_keeps_no_hidden_states_between_batches() -> None:
 )
 def test_values_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
     batch = make_batch()
-    assert batch.input_ids_BL.shape[1] == 17
+    assert batch.inputs["input_ids"].shape[1] == 17
     options = {"keep": 2, "temperature": 1.0, **options}
     with pytest.raises(ValueError, match=message):
-        token_logprobs(make_model(), batch.input_ids_BL, batch.attention_mask_BL, torch.tensor([0]), **options)
+        token_logprobs(make_model(), batch.inputs, torch.tensor([0]), **options)

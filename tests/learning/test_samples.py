@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from gymnast.envs.core import StopReason
 from gymnast.envs.engine.rollout_engine import episode_specs
-from gymnast.envs.episode import Episode, TokenTrace
+from gymnast.envs.episode import Episode
+from gymnast.envs.tokens import Tokens, TokenTrace
 from gymnast.trainer.learning.advantages import this_process_only
 from gymnast.trainer.learning.corrections import CORRECTIONS
 from gymnast.trainer.learning.losses import LOSSES, StepCounts
@@ -40,7 +41,7 @@ def whole(members: int = 4) -> list[Episode]:
             length = 1 + (spec.member + 2 * turn) % 4
             trace.append_sampled(tokens(length), [-1.0 - turn / 8] * length)
             if turn < 2:
-                trace.append_observation(tokens(2))
+                trace.append_observation(Tokens(tokens(2)))
         made.append(Episode(spec=spec, stop=StopReason.FINAL_ANSWER, reward=float(spec.member**2), traces=[trace]))
     return made
 

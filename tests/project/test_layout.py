@@ -109,9 +109,9 @@ ROOT_FILES: dict[str, set[str]] = {  # files at a package's root, and those besi
     "sandbox/base": {"errors", "limits"},
     "sandbox/arguments": {"limits"},
     "envs/core": {"spaces"},
-    "envs/episode": {"core", "episode_text"},
+    "envs/episode": {"core", "episode_text", "tokens"},
     "envs/episode_text": {"core"},
-    "envs/policy": {"core", "episode"},
+    "envs/policy": {"core", "episode", "tokens"},
     "envs/registry": {"core", "episode"},
     "envs/rewards": {"core", "episode"},
     "cli/main": {

@@ -12,6 +12,7 @@ import pytest
 import trl.chat_template_utils as trl_templates
 
 from gymnast.envs.core import ConfigurationError, Message, ToolSchema
+from gymnast.envs.tokens import Tokens
 from gymnast.trainer import FORMATS, ChatFormat, TextFormat, recognise_tool_format, tagged
 from gymnast.trainer.testing.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
 from gymnast.trainer.tool_calls import named_json
@@ -42,7 +43,7 @@ def templated_tokenizer() -> Any:
 
 def parse(chat: ChatFormat, text: str, prompt: str = "<|im_start|>assistant\n") -> Message:
     ids = chat.tokenizer.encode(text + "<|im_end|>", add_special_tokens=False)
-    return chat.parse(chat.tokenizer.encode(prompt, add_special_tokens=False), ids, [ADD])
+    return chat.parse(Tokens(chat.tokenizer.encode(prompt, add_special_tokens=False)), ids, [ADD])
 
 
 # Recognition.
@@ -203,11 +204,11 @@ def test_a_format_that_describes_tools_itself() -> None:
     )
     chat = ChatFormat(tokenizer, tool_format=Slashes())
     chat.check_tools([ADD])
-    prompt = tokenizer.decode(chat.prompt_ids([{"role": "user", "content": "Go."}], [ADD]))
+    prompt = tokenizer.decode(chat.prompt_tokens([{"role": "user", "content": "Go."}], [ADD]).ids)
     assert prompt.startswith("<|im_start|>system\nWrite /add")
     assert calls(parse(chat, "/add")) == [("add", {})]
     result: Message = {"role": "tool", "name": "add", "content": "3"}
-    observed = tokenizer.decode(chat.observation_ids([result], ended_by=chat.end_id, last=True))
+    observed = tokenizer.decode(chat.observation_tokens([result], ended_by=chat.end_id, last=True).ids)
     assert observed == "<|im_start|>user\n> 3<|im_end|>"
 
     class Half:
@@ -258,7 +259,7 @@ def test_a_call_without_an_id_gets_one_of_its_own() -> None:
     chat = ChatFormat(tiny_tokenizer())
     written = json.dumps({"id": "mine", "name": "add", "arguments": {}})
     ids = chat.tokenizer.encode(f"{hermes(a=1)}<tool_call>{written}</tool_call>{hermes(b=2)}", add_special_tokens=False)
-    message = chat.parse([], ids, [ADD], calls_before=3)
+    message = chat.parse(Tokens([]), ids, [ADD], calls_before=3)
     assert [each.get("id") for each in message.get("tool_calls", [])] == ["call_3", "mine", "call_5"]
 
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from gymnast.envs.core import Message, ToolSchema
+from gymnast.envs.tokens import Tokens
 from gymnast.trainer import FORMATS, ChatFormat, ToolFormat
 from gymnast.trainer.testing.tiny import make_tiny_tokenizer
 
@@ -160,7 +161,7 @@ def check_tokens(chat: ChatFormat, prefix: str, text: str, called: str, argument
     """Check that the tokens of a text are read as this call."""
     ids = [chat.tokenizer(each, add_special_tokens=False)["input_ids"] for each in (prefix, text)]
     assert chat.template.decode(ids[1]) == text
-    message = chat.parse(ids[0], ids[1], [tool_for(called, arguments)])
+    message = chat.parse(Tokens(ids[0]), ids[1], [tool_for(called, arguments)])
     assert same(message, called, arguments), (text, message)
 
 

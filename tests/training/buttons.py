@@ -208,7 +208,7 @@ class AddsTerm(GRPOTrainer):
     """Adds a term to the loss, as users do: the cross-entropy of one demonstration."""
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        demonstration = torch.tensor([ids(QUESTION) + call_ids("left")], device=inputs["input_ids"].device)
+        demonstration = torch.tensor([ids(QUESTION) + call_ids("left")], device=inputs["inputs"]["input_ids"].device)
         term = model(input_ids=demonstration, labels=demonstration).loss
         return super().compute_loss(model, inputs, *args, **kwargs) + 0.1 * term
 
@@ -238,7 +238,7 @@ class ScriptedGenerator(Generator):
             token_ids=token_ids,
             logprobs=[-0.5] * len(token_ids),
             finish="stop" if stopped else "length",
-            prompt_ids=list(request.prompt_ids),
+            prompt=request.prompt,
         )
 
     def load_weights(self, model: Any, version: int) -> None:

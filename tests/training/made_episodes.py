@@ -6,7 +6,8 @@ import random
 
 from gymnast.envs.core import StopReason
 from gymnast.envs.engine.rollout_engine import episode_specs
-from gymnast.envs.episode import Episode, EpisodeSpec, Failure, TokenTrace
+from gymnast.envs.episode import Episode, EpisodeSpec, Failure
+from gymnast.envs.tokens import Tokens, TokenTrace
 
 PAD = 0
 
@@ -17,7 +18,7 @@ def trace_of(rng: random.Random, *, sampled: int | None = None) -> TokenTrace:
     for _ in range(rng.randrange(1, 4)):
         count = rng.randrange(1, 9) if sampled is None else sampled
         trace.append_sampled([rng.randrange(1000, 2000) for _ in range(count)], [-rng.random() for _ in range(count)])
-        trace.append_observation([rng.randrange(500, 900) for _ in range(rng.randrange(5))])
+        trace.append_observation(Tokens([rng.randrange(500, 900) for _ in range(rng.randrange(5))]))
     return trace
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gymnast.envs.episode import TokenTrace
+from gymnast.envs.tokens import Tokens, TokenTrace
 from gymnast.trainer.learning.samples import Batch, Sample, make_micro_batch, micro_batches, split_evenly
 
 from ..learning.rows import SETTINGS
@@ -19,7 +19,7 @@ def test_the_mask_selects_exactly_the_sampled_tokens() -> None:
     rng = random.Random(0)
     traces = [trace_of(rng) for _ in range(20)]
     batch = make_micro_batch([Sample.of(each) for each in traces], pad_id=PAD)
-    ids_BL, mask_BT = batch["input_ids"], batch["mask"]
+    ids_BL, mask_BT = batch["inputs"]["input_ids"], batch["mask"]
     keep = mask_BT.shape[1]
     for row, trace in enumerate(traces):
         sampled = [token for token, mask in zip(trace.completion_ids, trace.mask, strict=True) if mask]
@@ -34,22 +34,23 @@ def test_the_mask_selects_exactly_the_sampled_tokens() -> None:
 def test_rows_are_padded_on_the_right_and_end_with_their_last_sampled_token() -> None:
     samples = [Sample.of(trace_of(random.Random(n))) for n in range(9)]
     batch = make_micro_batch(samples, pad_id=PAD)
-    for row, each in enumerate(samples):
-        ids = each.prompt_ids + each.completion_ids
+    length = batch["inputs"]["input_ids"].shape[1]
+    for row, sample in enumerate(samples):
+        ids = sample.prompt_ids + sample.completion_ids
         assert ids[-1] >= 1000
-        assert batch["input_ids"][row].tolist() == ids + [PAD] * (batch["input_ids"].shape[1] - len(ids))
-        assert batch["attention_mask"][row].tolist() == [int(n < len(ids)) for n in range(batch["input_ids"].shape[1])]
+        assert batch["inputs"]["input_ids"][row].tolist() == ids + [PAD] * (length - len(ids))
+        assert batch["inputs"]["attention_mask"][row].tolist() == [int(n < len(ids)) for n in range(length)]
     lengths = [len(each.prompt_ids + each.completion_ids) for each in samples]
-    assert batch["input_ids"].shape[1] == max(lengths)
+    assert length == max(lengths)
     assert batch["mask"].shape[1] == max(lengths) - min(len(each.prompt_ids) for each in samples)
 
 
 def test_the_observation_after_the_last_answer_is_trimmed() -> None:
     trace = TokenTrace(prompt_ids=[1, 2])
     trace.append_sampled([1000, 1001], [-0.5, -0.25])
-    trace.append_observation([500])
+    trace.append_observation(Tokens([500]))
     trace.append_sampled([1002], [-1.0])
-    trace.append_observation([501, 502, 503])
+    trace.append_observation(Tokens([501, 502, 503]))
     sample = Sample.of(trace)
     assert sample.completion_ids == [1000, 1001, 500, 1002]
     assert sample.mask == [1, 1, 0, 1]
@@ -63,7 +64,8 @@ def test_logprobs_of_the_training_model_stand_where_their_tokens_do() -> None:
     batch = make_micro_batch(samples, pad_id=PAD)
     keep = batch["mask"].shape[1]
     on = batch["mask"] == 1
-    assert torch.equal(batch["old_logprobs"][on], batch["input_ids"][:, -keep:][on].float())
+    assert "old_logprobs" in batch
+    assert torch.equal(batch["old_logprobs"][on], batch["inputs"]["input_ids"][:, -keep:][on].float())
     assert "ref_logprobs" not in batch
 
 
@@ -124,8 +126,8 @@ def test_samples_without_a_gradient_are_counted_and_not_computed() -> None:
     for sample, advantage in zip(samples, (0.0, 0.5, 0.0), strict=True):
         sample.advantages = advantage * torch.tensor(sample.mask)
     batch = Batch.of([[each] for each in samples], SETTINGS, pad_id=PAD)
-    assert [tuple(each["input_ids"].shape) for each in batch.micro_batches] == [(1, 6)]
+    assert [tuple(each["inputs"]["input_ids"].shape) for each in batch.micro_batches] == [(1, 6)]
     assert (batch.loss_tokens, batch.sequences) == (3 + 5 + 7, 3)
     assert batch.micro_batches[0]["batch_loss_tokens"] == 15
     with_kl = Batch.of([[each] for each in samples], replace(SETTINGS, beta=0.1), pad_id=PAD)
-    assert [tuple(each["input_ids"].shape) for each in with_kl.micro_batches] == [(3, 8)]
+    assert [tuple(each["inputs"]["input_ids"].shape) for each in with_kl.micro_batches] == [(3, 8)]

@@ -52,7 +52,7 @@ async def play(
 
 def check_exact(episode: Episode, generator: ScriptedGenerator, answer: list[int]) -> None:
     """Every answer is in exactly one trace, directly after the tokens that the model saw."""
-    shown = [list(request.prompt_ids) for request in generator.requests]
+    shown = [request.prompt.ids for request in generator.requests]
     found = []
     for trace in episode.traces:
         assert len(trace.completion_ids) == len(trace.mask) == len(trace.logprobs)
@@ -81,7 +81,7 @@ async def test_a_rewritten_history_begins_a_sample_with_exact_tokens() -> None:
         "<|im_start|>user\n(cut)<|im_end|>\n<|im_start|>assistant\nwell<|im_end|>\n"
         f"<|im_start|>user\nnumber {sum(first.mask) // len(ids(ANSWER))}<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert max(len(request.prompt_ids) for request in generator.requests) <= 80 - 12
+    assert max(len(request.prompt) for request in generator.requests) <= 80 - 12
     assert seen[0] == episode.messages[: len(seen[0])]
     assert seen[1][:3] == last_exchange(seen[0])  # later calls get the messages of the earlier one
     metrics = episode_metrics([episode])

@@ -119,7 +119,7 @@ def answers(fails: Any) -> ScriptedGenerator:
     def answer(request: Any) -> list[int]:
         if fails(len(generator.requests)):
             raise GenerationError("the engine is busy")
-        text = str(tokenizer().decode(list(request.prompt_ids)))
+        text = str(tokenizer().decode(request.prompt.ids))
         is_first = text.count("<|im_start|>assistant") == 1
         return call_ids("look" if is_first else ("left", "right")[request.seed % 2])
 

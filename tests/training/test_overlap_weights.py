@@ -55,11 +55,11 @@ class HeldTurns(CopyGenerator):
         self.got: dict[int, dict[str, Tensor]] = {}  # weights by version
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        self.prompts.append(len(request.prompt_ids))
+        self.prompts.append(len(request.prompt))
         if len(self.prompts) == self.expected:
             self.all_began.set()
         generation = await super().generate(request)
-        if len(request.prompt_ids) > min(self.prompts):
+        if len(request.prompt) > min(self.prompts):
             await asyncio.to_thread(self.reference_scores.wait, SECONDS)
         return generation
 

@@ -70,7 +70,7 @@ def test_a_long_prompt_is_dropped_and_counted(tmp_path: Path) -> None:
     assert logs["groups/dropped"] == 1
     assert logs["turns/mean"] >= 1
     assert logs["completions/min_length"] > 0
-    assert all(len(request.prompt_ids) < 100 for request in generator.requests)
+    assert all(len(request.prompt) < 100 for request in generator.requests)
 
 
 def test_rounds_of_long_prompts_stop_training(silent: Any, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, TrainerControl, TrainerState
 
 from gymnast.envs import Episode, EpisodeSpec, StopReason, Task, tool
-from gymnast.envs.episode import TokenTrace, ToolCallRecord, Turn
+from gymnast.envs.episode import ToolCallRecord, Turn
+from gymnast.envs.tokens import TokenTrace
 from gymnast.records import read_episodes
 from gymnast.trainer import GRPOTrainer, RichProgress, RolloutError, RunFolder
 from gymnast.trainer.run_log.metrics import SUMS, Metrics, episode_metrics, weighted_metrics

@@ -142,8 +142,9 @@ def test_an_adapter_called_ref_is_the_reference(wrap: Any, tmp_path: Path) -> No
     adapted.set_adapter("ref")
     keep = batch["mask"].shape[1]
     with torch.no_grad():
-        logits = adapted(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    logprobs = logits[:, -keep - 1 : -1].log_softmax(-1).gather(2, batch["input_ids"][:, -keep:, None])[..., 0]
+        logits = adapted(**batch["inputs"]).logits
+    ids = batch["inputs"]["input_ids"][:, -keep:, None]
+    logprobs = logits[:, -keep - 1 : -1].log_softmax(-1).gather(2, ids)[..., 0]
     torch.testing.assert_close(batch["ref_logprobs"], logprobs * batch["mask"], rtol=1e-4, atol=1e-4)
     changed = [name for name, value in adapted.state_dict().items() if not torch.equal(value, before[name])]
     assert changed

@@ -179,8 +179,8 @@ def test_a_round_is_saved_and_cut_into_batches(tmp_path: Path) -> None:
     again = Round.load(tmp_path / "round.pt", parts=3, settings=SETTINGS, pad_id=PAD)
     assert again.index == 7
     for one, other in zip(micro_batches_of(made), micro_batches_of(again), strict=True):
-        assert all(torch.equal(one[name], other[name]) for name in one)
-    found = [token for batch in micro_batches_of(made) for token in batch["input_ids"][:, -1].tolist()]
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    found = [token for batch in micro_batches_of(made) for token in batch["inputs"]["input_ids"][:, -1].tolist()]
     assert found == [sample.completion_ids[0] for samples in episodes for sample in samples]
 
 

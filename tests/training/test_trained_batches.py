@@ -22,8 +22,8 @@ def test_only_sampled_tokens_have_loss(tmp_path: Path) -> None:
     [batch] = trainer.batches  # type: ignore[attr-defined]
     fresh = model()
     keep = batch["mask"].shape[1]
-    logits = fresh(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, -keep - 1 : -1]
-    labels = batch["input_ids"][:, -keep:]
+    logits = fresh(**batch["inputs"]).logits[:, -keep - 1 : -1]
+    labels = batch["inputs"]["input_ids"][:, -keep:]
     logprobs = logits.log_softmax(-1).gather(2, labels[..., None])[..., 0]
     # On-policy, the gradient of the objective is that of -advantage * log-probability, over sampled tokens alone.
     loss = -(batch["advantages"] * logprobs * batch["mask"]).sum() / step_logs(trainer)[0]["tokens/sampled"]
@@ -31,9 +31,9 @@ def test_only_sampled_tokens_have_loss(tmp_path: Path) -> None:
     expected = torch.cat([each.grad.flatten() for each in fresh.parameters() if each.grad is not None]).norm()
     assert step_logs(trainer)[0]["grad_norm"] == pytest.approx(expected.item(), rel=1e-4)
     # The rows hold tool results too, inside the completion, and these have mask 0.
-    text = "".join(str(tokenizer().decode(row)) for row in batch["input_ids"])
+    text = "".join(str(tokenizer().decode(row)) for row in batch["inputs"]["input_ids"])
     assert "<tool_response>" in text
-    for row, mask in zip(batch["input_ids"][:, -keep:], batch["mask"].bool(), strict=True):
+    for row, mask in zip(batch["inputs"]["input_ids"][:, -keep:], batch["mask"].bool(), strict=True):
         sampled = tokenizer().decode(row[mask])
         assert "lit" not in sampled
         assert sampled.count("<|im_end|>") == sampled.count("</tool_call>") > 0
@@ -60,7 +60,7 @@ def test_first_words_of_an_answer_have_no_loss(tmp_path: Path) -> None:
         assert [each["function"]["name"] for each in messages[0].get("tool_calls", [])] in (["left"], ["right"])
     [batch] = trainer.batches  # type: ignore[attr-defined]
     keep = batch["mask"].shape[1]
-    for row, mask in zip(batch["input_ids"], batch["mask"].bool(), strict=True):
+    for row, mask in zip(batch["inputs"]["input_ids"], batch["mask"].bool(), strict=True):
         whole = str(tokenizer().decode(row))
         assert '<|im_start|>assistant\n<tool_call>\n{"name": "' in whole
         assert str(tokenizer().decode(row[-keep:][mask])) in rest

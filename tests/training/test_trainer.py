@@ -36,7 +36,7 @@ def test_the_calculator_trains_with_tools_and_logs_everything(
     def calls(request: Any) -> list[int]:
         """Adds, and then answers right in every second episode."""
         text = answer
-        if "tool_response" in plain.decode(request.prompt_ids[-30:]):
+        if "tool_response" in plain.decode(request.prompt.ids[-30:]):
             result = tasks[0]["answer"] if request.seed % 2 else -1
             text = f'<tool_call>\n{{"name": "final_answer", "arguments": {{"answer": {result}}}}}\n</tool_call>'
         return plain.encode(text + "<|im_end|>", add_special_tokens=False)
@@ -242,7 +242,7 @@ def test_each_environment_may_have_its_tool_format_and_template(tmp_path: Path) 
     own = str(tokenizer().chat_template).replace("Tools: ", "Levers: ")
 
     def answer(request: GenerationRequest) -> list[int]:
-        pulls = "Levers: " in str(tokenizer().decode(list(request.prompt_ids)))
+        pulls = "Levers: " in str(tokenizer().decode(request.prompt.ids))
         return call_ids("pull") if pulls else ids("/left" if request.seed % 2 else "/right") + ids("<|im_end|>")
 
     trainer = make_trainer(

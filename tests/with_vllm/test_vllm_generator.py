@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from gymnast.envs.core import ConfigurationError
+from gymnast.envs.tokens import Tokens
 from gymnast.trainer import Generation, GenerationRequest, Sampling
 from gymnast.trainer.generation.contract import GenerationError
 from gymnast.trainer.generation.sampling import log_distribution
@@ -27,7 +28,9 @@ NEVER = frozenset[int]()
 def ask(prompt: Sequence[int] = PROMPT, seed: int = 0, max_tokens: int = 16, **options: Any) -> GenerationRequest:
     stop_ids = options.pop("stop_ids", NEVER)
     sampling = Sampling(**options)
-    return GenerationRequest(prompt_ids=prompt, max_tokens=max_tokens, stop_ids=stop_ids, seed=seed, sampling=sampling)
+    return GenerationRequest(
+        prompt=Tokens([*prompt]), max_tokens=max_tokens, stop_ids=stop_ids, seed=seed, sampling=sampling
+    )
 
 
 async def answers(generator: VLLMGenerator, requests: Sequence[GenerationRequest]) -> list[Generation]:
@@ -36,10 +39,10 @@ async def answers(generator: VLLMGenerator, requests: Sequence[GenerationRequest
 
 def error(model: Any, generation: Generation, sampling: Sampling | None = None) -> float:
     """Return the largest difference between the engine's log-probabilities and those of one forward pass."""
-    ids = torch.tensor([generation.prompt_ids + generation.token_ids])
+    ids = torch.tensor([generation.prompt.ids + generation.token_ids])
     with torch.no_grad():
         logits_TV = model(input_ids=ids, use_cache=False).logits[0].float()
-    start = len(generation.prompt_ids)
+    start = len(generation.prompt)
     logprobs_TV = log_distribution(logits_TV[start - 1 : -1], sampling or Sampling())
     own_T = logprobs_TV.gather(1, ids[0, start:, None])[:, 0]
     return (own_T - torch.tensor(generation.logprobs)).abs().max().item()
@@ -60,7 +63,7 @@ async def test_logprobs_are_those_of_the_sampling_distribution(
     engine.load_weights(model, 0)
     for generation in await answers(engine, [ask(seed=seed, **options) for seed in range(4)]):
         assert len(generation.token_ids) == len(generation.logprobs) == 16
-        assert generation.prompt_ids == PROMPT
+        assert generation.prompt.ids == PROMPT
         assert error(model, generation, Sampling(**options)) < TOLERANCE
 
 

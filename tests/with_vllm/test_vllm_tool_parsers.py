@@ -15,6 +15,7 @@ import pytest
 from gymnast.envs import RolloutEngine
 from gymnast.envs.core import ConfigurationError, Message, StopReason, ToolSchema
 from gymnast.envs.engine.rollout_engine import episode_specs
+from gymnast.envs.tokens import Tokens
 from gymnast.trainer import FORMATS, ChatFormat, GRPOTrainer, Sampling, TokenBudgets, TokenPolicy
 from gymnast.trainer.testing.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
 
@@ -136,7 +137,7 @@ def written(name: str, message: Message) -> str:
 def read(name: str, text: str, prompt: str = "<|im_start|>assistant\n") -> Message:
     """Encode the text, and parse the tokens as in an episode."""
     encode = chat(name).tokenizer.encode
-    return chat(name).parse(encode(prompt), encode(text + "<|im_end|>"), [TOOL])
+    return chat(name).parse(Tokens(encode(prompt)), encode(text + "<|im_end|>"), [TOOL])
 
 
 def calling(*arguments: dict[str, Any]) -> Message:
@@ -297,7 +298,7 @@ SAME = [
 @pytest.mark.parametrize("text", SAME)
 def test_hermes_is_read_as_our_own_format_reads_it(text: str) -> None:
     ours = ChatFormat(tokenizer_of(), tool_format="hermes")
-    expected = ours.parse([], ours.tokenizer.encode(text + "<|im_end|>"), [TOOL])
+    expected = ours.parse(Tokens([]), ours.tokenizer.encode(text + "<|im_end|>"), [TOOL])
     message = read("hermes", text)
     assert {**message, "malformed": len(message.get("malformed", []))} == {
         **expected,
@@ -349,7 +350,7 @@ def test_our_own_format_reads_what_the_parser_reads(name: str) -> None:
         return
     message = calling({"place": "Zum Löwen", "guests": 3, "outside": True, "dishes": ["Rösti"]}, {})
     text = written(name, message) + "<|im_end|>"
-    assert ours.parse([], ours.tokenizer.encode(text), [TOOL]) == message
+    assert ours.parse(Tokens([]), ours.tokenizer.encode(text), [TOOL]) == message
 
 
 # Errors.
@@ -410,7 +411,7 @@ def scripted(tokenizer: Any, *answers: str) -> ScriptedGenerator:
     start = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
 
     def answer(request: Any) -> list[int]:
-        text = tokenizer.decode(list(request.prompt_ids))
+        text = tokenizer.decode(request.prompt.ids)
         return tokenizer.encode(answers[text.count(tokenizer.decode(start)) - 1], add_special_tokens=False)
 
     return ScriptedGenerator(answer)

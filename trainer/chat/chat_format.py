@@ -16,6 +16,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ...envs.core import ConfigurationError, Message, ToolSchema
+from ...envs.tokens import Tokens
 from ...envs.tools.results import cut
 from ..tool_calls.custom import PlainFormat, ToolParser
 from ..tool_calls.families import FORMATS
@@ -82,24 +83,24 @@ class ChatFormat:
 
     # Tokens.
 
-    def begin(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[list[int], list[int]]:
-        """The tokens of an episode's first messages, up to where the model goes on to write, in two parts.
+    def begin(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[Tokens, list[int]]:
+        """Return the tokens of an episode's first messages, up to where the model goes on to write, in two parts.
 
-        The second part belongs to the first answer: `parse` takes it as the answer's first tokens. It is empty if the
-        messages do not end with a message of the assistant.
+        The second part belongs to the first answer: `parse` takes it as the answer's first tokens, so it holds no
+        image. It is empty if the messages do not end with a message of the assistant.
 
         Raises:
             ConfigurationError, ValueError: the template cannot render the messages; see `FirstWords.render`.
         """
         if not messages or messages[-1]["role"] != "assistant":
-            return self.prompt_ids(messages, tools), []
+            return self.prompt_tokens(messages, tools), []
         messages, tools = self._shown(messages, tools)
         self._check_prompt(messages[:-1], tools)
         prompt, answer = self._first_words.render(messages, tools)
-        return self.template.encode(prompt), self.template.encode(answer, behind=True)
+        return self.template.encode(prompt), self.template.encode(answer, behind=True).ids
 
-    def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> list[int]:
-        """The tokens of messages behind which the model begins to write an answer."""
+    def prompt_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Tokens:
+        """Return the tokens of messages behind which the model begins to write an answer."""
         messages, tools = self._shown(messages, tools)
         self._check_prompt(messages, tools)
         return self.template.encode(self.template.render(messages, tools=tools, more=True))
@@ -131,10 +132,10 @@ class ChatFormat:
             )
         self._rendered.add(roles)
 
-    def observation_ids(
+    def observation_tokens(
         self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), ended_by: int | None, last: bool
-    ) -> list[int]:
-        """The tokens of the environment's new messages, as they follow the model's answer.
+    ) -> Tokens:
+        """Return the tokens of the environment's new messages, as they follow the model's answer.
 
         Args:
             messages: The new messages.
@@ -150,12 +151,12 @@ class ChatFormat:
             messages, tools = self._prompted.observation(messages), ()
         elif self.endings.call_end is None and any(each["role"] == "tool" for each in messages):
             raise ConfigurationError(self.recognition.problem)
-        end, ids = self.endings.follow_ids(messages, tools=tools, more=not last)
+        end, tokens = self.endings.follow(messages, tools=tools, more=not last)
         ends = (self.endings.text_end, self.endings.call_end)
         openings = {each.end_id for each in ends if each is not None and each.opens_next}
         # An end token that opens one kind of message ends no answer before another kind.
         supplied = ended_by is None or (ended_by != end.end_id and (end.opens_next or ended_by in openings))
-        return ids if supplied else ids[1:]
+        return tokens if supplied else tokens[1:]
 
     def fit_observation(
         self,
@@ -165,25 +166,25 @@ class ChatFormat:
         ended_by: int | None,
         last: bool,
         max_tokens: int,
-    ) -> tuple[list[int], Sequence[Message]]:
-        """`observation_ids`, with each text cut until all take at most `max_tokens`, markers of the cuts included.
+    ) -> tuple[Tokens, Sequence[Message]]:
+        """`observation_tokens`, with each text cut until all take at most `max_tokens`, markers of the cuts included.
 
-        The template's own text and the markers are never cut: if these alone take more, so does the result. Also
-        returns the messages with their texts cut.
+        Images, the template's own text and the markers are never cut: if these alone take more, so does the result.
+        Also returns the messages with their texts cut.
         """
         longest = max((_text_length(message) for message in messages), default=0)
         most = max_tokens * CHARACTERS_A_TOKEN
         if longest <= most:
-            ids = self.observation_ids(messages, tools=tools, ended_by=ended_by, last=last)
-            if len(ids) <= max_tokens:
-                return ids, messages
-        best: tuple[list[int], list[Message]] | None = None
-        tried: tuple[list[int], list[Message]] = [], []
+            tokens = self.observation_tokens(messages, tools=tools, ended_by=ended_by, last=last)
+            if len(tokens) <= max_tokens:
+                return tokens, messages
+        best: tuple[Tokens, list[Message]] | None = None
+        tried: tuple[Tokens, list[Message]] = Tokens([]), []
         low, high = 0, min(longest, most)
         while low <= high:  # the largest number of characters that fits; if no number does, the last one tried is 0
             middle = (low + high) // 2
             shorter: list[Message] = [{**each, "content": cut(each.get("content") or "", middle)} for each in messages]
-            tried = self.observation_ids(shorter, tools=tools, ended_by=ended_by, last=last), shorter
+            tried = self.observation_tokens(shorter, tools=tools, ended_by=ended_by, last=last), shorter
             if len(tried[0]) <= max_tokens:
                 best, low = tried, middle + 1
             else:
@@ -194,7 +195,7 @@ class ChatFormat:
 
     def parse(
         self,
-        prompt_ids: Sequence[int],
+        prompt: Tokens,
         sampled_ids: Sequence[int],
         tools: Sequence[ToolSchema],
         *,
@@ -206,7 +207,7 @@ class ChatFormat:
         unique.
         """
         ended = bool(sampled_ids) and sampled_ids[-1] in self.end_ids
-        text, prefix = self._text_of(sampled_ids), self.template.decode(prompt_ids[-PREFIX_TOKENS:])
+        text, prefix = self._text_of(sampled_ids), self.template.decode(prompt.ids[-PREFIX_TOKENS:])
         found = self.tool_format or PlainFormat()
         parse = partial(parse_ended, found) if ended and tools else found.parse
         message = parse(text, prefix=prefix, tools=tools)

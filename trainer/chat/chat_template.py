@@ -21,6 +21,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ...envs.core import ConfigurationError, Message, ToolSchema
+from ...envs.tokens import Tokens
 
 _ESCAPED_BREAK = "\\ufdd0"  # as written by a template that shows lists in Python's syntax
 _SPEAKERS = ("system", "developer", "user", "assistant")
@@ -120,15 +121,14 @@ class ChatTemplate:
             ) from error
         return text.replace(_ESCAPED_BREAK, _BREAK)
 
-    def encode(self, text: str, *, behind: bool = False) -> list[int]:
-        """Tokens of a rendered text, which may stand behind another one.
+    def encode(self, text: str, *, behind: bool = False) -> Tokens:
+        """Return the tokens of a rendered text, which may stand behind another one.
 
         The template itself has written the beginning-of-sequence token, if any.
         """
         first, *others = text.split(_BREAK)
-        return (self._encode_behind(first) if behind else self._encode(first)) + [
-            token for piece in others for token in self._encode_behind(piece)
-        ]
+        ids = self._encode_behind(first) if behind else self._encode(first)
+        return Tokens(ids + [token for piece in others for token in self._encode_behind(piece)])
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of these tokens, special ones included."""

@@ -56,7 +56,7 @@ def find_turn_end(
     first = (tail or "").find(CONTENTS[0])
     if tail is None or first < 0:
         raise ConfigurationError(UNDEFINED.format(what=what))
-    gap = template.encode(tail[:first])
+    gap = template.encode(tail[:first]).ids
     alone = _ids_alone(template, before, tools)
     special = next((each for each in gap if each in template.special_ids), None)
     alone_special = next((each for each in alone if each in template.special_ids), None)
@@ -77,7 +77,7 @@ def find_turn_end(
 def _ids_alone(template: ChatTemplate, before: Sequence[Message], tools: Sequence[ToolSchema]) -> list[int]:
     """The tokens after the sentinel if nothing follows the answer; empty if the template refuses that."""
     try:
-        return template.encode(after_sentinel(template, before, tools=tools, more=False) or "")
+        return template.encode(after_sentinel(template, before, tools=tools, more=False) or "").ids
     except ConfigurationError:
         return []
 

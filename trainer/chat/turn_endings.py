@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...envs.core import ConfigurationError, Message, ToolSchema
+from ...envs.tokens import Tokens
 from ..tool_calls.formats import Conventions
 from .call_styles import CONTENTS, PROBE_CALL, SENTINEL, CallStyle, call_styles
 from .chat_template import PROBE_TOOL, QUESTION, ChatTemplate
@@ -108,7 +109,7 @@ class TurnEndings:
         answer = self.style.calling([call])
         before = self._template.render([QUESTION], tools=[PROBE_TOOL], more=True)
         whole = self._template.render([QUESTION, answer, result], tools=[PROBE_TOOL])
-        ids, known = self._template.encode(whole), self._template.encode(before)
+        ids, known = self._template.encode(whole).ids, self._template.encode(before).ids
         common = next((i for i, (x, y) in enumerate(zip(known, ids, strict=False)) if x != y), len(known))
         prompt, answered = self._template.decode(ids[:common]), self._template.decode(ids[common:])
         if common < len(known):  # both may continue with a marker, such as `<think>`, and share its first characters
@@ -130,21 +131,19 @@ class TurnEndings:
                 )
         return list(messages) if self.call_end is None else self.style.conversation(messages)
 
-    def follow_ids(
-        self, messages: Sequence[Message], *, tools: Sequence[ToolSchema], more: bool
-    ) -> tuple[TurnEnd, list[int]]:
-        """The end of the answer that these messages follow, and the tokens from its end token on.
+    def follow(self, messages: Sequence[Message], *, tools: Sequence[ToolSchema], more: bool) -> tuple[TurnEnd, Tokens]:
+        """Return the end of the answer that these messages follow, and the tokens from its end token on.
 
         Raises:
             ConfigurationError: the template does not render them after an answer.
         """
         self._check_shown(messages)
-        return self._follow_ids(messages, tools=tools, more=more)
+        return self._follow(messages, tools=tools, more=more)
 
-    def _follow_ids(
+    def _follow(
         self, messages: Sequence[Message], *, tools: Sequence[ToolSchema], more: bool
-    ) -> tuple[TurnEnd, list[int]]:
-        parts, ends, ids = self._parts(messages), [], []
+    ) -> tuple[TurnEnd, Tokens]:
+        parts, ends, tokens = self._parts(messages), [], Tokens([])
         for index, part in enumerate(parts):
             goes_on = more and index == len(parts) - 1
             if part and part[0]["role"] == "tool":
@@ -152,10 +151,10 @@ class TurnEndings:
                 end, tail = self.call_end, self._result_tail(part, tools, goes_on)
             else:
                 end, tail = self.text_end, self._text_tail(part, tools, goes_on)
-            some = self._ids_of(end, tail)
-            ids += some[1:] if ids else some
+            some = self._tokens_of(end, tail)
+            tokens += some[1:] if ends else some
             ends.append(end)
-        return ends[0], ids
+        return ends[0], tokens
 
     def _parts(self, messages: Sequence[Message]) -> list[Sequence[Message]]:
         """The messages in parts, each rendered in a separate conversation; their tails are concatenated.
@@ -201,7 +200,7 @@ class TurnEndings:
         if list(roles) != sorted(roles, key=lambda role: role != "tool"):
             raise ConfigurationError(f"new messages of roles {list(roles)}: the results of tools must come first")
         probes = numbered([{"role": role} for role in roles])
-        text = self._template.decode(self._follow_ids(probes, tools=[PROBE_TOOL], more=True)[1])
+        text = self._template.decode(self._follow(probes, tools=[PROBE_TOOL], more=True)[1].ids)
         places = [text.find(str(each.get("content"))) for each in probes]
         if -1 in places or places != sorted(places):
             lost = [role for role, place in zip(roles, places, strict=True) if place < 0] or list(roles)
@@ -211,22 +210,22 @@ class TurnEndings:
             )
         self._shown.add(roles)
 
-    def _ids_of(self, end: TurnEnd, tail: str | None, what: str = "these messages") -> list[int]:
+    def _tokens_of(self, end: TurnEnd, tail: str | None, what: str = "these messages") -> Tokens:
         # Only brackets and ids precede the anchor, never a message's content.
         place = -1 if tail is None else tail.find(end.anchor)
         if tail is None or place < 0:
             raise ConfigurationError(UNDEFINED.format(what=what))
-        ids = self._template.encode(tail[place:])
-        if ids[:1] != self._template.encode(end.anchor):
+        tokens = self._template.encode(tail[place:])
+        if tokens.ids[:1] != self._template.encode(end.anchor).ids:
             raise ConfigurationError(UNDEFINED.format(what=what))
-        return [end.end_id, *ids[1:]]
+        return Tokens([end.end_id]) + tokens[1:]
 
     def _check(self, end: TurnEnd, before: Sequence[Message], follow: Sequence[Message], what: str) -> None:
         """Check that these messages follow the end token, and are rendered alike later in a conversation."""
         tools = self._template.probe_tools(follow)
         for more in (True, False):
             tail = after_sentinel(self._template, [*before, *follow], tools=tools, more=more)
-            self._ids_of(end, tail, what)
+            self._tokens_of(end, tail, what)
             shown = all(str(each.get("content")) in str(tail) for each in follow)
             later = after_sentinel(self._template, [*_EARLIER_TEXT, *before, *follow], tools=tools, more=more)
             if not shown or tail != later:

@@ -1,8 +1,8 @@
-"""The contract between a policy and an inference engine: token ids in, sampled ids and their log-probabilities out.
+"""The contract between a policy and an inference engine: tokens in, sampled ids and their log-probabilities out.
 
 - `Generator`: the class that an engine implements, with `GenerationRequest` and `Generation`.
 - `GenerationError`: the engine could not answer.
-- `check_request`: the checks that every engine makes before it begins.
+- `check_text_request`: the checks that an engine makes before it begins.
 - `settle`: resolves a request's future from the engine's thread.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any, Literal
 
 from transformers import PreTrainedModel
 
+from ...envs.tokens import Tokens
 from .sampling import Sampling
 
 
@@ -29,7 +29,7 @@ class GenerationError(RuntimeError):
 class GenerationRequest:
     """A request for one answer."""
 
-    prompt_ids: Sequence[int]  # all tokens so far
+    prompt: Tokens  # all tokens so far
     max_tokens: int  # most tokens of the answer
     stop_ids: frozenset[int]  # any of them ends the answer, and is part of it
     seed: int  # not negative; the same seed gives the same answer in every batch, up to floating-point rounding
@@ -49,7 +49,7 @@ class Generation:
     token_ids: list[int]  # (T,) as sampled; the stop token included
     logprobs: list[float]  # (T,) under the sampling distribution; for greedy decoding, at temperature 1
     finish: Literal["stop", "length"]  # a stop token came, or max_tokens was reached
-    prompt_ids: list[int]  # the prompt as the engine saw it
+    prompt: Tokens  # as the engine saw it
     weight_version: int = 0  # optimiser steps that the weights had taken
     num_cached: int = 0  # prompt tokens that the engine found in its prefix cache
     waiting_seconds: float = field(default=0.0, compare=False)  # before the engine began; 0 if it does not tell
@@ -116,19 +116,24 @@ class SharedGenerator(Generator):
         """Sample with these weights from now on, which the original has loaded."""
 
 
-def check_request(request: GenerationRequest, vocab_size: int) -> None:
-    """Check a request. On an accelerator a token outside the vocabulary would end the process.
+def check_text_request(request: GenerationRequest, vocab_size: int, *, generator: Generator) -> None:
+    """Check a request to a generator that takes no images.
+
+    On an accelerator a token outside the vocabulary would end the process.
 
     Raises:
-        ValueError: the prompt is empty, max_tokens is below 1, or a token is not in the vocabulary.
+        ValueError: the prompt is empty or has an image, max_tokens is below 1, or a token is not in the vocabulary.
     """
-    if not request.prompt_ids or request.max_tokens < 1:
+    prompt = request.prompt
+    if not prompt or request.max_tokens < 1:
         raise ValueError(
-            f"a request needs a prompt and max_tokens >= 1, got {len(request.prompt_ids)} prompt tokens and "
+            f"a request needs a prompt and max_tokens >= 1, got {len(prompt)} prompt tokens and "
             f"max_tokens={request.max_tokens}"
         )
-    if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < vocab_size:
-        raise ValueError(f"the prompt has token {max(request.prompt_ids)}, but the model's vocabulary has {vocab_size}")
+    if prompt.images:
+        raise ValueError(f"{type(generator).__name__} takes no images, and the prompt has {len(prompt.images)}")
+    if not 0 <= min(prompt.ids) <= max(prompt.ids) < vocab_size:
+        raise ValueError(f"the prompt has token {max(prompt.ids)}, but the model's vocabulary has {vocab_size}")
 
 
 def settle(future: Future[Any], result: Any) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
+from ...envs.tokens import Tokens
 from ..models.internals import append_rows, drop_columns, is_plain, keep_rows, rope_types, stack
 from .contract import Generation, GenerationRequest, settle
 from .sampling import sample
@@ -50,16 +51,19 @@ class Batch:
             row.waiting_seconds = time.perf_counter() - row.submitted
         self.cache: Any = DynamicCache(config=model.config)
         self.sampling = rows[0].request.sampling
-        prompts = [list(row.request.prompt_ids) for row in rows]
+        prompts = [row.request.prompt.ids for row in rows]
         length = max(map(len, prompts))
         padding = [length - len(prompt) for prompt in prompts]
         padded = [[pad_id] * count + prompt for count, prompt in zip(padding, prompts, strict=True)]
-        self.input_ids = torch.tensor(padded, device=model.device)  # (B, L); after prefill (B, 1)
+        ids_BL = torch.tensor(padded, device=model.device)
         columns_L = torch.arange(length, device=model.device)
         starts_B1 = torch.tensor(padding, device=model.device)[:, None]
-        self.attention_mask = (columns_L >= starts_B1).long()  # (B, all tokens so far)
-        self.position_ids = (columns_L - starts_B1).clamp(min=0)  # (B, L); after prefill (B, 1)
-        for row, ids, count in zip(rows, self.input_ids.tolist(), padding, strict=True):
+        self.inputs = {  # tensors of the next forward pass, whose rows are those of the batch
+            "input_ids": ids_BL,  # (B, L); after the prefill (B, 1)
+            "attention_mask": (columns_L >= starts_B1).long(),  # (B, all tokens so far)
+            "position_ids": (columns_L - starts_B1).clamp(min=0),  # (B, L); after the prefill (B, 1)
+        }
+        for row, ids, count in zip(rows, ids_BL.tolist(), padding, strict=True):
             row.seen_ids = ids[count:]
         # PEFT's wrapper takes any argument.
         base = self.model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -78,9 +82,11 @@ class Batch:
         if not alive:
             self.rows = []
             return
-        self.input_ids = tokens_B[:, None]
-        self.position_ids = self.position_ids[:, -1:] + 1
-        self.attention_mask = nn.functional.pad(self.attention_mask, (0, 1), value=1)
+        self.inputs = {
+            "input_ids": tokens_B[:, None],
+            "attention_mask": nn.functional.pad(self.inputs["attention_mask"], (0, 1), value=1),
+            "position_ids": self.inputs["position_ids"][:, -1:] + 1,
+        }
         if len(alive) <= SPARSE * len(self.rows):
             self._keep(alive)
 
@@ -100,16 +106,15 @@ class Batch:
             batch._keep(batch._alive())
         self.rows = self.rows + other.rows
         append_rows(self.cache, other.cache)
-        self.input_ids = torch.cat([self.input_ids, other.input_ids])
-        self.position_ids = torch.cat([self.position_ids, other.position_ids])
-        self.attention_mask = stack(self.attention_mask[..., None], other.attention_mask[..., None])[..., 0]
+        masks = [batch.inputs["attention_mask"][..., None] for batch in (self, other)]
+        ids_and_positions = ("input_ids", "position_ids")
+        self.inputs = {name: torch.cat([self.inputs[name], other.inputs[name]]) for name in ids_and_positions}
+        self.inputs["attention_mask"] = stack(*masks)[..., 0]
 
     def _forward(self) -> Tensor:
         """Return next-token logits (B, V) in float32."""
         output = self.model(
-            input_ids=self.input_ids,
-            attention_mask=self.attention_mask,
-            position_ids=self.position_ids,
+            **self.inputs,
             past_key_values=self.cache,
             use_cache=True,
             **self.options,
@@ -128,7 +133,7 @@ class Batch:
             token_ids=row.token_ids,
             logprobs=row.logprobs,
             finish="stop" if stopped else "length",
-            prompt_ids=row.seen_ids,
+            prompt=Tokens(row.seen_ids),
             weight_version=self.weight_version,
             waiting_seconds=row.waiting_seconds,
         )
@@ -139,14 +144,13 @@ class Batch:
 
     def _keep(self, alive: list[int]) -> None:
         """Keep only these rows, and drop the columns on the left that are padding in all of them."""
-        indices = torch.tensor(alive, dtype=torch.long, device=self.input_ids.device)
+        indices = torch.tensor(alive, dtype=torch.long, device=self.model.device)
         self.rows = [self.rows[index] for index in alive]
         keep_rows(self.cache, indices)
-        self.input_ids = self.input_ids[indices]
-        self.position_ids = self.position_ids[indices]
-        self.attention_mask = self.attention_mask[indices]
+        self.inputs = {name: values[indices] for name, values in self.inputs.items()}
         if self.can_join:
-            length = self.attention_mask.shape[1]
-            first = int(self.attention_mask.argmax(1).min()) if alive else length - 1  # the cache is one column shorter
-            self.attention_mask = self.attention_mask[:, first:]
+            mask_BL = self.inputs["attention_mask"]
+            # The cache is one column shorter.
+            first = int(mask_BL.argmax(1).min()) if alive else mask_BL.shape[1] - 1
+            self.inputs["attention_mask"] = mask_BL[:, first:]
             drop_columns(self.cache, first)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ..models.cache_check import check_cache
 from ..models.evaluating import evaluating
-from .contract import Generation, GenerationError, GenerationRequest, Generator, check_request, settle
+from .contract import Generation, GenerationError, GenerationRequest, Generator, check_text_request, settle
 from .sampling import Sampling
 from .transformers_batch import Batch, Row
 
@@ -74,10 +74,10 @@ class TransformersGenerator(Generator):
         """Generate one answer.
 
         Raises:
-            ValueError: the prompt is empty, max_tokens is below 1, or a token is not in the vocabulary.
+            ValueError: the prompt is empty or has an image, max_tokens is below 1, or a token is not in the vocabulary.
             GenerationError: the model failed, or the generator is closed.
         """
-        check_request(request, self.model.config.get_text_config().vocab_size)
+        check_text_request(request, self.model.config.get_text_config().vocab_size, generator=self)
         row = Row(request, random=np.random.Generator(np.random.Philox(key=request.seed)))
         self._submit(row)
         return await asyncio.wrap_future(row.answer)  # on cancellation the row is dropped from its batch

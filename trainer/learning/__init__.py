@@ -8,7 +8,7 @@ One optimiser step, from rows of the data set to new weights, with the function 
             generator <- the model's weights, if they have changed  rollout.weight_sync.WeightSync
             for each spec, all at the same time:                    envs.RolloutEngine.run
                 messages = environment.reset(task)                  envs.engine.play_episode.play_episode
-                prompt_ids = render(messages)                       rollout.token_policy.TokenPolicy.begin
+                prompt = render(messages)                           rollout.token_policy.TokenPolicy.begin
                 until the episode ends:
                     ids, logprobs = sample(all ids so far)          generation.contract.Generator.generate
                     message = read tool calls from the ids          chat.chat_format.ChatFormat.parse

@@ -7,7 +7,7 @@ rows, and C of a chunk; H hidden size; V vocabulary.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from types import MethodType
 from typing import Any, Literal
@@ -28,8 +28,7 @@ CHUNK_BYTES = 2**27
 
 def token_logprobs(
     model: nn.Module,
-    input_ids_BL: Tensor,
-    attention_mask_BL: Tensor,
+    inputs: Mapping[str, Tensor],
     places_N: Tensor,
     *,
     keep: int,
@@ -44,8 +43,8 @@ def token_logprobs(
 
     Args:
         model: A causal language model, wrapped or not.
-        input_ids_BL: Rows padded on the right.
-        attention_mask_BL: 1 on tokens, 0 on padding.
+        inputs: Arguments of the forward pass: `input_ids` (B, L), padded on the right, `attention_mask`, and what else
+            the model takes.
         places_N: The tokens that are asked for, as indices into the last `keep` columns, flattened.
         keep: The number of columns of the result; less than L, since no token comes before the first.
         temperature: Logits are divided by it; it must be the sampling temperature.
@@ -55,25 +54,26 @@ def token_logprobs(
     Raises:
         ValueError: `keep` or `temperature` is out of range.
     """
-    rows, length = input_ids_BL.shape
+    ids_BL = inputs["input_ids"]
+    rows, length = ids_BL.shape
     if not 0 < keep < length:
         raise ValueError(f"keep must be between 1 and {length - 1} (row length - 1), got {keep}.")
     if temperature <= 0:
         raise ValueError(f"temperature must be positive, got {temperature}.")
     # The logits at a position belong to the token after it.
-    ids_N = input_ids_BL[:, -keep:].flatten()[places_N]
+    ids_N = ids_BL[:, -keep:].flatten()[places_N]
     if head is not None:
-        states_BLH = head.hidden_states(model, input_ids_BL, attention_mask_BL)
+        states_BLH = head.hidden_states(model, inputs)
         states_NH, to_logits = states_BLH[:, -(keep + 1) : -1].flatten(0, 1)[places_N], head.logits
         vocabulary = head.vocabulary
     else:
         _keep_precision(model)
         options = _fewer_logits(model, keep + 1) | without_cache(model)
-        logits_BLV = model(input_ids=input_ids_BL, attention_mask=attention_mask_BL, **options).logits
+        logits_BLV = model(**inputs, **options).logits
         states_NH, to_logits = logits_BLV[:, -(keep + 1) : -1].flatten(0, 1)[places_N], _unchanged
         vocabulary = logits_BLV.shape[2]
     logprobs_N, entropies_N = _chosen_logprobs(to_logits, states_NH, ids_N, temperature, vocabulary, entropy)
-    empty = torch.zeros(rows * keep, device=input_ids_BL.device)
+    empty = torch.zeros(rows * keep, device=ids_BL.device)
     logprobs_BT = empty.index_put((places_N,), logprobs_N).view(rows, keep)
     return logprobs_BT, None if entropies_N is None else empty.index_put((places_N,), entropies_N).view(rows, keep)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from ..models.output_head import OutputHead
 from .corrections import mismatch_metrics
 from .logprobs import token_logprobs
 from .losses import LOSSES, LossInputs, StepCounts, policy_loss
+from .samples import MicroBatch
 from .settings import LearningSettings
 
 Part = tuple[int, dict[str, Tensor]]
@@ -19,7 +20,7 @@ Part = tuple[int, dict[str, Tensor]]
 
 def objective(
     model: nn.Module,
-    batch: Mapping[str, Tensor],
+    batch: MicroBatch,
     settings: LearningSettings,
     counts: StepCounts,
     *,
@@ -31,7 +32,7 @@ def objective(
 
     Args:
         model: The policy in training, wrapped or not.
-        batch: What `make_micro_batch` returns, on the model's device.
+        batch: The micro-batch, on the model's device.
         settings: The options of the run.
         counts: The sizes of the optimiser step that the micro-batch belongs to.
         head: The output head of the model; see `token_logprobs`.
@@ -42,11 +43,11 @@ def objective(
         The loss, ready for `backward()`, and metrics, which stay on the device: in parts, so that the means of several
         micro-batches have the right weights.
     """
+    assert "advantages" in batch
     mask_BT = batch["mask"]
     logprobs_BT, entropy_BT = token_logprobs(
         model,
-        batch["input_ids"],
-        batch["attention_mask"],
+        batch["inputs"],
         batch["places"],
         keep=mask_BT.shape[1],
         temperature=settings.temperature,
@@ -75,7 +76,7 @@ def objective(
 
 
 def _token_metrics(
-    logprobs_BT: Tensor, entropy_BT: Tensor | None, batch: Mapping[str, Tensor], *, compare_sampling: bool
+    logprobs_BT: Tensor, entropy_BT: Tensor | None, batch: MicroBatch, *, compare_sampling: bool
 ) -> dict[str, Tensor]:
     """Entropy, and how far the generator's log-probabilities are from the trainer's, over the loss tokens of a batch.
 

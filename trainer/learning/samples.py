@@ -10,17 +10,17 @@ completion; N, loss tokens. Rows are padded on the right, so tokens have the sam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import NotRequired, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
 
-from ...envs.episode import Episode, TokenTrace
+from ...envs.episode import Episode
+from ...envs.tokens import ImageSpan, TokenTrace
 from .settings import LearningSettings
 
-MicroBatch = dict[str, Tensor]
 Item = TypeVar("Item")
 
 
@@ -39,6 +39,7 @@ class Sample:
     old_logprobs: Tensor | None = None  # (T,) under the weights that sampled, from the training forward pass
     ref_logprobs: Tensor | None = None  # (T,) under the reference model
     number: int = -1  # names it in its round, for the records of the run
+    images: list[ImageSpan] = field(default_factory=list)  # among the ids of prompt and completion
 
     @property
     def length(self) -> int:
@@ -54,12 +55,13 @@ class Sample:
         """The sample of a trace."""
         assert len(trace.completion_ids) == len(trace.mask) == len(trace.logprobs)
         # Drop everything after the last sampled token: no loss token depends on it.
-        length = max((index + 1 for index, each in enumerate(trace.mask) if each), default=0)
+        length = max((index + 1 for index, is_sampled in enumerate(trace.mask) if is_sampled), default=0)
         return cls(
             prompt_ids=trace.prompt_ids,
             completion_ids=trace.completion_ids[:length],
             mask=trace.mask[:length],
             sampling_logprobs=trace.logprobs[:length],
+            images=[span for span in trace.images if span.end <= len(trace.prompt_ids) + length],
             share=share,
             is_masked=is_masked,
         )
@@ -99,17 +101,14 @@ class Batch:
         with_gradient = [each for each in samples if each.has_gradient(settings)]
         parts = micro_batches(with_gradient or [filler(pad_id)], max_tokens=settings.max_tokens_per_batch)
         return cls(
-            micro_batches=[
-                make_micro_batch(part, pad_id=pad_id) | {"batch_loss_tokens": torch.tensor(float(loss_tokens))}
-                for part in parts
-            ],
+            micro_batches=[make_micro_batch(part, pad_id=pad_id, batch_loss_tokens=loss_tokens) for part in parts],
             loss_tokens=loss_tokens,
             sequences=sum(any(any(each.mask) for each in samples) for samples in episodes),
         )
 
     def filled(self, count: int, pad_id: int) -> Batch:
         """The batch with so many micro-batches; the further ones have no loss tokens."""
-        empty = make_micro_batch([filler(pad_id)], pad_id=pad_id) | {"batch_loss_tokens": torch.tensor(0.0)}
+        empty = make_micro_batch([filler(pad_id)], pad_id=pad_id)
         return replace(self, micro_batches=self.micro_batches + [empty] * (count - len(self.micro_batches)))
 
 
@@ -141,40 +140,49 @@ def micro_batches(
     return parts
 
 
-def make_micro_batch(samples: Sequence[Sample], *, pad_id: int) -> MicroBatch:
-    """The tensors of one micro-batch.
+class MicroBatch(TypedDict):
+    """The tensors of one forward and backward pass; a dictionary, because transformers moves such to the device."""
 
-    Returns:
-        `input_ids`, `attention_mask` (B, L); `mask`, `sampling_logprobs`, and where the samples have them
-        `advantages`, `old_logprobs` and `ref_logprobs` (B, T); `places` (N,), the indices of the loss tokens in the
-        flattened mask; `shares` and `numbers` (B,).
-    """
-    length = max(each.length for each in samples)
-    keep = length - min(len(each.prompt_ids) for each in samples)
-    batch: dict[str, Any] = {
-        "input_ids": torch.full((len(samples), length), pad_id),
-        "attention_mask": torch.zeros(len(samples), length, dtype=torch.long),
-        "mask": torch.zeros(len(samples), keep),
-        "sampling_logprobs": torch.zeros(len(samples), keep),
-        "shares": torch.tensor([each.share for each in samples]),
-        "numbers": torch.tensor([each.number for each in samples]),
-    }
-    for name in ("advantages", "old_logprobs", "ref_logprobs"):
-        if getattr(samples[0], name) is not None:
-            batch[name] = torch.zeros(len(samples), keep)
+    inputs: dict[str, Tensor]
+    """The model's arguments: `input_ids` and `attention_mask` (B, L)."""
+    mask: Tensor
+    """(B, T) 1 on loss tokens."""
+    places: Tensor
+    """(N,) The indices of the loss tokens in the flattened mask."""
+    sampling_logprobs: Tensor  # (B, T)
+    advantages: NotRequired[Tensor]  # (B, T)
+    old_logprobs: NotRequired[Tensor]  # (B, T)
+    ref_logprobs: NotRequired[Tensor]  # (B, T)
+    shares: Tensor  # (B,)
+    numbers: Tensor  # (B,)
+    batch_loss_tokens: Tensor  # of the batch that it is a part of
+
+
+def make_micro_batch(samples: Sequence[Sample], *, pad_id: int, batch_loss_tokens: int = 0) -> MicroBatch:
+    """Return the tensors of these samples; of their advantages and the like, those that the samples have."""
+    assert not any(sample.images for sample in samples), "models are given no features of images"
+    length = max(sample.length for sample in samples)
+    keep = length - min(len(sample.prompt_ids) for sample in samples)
+    ids_BL = torch.full((len(samples), length), pad_id)
+    attention_mask_BL = torch.zeros(len(samples), length, dtype=torch.long)
+    names = ["mask", "sampling_logprobs", "advantages", "old_logprobs", "ref_logprobs"]
+    of_tokens = {name: torch.zeros(len(samples), keep) for name in names if getattr(samples[0], name) is not None}
     for row, sample in enumerate(samples):
         ids = sample.prompt_ids + sample.completion_ids
-        batch["input_ids"][row, : len(ids)] = torch.tensor(ids)
-        batch["attention_mask"][row, : len(ids)] = 1
+        ids_BL[row, : len(ids)] = torch.tensor(ids)
+        attention_mask_BL[row, : len(ids)] = 1
         place = completion_slice(sample, length, keep)
-        batch["mask"][row, place] = torch.tensor(sample.mask, dtype=torch.float32)
-        batch["sampling_logprobs"][row, place] = torch.tensor(sample.sampling_logprobs)
-        for name in ("advantages", "old_logprobs", "ref_logprobs"):
-            if name in batch:
-                batch[name][row, place] = getattr(sample, name)
-    # Found here, on the CPU: on a GPU the search would wait for all work before it.
-    batch["places"] = batch["mask"].flatten().nonzero()[:, 0]
-    return batch
+        for name, values_BT in of_tokens.items():
+            values_BT[row, place] = torch.as_tensor(getattr(sample, name), dtype=torch.float32)
+    return MicroBatch(
+        inputs={"input_ids": ids_BL, "attention_mask": attention_mask_BL},
+        # Found here, on the CPU: on a GPU the search would wait for all work before it.
+        places=of_tokens["mask"].flatten().nonzero()[:, 0],
+        shares=torch.tensor([sample.share for sample in samples]),
+        numbers=torch.tensor([sample.number for sample in samples]),
+        batch_loss_tokens=torch.tensor(float(batch_loss_tokens)),
+        **of_tokens,  # type: ignore[typeddict-item]
+    )
 
 
 def completion_slice(sample: Sample, length: int, keep: int) -> slice:

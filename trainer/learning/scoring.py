@@ -139,13 +139,12 @@ class Scorer:
         with evaluating(model), torch.no_grad():
             parts = micro_batches(samples, max_tokens=settings.max_tokens_per_batch, max_rows=settings.rows_at_once)
             for part in parts + [[filler(self.pad_id)]] * (self.passes(len(parts)) - len(parts)):
-                batch = {key: value.to(device) for key, value in make_micro_batch(part, pad_id=self.pad_id).items()}
-                length, keep = batch["input_ids"].shape[1], batch["mask"].shape[1]
+                batch = make_micro_batch(part, pad_id=self.pad_id)
+                length, keep = batch["inputs"]["input_ids"].shape[1], batch["mask"].shape[1]
                 logprobs_BT, entropies_BT = token_logprobs(
                     model,
-                    batch["input_ids"],
-                    batch["attention_mask"],
-                    batch["places"],
+                    {name: values.to(device) for name, values in batch["inputs"].items()},
+                    batch["places"].to(device),
                     keep=keep,
                     temperature=settings.temperature,
                     head=head,

@@ -59,7 +59,7 @@ class HookedTrainer(Trainer, ABC):
     # Hooks for subclasses.
 
     @abstractmethod
-    def next_batches(self, count: int, device: torch.device) -> tuple[list[list[dict[str, Tensor]]], Tensor]:
+    def next_batches(self, count: int, device: torch.device) -> tuple[list[list[Any]], Tensor]:
         """The batches of one optimiser step, each a list of micro-batches, and their number of loss tokens.
 
         An empty list: no step.
@@ -168,7 +168,7 @@ class HookedTrainer(Trainer, ABC):
         return loss
 
     def floating_point_ops(self, inputs: Any) -> int:
-        return sum(super(HookedTrainer, self).floating_point_ops(micro_batch) for micro_batch in inputs)
+        return sum(super(HookedTrainer, self).floating_point_ops(micro_batch["inputs"]) for micro_batch in inputs)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         if self.is_deepspeed_enabled:  # it has the model, and loads a checkpoint next
@@ -179,7 +179,7 @@ class HookedTrainer(Trainer, ABC):
 
     def _track_num_input_tokens(self, inputs: Any) -> None:
         for micro_batch in inputs:
-            super()._track_num_input_tokens(micro_batch)
+            super()._track_num_input_tokens(micro_batch["inputs"])
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | float | None = None) -> Tensor | float:
         norm: Any = super()._get_grad_norm(model, grad_norm) if self.has_gradient else 0.0

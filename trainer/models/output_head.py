@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -75,7 +76,8 @@ class OutputHead:
         was_training = model.training
         enlarge = self._layer.register_forward_pre_hook(lambda _layer, args: (args[0] * 100, *args[1:]))
         try:
-            output, hidden_BLH = self._forward(model.eval(), ids_BL, torch.ones_like(ids_BL))
+            inputs = {"input_ids": ids_BL, "attention_mask": torch.ones_like(ids_BL)}
+            output, hidden_BLH = self._forward(model.eval(), inputs)
         finally:
             enlarge.remove()
             model.train(was_training)
@@ -84,18 +86,18 @@ class OutputHead:
         reshard(self._model)
         return bool((got_V - expected_V).abs().max() <= 0.02 * expected_V.abs().max())  # rounding of bfloat16
 
-    def hidden_states(self, model: nn.Module, input_ids_BL: Tensor, attention_mask_BL: Tensor) -> Tensor:
-        """The head's input (B, L, H), from a forward pass of `model`, wrapped or not.
+    def hidden_states(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return the head's input (B, L, H), from a forward pass of `model`, wrapped or not.
 
         Raises:
             ValueError: it is another model than the one of this head.
         """
-        return self._forward(model, input_ids_BL, attention_mask_BL)[1]
+        return self._forward(model, inputs)[1]
 
-    def _forward(self, model: nn.Module, input_ids_BL: Tensor, attention_mask_BL: Tensor) -> tuple[Any, Tensor]:
+    def _forward(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Any, Tensor]:
         self._is_aside = True
         try:
-            output = model(input_ids=input_ids_BL, attention_mask=attention_mask_BL, **without_cache(model))
+            output = model(**inputs, **without_cache(model))
             hidden_BLH = self._input
         finally:
             self._is_aside, self._input = False, None

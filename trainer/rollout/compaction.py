@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from ...envs.core import ConfigurationError, Message, ToolSchema
 from ...envs.engine.failures import at_stage
-from ...envs.episode import TokenTrace
 from ...envs.runtime.user_calls import call_function
 from ...envs.spaces import check_messages
+from ...envs.tokens import TokenTrace
 from ..chat.chat_format import ChatFormat
 from ..tool_calls.assistant_message import THINK
 from .budgets import TokenBudgets
@@ -100,11 +100,11 @@ def new_trace(
     """
     with at_stage("compact"):
         try:
-            ids = chat.prompt_ids(history, tools)
+            prompt = chat.prompt_tokens(history, tools)
         except ConfigurationError as error:  # of this episode only: it must not stop the run
             raise ValueError(f"the messages of compact() cannot be rendered: {error}") from error
-        if length is not None and len(ids) >= length:
+        if length is not None and len(prompt) >= length:
             raise ValueError(
-                f"compact() gave a history of {len(ids)} tokens in place of one of {length}; it must be shorter"
+                f"compact() gave a history of {len(prompt)} tokens in place of one of {length}; it must be shorter"
             )
-        return TokenTrace(prompt_ids=ids)
+        return TokenTrace.of(prompt)

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ...envs.core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolSchema
-from ...envs.episode import EpisodeSpec, TokenTrace
+from ...envs.episode import EpisodeSpec
 from ...envs.policy import Act
 from ...envs.registry import ENVIRONMENT_COLUMN
 from ...envs.runtime.seeds import stable_seed
+from ...envs.tokens import Tokens, TokenTrace
 from ..chat.chat_format import ChatFormat
 from ..generation.contract import GenerationRequest, Generator
 from ..generation.sampling import Sampling
@@ -112,13 +113,13 @@ def begin_trace(
     """
     chat.check_tools(tools)
     before, begun = chat.begin(messages, tools)
-    prompt_ids = before + begun
-    if len(prompt_ids) >= budgets.max_model_len:
+    prompt = before + Tokens(begun)
+    if len(prompt) >= budgets.max_model_len:
         raise OVERLONG_PROMPT_ERRORS[overlong_prompts](
-            f"the prompt of task {spec.task.id!r} has {len(prompt_ids)} tokens, which leaves no room for an answer in "
+            f"the prompt of task {spec.task.id!r} has {len(prompt)} tokens, which leaves no room for an answer in "
             f"max_model_len={budgets.max_model_len}; shorten it, or set overlong_prompts='drop'"
         )
-    return TokenTrace(prompt_ids=prompt_ids), begun
+    return TokenTrace.of(prompt), begun
 
 
 class TokenConversation:
@@ -149,9 +150,9 @@ class TokenConversation:
         room, reason = self._room(trace)
         if budgets.max_turn_tokens is not None and budgets.max_turn_tokens < room:
             room, reason = budgets.max_turn_tokens, StopReason.TURN_TRUNCATED
-        prompt_ids = trace.ids
+        prompt = trace.tokens
         request = GenerationRequest(
-            prompt_ids=prompt_ids,
+            prompt=prompt,
             max_tokens=room,
             stop_ids=self._chat.end_ids,
             seed=turn_seed(self._spec, self._turn),
@@ -160,9 +161,9 @@ class TokenConversation:
         )
         generation = await policy.generator.generate(request)
         self._turn += 1
-        self._check_prompt(generation.prompt_ids, prompt_ids)
+        self._check_prompt(generation.prompt, prompt)
         trace.append_sampled(generation.token_ids, generation.logprobs)
-        before, answer = prompt_ids[: len(prompt_ids) - len(self._begun)], [*self._begun, *generation.token_ids]
+        before, answer = prompt[: len(prompt) - len(self._begun)], [*self._begun, *generation.token_ids]
         self._begun = []
         message = self._chat.parse(before, answer, self._tools, calls_before=self._calls)
         self._calls += len(message.get("tool_calls", []))
@@ -170,7 +171,7 @@ class TokenConversation:
         return Act(
             message=message,
             num_tokens=len(generation.token_ids),
-            num_prompt_tokens=len(prompt_ids),
+            num_prompt_tokens=len(prompt),
             num_cached_tokens=generation.num_cached,
             weight_version=generation.weight_version,
             waiting_seconds=generation.waiting_seconds,
@@ -188,23 +189,23 @@ class TokenConversation:
         allowed += [room] if last else []  # only the last observation is cut to the room that is left
         options: dict[str, Any] = {"tools": self._tools, "ended_by": ended_by, "last": last}
         if allowed:
-            ids, messages = chat.fit_observation(messages, max_tokens=min(allowed), **options)
+            tokens, messages = chat.fit_observation(messages, max_tokens=min(allowed), **options)
         else:
-            ids = chat.observation_ids(messages, **options)
+            tokens = chat.observation_tokens(messages, **options)
         if last:
-            trace.append_observation(ids[:room])
+            trace.append_observation(tokens.up_to(room))
             return None
         self._add(messages)
-        new = await self._rewritten(len(trace) + len(ids))
+        new = await self._rewritten(len(trace) + len(tokens))
         if new is not None:
             room, reason = self._room(new)
             if room <= 0:
                 return reason
             self.traces.append(new)
             return None
-        if len(ids) >= room:
+        if len(tokens) >= room:
             return reason
-        trace.append_observation(ids)
+        trace.append_observation(tokens)
         return None
 
     async def _rewritten(self, length: int) -> TokenTrace | None:
@@ -225,9 +226,9 @@ class TokenConversation:
         self._messages += messages
         self._history += messages
 
-    def _check_prompt(self, seen: Sequence[int], sent: Sequence[int]) -> None:
-        if list(seen) != list(sent):
-            drift = sum(x != y for x, y in zip(seen, sent, strict=False)) + abs(len(seen) - len(sent))
+    def _check_prompt(self, seen: Tokens, sent: Tokens) -> None:
+        if seen != sent:
+            drift = seen.count_differences(sent)
             self.traces[-1].drift += drift
             raise TokenDriftError(
                 f"the engine saw another prompt than it was sent: {drift} of {len(sent)} tokens differ, so its answer "

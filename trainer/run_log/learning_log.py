@@ -29,7 +29,7 @@ from ...envs.episode import Episode
 from ...envs.line_files import append_lines
 from ..learning.corrections import CORRECTIONS, Mismatch
 from ..learning.losses import LOSSES, MAX_LOG_RATIO
-from ..learning.samples import EpisodeSamples, Sample, completion_slice
+from ..learning.samples import EpisodeSamples, MicroBatch, Sample, completion_slice
 from ..learning.settings import LearningSettings
 
 SETTINGS = (
@@ -129,11 +129,11 @@ class LearningLog:
             return "no tokens"
         return "left" if self._settings.truncated.get(episode.stop) == "leave" else None
 
-    def watch(self, batch: Mapping[str, Tensor]) -> Watch | None:
+    def watch(self, batch: MicroBatch) -> Watch | None:
         """A function to call with the log-probabilities of a micro-batch; None if none of its rows is recorded."""
         if not self._samples:
             return None
-        length, keep = batch["input_ids"].shape[1], batch["mask"].shape[1]
+        length, keep = batch["inputs"]["input_ids"].shape[1], batch["mask"].shape[1]
         rows = [(row, number) for row, number in enumerate(batch["numbers"].tolist()) if number in self._samples]
         places = {row: completion_slice(self._samples[number][1], length, keep) for row, number in rows}
 

@@ -86,9 +86,9 @@ def _round_trip(chat: ChatFormat, messages: list[Message], tools: list[ToolSchem
     whole = chat.template.render(chat.endings.in_style([*messages, call]), tools=tools)
     if not whole.startswith(begun):
         return None  # the template writes finished answers in another way, for instance without thoughts
-    prompt_ids, answer_ids = chat.template.encode(begun), chat.template.encode(whole.removeprefix(begun))
+    prompt, answer_ids = chat.template.encode(begun), chat.template.encode(whole.removeprefix(begun)).ids
     last = next((place for place, each in enumerate(answer_ids) if each in chat.end_ids), len(answer_ids))
-    read = chat.parse(prompt_ids, answer_ids[: last + 1], tools)
+    read = chat.parse(prompt, answer_ids[: last + 1], tools)
     written = [(each["function"]["name"], each["function"]["arguments"]) for each in call.get("tool_calls", ())]
     found = [(each["function"]["name"], each["function"]["arguments"]) for each in read.get("tool_calls", ())]
     return "" if found == written else f"{written} was read as {found or read.get('content')!r}"

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from ...envs.core import StopReason
 from ...envs.engine.rollout_engine import episode_specs
-from ...envs.episode import Episode, Failure, TokenTrace, Turn
+from ...envs.episode import Episode, Failure, Turn
+from ...envs.tokens import Tokens, TokenTrace
 from ..learning.advantages import ESTIMATORS, this_process_only
 from ..learning.corrections import CORRECTIONS
 from ..learning.credit import Credit
@@ -114,7 +115,7 @@ def make_round(*, members: int = 4) -> list[Episode]:
             ids = torch.randint(1, VOCABULARY, (1 + len(episode.turns) + spec.member,), generator=numbers).tolist()
             before = [trace.ids[-1], *ids[:-1]]
             trace.append_sampled(ids, [logprobs_VV[pair].item() for pair in zip(before, ids, strict=True)])
-            trace.append_observation([3])
+            trace.append_observation(Tokens([3]))
             reward = 0.25 * int(torch.randint(4, (), generator=numbers))
             message: Any = {"role": "assistant", "content": ""}
             episode.turns.append(Turn(message=message, reward=reward, num_tokens=len(ids)))

@@ -22,7 +22,8 @@ import torch.distributed as dist
 from transformers import PreTrainedModel
 
 from ...envs.core import ConfigurationError
-from ..generation.contract import Generation, GenerationRequest, Generator, check_request
+from ...envs.tokens import Tokens
+from ..generation.contract import Generation, GenerationRequest, Generator, check_text_request
 from ..models.named_weights import check_loadable, whole_weights
 from . import check_vllm
 from .engine_thread import EngineThread
@@ -110,23 +111,23 @@ class VLLMGenerator(Generator):
         """Generate one answer.
 
         Raises:
-            ValueError: the prompt is empty, max_tokens is below 1, or a token is not in the vocabulary.
+            ValueError: the prompt is empty or has an image, max_tokens is below 1, or a token is not in the vocabulary.
             GenerationError: vLLM failed or refused the request, or the generator is closed.
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-        check_request(request, self._vocab_size)
+        check_text_request(request, self._vocab_size, generator=self)
         params = SamplingParams(
             **sampling_options(request, seeded=self._seeded), output_kind=RequestOutputKind.FINAL_ONLY
         )
-        output = await self._engine.ask(request.prompt_ids, params, adapter=self._adapter)
+        output = await self._engine.ask(request.prompt.ids, params, adapter=self._adapter)
         [answer] = output.outputs
         logprobs = [each[token].logprob for each, token in zip(answer.logprobs, answer.token_ids, strict=True)]
         return Generation(
             token_ids=list(answer.token_ids),
             logprobs=logprobs,
             finish=answer.finish_reason,
-            prompt_ids=list(output.prompt_token_ids),
+            prompt=Tokens(list(output.prompt_token_ids)),
             weight_version=self.weight_version,
             num_cached=output.num_cached_tokens or 0,
         )

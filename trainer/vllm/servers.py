@@ -17,8 +17,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...envs.runtime.threads import run_in_loop
+from ...envs.tokens import Tokens
 from ...sandbox.cancellation import finish
-from ..generation.contract import Generation, GenerationError, GenerationRequest, SharedGenerator, check_request
+from ..generation.contract import Generation, GenerationError, GenerationRequest, SharedGenerator, check_text_request
 from ..models.named_weights import check_loadable, whole_weights
 from ..models.sharding import is_sharded
 from .fleet import Fleet
@@ -108,15 +109,15 @@ class VLLMServerGenerator(SharedGenerator):
         """Generate one answer; on cancellation the server drops the request.
 
         Raises:
-            ValueError: the prompt is empty, max_tokens is below 1, or a token is not in the vocabulary.
+            ValueError: the prompt is empty or has an image, max_tokens is below 1, or a token is not in the vocabulary.
             GenerationError: a server refused the request, none was there in time, or the generator is closed.
         """
         if self._vocab_size is None:
             raise GenerationError("no weights were loaded; call load_weights first")
-        check_request(request, self._vocab_size)
+        check_text_request(request, self._vocab_size, generator=self)
         version = self._version
         body: dict[str, Any] = {
-            "token_ids": list(request.prompt_ids),
+            "token_ids": request.prompt.ids,
             "return_token_ids": True,
             "sampling_params": sampling_options(request, seeded=self._seeded),
         }
@@ -133,7 +134,7 @@ class VLLMServerGenerator(SharedGenerator):
             token_ids=choice["token_ids"],
             logprobs=[each if each > LEAST_LOGPROB else -math.inf for each in logprobs],
             finish=choice["finish_reason"],
-            prompt_ids=answer["prompt_token_ids"],
+            prompt=Tokens(answer["prompt_token_ids"]),
             weight_version=version,
             num_cached=(answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0,
         )
