@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from gymnast.envs.core import ConfigurationError, Message, ToolSchema
-from gymnast.envs.policy import tool_call, tool_calls
 from gymnast.envs.tokens import Tokens
 from gymnast.trainer import ChatFormat
 from gymnast.trainer.testing.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
@@ -128,74 +127,6 @@ def test_results_of_several_calls_and_of_unreadable_ones(name: str) -> None:
     assert text.index("Sunny, 21 °C.") < text.index("Error: the call could not be read")
 
 
-def conversation(result: str) -> list[Message]:
-    """Five turns: three with calls, one of them with two, and two with text."""
-    first, second = tool_calls(("weather", {"city": "Zürich"}), ("weather", {"city": "Rom"}))["tool_calls"]  # type: ignore[typeddict-item]
-    both: Message = {"role": "assistant", "content": "", "tool_calls": [first, second]}
-    return [
-        *QUESTION,
-        tool_call("weather", city="Zürich"),
-        {**RESULT, "content": result},
-        both,
-        {**RESULT, "content": result},
-        {**RESULT, "content": "Rainy."},
-        {"role": "assistant", "content": "It is sunny."},
-        {"role": "user", "content": "And now?"},
-        tool_call("weather", city="Bern"),
-        {**RESULT, "content": result},
-        {"role": "assistant", "content": "Still sunny."},
-        {"role": "user", "content": "Thanks."},
-    ]
-
-
-def replay(chat: ChatFormat, messages: Sequence[Message], answers: Mapping[int, str]) -> list[int]:
-    """The ids of a rollout in which the model writes these answers."""
-    ids = chat.prompt_tokens(messages[:1], [WEATHER]).ids
-    position = 1
-    while position < len(messages):
-        ids += [*chat.tokenizer.encode(answers[position], add_special_tokens=False), chat.end_id]
-        end = next(i for i in range(position + 1, len(messages) + 1) if i == len(messages) or i in answers)
-        observation = messages[position + 1 : end]
-        ids += chat.observation_tokens(observation, tools=[WEATHER], ended_by=chat.end_id, last=False).ids
-        position = end
-    return ids
-
-
-def written(messages: Sequence[Message]) -> dict[int, str]:
-    """The text of a model of the Qwen family for each assistant message."""
-    answers = {}
-    for index, message in enumerate(messages):
-        if message["role"] == "assistant":
-            city = [call["function"]["arguments"]["city"] for call in message.get("tool_calls", [])]  # type: ignore[index]
-            calls = [
-                f'<tool_call>\n{{"name": "weather", "arguments": {{"city": "{each}"}}}}\n</tool_call>' for each in city
-            ]
-            answers[index] = "\n".join(calls) or str(message.get("content"))
-    return answers
-
-
-@pytest.mark.parametrize("name", ["tiny", "qwen2_5", "qwen3_training"])
-def test_full_render_equals_our_ids_where_the_template_only_appends(name: str) -> None:
-    chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE) if name == "tiny" else family(name))
-    messages = conversation("Sunny — 21 °C ☀")
-    rendered = chat.tokenizer.apply_chat_template(messages, tools=[WEATHER], add_generation_prompt=True, tokenize=False)
-    answers = written(messages)
-    if name == "qwen3_training":  # it writes empty thoughts into every answer
-        answers = {index: "<think>\n\n</think>\n\n" + text for index, text in answers.items()}
-    assert text_of(chat, replay(chat, messages, answers)) == rendered
-    assert replay(chat, messages, answers) == chat.tokenizer.encode(rendered, add_special_tokens=False)
-
-
-def test_a_template_that_drops_old_thoughts_does_no_harm() -> None:
-    chat = ChatFormat(family("qwen3"))
-    messages = conversation("Sunny.")
-    thought = {index: f"<think>\nThought {index}.\n</think>\n\n{text}" for index, text in written(messages).items()}
-    text = text_of(chat, replay(chat, messages, thought))
-    assert all(f"Thought {index}." in text for index in thought)
-    rendered = chat.tokenizer.apply_chat_template(messages, tools=[WEATHER], tokenize=False, add_generation_prompt=True)
-    assert re.sub(r"<think>\n.*?\n</think>\n\n", "", text) == re.sub(r"<think>\n.*?\n</think>\n\n", "", rendered)
-
-
 def test_the_text_of_an_environment_cannot_shift_the_observation() -> None:
     """The probe's own answer may occur in a tool's result, for example if a tool prints a log of the run."""
     chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE))
@@ -251,14 +182,6 @@ def test_the_cost_of_an_observation_does_not_grow_with_the_history() -> None:
         chat.observation_tokens([RESULT], ended_by=chat.end_id, last=False)
         costs.append(tokenizer.rendered - before)
     assert costs == [6] + [3] * 19  # a question, an answer, the result; the first time it is checked, too
-
-
-def test_template_kwargs_reach_prompt_and_observation() -> None:
-    chat = ChatFormat(family("qwen3"), template_kwargs={"enable_thinking": False})
-    begun = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    assert text_of(chat, chat.prompt_tokens(QUESTION, [WEATHER]).ids).endswith(begun)
-    assert text_of(chat, chat.observation_tokens([RESULT], ended_by=chat.end_id, last=False).ids).endswith(begun)
-    assert not text_of(chat, chat.observation_tokens([RESULT], ended_by=chat.end_id, last=True).ids).endswith(begun)
 
 
 def test_the_beginning_of_sequence_token_comes_once() -> None:
@@ -318,13 +241,6 @@ def test_tools_whose_results_cannot_follow_are_refused_before_any_episode() -> N
 def test_no_chat_template() -> None:
     with pytest.raises(ConfigurationError, match=r"no chat template; set tokenizer\.chat_template"):
         ChatFormat(tokenizer_for(None))
-
-
-def test_tools_without_tool_support() -> None:
-    chat = ChatFormat(tokenizer_for(NEWLINE))
-    chat.check_tools([])
-    with pytest.raises(ConfigurationError, match=r"\['weather'\].*does not render tools"):
-        chat.check_tools([WEATHER])
 
 
 def test_an_unknown_tool_format_asks_for_a_parser() -> None:

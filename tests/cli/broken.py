@@ -29,6 +29,9 @@ class Sound(ToolEnv):
         Args:
             text: The note.
         """
+        return self.noted(text)
+
+    def noted(self, text: str) -> str:
         return f"{len(text)} characters"
 
     @tool(final=True)
@@ -107,13 +110,7 @@ class IgnoresSeed(Sound):
 
 
 class NotDeterministic(Sound):
-    @tool
-    def note(self, text: str) -> str:
-        """Write a note down.
-
-        Args:
-            text: The note.
-        """
+    def noted(self, text: str) -> str:
         return f"note {random.random()}"
 
 
@@ -225,24 +222,12 @@ class ForgetsTheMark(ToolEnv):
 
 
 class RaisesForValid(Sound):
-    @tool
-    def note(self, text: str) -> str:
-        """Write a note down.
-
-        Args:
-            text: The note.
-        """
+    def noted(self, text: str) -> str:
         raise KeyError("disk")
 
 
 class TellsTheModel(Sound):
-    @tool
-    def note(self, text: str) -> str:
-        """Write a note down.
-
-        Args:
-            text: The note.
-        """
+    def noted(self, text: str) -> str:
         raise ValueError("the notebook is full")
 
 
@@ -261,25 +246,13 @@ class ForgetsAnArgument(Sound):
 class Hangs(Sound):
     tool_timeout = 0.05
 
-    @tool
-    def note(self, text: str) -> str:
-        """Write a note down.
-
-        Args:
-            text: The note.
-        """
+    def noted(self, text: str) -> str:
         time.sleep(0.2)
         return "noted"
 
 
 class RefusesFitting(Sound):
-    @tool
-    def note(self, text: str) -> str:
-        """Write a note down.
-
-        Args:
-            text: The note.
-        """
+    def noted(self, text: str) -> str:
         raise BrokenEnvironmentError("the database is down")
 
 
@@ -292,13 +265,7 @@ class CrashOnWrongCall(Sound):
 
 
 class CrashOnHostile(Sound):
-    @tool
-    def note(self, text: str) -> str:
-        """Write a note down.
-
-        Args:
-            text: The note.
-        """
+    def noted(self, text: str) -> str:
         if len(text) > 1000:
             raise BrokenEnvironmentError("the database is down")
         return "noted"
@@ -346,13 +313,7 @@ class NoReward(ToolEnv):
 
 
 class ReadsFiles(Sound):
-    @tool
-    def note(self, text: str) -> str:
-        """Read a file of notes.
-
-        Args:
-            text: The file.
-        """
+    def noted(self, text: str) -> str:
         path = Path(text)
         return path.read_text() if len(text) < 200 and path.is_file() else "there is no such file"
 

@@ -19,24 +19,23 @@ from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 from ..training.launching import run_command_twice
 from .running import Run
 
-
-def test_a_new_project_passes_its_own_test(run: Run, tmp_path: Path) -> None:
-    assert run("init", "mine").code == 0
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "mine"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stdout
-    assert "mine has files that would be overwritten: environment.py" in run("init", "mine").err
+SMALL = {"num_generations": 2, "gradient_accumulation_steps": 1, "max_completion_length": 8, "max_steps": 1}
+TRAIN = ["train", "run.toml", "--model", "tiny", "--json", *(f"--set={name}={value}" for name, value in SMALL.items())]
+TRAIN += ["--set=use_cpu=true", "--set=save_strategy=no", "--set=report_to=none", "--set=disable_tqdm=true"]
 
 
-def test_a_new_project_trains_and_writes_its_run_down(run: Run, tmp_path: Path) -> None:
+def make_project(run: Run) -> None:
+    """Make a new project with a tiny model in this folder."""
     tokenizer = make_tiny_tokenizer([])
     make_tiny_model(tokenizer).save_pretrained("tiny")
     tokenizer.save_pretrained("tiny")
-    run("init", ".")
-    small = {"num_generations": 2, "gradient_accumulation_steps": 1, "max_completion_length": 8, "max_steps": 1}
-    options = [f"--set={name}={value}" for name, value in small.items()]
-    options += ["--set=use_cpu=true", "--set=save_strategy=no", "--set=report_to=none", "--set=disable_tqdm=true"]
-    outcome = run("train", "run.toml", "--model", "tiny", *options, "--json")
+    assert run("init", ".").code == 0
+
+
+def test_a_new_project_trains_and_writes_its_run_down(run: Run, tmp_path: Path) -> None:
+    make_project(run)
+    assert "has files that would be overwritten: environment.py" in run("init", ".").err
+    outcome = run(*TRAIN)
     assert outcome.code == 0, outcome.err
     folder = Path(outcome.json["folder"])
     written = tomllib.loads((folder / "run.toml").read_text())
@@ -46,15 +45,8 @@ def test_a_new_project_trains_and_writes_its_run_down(run: Run, tmp_path: Path) 
 
 
 def test_two_processes_print_one_outcome(run: Run, tmp_path: Path) -> None:
-    tokenizer = make_tiny_tokenizer([])
-    make_tiny_model(tokenizer).save_pretrained("tiny")
-    tokenizer.save_pretrained("tiny")
-    run("init", ".")
-    small = {"num_generations": 2, "gradient_accumulation_steps": 1, "max_completion_length": 8, "max_steps": 1}
-    options = [f"--set={name}={value}" for name, value in small.items()]
-    options += ["--set=use_cpu=true", "--set=save_strategy=no", "--set=report_to=none", "--set=disable_tqdm=true"]
-    command = ["-m", "gymnast.cli", "train", "run.toml", "--model", "tiny", *options, "--json"]
-    ended = run_command_twice(command)
+    make_project(run)
+    ended = run_command_twice(["-m", "gymnast.cli", *TRAIN])
     assert [each.returncode for each in ended] == [0, 0], ended[0].stderr
     first, second = (each.stdout for each in ended)
     assert json.loads(first)["metrics"]["train_loss"] is not None

@@ -218,14 +218,6 @@ async def test_reply_may_be_asynchronous_and_is_checked() -> None:
         await environment.astep(say("c"))
 
 
-def test_without_a_reply_the_model_has_stopped() -> None:
-    environment = Calculator()
-    environment.reset(seed=0, options={"task": QUESTION})
-    result = environment.step(say("It is 6."))
-    assert (result.messages, result.reward, result.terminated, result.truncated) == ([], 0.0, True, False)
-    assert result.info["stop_reason"] is StopReason.MODEL_STOPPED
-
-
 def test_the_built_in_final_answer_ends_the_episode() -> None:
     environment = ToolEnv([final_answer])
     begin(environment)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, Lfm2Config, LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from gymnast.envs.tokens import Tokens
 from gymnast.trainer import Generation, GenerationRequest, Sampling, TransformersGenerator
@@ -285,28 +285,6 @@ async def test_dropout_is_off_and_every_modules_mode_is_restored() -> None:
     torch.testing.assert_close(
         torch.tensor(first.logprobs), plain_logprobs(trained.eval(), first, Sampling()), rtol=0, atol=1e-5
     )
-
-
-@pytest.mark.parametrize("name", ["sliding window", "recurrent"])
-async def test_other_kinds_of_cache_are_packed_too(name: str) -> None:
-    shared: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2}
-    torch.manual_seed(0)
-    config: Any
-    if name == "sliding window":
-        config = Gemma3TextConfig(
-            **shared, intermediate_size=64, num_hidden_layers=2, head_dim=16, sliding_window=6,
-            layer_types=["sliding_attention", "full_attention"],
-        )  # fmt: skip
-    else:
-        config = Lfm2Config(**shared, intermediate_size=64, num_hidden_layers=2, layer_types=["conv", "full_attention"])
-    other = AutoModelForCausalLM.from_config(config).eval()
-    generator = TransformersGenerator(other)
-    requests = [ask(PROMPTS[n % 4], seed=n, max_tokens=3 + 6 * (n % 3)) for n in range(9)]
-    for found in await answers(generator, requests):
-        torch.testing.assert_close(
-            torch.tensor(found.logprobs), plain_logprobs(other, found, Sampling()), rtol=0, atol=1e-5
-        )
-    generator.close()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import errno
 import json
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.sandbox import DEFAULT_IMAGE, DockerExecutor, Engine, Limits, SandboxLostError, Status
+from gymnast.sandbox import DEFAULT_IMAGE, DockerExecutor, Engine, Limits, Status
 from gymnast.sandbox.docker.options import default_seccomp
 
 from .boxes import LIMITS, eventually, usable
@@ -42,14 +41,6 @@ async def test_jobs_of_earlier_calls_survive_a_timeout_and_those_of_the_call_do_
     await box.python("import time; time.sleep(0.03)")
     await box.python("import subprocess, time; subprocess.Popen(['sleep', '302'])\nwhile True: pass", timeout=0.3)
     assert (await box.bash("pgrep -r S -a sleep | cut -d' ' -f2-")).stdout == "sleep 301\n"
-
-
-async def test_files_go_in_and_come_out_as_the_codes_user(box: DockerExecutor) -> None:
-    data = bytes(range(256)) * 40_000
-    await box.write_file("a/b/data.bin", data)
-    assert await box.read_file("/workspace/a/b/data.bin") == data
-    await box.write_file("text.txt", "héllo")
-    assert (await box.bash("stat -c '%s %a' text.txt; [ -O text.txt ] && echo mine")).stdout == "6 644\nmine\n"
 
 
 async def test_the_codes_user_is_of_no_range_that_a_host_gives_away_and_can_make_archives(box: DockerExecutor) -> None:
@@ -123,11 +114,8 @@ async def test_modules_can_be_preloaded(image: str) -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"memory": "1x"}, "a size is a number of bytes"),
         ({"memory": "32m"}, "at least 64m"),
         ({"pids": 3}, "at least 16"),
-        ({"cpus": 0}, "Limits.cpus must be positive"),
-        ({"lifetime": float("inf")}, "Limits.lifetime must be positive and finite"),
         ({"workspace": "500m"}, r"workspace \+ tmp \+ shm = 500m \+ 64m \+ 16m must be at most half of memory=512m"),
         ({"max_output": 10}, "from 1k to 16m"),
         ({"max_file": "65m"}, "at most 64m"),
@@ -159,16 +147,6 @@ def test_impossible_options(options: dict[str, Any], kind: type[Exception], mess
 
 
 # --- life -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("limit", ["idle", "lifetime"])
-@pytest.mark.usefixtures("nothing_left")
-async def test_a_box_ends_itself_when_its_time_is_over(image: str, limit: str) -> None:
-    limits = dataclasses.replace(LIMITS, **{limit: 0.3})
-    async with DockerExecutor(limits=limits) as box:
-        assert await eventually(lambda: box.retire_reason is not None, 5)
-        with pytest.raises(SandboxLostError, match="lifetime or idle time is over"):
-            await box.ping()
 
 
 @pytest.mark.usefixtures("nothing_left")

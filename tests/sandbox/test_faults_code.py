@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -23,43 +22,18 @@ kind, shared_box, box = faults.kind, faults.shared_box, faults.box
 
 NOISE = 10.0  # seconds that a busy machine may add to a call that must end at once
 
-IGNORE = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-
 
 # --- time -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.fault(1)
-@pytest.mark.parametrize("session", ["python", "bash"])
-async def test_an_endless_loop_is_interrupted_and_the_state_kept(
-    box: RealBox, session: Literal["python", "bash"]
-) -> None:
-    await box.python("kept = 1")
-    await box.bash("kept=1")
-    if session == "python":
-        result = await box.python("print('partial')\nwhile True: pass", timeout=0.4)
-    else:
-        result = await box.bash("echo partial; while true; do sleep 0.01; done", timeout=0.4)
-    assert (result.status, result.exit_code, result.stdout) == (Status.TIMEOUT, None, "partial\n")
-    assert result.duration < 0.4 + LIMITS.grace + NOISE
-    if session == "python":
-        assert not result.state_lost
-    assert (await box.python("kept")).value == "1"
-    if not result.state_lost:
-        assert (await box.bash("echo $kept")).stdout == "1\n"
 
 
 @pytest.mark.fault(2)
 @pytest.mark.parametrize(
     "code",
     [
-        IGNORE + "while True: pass",
-        "import signal; signal.signal(signal.SIGINT, lambda *_: None)\nwhile True: pass",
         "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\nwhile True: pass",
         "import time\nwhile True:\n    try: time.sleep(60)\n    except BaseException: pass",
         "class R:\n    def __repr__(self):\n        import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "        while True: pass\nR()",
-        pytest.param("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", marks=pytest.mark.fault(3)),
     ],
 )
 async def test_python_that_ignores_interruption_is_killed(box: RealBox, code: str) -> None:
@@ -77,8 +51,6 @@ async def test_python_that_ignores_interruption_is_killed(box: RealBox, code: st
 @pytest.mark.parametrize(
     "command",
     [
-        "while :; do :; done",
-        "trap '' INT; sleep 60",
         "set -n; echo never",
         pytest.param("kill -STOP $$", marks=pytest.mark.fault(3)),
     ],
@@ -98,8 +70,6 @@ async def test_a_shell_that_ignores_interruption_is_killed(box: RealBox, command
     "code",
     [
         "(10**8) ** (10**7)",
-        "import time; time.sleep(60)",
-        "import os; os.system('sleep 60')",
         "import subprocess; subprocess.run(['sleep', '60'])",
         "import threading; threading.Lock().acquire() and threading.Event().wait()",
         "sum(range(10**12))",
@@ -158,56 +128,6 @@ async def test_deadlines_do_not_depend_on_the_wall_clock(
 
 # --- the end of a session ---------------------------------------------------------------------------------------
 
-CRASHES = [
-    pytest.param("import os; os._exit(3)", Status.EXITED, 3, marks=pytest.mark.fault(5)),
-    pytest.param("import os; os._exit(0)", Status.EXITED, 0, marks=pytest.mark.fault(5)),
-    pytest.param("import ctypes; ctypes.string_at(0)", Status.SIGNAL, -11, marks=pytest.mark.fault(6)),
-    pytest.param("import os; os.abort()", Status.SIGNAL, -signal.SIGABRT, marks=pytest.mark.fault(6)),
-    pytest.param(
-        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", Status.SIGNAL, -9, marks=pytest.mark.fault(6)
-    ),
-]
-
-
-@pytest.mark.parametrize(("code", "status", "exit_code"), CRASHES)
-async def test_a_crash_is_reported_at_once_and_the_session_restarts(
-    box: RealBox, code: str, status: Status, exit_code: int
-) -> None:
-    result = await box.python(f"print('partial')\n{code}", timeout=60)
-    assert (result.status, result.exit_code, result.state_lost) == (status, exit_code, True)
-    assert (result.stdout, result.duration < NOISE) == ("partial\n", True)
-    assert await usable(box)
-    assert not (await box.python("1")).state_lost
-
-
-@pytest.mark.fault(8)
-async def test_all_descriptors_closed(box: RealBox) -> None:
-    result = await box.python("import os; kept = 1; os.closerange(0, 300)", timeout=60)
-    assert result.status in (Status.EXITED, Status.PROTOCOL)
-    assert result.state_lost
-    assert result.duration < NOISE
-    assert await usable(box)
-
-
-@pytest.mark.fault(45)
-@pytest.mark.parametrize(
-    ("command", "status", "exit_code"),
-    [
-        ("exit 4", Status.EXITED, 4),
-        ("set -e; false", Status.EXITED, 1),
-        ("kill -9 $$", Status.SIGNAL, -9),
-        ("kill $$", Status.SIGNAL, -15),
-        ("exec true", Status.EXITED, 0),
-    ],
-)
-async def test_a_shell_that_ends_is_restarted(box: RealBox, command: str, status: Status, exit_code: int) -> None:
-    await box.bash("cd /tmp; kept=1")
-    result = await box.bash(f"echo before; {command}", timeout=60)
-    assert (result.status, result.exit_code, result.state_lost) == (status, exit_code, True)
-    assert (result.stdout, result.duration < NOISE) == ("before\n", True)
-    after = await box.bash("pwd; echo $kept")
-    assert (after.stdout, after.state_lost) == ("/tmp\n\n", False)
-
 
 @pytest.mark.fault(45)
 async def test_a_shell_without_output_goes_on(box: RealBox) -> None:
@@ -224,93 +144,30 @@ async def test_a_shell_without_output_goes_on(box: RealBox) -> None:
 # --- errors that leave the session as it was --------------------------------------------------------------------
 
 
+@pytest.mark.fault(44)
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        pytest.param("import sys; sys.exit(4)", "SystemExit: 4", marks=pytest.mark.fault(7)),
-        pytest.param(
-            "import os, sys; os.close(1); print('x', flush=True)", "Bad file descriptor", marks=pytest.mark.fault(9)
-        ),
-        pytest.param("input()", "EOFError", marks=pytest.mark.fault(43)),
-        pytest.param("import sys; sys.stdin.read() or input()", "EOFError", marks=pytest.mark.fault(43)),
-        pytest.param("x = '\0'", "null byte", marks=pytest.mark.fault(44)),
-        pytest.param("#" * 10_000_000, "Limits.max_code is 4194304", marks=pytest.mark.fault(44), id="10 MB"),
-        pytest.param("def", "SyntaxError", marks=pytest.mark.fault(44)),
-        pytest.param("x = '\ud800'", "surrogates not allowed", marks=pytest.mark.fault(44)),
-        pytest.param("raise BaseException('all')", "BaseException: all", marks=pytest.mark.fault(44)),
-        pytest.param("-" * 100_000 + "1", "Error", marks=pytest.mark.fault(44), id="nested"),
+        ("#" * 10_000_000, "Limits.max_code is 4194304"),
+        ("raise BaseException('all')", "BaseException: all"),
+        ("-" * 100_000 + "1", "Error"),
         ("class E(Exception):\n    def __str__(self): raise SystemExit\nraise E", "E"),
-        ("class V:\n    def __repr__(self): return 1 / 0\nV()", "ZeroDivisionError"),
-        ("def f(): f()\nf()", "RecursionError"),
     ],
+    ids=["10 MB", "base", "nested", "exit"],
 )
 async def test_python_that_fails(box: RealBox, code: str, said: str) -> None:
     await box.python("kept = 1")
     result = await box.python(code, timeout=20)
-    assert (result.status, result.state_lost) == (Status.ERROR, False)
-    assert result.exit_code == (4 if "exit(4)" in code else 1)
+    assert (result.status, result.exit_code, result.state_lost) == (Status.ERROR, 1, False)
     assert said in result.stderr
     assert (await box.python("kept")).value == "1"
 
 
 @pytest.mark.fault(44)
-@pytest.mark.parametrize(
-    ("command", "exit_codes", "said"),
-    [
-        ("echo 'x", {1, 2}, "unexpected EOF"),
-        ("if true; then", {1, 2}, "syntax error"),
-        ("a\0b", {1}, "NUL"),
-        ("#" * 10_000_000, {1}, "Limits.max_code is 4194304"),
-        ("nonsense", {127}, "not found"),
-    ],
-    ids=["quote", "if", "NUL", "10 MB", "unknown"],
-)
-async def test_a_command_that_fails(box: RealBox, command: str, exit_codes: set[int], said: str) -> None:
-    await box.bash("kept=1")
-    result = await box.bash(command, timeout=20)
-    assert (result.status, result.state_lost) == (Status.ERROR, False)
-    assert result.exit_code in exit_codes
-    assert said in result.stderr
-    assert (await box.bash("echo $kept")).stdout == "1\n"
-
-
-@pytest.mark.fault(43)
-async def test_a_command_finds_the_end_of_its_input(box: RealBox) -> None:
-    result = await box.bash("cat; read line; echo $?; python3 -c 'input()'", timeout=20)
-    assert result.stdout == "1\n"
-    assert "EOFError" in result.stderr
-
-
-@pytest.mark.fault(17)
-async def test_odd_bytes_in_the_output_are_replaced(box: RealBox) -> None:
-    code = "import sys; sys.stdout.buffer.write(b'\\xff\\x00\\x1b[31m\\n'); print(chr(0xd800)); chr(0xdfff) + 'é'"
-    result = await box.python(code)
-    assert (result.status, result.stdout) == (Status.OK, "\ufffd\x00\x1b[31m\n\\ud800\n")
-    assert result.value == "'\\udfffé'"
-    result.stdout.encode()
-    shell = await box.bash("printf '\\377\\000\\033[31m\\355\\240\\200'; printf '\\303' >&2")
-    assert shell.stdout.startswith("\ufffd\0\x1b[31m\ufffd")
-    assert shell.stderr == "\ufffd"
-
-
-@pytest.mark.fault(46)
-@pytest.mark.parametrize("session", ["python", "bash"])
-async def test_a_background_job_does_not_hold_the_call(box: RealBox, session: Literal["python", "bash"]) -> None:
-    if session == "python":
-        code = "import subprocess; job = subprocess.Popen(['sleep', '100']); print('started')"
-        result = await box.python(code, timeout=60)
-        running = (await box.python("job.poll()")).value is None
-    else:
-        result = await box.bash("sleep 100 & echo started", timeout=60)
-        running = "sleep 100" in (await box.bash("jobs -r")).stdout
-    assert (result.status, result.stdout, running) == (Status.OK, "started\n", True)
-    assert result.duration < NOISE
-
-
-@pytest.mark.parametrize("code", ["import sys; sys.exit(0)", "raise SystemExit", "import sys; sys.exit(256)"])
-async def test_an_exit_with_status_0_is_a_success(box: RealBox, code: str) -> None:
-    result = await box.python(code)
-    assert (result.status, result.exit_code, result.state_lost) == (Status.OK, 0, False)
+async def test_a_command_that_is_too_long(box: RealBox) -> None:
+    result = await box.bash("#" * 10_000_000, timeout=20)
+    assert (result.status, result.exit_code, result.state_lost) == (Status.ERROR, 1, False)
+    assert "Limits.max_code is 4194304" in result.stderr
 
 
 async def test_an_exit_code_of_a_class_of_its_own_is_a_number(box: RealBox) -> None:

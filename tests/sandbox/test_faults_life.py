@@ -101,19 +101,6 @@ async def test_a_box_that_is_killed_under_a_call(own_box: RealBox) -> None:
     assert own_box.retire_reason is None
 
 
-@pytest.mark.fault(35)
-async def test_a_pool_replaces_a_box_that_was_killed(kind: str) -> None:
-    async with ExecutorPool(faults.recipe(kind), max_boxes=1) as pool:
-        async with pool.lease() as box:
-            assert await usable(box)
-            await asyncio.to_thread(kill, box._box)  # type: ignore[attr-defined]
-            with pytest.raises(SandboxLostError):
-                await asyncio.wait_for(box.python("1", timeout=5), 15)
-        async with pool.lease(timeout=60) as box:
-            assert await usable(box)
-        assert pool.statistics.retired == {"lost": 1}
-
-
 @pytest.mark.fault(36)
 @pytest.mark.usefixtures("much_patience")
 async def test_a_frozen_box_is_given_up(own_box: RealBox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,17 +194,6 @@ async def test_the_death_of_the_owner_ends_the_box(kind: str, tmp_path: Path) ->
 
 
 @pytest.mark.fault(38)
-async def test_a_cancelled_call_leaves_the_box_at_rest(box: RealBox) -> None:
-    await box.python("kept = 1")
-    running = asyncio.ensure_future(box.python("while True: pass", timeout=60))
-    assert await eventually(lambda: is_busy(box), 5)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert (await box.python("6 * 7", timeout=5)).value == "42"
-
-
-@pytest.mark.fault(38)
 @pytest.mark.parametrize("call", ["python", "bash"])
 async def test_a_call_cancelled_before_its_code_has_begun_keeps_the_state(box: RealBox, call: str) -> None:
     """An interruption that arrives too early is repeated."""
@@ -255,17 +231,8 @@ async def test_a_cancelled_reset_leaves_the_box_as_it_was_or_says_so(kind: str) 
 
 
 @pytest.mark.fault(38)
-async def test_a_cancelled_call_that_ignores_its_interruption(box: RealBox) -> None:
-    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
-            await box.python(code, timeout=60)
-    assert await usable(box)
-
-
-@pytest.mark.fault(38)
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("milliseconds", [0, 5, 15, 40, 80, 120, 160, 220, 300, 400])
+@pytest.mark.parametrize("milliseconds", [0, 15, 60, 120, 200, 350])
 async def test_a_start_cancelled_at_any_point_leaves_nothing(
     kind: str, milliseconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +279,16 @@ async def test_a_lifetime_ends_a_call_too(kind: str) -> None:
         assert result.duration < 10
         await asyncio.sleep(1)
         with pytest.raises(SandboxLostError):
+            await box.ping()
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("limit", ["idle", "lifetime"])
+async def test_a_box_ends_itself_when_its_time_is_over(kind: str, limit: str) -> None:
+    limits = dataclasses.replace(faults.recipe(kind).limits, **{limit: 0.3})
+    async with (DockerExecutor if kind == "docker" else LocalExecutor)(limits=limits) as box:
+        assert await eventually(lambda: box.retire_reason is not None, 5)
+        with pytest.raises(SandboxLostError, match="lifetime or idle time is over"):
             await box.ping()
 
 

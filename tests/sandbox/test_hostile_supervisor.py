@@ -13,10 +13,8 @@ import anyio
 import pytest
 
 from gymnast.sandbox import (
-    DockerExecutor,
     Executor,
     Limits,
-    LocalExecutor,
     SandboxError,
     SandboxFileError,
     SandboxLostError,
@@ -308,11 +306,3 @@ async def test_a_cleanup_does_not_spin_under_anyio() -> None:
     del selector.select
     assert scope.cancelled_caught
     assert passes < 50  # it was once thousands
-
-
-@pytest.mark.parametrize("kind", [DockerExecutor, LocalExecutor])
-def test_limits_as_a_dict_are_named(kind: Any) -> None:
-    with pytest.raises(
-        TypeError, match=r"limits must be a Limits, such as Limits\(memory='512m'\), got dict: \{'memory': '1g'\}"
-    ):
-        kind(limits={"memory": "1g"})

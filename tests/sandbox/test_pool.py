@@ -66,13 +66,12 @@ async def test_nothing_crosses_from_lease_to_lease() -> None:
 # --- faults -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", ["rm -f", "pause"])
-async def test_an_idle_box_that_is_dead_or_silent_is_replaced_before_a_lease_gets_it(fault: str) -> None:
+async def test_an_idle_box_that_is_dead_is_replaced_before_a_lease_gets_it() -> None:
     async with ExecutorPool(template(), max_boxes=1) as pool:
         async with pool.lease() as box:
             first = container_of(box)
         assert await at_rest(pool)
-        docker(*fault.split(), first)
+        docker("rm", "-f", first)
         started = time.monotonic()
         async with pool.lease() as box:
             assert time.monotonic() - started < 30  # two waits for an answer, and one for the end of the container
@@ -145,39 +144,6 @@ async def test_opening_a_pool_that_can_make_no_box_fails() -> None:
 
 
 # --- cancellation -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("milliseconds", [0, 3, 30, 100, 200, 350])
-async def test_a_lease_cancelled_while_its_box_is_made_loses_nothing(milliseconds: int) -> None:
-    async with ExecutorPool(template(), max_boxes=2, warm=0) as pool:
-        entering = [asyncio.ensure_future(pool.lease().__aenter__()) for _ in range(2)]
-        await asyncio.sleep(milliseconds / 1000)
-        for lease in entering:
-            lease.cancel()
-        await asyncio.gather(*entering, return_exceptions=True)
-        async with pool.lease(timeout=30) as first, pool.lease(timeout=30) as second:
-            assert await usable(first)
-            assert await usable(second)
-
-
-@pytest.mark.parametrize("milliseconds", [0, 1, 2, 5, 20])
-async def test_a_lease_cancelled_anywhere_else_loses_nothing(milliseconds: int) -> None:
-    """It is cancelled in the check of the idle box, in a call, and at its end."""
-
-    async def episode() -> None:
-        async with pool.lease() as box:
-            await box.python("import time; time.sleep(0.005)")
-
-    async with ExecutorPool(template(), max_boxes=1) as pool:
-        for extra in range(8):
-            running = asyncio.ensure_future(episode())
-            await asyncio.sleep((milliseconds + extra / 4) / 1000)
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-        async with pool.lease(timeout=30) as box:
-            assert await usable(box)
-        assert await at_rest(pool)
-        assert (pool.statistics.boxes, pool.statistics.waiting) == (1, 0)
 
 
 # --- event loops ------------------------------------------------------------------------------------------------

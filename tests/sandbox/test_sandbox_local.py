@@ -133,14 +133,6 @@ async def test_a_workspace_that_was_replaced_is_made_again_and_no_link_followed(
     assert (tmp_path / "precious").read_text() == "data"
 
 
-@pytest.mark.usefixtures("nothing_left")
-async def test_files_are_there_again_after_a_reset() -> None:
-    async with LocalExecutor(files={"data/a.txt": "one"}) as box:
-        await box.bash("rm -r data")
-        await box.reset()
-        assert await box.read_file("data/a.txt") == b"one"
-
-
 # --- limits -----------------------------------------------------------------------------------------------------
 
 
@@ -245,26 +237,22 @@ from gymnast.sandbox import LocalExecutor
 async def main():
     async with LocalExecutor() as box:
         await box.python("import os\\nif os.fork() == 0:\\n    os.setsid()\\n    import time; time.sleep(600)")
-        if {fork}:
-            child = os.fork()
-            if child == 0:
-                os.close(1)  # so the reader of the owner's output need not wait for this process
-                time.sleep(600)
-                os._exit(0)
-            print(child, flush=True)
-        else:
-            print("ready", flush=True)
+        child = os.fork()
+        if child == 0:
+            os.close(1)  # so the reader of the owner's output need not wait for this process
+            time.sleep(600)
+            os._exit(0)
+        print(child, flush=True)
         await box.python("while True: pass", timeout=600)
 asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("fork", [False, True])
-async def test_the_death_of_the_owner_ends_the_box(nothing_left: Path, fork: bool) -> None:
+async def test_the_death_of_an_owner_ends_the_box_though_its_child_lives(nothing_left: Path) -> None:
     owner = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
-        OWNER.format(fork=fork),
+        OWNER,
         stdout=subprocess.PIPE,
         env={**os.environ, "TMPDIR": str(nothing_left)},
     )
@@ -272,27 +260,16 @@ async def test_the_death_of_the_owner_ends_the_box(nothing_left: Path, fork: boo
     try:
         assert owner.stdout is not None
         said = await asyncio.wait_for(owner.stdout.readline(), 30)
-        child = int(said) if fork else 0
+        child = int(said)
         assert len(processes_of(nothing_left)) >= 2
         owner.kill()
         await owner.wait()
         assert await eventually(lambda: not processes_of(nothing_left) and not list(nothing_left.iterdir()), 2)
-        assert not fork or alive(child)
+        assert alive(child)
     finally:
         for pid in filter(None, [child, owner.pid if owner.returncode is None else 0]):
             os.kill(pid, signal.SIGKILL)
         await owner.wait()
-
-
-@pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("milliseconds", [0, 1, 3, 10, 30, 60, 80, 100, 120, 150])
-async def test_a_start_cancelled_at_any_point_leaves_nothing(milliseconds: int) -> None:
-    box = LocalExecutor(files={"a": "b"})
-    starting = asyncio.ensure_future(box.start())
-    await asyncio.sleep(milliseconds / 1000)
-    starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)
-    await box.close()
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -323,16 +300,6 @@ async def test_a_machine_without_bash(monkeypatch: pytest.MonkeyPatch, tmp_path:
         with pytest.raises(ImageError, match="this machine has no bash"):
             await box.bash("true")
         assert (await box.python("6 * 7")).value == "42"
-
-
-@pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("limit", ["idle", "lifetime"])
-async def test_a_box_ends_itself_when_its_time_is_over(limit: str) -> None:
-    async with LocalExecutor(limits=Limits(**{limit: 0.3})) as box:  # type: ignore[arg-type]
-        root = box.workspace.parent
-        assert await eventually(lambda: not root.exists(), 5)
-        with pytest.raises(SandboxLostError, match="lifetime or idle time is over"):
-            await box.ping()
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import gymnasium
 import pandas
 import pytest
 import torch
@@ -36,63 +35,9 @@ def test_an_environment_of_the_wrong_kind(wrong: Any, silent: Any, tmp_path: Pat
         make_trainer(tmp_path, environment=wrong, generator=silent)
 
 
-def test_an_unknown_id(silent: Any, tmp_path: Path) -> None:
-    with pytest.raises(gymnasium.error.NameNotFound, match=r"Calculater.*Calculator"):
-        make_trainer(tmp_path, environment="gymnast/Calculater-v0", generator=silent)
-
-
-def test_a_factory_of_the_wrong_kind(silent: Any, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"factory returned dict, not a gymnasium\.Env"):
-        make_trainer(tmp_path, environment=lambda: {"no": "environment"}, generator=silent)
-
-
-def no_hints(a) -> str:  # type: ignore[no-untyped-def]
-    """Do it.
-
-    Args:
-        a: A thing.
-    """
-    return str(a)
-
-
-def no_entry(a: int) -> str:
-    """Do it."""
-    return str(a)
-
-
-def no_docstring(a: int) -> str:
-    return str(a)
-
-
-@pytest.mark.parametrize(
-    ("tools", "error", "message"),
-    [
-        ([no_hints], TypeError, "'no_hints'.*'a'"),
-        ([no_entry], ValueError, "'no_entry'.*'a'"),
-        ([no_docstring], ValueError, "'no_docstring'"),
-        ([tool(name="same")(lambda: "x"), tool(name="same")(lambda: "y")], ValueError, "same"),
-    ],
-)
-def test_a_tool_without_type_hints_or_docstrings(
-    tools: Any, error: type[Exception], message: str, silent: Any, tmp_path: Path
-) -> None:
-    with pytest.raises(error, match=message):
-        make_trainer(tmp_path, environment=lambda: ToolEnv(tools=tools), rows=[{"prompt": "?"}], generator=silent)
-
-
 def look() -> str:
     """Look again."""
     return "two are lit"
-
-
-class Twice(Buttons):
-    def __init__(self) -> None:
-        super().__init__(tools=[look])
-
-
-def test_two_tools_of_one_name(silent: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="two tools named 'look'"):
-        make_trainer(tmp_path, environment=Twice, generator=silent)
 
 
 # Rows.

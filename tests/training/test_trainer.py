@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,53 +11,13 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from gymnast.envs import Calculator, Episode, Message, ToolEnv, matches, tool
-from gymnast.envs.examples.calculator import random_tasks
+from gymnast.envs import Message, ToolEnv, matches, tool
 from gymnast.trainer import LOSSES, AgentTrainer, GenerationRequest, GRPOConfig, GRPOTrainer
-from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
-from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, config, ids, make_trainer, model, tokenizer
+from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, ids, make_trainer, model, tokenizer
 from .inspecting import BOTH, assert_same, differ, step_logs, weights
 
 # End to end.
-
-
-@BOTH
-def test_the_calculator_trains_with_tools_and_logs_everything(
-    trainer_class: type[AgentTrainer], tmp_path: Path
-) -> None:
-    tasks = random_tasks(4, seed=0)
-    schemas = Calculator().tool_schemas()
-    answer = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
-    plain = make_tiny_tokenizer([answer] * 4 + [json.dumps(schemas)])
-
-    def calls(request: Any) -> list[int]:
-        """Adds, and then answers right in every second episode."""
-        text = answer
-        if "tool_response" in plain.decode(request.prompt.ids[-30:]):
-            result = tasks[0]["answer"] if request.seed % 2 else -1
-            text = f'<tool_call>\n{{"name": "final_answer", "arguments": {{"answer": {result}}}}}\n</tool_call>'
-        return plain.encode(text + "<|im_end|>", add_special_tokens=False)
-
-    trainer = trainer_class(
-        model=make_tiny_model(plain, hidden_size=32, num_layers=1),
-        environment=Calculator(),
-        args=config(tmp_path, trainer_class, max_completion_length=200),
-        train_dataset=tasks[:1],
-        processing_class=plain,
-        generator=ScriptedGenerator(calls),
-    )
-    before = weights(trainer.model)  # type: ignore[arg-type]
-    trainer.train()
-    [logs] = step_logs(trainer)
-    assert logs["tools/add/calls"] == 1
-    assert logs["tools/call_frequency"] == 2
-    assert logs["stop/final_answer"] == 1
-    assert 0 < logs["reward"] < 1
-    assert logs["reward_std"] > 0
-    assert logs["environment/success"] == logs["reward"]
-    assert logs["tokens/drift"] == 0
-    assert differ(before, weights(trainer.model))  # type: ignore[arg-type]
 
 
 @BOTH
@@ -129,49 +87,6 @@ def test_a_correction_acts_on_what_the_generator_reports(tmp_path: Path) -> None
 # Rewards.
 
 
-def test_reward_functions_have_weights_and_names(tmp_path: Path) -> None:
-    seen: dict[str, Any] = {}
-
-    def short(completions: list[Any], good: list[str], **columns: Any) -> list[float]:
-        seen.update(good=good, columns=sorted(columns))
-        return [float(all(message.get("name") != "look" for message in each)) for each in completions]
-
-    async def sometimes(completions: list[Any], **columns: Any) -> list[float | None]:
-        return [1.0, *[None] * (len(completions) - 1)]
-
-    looks = matches("completion[?name=='look'] | length(@) > `0`", name="looks")
-    nobody = [{"good": "neither", "id": 7}]
-    trainer = make_trainer(
-        tmp_path, rows=nobody, reward_funcs=[short, sometimes, looks], reward_weights=[2.0, 4.0, 0.5]
-    )
-    trainer.train()
-    [logs] = step_logs(trainer)
-    assert seen["good"] == ["neither"] * 4  # one group
-    assert {"id", "prompts", "completion_ids"} <= set(seen["columns"])
-    assert logs["rewards/sometimes/mean"] == 1
-    assert logs["rewards/short/mean"] + logs["rewards/looks/mean"] == pytest.approx(1)
-    total = 2 * logs["rewards/short/mean"] + 4 * 2 / 8 + 0.5 * logs["rewards/looks/mean"]
-    assert logs["reward"] == pytest.approx(total)
-
-
-@pytest.mark.parametrize("fault", ["raises", "hangs"])
-def test_a_reward_function_that_fails_costs_its_group_only(fault: str, tmp_path: Path) -> None:
-    calls = 0
-
-    async def first_group(completions: list[Any]) -> list[float]:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            await asyncio.Event().wait() if fault == "hangs" else 1 / 0
-        return [float(index) for index, _ in enumerate(completions)]
-
-    trainer = make_trainer(tmp_path, reward_funcs=first_group, reward_timeout=0.1)
-    trainer.train()
-    [logs] = step_logs(trainer)
-    assert (logs["episodes/played"], logs["episodes/failed"], logs["groups/dropped"]) == (8, 4, 1)
-    assert logs["rewards/first_group/mean"] == 1.5
-
-
 # Reproducibility.
 
 
@@ -213,23 +128,6 @@ MIXED: list[dict[str, Any]] = [
     {"environment": "buttons", "good": "left"},
     {"environment": "levers", "prompt": "Pull."},
 ]
-
-
-def test_the_row_chooses_the_environment(tmp_path: Path) -> None:
-    chosen = []
-
-    def note(episodes: list[Episode], environment: list[str], **columns: Any) -> list[float]:
-        chosen.extend(zip(environment, [each.tools[0]["function"]["name"] for each in episodes], strict=True))
-        return [0.0] * len(episodes)
-
-    environments = {"buttons": Buttons(), "levers": Levers}
-    trainer = make_trainer(tmp_path, environment=environments, rows=MIXED, reward_funcs=note)
-    trainer.train()
-    assert set(chosen) == {("buttons", "look"), ("levers", "pull")}
-    [logs] = step_logs(trainer)
-    assert logs["environments/levers/reward"] >= 0
-    assert logs["environments/buttons/failed"] == 0
-    assert len(chosen) == 8
 
 
 def slash(text: str) -> Message:

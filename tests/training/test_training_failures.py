@@ -162,21 +162,6 @@ def test_few_failures_are_dropped_and_counted(tmp_path: Path) -> None:
     assert logs["groups/dropped"] == 0
 
 
-def test_failures_can_count_as_zero(tmp_path: Path) -> None:
-    trainer = breaking(tmp_path, 1, on_failure="zero", reward_funcs=lambda completions: [0.0] * len(completions))
-    trainer.train()
-    logs = trainer.state.log_history[0]
-    assert logs["episodes/failed"] == 2
-    assert logs["reward"] <= 6 / 8
-
-
-def test_failures_can_be_tried_again(tmp_path: Path) -> None:
-    trainer = breaking(tmp_path, 1, on_failure="retry(3)")
-    trainer.train()
-    assert trainer.state.log_history[0]["episodes/failed"] == 0
-    assert trainer.state.log_history[0]["episodes/retried"] == 2
-
-
 def test_failures_can_stop_at_once(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="the button came off"):
         breaking(tmp_path, 1, on_failure="raise").train()

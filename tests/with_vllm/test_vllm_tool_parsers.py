@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import random
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from gymnast.envs import RolloutEngine
 from gymnast.envs.core import ConfigurationError, Message, StopReason, ToolSchema
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.envs.tokens import Tokens
-from gymnast.trainer import FORMATS, ChatFormat, GRPOTrainer, Sampling, TokenBudgets, TokenPolicy
+from gymnast.trainer import ChatFormat, GRPOTrainer, Sampling, TokenBudgets, TokenPolicy
 from gymnast.trainer.testing.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
 
 from ..training.buttons import ROWS, Buttons, ScriptedGenerator, config, model
@@ -281,78 +280,6 @@ def test_no_text_raises_an_error_or_stays_in_the_parser(name: str) -> None:
     assert sum("malformed" in each for each in first) > 10
 
 
-SAME = [
-    '<tool_call>{"name": "book", "arguments": {"guests": 3}}</tool_call>',
-    '<tool_call>\n\n {"arguments":{"guests" :3},  "name" :"book"}\n</tool_call>',
-    '<tool_call>\n{"name": "book", "arguments": {"dishes": [{"a": [1.5, null]}], "place": "ü ☀ \\u00e4"}}</tool_call>',
-    '<tool_call>\n{"name": "book", "arguments": {"guests": 3}}</tool_call>\n<tool_call>{"name": "b", "arguments": {}}',
-    'So. <tool_call>{"name": "book", "arguments": "{\\"guests\\": 3}"}</tool_call>',
-    "<tool_call>{}</tool_call>",
-    "<tool_call>null</tool_call>",
-    '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
-    '<tool_call>{"name": "book", "arguments": {"guests": 3}',
-    "Text </tool_call> and more.",
-]
-
-
-@pytest.mark.parametrize("text", SAME)
-def test_hermes_is_read_as_our_own_format_reads_it(text: str) -> None:
-    ours = ChatFormat(tokenizer_of(), tool_format="hermes")
-    expected = ours.parse(Tokens([]), ours.tokenizer.encode(text + "<|im_end|>"), [TOOL])
-    message = read("hermes", text)
-    assert {**message, "malformed": len(message.get("malformed", []))} == {
-        **expected,
-        "malformed": len(expected.get("malformed", [])),
-    }
-
-
-def test_where_hermes_differs_from_our_own_format() -> None:
-    """vLLM's parser reads all calls or none, requires arguments, and ends a call at a marker within a string."""
-    good = '<tool_call>{"name": "book", "arguments": {"guests": 3}}</tool_call>'
-    for text in (
-        f"{good}<tool_call>{{</tool_call>",
-        '<tool_call>{"name": "book"}</tool_call>',
-        good.replace("3", '"</tool_call>"'),
-    ):
-        assert len(arguments_of(FORMATS["hermes"].parse(text, prefix="", tools=[TOOL]))) == 1
-        assert "malformed" in read("hermes", text)
-        assert arguments_of(read("hermes", text)) == []
-
-
-RECOGNISED = {
-    "hermes": "hermes",
-    "granite4": "hermes",
-    "granite": "hermes",
-    "qwen3_xml": "qwen3_coder",
-    "qwen3_coder": "qwen3_coder",
-    "glm45": "glm4",
-    "minimax_m2": "minimax_m2",
-    "deepseek_v3": "deepseek_v3",
-    "xlam": None,
-    "pythonic": None,
-    "jamba": "hunyuan",
-    "llama3_json": None,
-}
-
-
-@ALL
-def test_which_of_these_templates_need_no_parser_of_vllms(name: str) -> None:
-    found = ChatFormat(tokenizer_of(*FAMILIES[name])).tool_format
-    assert (None if found is None else found.name) == RECOGNISED[name]  # type: ignore[attr-defined]
-
-
-@ALL
-def test_our_own_format_reads_what_the_parser_reads(name: str) -> None:
-    ours = ChatFormat(tokenizer_of(*FAMILIES[name]))
-    if ours.tool_format is None:
-        with pytest.raises(ConfigurationError, match="was not recognised"):
-            ours.check_tools([TOOL])
-        return
-    message = calling({"place": "Zum Löwen", "guests": 3, "outside": True, "dishes": ["Rösti"]}, {})
-    text = written(name, message) + "<|im_end|>"
-    assert ours.parse(Tokens([]), ours.tokenizer.encode(text), [TOOL]) == message
-
-
 # Errors.
 
 
@@ -384,13 +311,6 @@ def test_a_template_without_tools() -> None:
 def test_a_template_without_calls() -> None:
     with pytest.raises(ConfigurationError, match=r"has no effect: .* does not render tool calls, so no parser can be"):
         ChatFormat(tokenizer_of("{{- '' -}}"), tool_format="vllm:hermes")
-
-
-def test_vllm_is_imported_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    ChatFormat(tokenizer_of(), tool_format="hermes")
-    with pytest.raises(ConfigurationError, match="vLLM is not installed"):
-        ChatFormat(tokenizer_of(), tool_format="vllm:hermes")
 
 
 # In episodes.
