@@ -17,15 +17,19 @@ BENCHMARKS = benchmarks.formats benchmarks.rollout.engine benchmarks.sandbox.poo
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train train-code test test-vllm test-adapters soak lint format docs bench bench-rollout bench-sandbox bench-update bench-overlap bench-cluster gpu-kit optimum accidents beside-trl clean distclean
+.PHONY: help train train-code test test-all test-long test-programs test-adapters test-vllm test-deepspeed soak lint format docs bench bench-rollout bench-sandbox bench-update bench-overlap bench-cluster gpu-kit optimum accidents beside-trl clean distclean
 
 help:
 	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]       train the calculator agent from scratch"
 	@echo "make train-code [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]  train an agent that writes programs; needs Docker"
 	@echo "make soak  [SEED=1] [ARGS=...]                             five minutes of faults; stops this machine's engine, too"
 	@echo "make test  [ARGS=...]                                      run the tests (with ARGS, only pytest with these arguments)"
-	@echo "make test-vllm [ARGS=...]                                  run the tests that need vLLM, in .venv-vllm"
+	@echo "make test-all                                              these tests, and those of the four targets below"
+	@echo "make test-programs [ARGS=...]                              run the examples and the benchmarks as programs"
 	@echo "make test-adapters [ARGS=...]                              run the tests of OpenEnv, GEM, reasoning-gym, Inspect and report_to, in .venv-adapters"
+	@echo "make test-vllm [ARGS=...]                                  run the tests that need vLLM, in .venv-vllm"
+	@echo "make test-deepspeed [ARGS=...]                             run the tests that need DeepSpeed, which goes into .deepspeed"
+	@echo "make test-long [ARGS=...]                                  run what takes minutes by nature: whole trainings"
 	@echo "make lint                                                  ruff check, ruff format --check, pyright"
 	@echo "make format                                                let ruff rewrite the files"
 	@echo "make docs                                                  build the site of the documentation in site/"
@@ -49,21 +53,33 @@ train: $(VENV)/.examples
 train-code: $(VENV)/.examples
 	@$(BIN)/python examples/code_agent.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
 
-# Without ARGS, all tests: one file a worker. One worker more than two cores keeps both busy while tests wait for
-# containers; the files that take minutes come first.
-test: $(VENV)/.dev .deepspeed/.stamp
-	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
-	@test -n "$(ARGS)" || $(MAKE) --no-print-directory test-adapters
-	@test -n "$(ARGS)" || $(MAKE) --no-print-directory test-vllm
+# Without ARGS, one file a worker. One worker more than two cores keeps both busy while tests wait for containers; the
+# files that take longest come first.
+BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest $(or $(ARGS),$(BY_FILE))
+
+test-all:
+	@$(MAKE) --no-print-directory test test-programs test-adapters test-vllm test-deepspeed ARGS=
+
+test-programs: $(VENV)/.dev
+	@$(BIN)/python -m pytest tests/programs $(or $(ARGS),$(BY_FILE))
+
+# Less than a minute, once .venv-adapters is there.
+test-adapters: .venv-adapters/.stamp
+	@.venv-adapters/bin/python -m pytest tests/with_adapters $(ARGS)
 
 # There is a vLLM for CPUs on Linux only; elsewhere, VLLM=FOLDER names a venv that has one, and gymnast with its extra
 # `test`. Without ARGS, one file a worker.
 test-vllm: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp) .deepspeed/.stamp
 	@$(VLLM)/bin/python -m pytest tests/with_vllm $(or $(ARGS),-n 2 --dist loadfile)
 
-# Less than a minute, once .venv-adapters is there.
-test-adapters: .venv-adapters/.stamp
-	@.venv-adapters/bin/python -m pytest tests/with_adapters $(ARGS)
+test-deepspeed: $(VENV)/.dev .deepspeed/.stamp
+	@$(BIN)/python -m pytest tests/with_deepspeed $(ARGS)
+
+test-long: $(VENV)/.dev
+	@$(BIN)/python -m pytest -m long $(or $(ARGS),tests tests/programs $(BY_FILE))
 
 # Five minutes, or ARGS="--seconds 60". Needs a Docker engine on this machine, and root, as it stops the engine for
 # moments, for all its users; `python -m benchmarks.soak` does not.

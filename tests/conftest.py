@@ -90,7 +90,7 @@ async def nothing_left(image: str) -> AsyncIterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the files that take minutes first: `make test` runs several files at a time."""
+    """Start the files that take longest first: several files run at a time."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
 
 

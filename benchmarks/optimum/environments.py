@@ -5,7 +5,7 @@
 - `PricedBandit`: one of three arms pays; a look at an arm has a price, and sometimes misleads.
 
 The model writes its move and nothing else. The prompt says nothing about a game: its rules are learned from rewards
-alone. `beliefs.py` has the same rules as probabilities, and `tests/project/test_optimum.py` compares both.
+alone. `beliefs.py` has the same rules as probabilities, and `tests/programs/test_optimum.py` compares both.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from torch import Tensor
 from gymnast.trainer import whole_weights
 from gymnast.trainer.models.named_weights import named_weights
 
-from .buttons import Disturbed, adapted, experts, make_trainer, model, untied
-from .launching import deepspeed_variables, for_deepspeed, launch
+from ..training.buttons import Disturbed, adapted, experts, make_trainer, model, untied
+from ..training.launching import deepspeed_variables, for_deepspeed, launch
 
 ROOT = Path(__file__).parents[2]
 

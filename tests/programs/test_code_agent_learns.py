@@ -52,6 +52,7 @@ def check_code_folder(folder: Path) -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_code_agent_learns_and_leaves_no_container(image: str, tmp_path: Path) -> None:
     with subprocess.Popen(

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from .example_runs import check_folder, command, read_summary, run
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_calculator_learns(tmp_path: Path) -> None:
     run("calculator.py", "--algorithm", "grpo", "--seed", "1", "--steps", "40", cwd=tmp_path, timeout=1700)
@@ -30,6 +31,7 @@ def wait_for_step(step: int, metrics: Path, process: subprocess.Popen[bytes]) ->
         time.sleep(0.1)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_an_interrupted_run_leaves_a_checkpoint_and_what_it_has_learned(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "calculator-rloo-seed2"
