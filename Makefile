@@ -79,7 +79,7 @@ test-deepspeed: $(VENV)/.dev .deepspeed/.stamp
 	@$(BIN)/python -m pytest tests/with_deepspeed $(ARGS)
 
 test-long: $(VENV)/.dev
-	@$(BIN)/python -m pytest -m long $(or $(ARGS),tests tests/programs $(BY_FILE))
+	@$(BIN)/python -m pytest -m long -o "norecursedirs=.* with_*" $(or $(ARGS),$(BY_FILE))
 
 # Five minutes, or ARGS="--seconds 60". Needs a Docker engine on this machine, and root, as it stops the engine for
 # moments, for all its users; `python -m benchmarks.soak` does not.
