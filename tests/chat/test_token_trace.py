@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from gymnast.envs import RolloutEngine
-from gymnast.envs.core import Environment, StepResult, StopReason
+from gymnast.envs.core import Environment, Message, StepResult, StopReason, text_of
 from gymnast.envs.engine.play_episode import EpisodeLimits
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.envs.episode import Episode
 from gymnast.envs.examples.calculator import Calculator
 from gymnast.envs.runtime.seeds import stable_seed
-from gymnast.envs.tokens import Tokens, TokenTrace
+from gymnast.envs.tokens import Image, ImageSpan, Tokens, TokenTrace
 from gymnast.envs.tool_env.tool_env import ToolEnv
 from gymnast.envs.tools.mark import tool
 from gymnast.trainer import (
@@ -30,6 +30,7 @@ from gymnast.trainer import (
     TokenPolicy,
     TransformersGenerator,
 )
+from gymnast.trainer.learning.samples import Sample
 from gymnast.trainer.run_log.metrics import episode_metrics
 from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
@@ -82,9 +83,8 @@ class ScriptedGenerator(Generator):
         logprobs = [-(turn + 1) - index / 1000 for index in range(len(ids))]
         self.sampled.append((ids, logprobs))
         finish = "stop" if ids[-1] in request.stop_ids else "length"
-        return Generation(
-            token_ids=ids, logprobs=logprobs, finish=finish, prompt=Tokens([*self.lies, *request.prompt.ids])
-        )
+        prompt = Tokens(self.lies) + request.prompt
+        return Generation(token_ids=ids, logprobs=logprobs, finish=finish, prompt=prompt)
 
     def load_weights(self, model: Any, version: int) -> None:
         """There are no weights."""
@@ -388,3 +388,108 @@ async def test_whole_episodes_with_a_real_model_do_not_drift() -> None:
         assert trace.num_sampled == sum(turn.num_tokens for turn in episode.turns)
     assert len({tuple(episode.traces[0].completion_ids) for episode in episodes}) > 8
     assert all(1 <= request.max_tokens <= 30 for request in requests)
+
+
+# Images.
+
+PICTURE = Image(b"\x89PNG\r\n\x1a\n")
+PIXELS = 5  # ids that stand for an image
+
+
+class PictureFormat(ChatFormat):
+    """Shows the images of messages behind the first id, and leaves the text to the template, which takes no images."""
+
+    def prompt_tokens(self, messages: Sequence[Message], tools: Any) -> Tokens:
+        return with_pictures(super().prompt_tokens(texts_of(messages), tools), messages)
+
+    def observation_tokens(self, messages: Sequence[Message], **options: Any) -> Tokens:
+        return with_pictures(super().observation_tokens(texts_of(messages), **options), messages)
+
+
+def with_pictures(tokens: Tokens, messages: Sequence[Message]) -> Tokens:
+    parts: list[Any] = [part for message in messages for part in message.get("content") or []]
+    for part in [part for part in parts if isinstance(part, dict) and part["type"] == "image"]:
+        tokens = tokens[:1] + Tokens([0] * PIXELS, (ImageSpan(0, PIXELS, part["image"]),)) + tokens[1:]
+    return tokens
+
+
+def texts_of(messages: Sequence[Message]) -> list[Message]:
+    return [{**message, "content": text_of(message)} for message in messages]
+
+
+class Looking(ToolEnv):
+    """Shows a picture first, and in the result of each tool."""
+
+    def reset_task(self, task: Any) -> list[Message]:
+        return [{"role": "user", "content": self.picture()}]
+
+    @staticmethod
+    def picture() -> list[Any]:
+        return [{"type": "text", "text": "Look."}, {"type": "image", "image": PICTURE}]
+
+    @tool
+    def add(self, a: int, b: int) -> Any:
+        """Look again.
+
+        Args:
+            a: A number.
+            b: Another.
+        """
+        return self.picture()
+
+    @tool(final=True)
+    def final_answer(self, answer: int) -> Any:
+        """Answer.
+
+        Args:
+            answer: The answer.
+        """
+        return self.picture()
+
+
+async def look(generator: ScriptedGenerator, length: int = 4000) -> Episode:
+    budgets = TokenBudgets(max_completion_length=length, max_model_len=8000)
+    policy = TokenPolicy(PictureFormat(tokenizer()), generator, sampling=Sampling(), budgets=budgets)
+    engine = RolloutEngine(Looking, policy, on_failure="raise")
+    [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))
+    check(episode.traces[0], generator, budgets)
+    return episode
+
+
+async def test_images_travel_from_messages_to_samples() -> None:
+    generator = ScriptedGenerator(ADD + END, FINAL + END)
+    episode = await look(generator)
+    [trace] = episode.traces
+    assert [len(request.prompt.images) for request in generator.requests] == [1, 2]
+    assert generator.requests[-1].prompt == trace.tokens[: len(generator.requests[-1].prompt)]
+    assert [span.image for span in trace.images] == [PICTURE] * 3
+    sampled = {len(trace.prompt_ids) + place for place, is_sampled in enumerate(trace.mask) if is_sampled}
+    for span in trace.images:
+        assert trace.ids[span.start : span.end] == [0] * PIXELS
+        assert sampled.isdisjoint(range(span.start, span.end))
+    sample = Sample.of(trace)
+    assert sample.images == trace.images[:2]  # the last result comes behind the last sampled token
+
+
+async def test_no_budget_cuts_an_image() -> None:
+    answer = len(spelled(FINAL + END))
+    for room in range(1, PIXELS + 3):
+        episode = await look(ScriptedGenerator(FINAL + END), answer + room)
+        assert episode.stop is StopReason.FINAL_ANSWER
+        [trace] = episode.traces
+        assert len(trace.images) == (2 if room > PIXELS else 1)
+        assert len(trace.completion_ids) == answer + (room if room > PIXELS else 1)
+
+
+async def test_an_observation_with_an_image_that_leaves_no_room_ends_the_episode() -> None:
+    for room in range(1, PIXELS + 2):
+        episode = await look(ScriptedGenerator(ADD + END), len(spelled(ADD + END)) + room)
+        assert episode.stop is StopReason.MAX_TOKENS
+        assert len(episode.traces[0].images) == 1
+
+
+async def test_a_generator_without_images_refuses_them() -> None:
+    tokens = Tokens([1, 2], (ImageSpan(0, 1, PICTURE),))
+    request = GenerationRequest(prompt=tokens, max_tokens=1, stop_ids=frozenset(), seed=0, sampling=Sampling())
+    with pytest.raises(ValueError, match="TransformersGenerator takes no images, and the prompt has 1"):
+        await TransformersGenerator(make_tiny_model(tokenizer())).generate(request)

@@ -26,7 +26,7 @@ from gymnast.envs import (
     tool_call,
     tool_calls,
 )
-from gymnast.envs.tokens import Tokens
+from gymnast.envs.tokens import Image, ImageSpan, Tokens
 
 from .episodes import ANSWER, Log, Probe, play_one, specs
 
@@ -41,6 +41,7 @@ async def test_an_episode_survives_json() -> None:
     episode.close_failure = Failure.of("close", ValueError("a lone \ud800 surrogate"))
     text = episode.to_json()
     assert "\n" not in text
+    assert '{"prompt_ids":[6],"completion_ids":[7],"mask":[1],"logprobs":[-0.25],"drift":0}' in text
     json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     again = Episode.from_json(text)
     assert again == episode
@@ -48,6 +49,14 @@ async def test_an_episode_survives_json() -> None:
     assert isinstance(again.stop, StopReason)
     assert isinstance(again.turns[0], Turn)
     assert isinstance(again.tool_calls[0], ToolCallRecord)
+
+
+def test_the_images_of_a_trace_survive_json() -> None:
+    image = Image(b"\x89PNG\r\n\x1a\n\xff\xfe")
+    trace = TokenTrace.of(Tokens([1, 2, 3], (ImageSpan(1, 2, image),)))
+    again = Episode.from_json(Episode(spec=specs(1)[0], traces=[trace]).to_json())
+    assert again.traces == [trace]
+    assert again.traces[0].images[0].image.data == image.data
 
 
 async def test_a_failed_episode_survives_json() -> None:
