@@ -25,8 +25,7 @@ Bounds = tuple[float, float]
 class Mismatch:
     """The tensors that a correction reads; all are without gradient, and 0 where the mask is."""
 
-    log_ratio_BT: Tensor
-    """log(pi/mu) of each token."""
+    log_ratio_BT: Tensor  # log(pi/mu) of each token
     probability_gain_BT: Tensor
     """The probability of each token under the weights in training, minus its probability under mu."""
     advantages_BT: Tensor
@@ -88,15 +87,13 @@ def geometric_mean_within(log_ratio_N: Tensor, bounds: Bounds) -> bool:
 class Correction:
     """A row of `CORRECTIONS`."""
 
-    bounds: Bounds
-    """The defaults of `correction_min` and `correction_max`."""
+    bounds: Bounds  # the defaults of `correction_min` and `correction_max`
     weigh: Weigh | None = None
     keep: Keep | None = None
     """Removes episodes before advantages are computed, so that they do not count in the baseline of their group."""
     of_tokens: bool = True
     """Whether tokens of a sequence have different weights, which a loss with one ratio for each sequence cannot use."""
-    has_least: bool = False
-    """Whether the lower bound has a meaning."""
+    has_least: bool = False  # whether the lower bound has a meaning
 
 
 ANY = float("inf")

@@ -27,8 +27,7 @@ gradient of an infinite ratio is NaN even where clipping discards it (0 * inf)."
 class LossInputs:
     """The tensors of one micro-batch that its loss is computed from."""
 
-    logprobs_BT: Tensor
-    """Log-probabilities under the policy in training, with gradient."""
+    logprobs_BT: Tensor  # log-probabilities under the policy in training, with gradient
     old_logprobs_BT: Tensor | None = None
     """Under the policy that sampled. None: on-policy, so the ratio is 1 and only its gradient matters."""
     mask_BT: Tensor
@@ -40,26 +39,20 @@ class LossInputs:
     """Share of each row in the loss tokens of its episode. None: each row is a whole episode."""
     sampling_logprobs_BT: Tensor | None = None
     """Under the distribution that was sampled from, for the correction. None: no correction."""
-    ref_logprobs_BT: Tensor | None = None
-    """Under the reference model, for the KL term. None: no KL term."""
-    entropies_BT: Tensor | None = None
-    """Of the distribution at each token, with gradient if `entropy_coef` is not 0."""
+    ref_logprobs_BT: Tensor | None = None  # Under the reference model, for the KL term. None: no KL term.
+    entropies_BT: Tensor | None = None  # of the distribution at each token, with gradient if `entropy_coef` is not 0
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class StepCounts:
     """The sizes of one optimiser step, which losses divide by."""
 
-    loss_tokens: float | Tensor
-    """Loss tokens of all batches and processes."""
-    sequences: float | Tensor
-    """Episodes with a loss token, of all batches and processes."""
+    loss_tokens: float | Tensor  # loss tokens of all batches and processes
+    sequences: float | Tensor  # episodes with a loss token, of all batches and processes
     batch_loss_tokens: float | Tensor
     """Loss tokens of the batch that this micro-batch is a part of; only `bnpo` reads it."""
-    batches: int
-    """Batches of each process; only `bnpo` reads it."""
-    processes: int
-    """Processes, over which gradients are averaged."""
+    batches: int  # batches of each process; only `bnpo` reads it
+    processes: int  # processes, over which gradients are averaged
 
 
 Ratio = Callable[[Tensor, Tensor], Tensor]
@@ -79,8 +72,7 @@ Clips = Callable[[Tensor, Tensor, LearningSettings], tuple[Tensor, Tensor]]
 class Loss:
     """A row of `LOSSES`."""
 
-    ratio: Ratio
-    """The ratios of probabilities, of tokens or of whole sequences."""
+    ratio: Ratio  # the ratios of probabilities, of tokens or of whole sequences
     surrogate: Surrogate
     """Makes a term of a ratio and an advantage; 0 if the advantage is 0, since such samples are not computed."""
     reduce: Reduction

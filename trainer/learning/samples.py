@@ -81,12 +81,9 @@ def samples_of(episode: Episode, *, is_masked: bool = False) -> EpisodeSamples:
 class Batch:
     """The episodes of one batch, as the micro-batches that have a gradient."""
 
-    micro_batches: list[MicroBatch]
-    """At least one: every process must do a forward and a backward pass."""
-    loss_tokens: int
-    """Number of loss tokens of all samples, those without a gradient included."""
-    sequences: int
-    """Number of episodes with at least one loss token."""
+    micro_batches: list[MicroBatch]  # at least one: every process must do a forward and a backward pass
+    loss_tokens: int  # number of loss tokens of all samples, those without a gradient included
+    sequences: int  # number of episodes with at least one loss token
 
     @classmethod
     def of(cls, episodes: Sequence[EpisodeSamples], settings: LearningSettings, *, pad_id: int) -> Batch:
@@ -143,12 +140,9 @@ def micro_batches(
 class MicroBatch(TypedDict):
     """The tensors of one forward and backward pass; a dictionary, because transformers moves such to the device."""
 
-    inputs: dict[str, Tensor]
-    """The model's arguments: `input_ids` and `attention_mask` (B, L)."""
-    mask: Tensor
-    """(B, T) 1 on loss tokens."""
-    places: Tensor
-    """(N,) The indices of the loss tokens in the flattened mask."""
+    inputs: dict[str, Tensor]  # the model's arguments: `input_ids` and `attention_mask` (B, L)
+    mask: Tensor  # (B, T) 1 on loss tokens
+    places: Tensor  # (N,) The indices of the loss tokens in the flattened mask
     sampling_logprobs: Tensor  # (B, T)
     advantages: NotRequired[Tensor]  # (B, T)
     old_logprobs: NotRequired[Tensor]  # (B, T)

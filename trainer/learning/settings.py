@@ -17,28 +17,18 @@ from .groups import Treatments
 class LearningSettings:
     """Options that stay the same for a whole run; `AgentConfig.learning_settings` builds them."""
 
-    loss_type: str
-    """A row of `LOSSES`."""
-    temperature: float
-    """Logits are divided by it, because tokens were sampled with it."""
+    loss_type: str  # a row of `LOSSES`
+    temperature: float  # logits are divided by it, because tokens were sampled with it
     samples_all_tokens: bool
     """False if top-p, top-k or min-p is on. Then the sampler's log-probabilities are not comparable with ours."""
-    is_on_policy: bool
-    """Whether every sample of a round is used once, before the weights change."""
-    epsilon_low: float
-    """The ratio is clipped at 1 - epsilon_low where the advantage is negative."""
-    epsilon_high: float
-    """The ratio is clipped at 1 + epsilon_high where the advantage is positive."""
-    delta: float | None
-    """The ratio itself is at most this, where the advantage is negative; None: no limit."""
-    sapo_temperature_pos: float
-    """How fast `sapo` fades with the ratio where the advantage is positive."""
-    sapo_temperature_neg: float
-    """The same where it is not."""
-    beta: float
-    """Weight of the KL term. At 0 the KL is measured if there is a reference, but not trained on."""
-    kl_in: KLIn
-    """Whether the divergence from the reference is added to the loss, or subtracted from the reward."""
+    is_on_policy: bool  # whether every sample of a round is used once, before the weights change
+    epsilon_low: float  # the ratio is clipped at 1 - epsilon_low where the advantage is negative
+    epsilon_high: float  # the ratio is clipped at 1 + epsilon_high where the advantage is positive
+    delta: float | None  # the ratio itself is at most this, where the advantage is negative; None: no limit
+    sapo_temperature_pos: float  # how fast `sapo` fades with the ratio where the advantage is positive
+    sapo_temperature_neg: float  # how fast `sapo` fades with the ratio where the advantage is not positive
+    beta: float  # Weight of the KL term. At 0 the KL is measured if there is a reference, but not trained on.
+    kl_in: KLIn  # whether the divergence from the reference is added to the loss, or subtracted from the reward
     use_bias_correction_kl: bool
     """Multiply the KL term by the ratio, so that its gradient is the reverse KL's (DeepSeek-V3.2, arXiv 2512.02556).
 
@@ -48,26 +38,16 @@ class LearningSettings:
     """Weight of the entropy bonus: it times the mean entropy of the step's loss tokens is subtracted from the loss."""
     top_entropy_quantile: float
     """Share of the loss tokens that are learned from: those of highest entropy when their round was played."""
-    correction: str
-    """A row of `CORRECTIONS`."""
-    correction_bounds: tuple[float, float]
-    """Least and largest ratio of the correction."""
-    max_completion_length: int
-    """Most tokens that a completion can have; `dr_grpo` divides by it."""
-    truncated: Treatments
-    """The treatment of each kind of truncated episode."""
-    advantage_estimator: str
-    """A row of `ESTIMATORS`."""
-    credit: Credit
-    """Whether a token is judged by the reward of its episode, or by the return of its turn."""
-    discount: float
-    """The weight of the next turn's return in a turn's return."""
-    scale_rewards: Scale
-    """Which standard deviation advantages are divided by."""
-    normalize_advantages: bool
-    """Whiten the advantages of a round, of all processes."""
-    rows_at_once: int
-    """Rows in one forward pass of the scorer."""
+    correction: str  # a row of `CORRECTIONS`
+    correction_bounds: tuple[float, float]  # least and largest ratio of the correction
+    max_completion_length: int  # most tokens that a completion can have; `dr_grpo` divides by it
+    truncated: Treatments  # the treatment of each kind of truncated episode
+    advantage_estimator: str  # a row of `ESTIMATORS`
+    credit: Credit  # whether a token is judged by the reward of its episode, or by the return of its turn
+    discount: float  # the weight of the next turn's return in a turn's return
+    scale_rewards: Scale  # which standard deviation advantages are divided by
+    normalize_advantages: bool  # whiten the advantages of a round, of all processes
+    rows_at_once: int  # rows in one forward pass of the scorer
     max_tokens_per_batch: int | None
     """Tokens of one forward pass, padding included, for the scorer and the loss; None: no limit."""
     own: Mapping[str, Any] = field(default_factory=dict)
