@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from gymnast.sandbox import DockerExecutor, Engine
 
 ROOT = Path(__file__).resolve().parents[1]
-LONGEST = ("test_calculator_learns.py", "test_code_agent_learns.py")
+LONGEST = (
+    "test_distributed.py",
+    "test_interrupt.py",
+    "test_faults_life.py",
+    "test_faults_load.py",
+    "test_calculator_learns.py",
+)
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 # With the root on the path, `envs.core` and `gymnast.envs.core` would be two modules with two sets of classes.

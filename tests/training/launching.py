@@ -16,7 +16,7 @@ import pytest
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
 
-from .buttons import subprocess_environment
+from .buttons import make_trainer, subprocess_environment
 
 
 def for_deepspeed() -> dict[str, str]:
@@ -96,3 +96,11 @@ def launch(folder: Path, program: str, *arguments: str, variables: Mapping[str, 
     ended = run_two(folder, program, *arguments, variables=variables)
     assert [status for status, _ in ended] == [0, 0], "\n".join(error for _, error in ended)
     return [json.loads((folder / f"report-{rank}.json").read_text()) for rank in range(2)]
+
+
+def alone(folder: Path, agent: Any, steps: int) -> Any:
+    """A trainer that has trained in one process, with twice the batch of the tests of two processes."""
+    shared: dict[str, Any] = {"scale_rewards": "batch", "beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1}
+    trainer = make_trainer(folder, agent=agent, max_steps=steps, per_device_train_batch_size=8, **shared)
+    trainer.train()
+    return trainer

@@ -18,7 +18,7 @@ from gymnast.envs import ConfigurationError
 from gymnast.trainer import GRPOTrainer, whole_weights
 
 from .buttons import ROWS, Buttons, ShiftedGenerator, adapted, config, forget, make_trainer, model, untied
-from .launching import free_port, launch, run_two
+from .launching import alone, free_port, launch, run_two
 
 PROGRAM = """
 import json, os, sys
@@ -134,17 +134,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, 
 def single(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Any]:
     """Trains one process with twice the batch, once for each kind of model."""
 
-    @cache
-    def train(make_agent: Any) -> Any:
-        options: dict[str, Any] = {"scale_rewards": "batch", "beta": 0.1, "sync_ref_model": True}
-        folder = tmp_path_factory.mktemp("one")
-        trainer = make_trainer(
-            folder, agent=make_agent(), max_steps=2, per_device_train_batch_size=8, ref_model_sync_steps=1, **options
-        )
-        trainer.train()
-        return trainer
-
-    return train
+    return cache(lambda make_agent: alone(tmp_path_factory.mktemp("one"), make_agent(), 2))
 
 
 def test_each_process_plays_whole_groups(run: Any) -> None:

@@ -85,8 +85,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("base", [GRPOTrainer, RLOOTrainer], ids=["grpo", "rloo"])
+@pytest.mark.parametrize(("base", "case"), [*((GRPOTrainer, case) for case in CASES), (RLOOTrainer, "a round a step")])
 def test_a_resumed_run_equals_one_that_never_stopped(
     base: type[AgentTrainer],
     case: str,
@@ -99,7 +98,7 @@ def test_a_resumed_run_equals_one_that_never_stopped(
     whole = trainer_of(base, tmp_path, **options)
     whole.train()
     expected = state_of(whole)
-    for stopped in (1, 2, 3, 4) if base is GRPOTrainer else (3,):
+    for stopped in (1, 2, 3, 4) if base is GRPOTrainer and case.startswith("rounds") else (2, 3):
         rest = trainer_of(base, tmp_path / "resumed", **options)
         rest.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{stopped}"))
         assert rest.state.global_step == STEPS

@@ -23,7 +23,7 @@ from gymnast.trainer import whole_weights
 from gymnast.trainer.models.named_weights import named_weights
 
 from ..training.buttons import Disturbed, adapted, experts, make_trainer, model, untied
-from ..training.launching import deepspeed_variables, for_deepspeed, launch
+from ..training.launching import alone, deepspeed_variables, for_deepspeed, launch
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,17 +141,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Any]:
 
     @cache
     def train(make_agent: Any, steps: int = 2) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-        options: dict[str, Any] = {"scale_rewards": "batch", "beta": 0.1, "sync_ref_model": True}
-        folder = tmp_path_factory.mktemp("one")
-        trainer = make_trainer(
-            folder,
-            agent=make_agent(),
-            max_steps=steps,
-            per_device_train_batch_size=8,
-            ref_model_sync_steps=1,
-            **options,
-        )
-        trainer.train()
+        trainer = alone(tmp_path_factory.mktemp("one"), make_agent(), steps)
         return trainer.state.log_history, dict(whole_weights(trainer.model))  # type: ignore[arg-type]
 
     return train
