@@ -161,6 +161,7 @@ AMOUNTS = ("cpus", "grace", "idle", "lifetime")
 
 @pytest.mark.parametrize("name", [*SIZES, *COUNTS, *AMOUNTS])
 def test_limits_of_the_wrong_type(name: str) -> None:
+    values: list[Any]
     if name in SIZES:
         values, said = [None, True, 5e8, 64.0, b"64m", [64], np.float64(64), np.True_], ": a size is a whole number .*"
     elif name in COUNTS:
@@ -175,8 +176,8 @@ def test_limits_of_the_wrong_type(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*SIZES, *COUNTS, *AMOUNTS])
 def test_limits_are_positive_and_finite(name: str) -> None:
-    amounts = (-0.5, math.inf, math.nan, 10**400) if name in AMOUNTS else ()
-    for wrong in (0, -1, *(("0", "0m") if name in SIZES else amounts)):
+    more: list[Any] = ["0", "0m"] if name in SIZES else [-0.5, math.inf, math.nan, 10**400] if name in AMOUNTS else []
+    for wrong in (0, -1, *more):
         with pytest.raises(ValueError, match=rf"Limits\.{name} must be positive and finite, got "):
             Limits(**{name: wrong})
 
