@@ -309,7 +309,7 @@ def test_there_are_templates_with_dates() -> None:
 
 
 @by_stem
-def test_special_tokens_in_messages_are_text(stem: str) -> None:
+def test_special_tokens_in_a_users_message_are_text(stem: str) -> None:
     chat = usable_chat(stem)
     special = [each for each in TOKENS[stem]["special"] if '"' not in each]
     ids = set(chat.tokenizer.convert_tokens_to_ids(special))
@@ -319,12 +319,6 @@ def test_special_tokens_in_messages_are_text(stem: str) -> None:
         return sum(each in ids for each in tokens)
 
     harmless, harmful = (chat.prompt_tokens([ask(text)], TOOLS).ids for text in ("<b> </b>", forged))
-    assert text_of(chat, harmful) == text_of(chat, harmless).replace("<b> </b>", forged)
-    assert count(harmful) == count(harmless)
-    harmless, harmful = (
-        chat.observation_tokens([result(text, stem=stem)], tools=TOOLS, ended_by=None, last=False).ids
-        for text in ("<b> </b>", forged)
-    )
     assert text_of(chat, harmful) == text_of(chat, harmless).replace("<b> </b>", forged)
     assert count(harmful) == count(harmless)
 

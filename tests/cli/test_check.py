@@ -24,12 +24,7 @@ from gymnast.cli.checks.episodes import (
 )
 from gymnast.cli.checks.leaks import leaves_nothing
 from gymnast.cli.checks.model import check_model
-from gymnast.cli.checks.rewards import (
-    files_are_out_of_reach,
-    null_agent_earns_nothing,
-    oracle_is_best,
-    rewards_differ,
-)
+from gymnast.cli.checks.rewards import files_are_out_of_reach, null_agent_earns_nothing, oracle_is_best, rewards_differ
 from gymnast.cli.checks.subject import Check, Subject
 from gymnast.cli.checks.tools import (
     does_not_block,
@@ -230,11 +225,7 @@ def test_a_check_that_cannot_run_is_a_fault() -> None:
     [
         (broken.NoEnd, has_an_end, "no answer ended an episode"),
         (broken.SameReward, rewards_differ, "every scripted agent earns -1"),
-        (
-            broken.RewardIsNeverSet,
-            rewards_differ,
-            "it learns nothing; does anything set self.reward",
-        ),
+        (broken.RewardIsNeverSet, rewards_differ, "it learns nothing; does anything set self.reward"),
         (broken.NoReward, rewards_differ, "the environment gives no reward"),
     ],
 )

@@ -197,10 +197,7 @@ def test_a_training_with_remote_environments_equals_a_local_one(hosts: RayEnviro
 
 def test_a_training_with_remote_workers_equals_a_local_one(tmp_path: Path) -> None:
     calls = [buttons.call_ids(name) for name in ("look", "left", "right")]
-    with (
-        fake_server(lambda seed: calls[seed % 3]) as (url, server),
-        RayRolloutWorkers(buttons.Buttons(), 1) as workers,
-    ):
+    with fake_server(lambda seed: calls[seed % 3]) as (url, server), RayRolloutWorkers(buttons.Buttons(), 1) as workers:
         options = {"generator": "vllm-server", "vllm_server_urls": [url], "max_model_len": 1024}
         remote = losses(workers, tmp_path / "remote", **options)
         weights = len(server.requests)

@@ -46,11 +46,7 @@ def noted() -> type[Noted]:
 
 def test_episodes_on_servers_equal_local_ones() -> None:
     script = [ADD, ANSWER]
-    with (
-        served(Drawn) as one,
-        served(Drawn) as two,
-        WebSocketEnvironments([one, two], token=TOKEN) as environments,
-    ):
+    with served(Drawn) as one, served(Drawn) as two, WebSocketEnvironments([one, two], token=TOKEN) as environments:
         remote = play(environments, script, count=16)
         assert [link.episodes for link in environments.links] == [0, 0]
     assert without_times(remote) == without_times(play(Drawn, script, count=16))

@@ -40,10 +40,7 @@ def make_server() -> MCPServer[Any]:
     @server.tool(name="draw.picture")
     def draw() -> list[TextContent | ImageContent]:
         """Draw."""
-        return [
-            TextContent(type="text", text="a dot"),
-            ImageContent(type="image", data="aGk=", mime_type="image/png"),
-        ]
+        return [TextContent(type="text", text="a dot"), ImageContent(type="image", data="aGk=", mime_type="image/png")]
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     def process_id() -> int:

@@ -71,10 +71,7 @@ def test_a_row_does_not_make_a_final_tool_another() -> None:
 def test_schemas_of_a_table_have_no_empty_entries() -> None:
     answer = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
     rows = datasets.Dataset.from_list(
-        [
-            {**QUESTION, "tools": [schema("add")]},
-            {**QUESTION, "tools": [schema("final_answer", parameters=answer)]},
-        ]
+        [{**QUESTION, "tools": [schema("add")]}, {**QUESTION, "tools": [schema("final_answer", parameters=answer)]}]
     )
     assert rows[0]["tools"][0]["function"]["parameters"]["properties"]["answer"] is None
     assert reset(Calculator(), rows[0]["tools"]).tool_schemas() == [schema("add")]

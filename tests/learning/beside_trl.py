@@ -17,15 +17,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_config import RLOOConfig
 from trl.trainer.rloo_trainer import RLOOTrainer
 
-from .rows import (
-    EPSILON_HIGH,
-    EPSILON_LOW,
-    MAX_COMPLETION,
-    TEMPERATURE,
-    VOCABULARY,
-    Batch,
-    make_model,
-)
+from .rows import EPSILON_HIGH, EPSILON_LOW, MAX_COMPLETION, TEMPERATURE, VOCABULARY, Batch, make_model
 
 
 def make_trainer(kind: str, folder: Path, model: Qwen3ForCausalLM) -> GRPOTrainer | RLOOTrainer:

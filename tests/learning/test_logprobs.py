@@ -84,13 +84,7 @@ def assert_by_definition(model: nn.Module, wrapped: nn.Module, head: OutputHead 
     expected_grads = gradients(model, (expected_BT * weights_BT).sum())
 
     logprobs_BT, entropies_BT = token_logprobs(
-        wrapped,
-        batch.inputs,
-        places_N,
-        keep=batch.keep,
-        temperature=TEMPERATURE,
-        head=head,
-        entropy="value",
+        wrapped, batch.inputs, places_N, keep=batch.keep, temperature=TEMPERATURE, head=head, entropy="value"
     )
     assert entropies_BT is not None
     assert not entropies_BT.requires_grad

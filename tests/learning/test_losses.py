@@ -13,13 +13,7 @@ from torch import Tensor
 from gymnast.trainer import LOSSES, LearningSettings, losses
 from gymnast.trainer.learning.losses import LossInputs, StepCounts, clipped, kl_in_reward
 
-from .rows import (
-    EPSILON_HIGH,
-    EPSILON_LOW,
-    MAX_COMPLETION,
-    counts_of,
-    loss_of,
-)
+from .rows import EPSILON_HIGH, EPSILON_LOW, MAX_COMPLETION, counts_of, loss_of
 
 
 def random_inputs(seed: int = 0, **changes: Any) -> LossInputs:

@@ -14,15 +14,7 @@ from trl.trainer.rloo_trainer import RLOOTrainer
 from gymnast.trainer.learning.losses import LossInputs
 
 from .beside_trl import assert_same, assert_same_stats, last_metrics, make_trainer, trl_logprobs, unpatched_copy
-from .rows import (
-    EPSILON_HIGH,
-    counts_of,
-    gradients,
-    loss_of,
-    make_batch,
-    make_model,
-    our_logprobs,
-)
+from .rows import EPSILON_HIGH, counts_of, gradients, loss_of, make_batch, make_model, our_logprobs
 
 
 @pytest.fixture(scope="module")

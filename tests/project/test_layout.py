@@ -295,11 +295,7 @@ def test_imports_point_to_the_left(package: str) -> None:
 @pytest.mark.parametrize(
     ("file", "source", "message"),
     [
-        (
-            "envs/x.py",
-            "from ..trainer import chat",
-            "imports gymnast.trainer.chat: envs may import sandbox, envs only",
-        ),
+        ("envs/x.py", "from ..trainer import chat", "imports gymnast.trainer.chat: envs may import sandbox, envs only"),
         ("envs/x.py", "from .. import trainer", "imports gymnast.trainer: envs may import"),
         ("sandbox/x.py", "def f():\n    from ..envs.core import Task", "sandbox/x.py:2 imports gymnast.envs.core.Task"),
         ("envs/x.py", "if TYPE_CHECKING:\n    import torch", "only trainer/ may import torch"),

@@ -12,15 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gymnast.sandbox import (
-    DockerExecutor,
-    Engine,
-    ExecutionResult,
-    Limits,
-    LocalExecutor,
-    ScriptedExecutor,
-    Status,
-)
+from gymnast.sandbox import DockerExecutor, Engine, ExecutionResult, Limits, LocalExecutor, ScriptedExecutor, Status
 
 
 def scripted(**options: Any) -> ScriptedExecutor:

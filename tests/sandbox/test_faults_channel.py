@@ -108,8 +108,7 @@ def answer(failed=False, value=False, code=0, dropped=0, head=0, tail=0, error=0
 @pytest.mark.fault(20)
 @pytest.mark.fault(21)
 @pytest.mark.parametrize(
-    "changes",
-    ["dropped=2**63", "head=2**32 - 1", "tail=2**32 - 1", "error=2**32 - 1", "head=600_000, tail=600_000"],
+    "changes", ["dropped=2**63", "head=2**32 - 1", "tail=2**32 - 1", "error=2**32 - 1", "head=600_000, tail=600_000"]
 )
 async def test_an_answer_with_the_right_nonce_announces_no_more_than_the_limit(box: RealBox, changes: str) -> None:
     """Code can find the nonce in its own memory and forge its own answer, but only within the limits."""

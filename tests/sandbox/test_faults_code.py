@@ -48,13 +48,7 @@ async def test_python_that_ignores_interruption_is_killed(box: RealBox, code: st
 
 
 @pytest.mark.fault(2)
-@pytest.mark.parametrize(
-    "command",
-    [
-        "set -n; echo never",
-        pytest.param("kill -STOP $$", marks=pytest.mark.fault(3)),
-    ],
-)
+@pytest.mark.parametrize("command", ["set -n; echo never", pytest.param("kill -STOP $$", marks=pytest.mark.fault(3))])
 async def test_a_shell_that_ignores_interruption_is_killed(box: RealBox, command: str) -> None:
     await box.python("python_state = 1")
     await box.bash("cd /tmp; lost=1")

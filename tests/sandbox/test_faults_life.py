@@ -14,14 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gymnast.sandbox import (
-    DockerExecutor,
-    ExecutorPool,
-    Limits,
-    LocalExecutor,
-    SandboxLostError,
-    Status,
-)
+from gymnast.sandbox import DockerExecutor, ExecutorPool, Limits, LocalExecutor, SandboxLostError, Status
 
 from . import faults
 from .boxes import LIMITS, containers_of, eventually, usable

@@ -6,11 +6,7 @@ import asyncio
 
 import pytest
 
-from gymnast.sandbox import (
-    SandboxFileError,
-    SandboxFileTooLargeError,
-    SandboxPermissionError,
-)
+from gymnast.sandbox import SandboxFileError, SandboxFileTooLargeError, SandboxPermissionError
 
 from . import faults
 from .boxes import usable

@@ -12,14 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gymnast.sandbox import (
-    Executor,
-    Limits,
-    SandboxError,
-    SandboxFileError,
-    SandboxLostError,
-    Status,
-)
+from gymnast.sandbox import Executor, Limits, SandboxError, SandboxFileError, SandboxLostError, Status
 from gymnast.sandbox.cancellation import finish
 from gymnast.sandbox.guest.protocol import MAX_LISTED, Decoder, encode
 from gymnast.sandbox.host.connection import Connection
@@ -179,15 +172,7 @@ async def test_a_wrong_answer_costs_the_box(
 
 
 @pytest.mark.parametrize(
-    "ready",
-    [
-        {"bash": "yes"},
-        {"bash": None},
-        {},
-        {"unfit": 5},
-        {"unfit": ["x"]},
-        {"bash": 1, "id": 7},
-    ],
+    "ready", [{"bash": "yes"}, {"bash": None}, {}, {"unfit": 5}, {"unfit": ["x"]}, {"bash": 1, "id": 7}]
 )
 async def test_a_wrong_greeting_is_a_start_that_fails(ready: dict[str, Any]) -> None:
     box = CounterfeitBox()

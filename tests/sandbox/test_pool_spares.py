@@ -12,13 +12,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.sandbox import (
-    ExecutorPool,
-    ImageError,
-    LocalExecutor,
-    SandboxError,
-    ScriptedExecutor,
-)
+from gymnast.sandbox import ExecutorPool, ImageError, LocalExecutor, SandboxError, ScriptedExecutor
 
 from .boxes import eventually, usable
 from .pools import at_rest

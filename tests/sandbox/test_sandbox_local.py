@@ -250,11 +250,7 @@ asyncio.run(main())
 
 async def test_the_death_of_an_owner_ends_the_box_though_its_child_lives(nothing_left: Path) -> None:
     owner = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        OWNER,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "TMPDIR": str(nothing_left)},
+        sys.executable, "-c", OWNER, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(nothing_left)}
     )
     child = 0
     try:

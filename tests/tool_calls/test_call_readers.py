@@ -42,11 +42,7 @@ def test_json_longer_than_a_window() -> None:
         (argument_pairs, " f \n</tool_call>", {}),
         (python_calls, '[f(a=\'it\'s, ok\', b="say "x"")]', {"a": "it's, ok", "b": 'say "x"'}),
         (python_calls, "[f(a='''x'y\nz''', b='\\d\\x41\\u00fc\\ud83d\\ude00',)]", {"a": "x'y\nz", "b": "\\dAü😀"}),
-        (
-            python_calls,
-            "[f(a='\\101\\0\\7z', b='\\U0001F600', c='x\\\ny')]",
-            {"a": "A\0\7z", "b": "😀", "c": "xy"},
-        ),
+        (python_calls, "[f(a='\\101\\0\\7z', b='\\U0001F600', c='x\\\ny')]", {"a": "A\0\7z", "b": "😀", "c": "xy"}),
         (python_calls, "[f(a=[true, 'x', None, (1, 2), (3,), (), (4)])]", {"a": [True, "x", None, [1, 2], [3], [], 4]}),
         (python_calls, '[f(a={"x": "\\/"}, b=-.5, c=+1, d=1e3)]', {"a": {"x": "/"}, "b": -0.5, "c": 1, "d": 1000.0}),
         (python_tag_call, 'f.call(query="a "b" c")', {"query": 'a "b" c'}),

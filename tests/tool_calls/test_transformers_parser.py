@@ -26,9 +26,7 @@ MEANT: dict[str, list[Any]] = {  # the correct reading of the texts without an e
     "two calls": [ROME, PARIS],
     "thinking": [ROME],
     "no arguments": [["ping", {}]],
-    "nested arguments": [
-        ["plan", {"stops": ["a, b", {"x": [1.5, None]}], "options": {"fast": True, "on": {}}}],
-    ],
+    "nested arguments": [["plan", {"stops": ["a, b", {"x": [1.5, None]}], "options": {"fast": True, "on": {}}}]],
     "quotes and unicode": [["weather", {"city": 'Zürich "日本"\n\\n ☀ {x}', "days": 3}]],
     "an unknown tool": [["fly", {"to": "Rome"}]],
 }

@@ -225,9 +225,7 @@ WRITERS: dict[str, Writer] = {
         joined=wrapped(_CALLS, _CALLS_END),
     ),
     "deepseek_v3_1": _json(
-        f"{_CALL}NAME{_SEP}ARGUMENTS{_CALL_END}",
-        *(*_DEEPSEEK, f"{_CALL}add{_SEP}"),
-        joined=wrapped(_CALLS, _CALLS_END),
+        f"{_CALL}NAME{_SEP}ARGUMENTS{_CALL_END}", *(*_DEEPSEEK, f"{_CALL}add{_SEP}"), joined=wrapped(_CALLS, _CALLS_END)
     ),
     "kimi_k2": _json(
         "<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>ARGUMENTS<|tool_call_end|>",

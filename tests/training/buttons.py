@@ -13,13 +13,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import DistributedType
 from torch import Tensor
-from transformers import (
-    PreTrainedTokenizerFast,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-    TrainerCallback,
-)
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, TrainerCallback
 
 from gymnast.envs import Message, ToolEnv, tool, tool_call
 from gymnast.trainer import (

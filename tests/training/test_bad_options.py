@@ -108,20 +108,14 @@ from .buttons import ROWS, Buttons, config, model
         ({"top_entropy_quantile": 1.5}, r"top_entropy_quantile must be in \(0, 1\], got 1.5"),
         ({"top_entropy_quantile": 0.0}, r"top_entropy_quantile must be in \(0, 1\], got 0.0"),
         ({"top_entropy_quantile": 0.2, "loss_type": "gspo"}, "top_entropy_quantile=0.2 chooses tokens, and .*'gspo'"),
-        (
-            {"top_entropy_quantile": 0.2, "entropy_coef": 0.1},
-            "entropy_coef .*top_entropy_quantile .*give one",
-        ),
+        ({"top_entropy_quantile": 0.2, "entropy_coef": 0.1}, "entropy_coef .*top_entropy_quantile .*give one"),
         ({"entropy_coef": -0.1}, "entropy_coef must be finite and at least 0, got -0.1"),
         *(
             ({name: float("inf")}, f"{name} must be finite and at least 0, got inf")
             for name in ("beta", "entropy_coef", "overlong_penalty", "learning_rate", "weight_decay")
         ),
         ({"success_reward": float("nan")}, "success_reward must be finite, got nan"),
-        (
-            {"max_refills": 1, "advantage_estimator": "reinforce++", "scale_rewards": "none"},
-            "max_refills .*learns",
-        ),
+        ({"max_refills": 1, "advantage_estimator": "reinforce++", "scale_rewards": "none"}, "max_refills .*learns"),
         (
             {"max_refills": 1, "kl_in": "reward", "beta": 0.1},
             "max_refills .*by their divergence: set max_refills=0, beta=0 or kl_in='loss'",
@@ -244,8 +238,7 @@ def test_the_defaults_do_not_warn(config_class: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trainer_class", "args"),
-    [(GRPOTrainer, TrainingArguments), (GRPOTrainer, RLOOConfig), (RLOOTrainer, GRPOConfig)],
+    ("trainer_class", "args"), [(GRPOTrainer, TrainingArguments), (GRPOTrainer, RLOOConfig), (RLOOTrainer, GRPOConfig)]
 )
 def test_the_configuration_of_another_trainer(trainer_class: Any, args: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=f"args must be a {trainer_class.config_class.__name__}, got {args.__name__}"):

@@ -95,7 +95,7 @@ def test_a_broken_line_of_an_earlier_part_is_dropped_and_named(
     assert len([*read_episodes(tmp_path / "episodes.jsonl")]) == 31
     named = [message for message in caplog.messages if "skipped line 1 of" in message]
     assert sorted(message.partition(".jsonl")[0].rpartition("/")[2] for message in named) == [
-        *("episodes", "learning", "metrics"),
+        *("episodes", "learning", "metrics")
     ]
 
 

@@ -124,10 +124,7 @@ class Levers(ToolEnv):
         return "done"
 
 
-MIXED: list[dict[str, Any]] = [
-    {"environment": "buttons", "good": "left"},
-    {"environment": "levers", "prompt": "Pull."},
-]
+MIXED: list[dict[str, Any]] = [{"environment": "buttons", "good": "left"}, {"environment": "levers", "prompt": "Pull."}]
 
 
 def slash(text: str) -> Message:

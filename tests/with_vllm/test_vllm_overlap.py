@@ -37,13 +37,7 @@ def test_each_turn_is_sampled_with_one_version_of_the_weights(
     if generator == "vllm-server":
         options["vllm_server_urls"] = [server.url]
     trainer = make_trainer(
-        tmp_path,
-        max_staleness=2,
-        max_steps=STEPS,
-        save_strategy="steps",
-        save_steps=1,
-        learning_rate=0.01,
-        **options,
+        tmp_path, max_staleness=2, max_steps=STEPS, save_strategy="steps", save_steps=1, learning_rate=0.01, **options
     )
     rounds: list[list[Episode]] = []
     trainer.on_episodes = rounds.append  # type: ignore[method-assign,assignment]

@@ -101,10 +101,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {  # how an answer's calls ar
     "xlam": ("{{- '[' -}}" + OBJECTS + "{{- ']' -}}", ()),
     "granite": ("{{- '<tool_call>[' -}}" + OBJECTS + "{{- ']' -}}", ()),
     "pythonic": (PYTHONIC, ()),
-    "jamba": (
-        "{{- '<tool_calls>[\n' -}}" + OBJECTS + "{{- '\n]</tool_calls>' -}}",
-        ("<tool_calls>", "</tool_calls>"),
-    ),
+    "jamba": ("{{- '<tool_calls>[\n' -}}" + OBJECTS + "{{- '\n]</tool_calls>' -}}", ("<tool_calls>", "</tool_calls>")),
     "llama3_json": (LLAMA, ("<|python_tag|>",)),
     "deepseek_v3": (DEEPSEEK, DEEPSEEK_TOKENS),
 }
