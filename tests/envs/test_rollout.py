@@ -293,7 +293,9 @@ def test_cancelling_a_player_leaves_the_others_alone(tmp_path: Path) -> None:
         assert isinstance(playing.exception(WAIT), asyncio.CancelledError)
         release.set()
         assert other.result(WAIT) == "done"
-    player.cancel()  # nothing is playing, so this has no effect, on the next call either
+    with pytest.raises(asyncio.CancelledError):
+        player.play([row], count=1)  # a cancellation lasts until `go_on`
+    player.go_on()
     assert [each.failure for each in player.play([row], count=1)] == [None]
 
 

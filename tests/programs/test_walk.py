@@ -101,4 +101,4 @@ def test_a_reward_that_is_always_zero_is_named(project: Path, tmp_path: Path) ->
     train(folder, "runs/zero", 1)
     said = gymnast(folder, "why", "runs/zero")
     assert "All rewards of the last recorded step are 0" in said
-    assert "reach final_answer and are rewarded with 0: the answers are wrong, or the check is too strict" in said
+    assert "reach final_answer and are rewarded with 0: the answers are wrong, the check is too strict, or" in said
