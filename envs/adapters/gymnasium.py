@@ -86,7 +86,7 @@ class GymnasiumEnv(SeededEnv):
         return f"{text}\nThe game is over." if terminated or truncated else text
 
     def _action_tool(self, names: Sequence[str] | None) -> Callable[..., str]:
-        """The tool, whose schema lists the actions. The engine's `step_timeout` limits it: a step cannot be stopped."""
+        """Return the tool, whose schema lists the actions. Only the engine's `step_timeout` limits its calls."""
         space = self.game.action_space
         if isinstance(space, Discrete):
             return _discrete_tool(self._act, space, names)
@@ -142,14 +142,14 @@ def _made(name: str, *, ansi: bool) -> gymnasium.Env[Any, Any]:
 
 
 def default_text(observation: Any, environment: gymnasium.Env[Any, Any]) -> str:
-    """The picture of an environment in the render mode "ansi", or else the observation itself, as text."""
+    """Return the picture of an environment in the render mode "ansi", or else the observation itself, as text."""
     if environment.render_mode == "ansi":
         return without_colours(str(environment.render())).strip("\n")
     return observation if isinstance(observation, str) else str(_plain(observation))
 
 
 def without_colours(picture: str) -> str:
-    """Text without the colours of a terminal: `[x]` had a coloured background, `(x)` was coloured itself."""
+    """Return text without the colours of a terminal: `[x]` had a coloured background, `(x)` was coloured itself."""
 
     def marked(found: re.Match[str]) -> str:
         codes, letters = found[1].split(";"), found[2]
@@ -160,13 +160,13 @@ def without_colours(picture: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays and numbers of NumPy as Python's, with four decimals."""
+    """Return arrays and numbers of NumPy as Python's, with four decimals."""
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return list(map(_plain, value))
     return round(value, 4) if isinstance(value, float) else value

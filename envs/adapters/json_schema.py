@@ -12,7 +12,7 @@ from ..core import ConfigurationError
 
 
 def schema_validator(name: str, schema: dict[str, Any]) -> TypeAdapter[Any]:
-    """Checks the arguments of a server's tool by its schema before the server does: so a wrong call is counted as one.
+    """Return a validator of a server's tool by its schema. It is asked first, so that a wrong call counts as one.
 
     Raises:
         ConfigurationError: the schema is not a JSON schema.
@@ -37,7 +37,7 @@ def schema_validator(name: str, schema: dict[str, Any]) -> TypeAdapter[Any]:
 
 
 def _faults(error: Any) -> list[InitErrorDetails]:
-    """An error of jsonschema in pydantic's terms, which `Tool.check_arguments` explains to the model."""
+    """Return an error of jsonschema in pydantic's terms, which `Tool.check_arguments` explains to the model."""
     place = tuple(error.absolute_path)
     if error.validator == "required":
         names = [name for name in error.validator_value if name not in error.instance]
@@ -50,7 +50,7 @@ def _faults(error: Any) -> list[InitErrorDetails]:
 
 
 def _extra(error: Any) -> dict[str, Any]:
-    """The properties that the schema does not know."""
+    """Return the properties that the schema does not know."""
     known, patterns = error.schema.get("properties", {}), error.schema.get("patternProperties", {})
     return {
         name: value

@@ -95,11 +95,11 @@ class MCPTools(ToolSource):
         try:
             described = self._chosen(await connection.started())
             names = _names(described, self._prefix)
-            tools = [_tool(name, each, connection) for name, each in zip(names, described, strict=True)]
+            tools = [_tool(name, tool, connection) for name, tool in zip(names, described, strict=True)]
         except BaseException:
             await finish(self._leave(connection))
             raise
-        changing = tuple(each.name for each in described if not (each.annotations and each.annotations.read_only_hint))
+        changing = tuple(tool.name for tool in described if not (tool.annotations and tool.annotations.read_only_hint))
         if connection.common_server is not None and changing and not self._share:
             _warn_of_shared_state(connection.common_server, changing)
         return OpenTools(tools=tools, close=functools.partial(self._leave, connection))
@@ -124,7 +124,7 @@ class MCPTools(ToolSource):
     def _chosen(self, tools: Sequence[mcp.Tool]) -> Sequence[mcp.Tool]:
         if self._include is None:
             return tools
-        by_name = {each.name: each for each in tools}
+        by_name = {tool.name: tool for tool in tools}
         missing = [name for name in self._include if name not in by_name]
         if missing:
             raise ConfigurationError(f"the MCP server has no tool {missing[0]!r}; its tools are {sorted(by_name)}")
@@ -143,16 +143,16 @@ def _warn_of_shared_state(server: Any, changing: tuple[str, ...]) -> None:
 
 
 def _names(tools: Sequence[mcp.Tool], prefix: str) -> list[str]:
-    """The names for the model, as model servers take them."""
+    """Return the names for the model, as model servers take them."""
     taken: dict[str, str] = {}
-    for each in tools:
-        name = re.sub(r"[^A-Za-z0-9_-]", "_", prefix + each.name)[:64]
+    for tool in tools:
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", prefix + tool.name)[:64]
         if name in taken:
             raise ConfigurationError(
-                f"the MCP server's tools {taken[name]!r} and {each.name!r} would both be named {name!r} for the model: "
+                f"the MCP server's tools {taken[name]!r} and {tool.name!r} would both be named {name!r} for the model: "
                 f"offer only one of them, with include=[...]"
             )
-        taken[name] = each.name
+        taken[name] = tool.name
     return list(taken)
 
 

@@ -50,7 +50,7 @@ class Connection:
         return await asyncio.shield(self._tools)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> str | list[dict[str, Any]]:
-        """Call a tool; its result as the content of a message.
+        """Call a tool; return its result as the content of a message.
 
         Raises:
             MCPToolError: the tool reported an error.
@@ -142,7 +142,7 @@ class Connection:
 
 
 async def _made(server: Any) -> Any:
-    """The server, which a function may have to make."""
+    """Return the server, which a function may have to make."""
     from mcp.server import MCPServer, Server
 
     if isinstance(server, MCPServer | Server) or not callable(server):
@@ -178,7 +178,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _content(result: CallToolResult) -> str | list[dict[str, Any]]:
-    """The blocks of a result as the content of a message: text, or a list of parts if there are pictures or sounds."""
+    """Return the blocks of a result as a message's content: text, or parts if there are pictures or sounds."""
     parts = [_part(block) for block in result.content]
     if not parts and result.structured_content is not None:
         return json.dumps(result.structured_content)

@@ -128,8 +128,8 @@ class OpenEnvEnvironment(SeededEnv):
         except (RuntimeError, KeyError):  # its actions are its own
             return [await self._own_action()]
         return [
-            _tool(each["name"], each["description"], each["input_schema"], functools.partial(self._call, each["name"]))
-            for each in listed
+            _tool(tool["name"], tool["description"], tool["input_schema"], functools.partial(self._call, tool["name"]))
+            for tool in listed
         ]
 
     async def _own_action(self) -> Tool:
@@ -166,7 +166,7 @@ class OpenEnvEnvironment(SeededEnv):
 
 
 def default_text(observation: Mapping[str, Any]) -> str:
-    """The only text of an observation, or its JSON; the empty string if there is only metadata."""
+    """Return the only text of an observation, or its JSON; the empty string if there is only metadata."""
     told = {name: value for name, value in observation.items() if name != "metadata" and value is not None}
     texts = [value for value in told.values() if isinstance(value, str)]
     if not told:
@@ -189,7 +189,7 @@ def _tool(name: str, description: str, schema: dict[str, Any], step: Callable[[d
 
 
 def _plain(result: Any) -> Any:
-    """The value in a result of FastMCP, or the result itself."""
+    """Return the value in a result of FastMCP, or the result itself."""
     if not isinstance(result, dict) or "content" not in result:
         return result
     text = "\n".join(part.get("text", "") for part in result["content"])
@@ -199,7 +199,7 @@ def _plain(result: Any) -> Any:
 
 
 def _code(error: Exception) -> str:
-    """The code of an error of the server, which the client writes into the message."""
+    """Return the code of an error of the server, which the client writes into the message."""
     found = re.search(r"\(code: (\w+)\)$", str(error))
     return found[1] if found else ""
 

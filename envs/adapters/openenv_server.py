@@ -7,13 +7,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..core import ConfigurationError, Message, StepResult, StopReason
+from ..core import ConfigurationError, Message
+from ..engine.checked_results import ending
 from ..policy import tool_call
 from ..tool_env.tool_env import ToolEnv
 
 
 def openenv_app(environment: ToolEnv, *, max_sessions: int = 64) -> Any:
-    """An OpenEnv server (a FastAPI application) of an environment; run it with `uvicorn.run(openenv_app(...))`.
+    """Return an OpenEnv server (a FastAPI application) of an environment; run it with `uvicorn.run(openenv_app(...))`.
 
     Each session has a copy of the environment. `reset(seed=..., task=row)` begins an episode; its observation holds
     `messages`. The tools are listed and called as OpenEnv's MCP tools: actions `list_tools` and `call_tool`. When the
@@ -61,13 +62,13 @@ class _Episode:
             return messages
 
     def call(self, name: str, arguments: dict[str, Any]) -> tuple[Any, float, bool, dict[str, Any]]:
-        """Step with one tool call: the result, the reward, done, and metadata."""
+        """Step with one tool call; return the result, the reward, done, and metadata."""
         with self._lock:
             if self.over:
                 raise RuntimeError("no episode is going on: call reset first")
             self.steps += 1
             result = self.environment.step(tool_call(name, **arguments))
-            reward, stop = result.reward, _stop_of(result)
+            reward, stop = result.reward, ending(result, type(self.environment).__name__)
             if stop is not None:
                 self.over = True
                 reward += float(self.environment.grade(stop) or 0.0)
@@ -75,14 +76,8 @@ class _Episode:
             return content, reward, self.over, {} if stop is None else {"stop_reason": stop.value}
 
 
-def _stop_of(result: StepResult) -> StopReason | None:
-    if result.terminated:
-        return StopReason(result.info.get("stop_reason", StopReason.ENV_TERMINATED))
-    return StopReason.ENV_TRUNCATED if result.truncated else None
-
-
 def _session_class(prototype: ToolEnv) -> Callable[[], Any]:
-    """The class of the sessions, made here since OpenEnv is imported lazily."""
+    """Return the class of the sessions, made here since OpenEnv is imported lazily."""
     interfaces = importlib.import_module("openenv.core.env_server.interfaces")
     types = importlib.import_module("openenv.core.env_server.types")
     mcp = importlib.import_module("openenv.core.env_server.mcp_types")
@@ -106,7 +101,7 @@ def _session_class(prototype: ToolEnv) -> Callable[[], Any]:
 
         def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
             if isinstance(action, mcp.ListToolsAction):
-                return mcp.ListToolsObservation(tools=[_described(mcp, each) for each in self._tools()])
+                return mcp.ListToolsObservation(tools=[_described(mcp, tool) for tool in self._tools()])
             result, reward, done, metadata = self._episode.call(action.tool_name, action.arguments)
             return mcp.CallToolObservation(
                 tool_name=action.tool_name, result=result, reward=reward, done=done, metadata=metadata

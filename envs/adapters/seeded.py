@@ -24,5 +24,5 @@ class SeededEnv(ToolEnv):
         return super().sample_task() if self.tasks else {}
 
     def seed_of(self, task: Mapping[str, Any]) -> int | None:
-        """The seed for the game."""
+        """Return the seed for the game."""
         return self._seed if task.get("seed") is None else int(task["seed"])

@@ -221,7 +221,7 @@ def _unless_broken(name: str, function: Callable[..., Any], *args: Any, **kwargs
 
 
 def _joined(observation: Any, player: int) -> str:
-    """The text of an observation: a str, or messages `(sender, text, type)`, of which a player knows its own."""
+    """Return the text of an observation: a str, or messages `(sender, text, type)` without the player's own."""
     if isinstance(observation, str):
         return observation
     return "\n".join(text for sender, text, _ in observation if sender != player)

@@ -8,7 +8,8 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_type_hints
 
-from ..core import BrokenEnvironmentError, Message, StepResult, StopReason
+from ..core import BrokenEnvironmentError, Message, StopReason
+from ..engine.checked_results import ending
 from ..policy import tool_call
 from ..tool_env.tool_env import ToolEnv
 from ..tools.tool import Tool
@@ -17,7 +18,7 @@ OVER = "The episode is over."
 
 
 def to_trl(environment: ToolEnv) -> type:
-    """A class for `environment_factory=` of TRL's trainers: its methods are the environment's tools.
+    """Return a class for `environment_factory=` of TRL's trainers: its methods are the environment's tools.
 
         trainer = trl.GRPOTrainer(..., environment_factory=to_trl(Calculator()), train_dataset=Dataset.from_list(
             trl_rows(rows)))
@@ -39,12 +40,12 @@ def to_trl(environment: ToolEnv) -> type:
             f"TRL asks for the tools before the first episode, and {type(environment).__name__} knows "
             f"{'only a part of them' if environment.tools else 'none'} then"
         )
-    methods = {name: _method(each) for name, each in environment.tools.items()}
+    methods = {name: _method(tool) for name, tool in environment.tools.items()}
     return type(type(environment).__name__, (_EnvironmentOfTRL,), {"_prototype": environment, **methods})
 
 
 def trl_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with the column `prompt` as TRL needs it: messages; empty, if the environment makes them from the row."""
+    """Return rows whose `prompt` is messages, as TRL needs it; empty if the environment makes them from the row."""
     return [{**row, "prompt": _as_messages(row.get("prompt", ""))} for row in rows]
 
 
@@ -60,14 +61,14 @@ class _EnvironmentOfTRL:
         self._broken: BaseException | None = None
 
     def reset(self, **row: Any) -> str | None:
-        """Begin an episode. Returns the text that TRL adds to the last message of the row's prompt."""
+        """Begin an episode, and return the text that TRL adds to the last message of the row's prompt."""
         self._reward, self._stop, self._broken = 0.0, None, None
         seed = zlib.crc32(json.dumps(row, sort_keys=True, default=repr).encode())
         messages, _ = self._environment.reset(seed=seed, options={"task": row})
         return _text_to_add(messages, row.get("prompt"))
 
     def get_reward(self) -> float:
-        """Grade the episode; the rewards of its steps and its grade."""
+        """Grade the episode; return the rewards of its steps and its grade."""
         if self._broken is not None:
             raise BrokenEnvironmentError("the episode failed, so it has no reward") from self._broken
         if self._reward is None:
@@ -87,35 +88,29 @@ class _EnvironmentOfTRL:
             return OVER
         assert self._reward is not None
         self._reward += result.reward
-        self._stop = _stop_of(result)
+        self._stop = ending(result, type(self._environment).__name__)
         [message] = result.messages or [{"role": "tool", "content": OVER}]
         return message.get("content")
 
 
-def _method(each: Tool) -> Callable[..., Any]:
-    """A method that TRL describes to the model as we describe the tool."""
-    if each.name in ("reset", "get_reward") or not each.name.isidentifier() or each.name.startswith("_"):
-        raise ValueError(f"TRL hides a tool named {each.name!r}; give it another name with @tool(name=...)")
-    signature = inspect.signature(each.function)
+def _method(described: Tool) -> Callable[..., Any]:
+    """Return a method that TRL describes to the model as we describe the tool."""
+    if described.name in ("reset", "get_reward") or not described.name.isidentifier() or described.name.startswith("_"):
+        raise ValueError(f"TRL hides a tool named {described.name!r}; give it another name with @tool(name=...)")
+    signature = inspect.signature(described.function)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
-        raise ValueError(f"the tool {each.name!r} has no signature, from which TRL makes its schema")
-    hints = get_type_hints(each.function)
+        raise ValueError(f"the tool {described.name!r} has no signature, from which TRL makes its schema")
+    hints = get_type_hints(described.function)
 
     def method(self: _EnvironmentOfTRL, **arguments: Any) -> Any:
-        return self._call(each.name, arguments)
+        return self._call(described.name, arguments)
 
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    method.__name__ = method.__qualname__ = each.name
-    method.__doc__ = inspect.getdoc(each.function)
+    method.__name__ = method.__qualname__ = described.name
+    method.__doc__ = inspect.getdoc(described.function)
     method.__annotations__ = hints
     method.__signature__ = signature.replace(parameters=[own, *signature.parameters.values()])  # type: ignore[attr-defined]
     return method
-
-
-def _stop_of(result: StepResult) -> StopReason | None:
-    if result.truncated:
-        return StopReason.ENV_TRUNCATED
-    return StopReason(result.info.get("stop_reason", StopReason.ENV_TERMINATED)) if result.terminated else None
 
 
 def _text_to_add(messages: Sequence[Message], prompt: Any) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
-from pathlib import Path
 from typing import Any
 
 from ..core import StopReason
@@ -27,9 +26,6 @@ class TapedEnvironment(StepReward):
         super().__init_subclass__(**kwargs)
         if "agrade" in vars(cls):  # the class writes a form of it
             _let_tape_answer(cls)
-
-    def _open_tape(self, record: str | Path | None, replay: str | Path | None) -> None:
-        self._tape = None if record is None and replay is None else Tape(self, record, replay)
 
     async def _by_tape(self, call: Call, hook: Callable[[], Awaitable[Any]]) -> Any:
         """Return the result of a hook, which the tape records or answers."""

@@ -35,7 +35,7 @@ class CheckResult:
     lost: bool = False
 
     def report(self) -> dict[str, Any]:
-        """The end of the check, its output and the expected output, as values that JSON can hold."""
+        """Return the end of the check, its output and the expected output, as values that JSON can hold."""
         expected = {"stdout": self.check.stdout, "value": self.check.value}
         if self.check.bash is not None:
             expected["exit_code"] = str(self.check.exit_code)
@@ -83,7 +83,7 @@ async def run_checks(
             break
         lost_at = len(results)
     left = checks[len(results) :]
-    if left and all(each.passed for each in results) and "slow" not in _logged:
+    if left and all(result.passed for result in results) and "slow" not in _logged:
         _logged.add("slow")
         logger.warning(
             "%d of the %d checks of a task were not run and count as failed, although the others passed: all checks "
@@ -102,7 +102,7 @@ async def _run_in(
     timeout: float,
     started: float,
 ) -> bool:
-    """Run the checks that have no result yet; whether the box was lost."""
+    """Run the checks that have no result yet; return whether the box was lost."""
     is_clean = True
     for check in checks[len(results) :]:
         try:
@@ -114,7 +114,7 @@ async def _run_in(
         except SandboxLostError:
             return True
         timed_out = results[-1].result is not None and results[-1].result.status is Status.TIMEOUT
-        slow = SLOW_PASSES if all(each.passed for each in results) else SLOW_CHECKS
+        slow = SLOW_PASSES if all(result.passed for result in results) else SLOW_CHECKS
         late = time.perf_counter() > started + slow * timeout
         if timed_out or late:
             break
@@ -139,8 +139,8 @@ async def run_check(check: Check, box: Executor, timeout: float) -> CheckResult:
 
 def log_checks_that_cannot_run(results: Sequence[CheckResult], submit: Sequence[str]) -> None:
     """Log, once for each error, that a check failed for a reason which is not the submission."""
-    for number, each in enumerate(results):
-        reason = None if each.passed or each.result is None else _own_fault(each.result, submit)
+    for number, outcome in enumerate(results):
+        reason = None if outcome.passed or outcome.result is None else _own_fault(outcome.result, submit)
         if reason is not None and reason not in _logged:
             _logged.add(reason)
             logger.warning(
@@ -148,12 +148,12 @@ def log_checks_that_cannot_run(results: Sequence[CheckResult], submit: Sequence[
                 "image. Episodes get 0 for it; this is logged once.\n%s",
                 number,
                 reason,
-                each.check.python or each.check.bash,
+                outcome.check.python or outcome.check.bash,
             )
 
 
 def _own_fault(result: ExecutionResult, submit: Sequence[str]) -> str | None:
-    """The error of a check that no submission can avoid; None if the submission may have caused it."""
+    """Return the error of a check that no submission can avoid; None if the submission may have caused it."""
     if any(posixpath.basename(path) in result.stderr for path in submit):
         return None
     last = (result.stderr.rstrip().splitlines() or [""])[-1].strip()

@@ -11,14 +11,15 @@ from types import MappingProxyType
 from typing import Any
 
 from ...sandbox.base import ExecutionResult, Executor
-from ...sandbox.errors import EngineLoopError, PoolLoopError, SandboxClosedError, SandboxFileError
+from ...sandbox.errors import SandboxClosedError, SandboxFileError
 from ...sandbox.limits import check_timeout, size_of
 from ...sandbox.pool import ExecutorPool, pool_of
-from ..core import ConfigurationError, Message, StepResult, StopReason
+from ..core import Message, StepResult, StopReason
 from ..tool_env.tool_env import ToolEnv
 from ..tools.execution import SLOW_CALLS
 from ..tools.mark import tool
 from ..tools.sources import ToolLike
+from .borrowing import borrow_box
 from .checking import log_checks_that_cannot_run, run_checks
 from .files import files_of, log_near_columns, submit_of
 from .grading import Check, require_verdict, same_answer
@@ -143,7 +144,7 @@ class CodeEnv(ToolEnv):
         return "The task is over."
 
     def _seconds_left(self) -> float:
-        """The time limit of a call; many slow calls in one turn would run into the `step_timeout`."""
+        """Return the time limit of a call; many slow calls in one turn would run into the `step_timeout`."""
         left = self._turn_ends - time.perf_counter()
         if left <= 0:
             raise ValueError(f"not run, the calls of this turn took {SLOW_CALLS * self.code_timeout:g} s; try again")
@@ -161,7 +162,7 @@ class CodeEnv(ToolEnv):
         return type(self).agrade is CodeEnv.agrade and not self._verdict(self.task)  # it needs no box
 
     async def agrade(self, stop: StopReason) -> float | None:
-        """The reward of an episode, however it ended; override it for tasks that are graded in another way.
+        """Return the reward of an episode, however it ended; override it for tasks that are graded in another way.
 
         With `checks` in the row, each of them runs in a box that the agent never touched, with the row's files and
         the submission, in sessions and a workspace of its own. The reward is 1 if all pass, else 0. The metric
@@ -192,14 +193,14 @@ class CodeEnv(ToolEnv):
     async def _check(self, checks: Sequence[Check]) -> float:
         results = await run_checks(checks, self.fresh_box, self._fill, self.code_timeout)
         log_checks_that_cannot_run(results, submit_of(self.task))
-        self.report["checks"] = [each.report() for each in results]
-        passed = sum(each.passed for each in results)
+        self.report["checks"] = [result.report() for result in results]
+        passed = sum(result.passed for result in results)
         self.metrics["checks_passed"] = passed / len(checks)
         return float(passed == len(checks))
 
     @contextlib.asynccontextmanager
     async def fresh_box(self, files: Mapping[str, str | bytes] = MappingProxyType({})) -> AsyncIterator[Executor]:
-        """A box that no agent ever touched, for `agrade`. It holds the row's files, these files, and the files that
+        """Lend a box that no agent ever touched, for `agrade`. It holds the row's files, these files, and those that
         the row's `submit` names, as the agent left them. A file that is missing, or is a link or no regular file, is
         not there. All are handed in as data, without their mode.
 
@@ -212,14 +213,14 @@ class CodeEnv(ToolEnv):
         started = time.perf_counter()
         await self._give_back()
         async with contextlib.AsyncExitStack() as lease:
-            box = await self._borrow(lease, fresh=True, priority=True)  # others wait for this episode to end
+            box = await borrow_box(self._pool, lease, fresh=True, priority=True)  # others wait for this episode to end
             waited = time.perf_counter() - started
             self.metrics["grading_lease_seconds"] = self.metrics.get("grading_lease_seconds", 0.0) + waited
             await self._fill(box, files)
             yield box
 
     def _verdict(self, task: Mapping[str, Any]) -> tuple[Check, ...]:
-        """The row's checks, or none if there is an answer; anything else is refused."""
+        """Return the row's checks, or none if there is an answer; anything else is refused."""
         kept = size_of(self._pool.template.limits.max_output)
         return require_verdict(task, type(self).__name__, max_output=kept)
 
@@ -276,17 +277,13 @@ class CodeEnv(ToolEnv):
         self.metrics["code_errors"] = 0.0
 
     async def _acquire(self) -> None:
-        await self._take_box()
+        started = time.perf_counter()
+        lease = contextlib.AsyncExitStack()
+        self._box = await borrow_box(self._pool, lease)
+        self._lease, self._lease_seconds = lease, time.perf_counter() - started
         for path, data in files_of(self.task).items():
             await self.box.write_file(path, data)
         self._turn_ends = time.perf_counter() + SLOW_CALLS * self.code_timeout  # for a reset_task that calls a tool
-
-    async def _take_box(self) -> None:
-        started = time.perf_counter()
-        lease = contextlib.AsyncExitStack()
-        self._box = await self._borrow(lease)
-        self._lease = lease
-        self._lease_seconds = time.perf_counter() - started
 
     async def _give_back(self) -> None:
         """End the lease, if there is one: exactly once.
@@ -297,19 +294,6 @@ class CodeEnv(ToolEnv):
         lease, self._lease, self._box = self._lease, None, None
         if lease is not None:
             await lease.aclose()
-
-    async def _borrow(
-        self, lease: contextlib.AsyncExitStack, *, fresh: bool = False, priority: bool = False
-    ) -> Executor:
-        try:
-            return await lease.enter_async_context(self._pool.lease(fresh=fresh, priority=priority))
-        except EngineLoopError as error:
-            raise ConfigurationError(str(error)) from error
-        except PoolLoopError as error:
-            raise ConfigurationError(
-                "the pool is open in another event loop than that in which the episodes are played: do not open it "
-                "yourself before play() or train(), the first episode does; or close it with `await pool.close()`"
-            ) from error
 
 
 DefaultEnv = CodeEnv

@@ -21,7 +21,7 @@ _logged: set[str] = set()
 
 
 def files_of(row: Row, name: str = "the row") -> dict[str, str | bytes]:
-    """The `files` of a row or of a check: text or bytes by relative path.
+    """Return the `files` of a row or of a check: text or bytes by relative path.
 
     Raises:
         ConfigurationError: they are not a mapping of relative paths within the workspace to text or bytes, or two of
@@ -47,7 +47,7 @@ def files_of(row: Row, name: str = "the row") -> dict[str, str | bytes]:
 
 
 def submit_of(row: Row) -> tuple[str, ...]:
-    """The row's `submit`: the relative paths of the files that the agent hands in.
+    """Return the row's `submit`: the relative paths of the files that the agent hands in.
 
     Raises:
         ConfigurationError: it is not a list of relative paths within the workspace, or two of them are the same.
@@ -68,7 +68,7 @@ def submit_of(row: Row) -> tuple[str, ...]:
 
 
 def _relative(path: Any, place: str) -> str:
-    """A path within the workspace, in its shortest form."""
+    """Return a path within the workspace in its shortest form."""
     if not isinstance(path, str) or not path or "\0" in path:
         raise ConfigurationError(f"{place}: a path is text such as 'data/train.csv', got {shorten(path)}")
     if posixpath.isabs(path) or ".." in path.split("/"):
@@ -82,7 +82,7 @@ def _relative(path: Any, place: str) -> str:
 
 
 def shorten(value: Any) -> str:
-    """A value with its type, cut for an error message."""
+    """Return a value with its type, cut for an error message."""
     text = f"{type(value).__name__}: {value!r}"
     return text if len(text) <= 120 else text[:117] + "..."
 

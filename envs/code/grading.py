@@ -49,7 +49,7 @@ class Check:
     @property
     def may_end_shell(self) -> bool:
         """Whether the check itself may end the shell. In any other shell only the submission can say `exit`."""
-        files = (each if isinstance(each, str) else each.decode(errors="replace") for each in self.files.values())
+        files = (data if isinstance(data, str) else data.decode(errors="replace") for data in self.files.values())
         return any(map(ENDS_SHELL.search, (self.bash or "", *files)))
 
     @property
@@ -58,14 +58,14 @@ class Check:
         return "" if self.value is not None else f"\n{self.secret!r}"
 
     def has_value(self, value: str | None) -> bool:
-        """Whether the code's last expression is the expected one, and so whether the code ran to its end."""
+        """Return whether the code's last expression is the expected one, and so whether the code ran to its end."""
         if self.python is None:
             return True
         return value == (self.value if self.value is not None else repr(self.secret))
 
 
 def checks_of(row: Row, *, max_output: int | None = None) -> tuple[Check, ...]:
-    """The row's hidden `checks`.
+    """Return the row's hidden `checks`.
 
     Args:
         row: the row.
@@ -94,7 +94,7 @@ def checks_of(row: Row, *, max_output: int | None = None) -> tuple[Check, ...]:
 
 
 def require_verdict(row: Row, name: str, *, max_output: int | None = None) -> tuple[Check, ...]:
-    """The row's checks; empty if it has an answer instead.
+    """Return the row's checks; empty if it has an answer instead.
 
     Raises:
         ConfigurationError: the row has neither, or its checks are wrong.
@@ -165,7 +165,7 @@ def _check_expectation(given: Mapping[str, Any], place: str, max_output: int | N
 
 
 def _prints(command: str, text: str) -> bool:
-    """Whether a command ends with `&& echo TEXT`, or the like, and compares nothing itself before that."""
+    """Return whether a command ends with `&& echo TEXT`, or the like, and compares nothing itself before that."""
     echo = rf"(?:echo|printf)\s+(?:-[neE]+\s+)*([\"']?){re.escape(text)}(?:\\n)?\2"
     end = r"\s*(?:\|\|[^;&]*|[;\n]\s*(?:else\b.*)?fi\s*)?"
     found = re.fullmatch(rf"(.*)(?:&&|;|\bthen\b)\s*{echo}{end}", command, re.DOTALL)
@@ -173,7 +173,7 @@ def _prints(command: str, text: str) -> bool:
 
 
 def same_answer(answer: str, expected: Any) -> bool:
-    """Whether an answer is the expected one. White space around it does not count.
+    """Return whether an answer is the expected one. White space around it does not count.
 
     If a number is expected, an answer that is a number is compared as a number: exactly, without tolerance.
     """

@@ -11,7 +11,7 @@ Language = Literal["python", "bash"]
 
 
 def describe(result: ExecutionResult, language: Language = "python") -> str:
-    """A result as one text: the output, the last expression's value, the errors, and a line on the end.
+    """Return a result as one text: the output, the last expression's value, the errors, and a line on the end.
 
     That last line is left out after an ordinary end, and after a Python exception, which has its traceback.
     """

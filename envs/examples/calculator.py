@@ -72,14 +72,14 @@ class Calculator(ToolEnv):
 
 
 def random_task(rng: np.random.Generator) -> dict[str, Any]:
-    """A question about two random integers of two digits, with its answer and the call that finds it."""
-    a, b = (int(each) for each in rng.integers(10, 100, size=2))
+    """Return a question about two random integers of two digits, with its answer and the call that finds it."""
+    a, b = (int(number) for number in rng.integers(10, 100, size=2))
     word = list(OPERATIONS)[int(rng.integers(len(OPERATIONS)))]
     answer = {"plus": a + b, "minus": a - b, "times": a * b}[word]
     return {"question": f"What is {a} {word} {b}?", "answer": answer, "operation": OPERATIONS[word], "a": a, "b": b}
 
 
 def random_tasks(count: int, seed: int) -> list[dict[str, Any]]:
-    """`count` random tasks; the same for the same seed."""
+    """Return `count` random tasks; the same for the same seed."""
     rng = np.random.default_rng(seed)
     return [random_task(rng) for _ in range(count)]

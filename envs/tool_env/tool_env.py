@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from pathlib import Path
 from typing import Any, Unpack
 
+from ..cassettes.tape import Tape
 from ..cassettes.taped import TapedEnvironment
 from ..core import MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
 from ..episode import ToolCallRecord
@@ -117,7 +118,8 @@ class ToolEnv(TapedEnvironment):
             self.gives_rewards = False  # plain functions cannot set `self.reward`
         self._functions = tuple(tool for tool in tools if not isinstance(tool, ToolSource))
         self._sources = OpenSources(tool for tool in tools if isinstance(tool, ToolSource))
-        self._open_tape(record, replay)
+        if record is not None or replay is not None:
+            self._tape = Tape(self, record, replay)
         known = self._all_tools()  # here, so that a wrong tool is an error when the environment is made
         some_open_later = bool(self._sources) or type(self)._all_tools is not ToolEnv._all_tools
         check_final_tools(self.final_tools, None if some_open_later else known, type(self).__name__)
@@ -126,7 +128,7 @@ class ToolEnv(TapedEnvironment):
     # The hooks that a subclass writes.
 
     def reset_task(self, task: Mapping[str, Any]) -> Messages | Awaitable[Messages]:
-        """The first messages of an episode; may be `async`. By default the row's `prompt`: text, or messages.
+        """Return the first messages of an episode; may be `async`. By default the row's `prompt`: text, or messages.
 
         Raises:
             ValueError: the row has no `prompt`.
@@ -140,7 +142,7 @@ class ToolEnv(TapedEnvironment):
         return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else copy.deepcopy(list(prompt))
 
     def reply(self, message: Message) -> Messages | Awaitable[Messages | None] | None:
-        """The reply to a message without tool calls; may be `async`. None, the default, ends the episode."""
+        """Return the reply to a message without tool calls; may be `async`. None, the default, ends the episode."""
         return None
 
     # The episode's tools.
@@ -213,7 +215,7 @@ class ToolEnv(TapedEnvironment):
         await self._sources.close()
 
     def render(self) -> str | None:  # type: ignore[override]
-        """The episode so far as text, with `render_mode="ansi"`."""
+        """Return the episode so far as text, with `render_mode="ansi"`."""
         if self.render_mode is None:
             return None
         return as_transcript(self._transcript)
