@@ -18,7 +18,7 @@ checked_action: ContextVar[Any] = ContextVar("gymnast_checked_action", default=N
 
 
 def message_error(message: Any) -> str | None:
-    """The error in a chat message, as one clause; None if it is well formed."""
+    """Return the error in a chat message, as one clause; None if it is well formed."""
     if not isinstance(message, MAPPING):
         return f"a message is a mapping, got {type(message).__name__}"
     role = message.get("role")

@@ -38,7 +38,7 @@ async def begin_episode(
 
 
 def first_misfit(environment: Any, rows: Iterable[Any], name: str | None = None) -> int | None:
-    """The place of the first row whose `tools` do not fit; None if all fit, or if the environment is no `ToolEnv`.
+    """Return the place of the first row whose `tools` do not fit; None if all fit, or for no `ToolEnv`.
 
     The environment has been reset, so that the tools of a server are known. Its `reset_task` may choose further tools
     for a row, so a row that does not fit may still be playable: only its own reset decides. With a `name`, only rows

@@ -99,12 +99,13 @@ def failure_counts(episodes: Iterable[Episode]) -> Counter[str]:
 
 
 def failure_summary(episodes: Iterable[Episode]) -> str:
-    """The counts in one line, with the last message of each kind; the empty string if nothing failed.
+    """Return the counts in one line, with the last message of each kind; the empty string if nothing failed.
 
     Example: `5 x reset: ConnectionError (the database is down), 1 x timeout`.
     """
     episodes = list(episodes)
-    last = {f"{each.failure.stage}: {each.failure.type}": each.failure.message for each in episodes if each.failure}
+    failures = [episode.failure for episode in episodes]
+    last = {f"{failure.stage}: {failure.type}": failure.message for failure in failures if failure}
     parts = []
     for reason, count in failure_counts(episodes).most_common():
         message = last.get(reason, "").strip().partition("\n")[0]

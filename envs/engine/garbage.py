@@ -16,11 +16,12 @@ _given = gc.get_threshold()  # before the first of these runs began
 
 @contextmanager
 def rare_collections(episodes: int) -> Iterator[None]:
-    """Let Python look for reference cycles after so many more new containers as these episodes make in one turn.
+    """Raise the threshold of Python's garbage collector with the number of episodes in flight.
 
-    By default it looks after 700 (see `gc.set_threshold`). With thousands of episodes in flight that many are made
-    within a fraction of one round of the event loop and nearly all are still in use: at 4,096 episodes a third of the
-    time went into collections that found nothing. A collector that is off stays off.
+    By default Python looks for reference cycles after 700 new containers (see `gc.set_threshold`). With thousands of
+    episodes in flight that many are made within a fraction of one round of the event loop, and nearly all are still in
+    use: at 4,096 episodes a third of the time went into collections that found nothing. A collector that is off stays
+    off.
     """
     _count(episodes)
     try:

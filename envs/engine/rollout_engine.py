@@ -140,8 +140,8 @@ class _Run:
             with self._engine.whereabouts.episode() as where:
                 episode = await self._attempts(spec)
                 where.enter("reward")
-                for each in await self._rewarded(place, episode):
-                    self._conclude(each)
+                for rewarded in await self._rewarded(place, episode):
+                    self._conclude(rewarded)
                 if self._on_played is not None:
                     self._on_played(spec)
                 return episode
@@ -150,7 +150,7 @@ class _Run:
             self.places.release()
 
     async def _rewarded(self, place: int, episode: Episode) -> list[Episode]:
-        """The episodes whose reward is known now that this one is over: this one, its group, or an empty list."""
+        """Reward the episode. Return the episodes whose reward is now final: itself, its whole group, or none yet."""
         rewards, on_failure = self._engine.rewards, self._engine.on_failure
         await rewards.add(rewards.for_episodes, [episode], retries=on_failure.retries)
         known = [episode]
@@ -160,12 +160,12 @@ class _Run:
         return known
 
     def _group_of(self, place: int, episode: Episode) -> list[Episode]:
-        """The whole group, in the order of the specs, if this is its last episode; else an empty list."""
+        """Return the whole group, in the order of the specs, if this is its last episode; else an empty list."""
         members = self._over[episode.spec.group]
         members[place] = episode
         if len(members) < self._group_sizes[episode.spec.group]:
             return []
-        return [members[each] for each in sorted(members)]
+        return [members[place] for place in sorted(members)]
 
     async def _attempts(self, spec: EpisodeSpec) -> Episode:
         """Play an episode, and again while it fails and an attempt is left."""
@@ -194,7 +194,7 @@ class _Run:
 def episode_specs(
     rows: Sequence[Mapping[str, Any]], *, group_size: int, seed: int, prefix: str = "task", visit: int = 0
 ) -> list[EpisodeSpec]:
-    """Specs of `group_size` episodes for each row; all members of a group share task and environment seed.
+    """Return specs of `group_size` episodes for each row; all members of a group share task and environment seed.
 
     Seeds depend on (seed, prefix, row's place, visit, member) alone, never on the other rows.
 
@@ -213,7 +213,7 @@ def episode_specs(
 def group_specs(
     task_id: str, row: Mapping[str, Any], *, group_size: int, seed: int, visit: int | str = 0
 ) -> list[EpisodeSpec]:
-    """Specs of one group; `visit` is the number or name of this play of the task.
+    """Return the specs of one group; `visit` is the number or name of this play of the task.
 
     Raises:
         TypeError: the row is not a mapping.

@@ -20,7 +20,7 @@ class Row(dict[str, Any]):
 
 
 def own_copy(value: Any) -> Any:
-    """A row with dicts and lists of its own: an episode that changes them changes no other episode's.
+    """Return a row with dicts and lists of its own: an episode that changes them changes no other episode's.
 
     Other values, such as images, are shared.
     """
@@ -30,7 +30,7 @@ def own_copy(value: Any) -> Any:
             copied[key] = own_copy(value[key])
         return copied
     if isinstance(value, list):
-        return [own_copy(each) for each in value]
+        return [own_copy(item) for item in value]
     if type(value) is tuple:
-        return tuple(own_copy(each) for each in value)
+        return tuple(own_copy(item) for item in value)
     return value

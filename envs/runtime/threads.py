@@ -169,7 +169,7 @@ class _EventLoopThread:
 async def _errors_as_values(
     coroutine: Coroutine[Any, Any, Result],
 ) -> tuple[Result | None, BaseException | None]:
-    """The result or the error. A `SystemExit` that a task raises would end the loop's thread."""
+    """Return the result or the error. A `SystemExit` that a task raises would end the loop's thread."""
     try:
         return await coroutine, None
     except asyncio.CancelledError:

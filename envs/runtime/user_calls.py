@@ -95,7 +95,7 @@ class _Usage(NamedTuple):
         return cls(time.perf_counter() - _garbage_clock()(), time.thread_time(), waits)
 
     def shows_blocking(self, began: _Usage) -> bool:
-        """Whether the thread itself computed or slept since then, for too long.
+        """Return whether the thread itself computed or slept since then, for too long.
 
         Other threads and processes may have held the lock and the processors.
         """
@@ -110,7 +110,7 @@ class _Usage(NamedTuple):
 
 @cache
 def _garbage_clock() -> Callable[[], float]:
-    """A clock that runs while this process collects garbage."""
+    """Return a clock that runs while this process collects garbage."""
     seconds, began = 0.0, math.inf
 
     def measure(phase: str, _: object) -> None:
@@ -218,6 +218,6 @@ async def within(seconds: float, late: TimeoutError, call: Awaitable[Result]) ->
 
 
 def being_cancelled() -> bool:
-    """Whether this task is being cancelled, as opposed to user code that raised CancelledError by itself."""
+    """Return whether this task is being cancelled, as opposed to user code that raised CancelledError by itself."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -87,14 +87,14 @@ class Whereabouts:
             self._purpose = ""
 
     def describe(self) -> str:
-        """A line such as `27 of 64 episodes are over, 12 in the generator, 3 in tool search for 40 s`.
+        """Return a line such as `27 of 64 episodes are over, 12 in the generator, 3 in tool search for 40 s`.
 
         The seconds are those of the episode that has been at this place for longest. It is empty if nothing is played.
         """
         batches, places, now = list(self._batches), list(self._places), time.monotonic()
         if not batches:
             return ""
-        over, count = sum(each.over for each in batches), sum(each.count for each in batches)
+        over, count = sum(batch.over for batch in batches), sum(batch.count for batch in batches)
         longest: dict[str, float] = {}
         for place in places:
             longest[str(place)] = max(longest.get(str(place), 0.0), now - place.since)
@@ -118,7 +118,7 @@ class Whereabouts:
             self.moves += 1
 
     def counts(self) -> Counter[str]:
-        """The number of episodes at each place, as in `{"tool search": 3, "policy": 12}`."""
+        """Return the number of episodes at each place, as in `{"tool search": 3, "policy": 12}`."""
         return Counter(map(str, list(self._places)))
 
 
