@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal.exits import FAULTS
+from .terminal.exits import FAULTS, CommandError, explained
 from .terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTurns, Seed, SuccessReward, Tasks
 
 if TYPE_CHECKING:
     from ..envs.episode import EpisodeSpec
+    from ..records.evaluations.evaluation_file import EvaluationFile
+    from ..records.evaluations.summary import Price
     from .arguments.players import Player
-    from .evaluation.results import Results
 
 NUM_TASKS = 32  # of an environment that draws its own
 
@@ -65,14 +67,15 @@ def evaluate(
     With --url the model answers from a server; with --model alone it is loaded here.
     """
     from ..envs.engine.rollout_engine import episode_specs
+    from ..records.evaluations.evaluation_file import EvaluationFile
+    from ..records.evaluations.summary import summary_of
     from .arguments.players import choose_player
     from .arguments.references import load_environment
     from .arguments.rows import rows_to_play
-    from .evaluation.results import Results
-    from .evaluation.summary import Price, print_summary, summary_of
+    from .terminal.evaluations import print_summary
     from .terminal.output import print_json
 
-    prices = None if price is None else Price.parse(price)
+    prices = None if price is None else _parse_price(price)
     environment = load_environment(env)
     rows = rows_to_play(environment, tasks, count=num_tasks or (None if tasks else NUM_TASKS), seed=seed)
     answers: dict[str, Any] = {"model": model, "url": url, "policy": policy, "request": request}
@@ -82,7 +85,10 @@ def evaluate(
     )
     settings = {"environment": env, "rows": tasks, "tasks": len(rows), "samples": samples, "seed": seed, **answers}
     path = output or Path("evals") / f"{_plain(env)}-{_plain(model or policy or '')}.jsonl"
-    results = (Results.resume if resume else Results.begin)(path, settings)
+    if path.exists() and not resume:
+        raise CommandError(f"{path} exists: --resume plays what is missing in it, --output names another file")
+    with explained():
+        results = (EvaluationFile.resume if resume else EvaluationFile.begin)(path, settings)
     _play(player, results, results.missing(episode_specs(rows, group_size=samples, seed=seed)))
     options: dict[str, Any] = {"success_reward": success_reward, "price": prices, "temperature": temperature}
     summary = summary_of(results.episodes, **options) | {"results": str(path)}
@@ -94,7 +100,17 @@ def evaluate(
         raise typer.Exit(FAULTS)
 
 
-def _play(player: Player, results: Results, specs: Sequence[EpisodeSpec]) -> None:
+def _parse_price(text: str) -> Price:
+    from ..records.evaluations.summary import Price
+
+    try:
+        prompt, answer = map(float, text.split(","))
+    except ValueError:
+        raise CommandError(f"--price takes two numbers, such as 0.15,0.60, got {text!r}") from None
+    return Price(prompt, answer)
+
+
+def _play(player: Player, results: EvaluationFile, specs: Sequence[EpisodeSpec]) -> None:
     """Play these episodes, keep each as soon as it is over, and show on a terminal where they are."""
     from rich.text import Text
 
@@ -110,7 +126,7 @@ def _play(player: Player, results: Results, specs: Sequence[EpisodeSpec]) -> Non
 
 
 def _plain(reference: str) -> str:
-    """The part of a name that a file may have: `gymnast/Calculator-v0` -> `Calculator-v0`."""
+    """Return the part of a name that a file may have: `gymnast/Calculator-v0` -> `Calculator-v0`."""
     return reference.rstrip("/").replace(":", "/").rpartition("/")[2]
 
 
@@ -121,12 +137,14 @@ def compare_results(
     as_json: AsJSON = False,
 ) -> None:
     """Compare two evaluations task by task: the difference, its 95 % interval, and a paired test."""
-    from .evaluation.comparison import compare, print_comparison
-    from .evaluation.results import Results
+    from ..records.evaluations.comparison import compare
+    from ..records.evaluations.evaluation_file import EvaluationFile
+    from .terminal.evaluations import print_comparison
     from .terminal.output import print_json
 
-    results = [Results.read(path) for path in (first, second)]
-    comparison = compare(*[each.episodes for each in results], success_reward=success_reward)
+    with explained():
+        played = [EvaluationFile.read(path, partial(typer.echo, err=True)).episodes for path in (first, second)]
+        comparison = compare(*played, success_reward=success_reward)
     if as_json:
         print_json(comparison)
     else:

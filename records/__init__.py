@@ -1,7 +1,11 @@
 """What a run leaves, and what is wrong with it; without PyTorch."""
 
 from .alarms.alarms import Alarm, find_alarms
+from .alarms.why import why_lines
+from .evaluations.comparison import compare
+from .evaluations.evaluation_file import EvaluationFile
+from .evaluations.summary import summary_of
 from .files.episode_log import read_episodes
 from .files.run import Run
 
-__all__ = ["Alarm", "Run", "find_alarms", "read_episodes"]
+__all__ = ["Alarm", "EvaluationFile", "Run", "compare", "find_alarms", "read_episodes", "summary_of", "why_lines"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..terminal.exits import CommandError
+from ..terminal.exits import CommandError, explained
 from .references import load_object
 
 if TYPE_CHECKING:
@@ -61,10 +61,8 @@ def load_rows(reference: str) -> Rows:
 
 
 def _rows_of_file(path: Path) -> Any:
-    try:
+    with explained():
         text = path.read_text()
-    except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}") from error
     if path.suffix == ".json":
         return _parsed(text, str(path))
     return [_parsed(line, f"{path}:{number}") for number, line in enumerate(text.split("\n"), 1) if line.strip()]

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from ..terminal.exits import CommandError
+from ..terminal.exits import CommandError, explained
 
 ALGORITHMS = ("grpo", "rloo")
 
@@ -64,10 +64,8 @@ def read_run(path: Path) -> dict[str, Any]:
     Raises:
         CommandError: it cannot be read, or has an entry that a run does not have, or one of another form.
     """
-    try:
+    with explained():
         text = path.read_text()
-    except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}") from error
     try:
         entries = tomllib.loads(text) if path.suffix == ".toml" else _read_yaml(text)
     except ValueError as error:

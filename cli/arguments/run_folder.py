@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..terminal.exits import CommandError
+from ..terminal.exits import explained
 
 if TYPE_CHECKING:
     from ...records.files.run import Run
@@ -24,10 +24,8 @@ def read_run(folder: Path, *, names_broken_lines: bool = True) -> Run:
     from ...envs.line_files import skipped
     from ...records.files.run import Run
 
-    try:
+    with explained():
         run = Run(folder)
-    except FileNotFoundError as error:
-        raise CommandError(str(error)) from error
     run.read()
     if run.broken and names_broken_lines:
         typer.echo(skipped(run.broken), err=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import typer
 
@@ -15,6 +17,18 @@ INTERRUPTED = 130  # Ctrl-C
 
 class CommandError(Exception):
     """A mistake of the user that the message explains in full, so no traceback is offered."""
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Within this context the message of an error explains it in full: it becomes a `CommandError`."""
+    try:
+        yield
+    except OSError as error:
+        message = str(error) if error.strerror is None else f"{error.filename} cannot be read: {error.strerror}"
+        raise CommandError(message) from error
+    except ValueError as error:
+        raise CommandError(str(error)) from error
 
 
 def report(error: Exception) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gymnast.cli.evaluation.comparison import sign_flip_test
-from gymnast.cli.evaluation.summary import summary_of
 from gymnast.envs import StopReason
+from gymnast.records.evaluations.comparison import sign_flip_test
+from gymnast.records.evaluations.summary import summary_of
 from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
 from .made_runs import episode
@@ -149,7 +149,7 @@ def test_a_broken_line_of_results_costs_its_episode(run: Run, game: Path) -> Non
 def test_greedy_episodes_of_one_task_are_said_to_be_equal(run: Run, game: Path) -> None:
     summary = run(*EVAL, "--policy", "guessing.py:oracle", "-k", 2, "--temperature", 0, "--json").json
     assert summary["notes"] == [
-        "at --temperature 0 the episodes of a task are equal, or nearly: --samples 1 says as much"
+        "at temperature 0 the episodes of a task are equal, or nearly: one sample of a task says as much"
     ]
 
 
@@ -206,7 +206,7 @@ def test_a_success_that_only_successes_set(run: Run, game: Path) -> None:
     assert note.startswith("5 of 6 episodes have no metric 'success' and count as failures")
     summary = run(*EVAL, "--policy", "guessing.py:always_3", "-n", 3, "-o", "never.jsonl", "--json").json
     assert summary["notes"] == [
-        "there is no pass@k: no episode has a metric 'success', and --success-reward is not given"
+        "there is no pass@k: no episode has a metric 'success', and success_reward is not given"
     ]
     comparison = run("compare", "evals/Guess-oracle.jsonl", "never.jsonl", "--json").json
     assert comparison["pass@1"]["difference"] == -1

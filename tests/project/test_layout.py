@@ -91,7 +91,6 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "cli/terminal": set(),
     "cli/arguments": {"cli/terminal"},
     "cli/microscope": set(),
-    "cli/evaluation": {"cli/terminal"},
     "cli/checks": {"cli/terminal"},
     "cli/rescoring": {"cli/terminal"},
     "cli/exporting": {"cli/terminal"},
@@ -101,7 +100,6 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
         "cli/rescoring",
         "cli/terminal",
         "cli/microscope",
-        "cli/evaluation",
         "cli/checks",
     },
 }

@@ -11,9 +11,7 @@ import numpy as np
 
 from ...envs.core import StopReason
 from ...envs.episode import Episode
-from ...records.evaluations.pass_at_k import Z95, pass_at_each_k, reports_success, successes_by_task, was_played
-from ..terminal.exits import CommandError
-from ..terminal.output import print_table
+from .pass_at_k import Z95, pass_at_each_k, reports_success, successes_by_task, was_played
 
 
 class Price(NamedTuple):
@@ -21,19 +19,6 @@ class Price(NamedTuple):
 
     prompt: float
     answer: float
-
-    @classmethod
-    def parse(cls, text: str) -> Price:
-        """Read two numbers, `0.15,0.60`.
-
-        Raises:
-            CommandError: it is something else.
-        """
-        try:
-            prompt, answer = map(float, text.split(","))
-        except ValueError:
-            raise CommandError(f"--price takes two numbers, such as 0.15,0.60, got {text!r}") from None
-        return cls(prompt, answer)
 
 
 def summary_of(
@@ -43,7 +28,7 @@ def summary_of(
     price: Price | None = None,
     temperature: float | None = None,
 ) -> dict[str, Any]:
-    """The numbers of an evaluation, as `gymnast eval --json` prints them."""
+    """Return the numbers of an evaluation, as `gymnast eval --json` prints them."""
     failed = [episode for episode in episodes if episode.stop.is_failure]
     played = [episode for episode in episodes if not episode.stop.is_failure]
     summary: dict[str, Any] = {
@@ -66,13 +51,13 @@ def summary_of(
 
 
 def _notes(played: Sequence[Episode], success_reward: float | None, temperature: float | None) -> Iterator[str]:
-    """Remarks on the numbers, each a sentence."""
+    """Yield remarks on the numbers, each a sentence."""
     if temperature == 0 and any(episode.spec.member for episode in played):
-        yield "at --temperature 0 the episodes of a task are equal, or nearly: --samples 1 says as much"
+        yield "at temperature 0 the episodes of a task are equal, or nearly: one sample of a task says as much"
     cut = [len(episode.turns) for episode in played if episode.stop is StopReason.MAX_TURNS]
     if cut:
         said = f"{len(cut)} of {len(played)} episodes were cut after {max(cut)} turns"
-        yield f"{said}; --max-turns sets another bound, 0 lifts it"
+        yield f"{said}; max_turns sets another bound, 0 lifts it"
     counted = [*filter(was_played, played)]
     without = sum("success" not in episode.metrics for episode in counted)
     if reports_success(counted):
@@ -82,7 +67,7 @@ def _notes(played: Sequence[Episode], success_reward: float | None, temperature:
                 f"self.metrics['success'] = 0.0 at reset"
             )
     elif played and success_reward is None:
-        yield "there is no pass@k: no episode has a metric 'success', and --success-reward is not given"
+        yield "there is no pass@k: no episode has a metric 'success', and success_reward is not given"
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -90,7 +75,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _reward(played: Sequence[Episode]) -> dict[str, float | None]:
-    """The mean reward with a 95 % interval over tasks, whose episodes are alike."""
+    """Return the mean reward with a 95 % interval over tasks, whose episodes are alike."""
     by_task: dict[str, list[float]] = {}
     for episode in played:
         if episode.reward is not None:
@@ -107,7 +92,7 @@ def _reward(played: Sequence[Episode]) -> dict[str, float | None]:
 
 
 def _tools(played: Sequence[Episode]) -> dict[str, dict[str, Any]]:
-    """For each tool its calls, how many failed, and the error that came most often."""
+    """Return the calls of each tool, how many failed, and the error that came most often."""
     calls = [call for episode in played for call in episode.tool_calls if call.outcome != "not_run"]
     tools: dict[str, dict[str, Any]] = {}
     for name, count in Counter(call.name for call in calls).most_common():
@@ -125,32 +110,3 @@ def _tokens(episodes: Sequence[Episode]) -> dict[str, int]:
         "cached": sum(turn.num_cached_tokens for turn in turns),
         "answer": sum(turn.num_tokens for turn in turns),
     }
-
-
-def print_summary(summary: dict[str, Any]) -> None:
-    """Print a summary for people."""
-    rows = [("episodes", f"{summary['episodes']} of {summary['tasks']} tasks, {summary['failed']} failed")]
-    for name in [name for name in summary if name.startswith("pass@") and "/" not in name]:
-        rows.append((name, f"{summary[name]:.1%}  ({summary[name + '/low']:.1%} to {summary[name + '/high']:.1%})"))
-    if summary["reward"] is not None:
-        between = f"  ({summary['reward/low']:.3f} to {summary['reward/high']:.3f})" if "reward/low" in summary else ""
-        rows.append(("reward", f"{summary['reward']:.3f}{between}"))
-    rows.append(("stop", ", ".join(f"{reason} {count}" for reason, count in summary["stop"].items())))
-    for name, tool in summary["tools"].items():
-        error = f"; most often: {_one_line(tool['error'])}" if "error" in tool else ""
-        rows.append((f"tool {name}", f"{tool['calls']} calls, {tool['failed']} failed{error}"))
-    for failure, count in summary["failures"].items():
-        rows.append(("failure", f"{count} times {_one_line(failure)}"))
-    tokens = summary["tokens"]
-    if tokens["answer"]:
-        rows.append(("tokens", f"{tokens['prompt']} prompt ({tokens['cached']} cached), {tokens['answer']} answer"))
-    if "cost" in summary:
-        rows.append(("cost", f"{summary['cost']:.4f}"))
-    rows += [("note", note) for note in summary["notes"]]
-    rows.append(("results", summary["results"]))
-    print_table(rows)
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 120 else line[:117] + "..."

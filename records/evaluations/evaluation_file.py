@@ -6,22 +6,21 @@ An episode is written as soon as it is over, so an interrupted evaluation keeps 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from ...envs.episode import Episode, EpisodeSpec
 from ...envs.line_files import append_lines, parsed
-from ..terminal.exits import CommandError
 
 KIND = "gymnast evaluation"
 
+logger = logging.getLogger(__name__)
 
-class Results:
-    """Episodes of an evaluation, in memory and in its file."""
+
+class EvaluationFile:
+    """The episodes of an evaluation, in memory and in their file."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self.path = path
@@ -29,24 +28,23 @@ class Results:
         self._episodes: dict[tuple[str, int], Episode] = {}  # by group and member; a later one replaces an earlier
 
     @classmethod
-    def begin(cls, path: Path, settings: Mapping[str, Any]) -> Results:
+    def begin(cls, path: Path, settings: Mapping[str, Any]) -> EvaluationFile:
         """Make a new file.
 
         Raises:
-            CommandError: it exists.
+            FileExistsError: it exists.
         """
-        if path.exists():
-            raise CommandError(f"{path} exists: --resume plays what is missing in it, --output names another file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"kind": KIND, **settings}, ensure_ascii=False) + "\n")
+        with path.open("x") as file:
+            file.write(json.dumps({"kind": KIND, **settings}, ensure_ascii=False) + "\n")
         return cls(path, settings)
 
     @classmethod
-    def resume(cls, path: Path, settings: Mapping[str, Any]) -> Results:
+    def resume(cls, path: Path, settings: Mapping[str, Any]) -> EvaluationFile:
         """Read a file, to add to it the episodes that it lacks.
 
         Raises:
-            CommandError: the file holds an evaluation with other settings, or something else.
+            ValueError: the file holds an evaluation with other settings, or something else.
         """
         found = cls.read(path)
         differ = [
@@ -55,33 +53,32 @@ class Results:
             if found.settings.get(name) != value
         ]
         if differ:
-            raise CommandError(f"{path} holds another evaluation: {'; '.join(differ)}. Name another --output")
+            raise ValueError(f"{path} holds another evaluation: {'; '.join(differ)}. Name another file")
         written = path.read_bytes()
         path.write_bytes(written[: written.rfind(b"\n") + 1])  # a killed process may have left half a line
         return found
 
     @classmethod
-    def read(cls, path: Path) -> Results:
-        """Read a file. Half a last line is left out; another broken line is skipped, and named on standard error.
+    def read(cls, path: str | Path, warn: Callable[[str], object] = logger.warning) -> EvaluationFile:
+        """Read a file. Half a last line is left out; another broken line is skipped, and `warn` is told of it.
 
         Raises:
-            CommandError: it cannot be read, or holds something else.
+            OSError: it cannot be read.
+            ValueError: it holds something else.
         """
-        try:
-            with path.open(errors="replace") as file:  # half a line may end in half a character
-                lines = [line for line in file if line.endswith("\n")]
-        except OSError as error:
-            raise CommandError(f"{path} cannot be read: {error.strerror}") from error
+        path = Path(path)
+        with path.open(errors="replace") as file:  # half a line may end in half a character
+            lines = [line for line in file if line.endswith("\n")]
         try:
             settings = json.loads(lines[0]) if lines else {}
         except ValueError:
             settings = {}
         if not isinstance(settings, dict) or settings.pop("kind", None) != KIND:
-            raise CommandError(f"{path} does not hold an evaluation: `gymnast eval` writes them")
-        results = cls(path, settings)
-        for episode in parsed(path, lines[1:], Episode.from_json, partial(typer.echo, err=True), first=2):
-            results._keep(episode)
-        return results
+            raise ValueError(f"{path} does not hold an evaluation: `gymnast eval` writes them")
+        evaluation = cls(path, settings)
+        for episode in parsed(path, lines[1:], Episode.from_json, warn, first=2):
+            evaluation._keep(episode)
+        return evaluation
 
     def add(self, episode: Episode) -> None:
         """Keep an episode, and append it to the file."""
@@ -92,7 +89,7 @@ class Results:
         self._episodes[episode.spec.group, episode.spec.member] = episode
 
     def missing(self, specs: Iterable[EpisodeSpec]) -> list[EpisodeSpec]:
-        """The specs without an episode, or with a failed one, which is played again."""
+        """Return the specs without an episode, or with a failed one, which is played again."""
         kept = {key for key, episode in self._episodes.items() if not episode.stop.is_failure}
         return [spec for spec in specs if (spec.group, spec.member) not in kept]
 
