@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +13,11 @@ from .terminal.exits import CommandError
 
 def init(name: Annotated[Path, typer.Argument(help="The folder to make.")]) -> None:
     """Make a project: an environment, its test, a training with its options, and a README."""
-    from .new_project import FILES
-
-    if there := [file for file in FILES if (name / file).exists()]:
+    files = {file.name: file for file in (resources.files(str(__package__)) / "template").iterdir() if file.is_file()}
+    names = sorted(files, key=str.lower)
+    if there := [file for file in names if (name / file).exists()]:
         raise CommandError(f"{name} has files that would be overwritten: {', '.join(there)}")
     name.mkdir(parents=True, exist_ok=True)
-    for file, text in FILES.items():
-        (name / file).write_text(text.replace("PROJECT", name.resolve().name).lstrip("\n"))
-    typer.echo(f"made {name}/ with {', '.join(FILES)}\nnext: cd {name}, then pip install pytest && pytest")
+    for file in names:
+        (name / file).write_text(files[file].read_text().replace("PROJECT", name.resolve().name))
+    typer.echo(f"made {name}/ with {', '.join(names)}\nnext: cd {name}, then pip install pytest && pytest")

@@ -7,9 +7,10 @@ ask afterwards, and name an episode that shows it where one was recorded (`find_
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...envs.episode import Episode
@@ -17,30 +18,30 @@ from ...envs.line_files import skipped
 from ..files.episodes import TRUNCATIONS, EpisodeRow
 from ..files.run import Run
 from .causes import LIMITS
-from .trends import (
-    LEAST_SAMPLE_SIZE,
-    LOGS_IN_A_ROW,
-    MANY_FLAT,
-    MANY_TRUNCATED,
-    Logs,
-    alike,
-    flat_share,
-    gap_growth,
-    has_converged,
-    length_growth,
-    low_sample_size,
-    rejected_share,
-    repeated,
-    shifts,
-)
+from .trends import LATEST, Logs, ends_of, has_converged, latest
 
-logger = logging.getLogger(__name__)
+REPEATED = 3  # a tool's error is an alarm from this many calls on
+MANY_FLAT = 0.5  # share of groups with equal rewards
+MANY_TRUNCATED = 0.25  # share of the episodes that a limit cuts
+MANY_REJECTED = 0.5  # share of the episodes that a correction removes
+LARGE_GAP = 0.01  # mean distance of the generator's log-probabilities from the trainer's
+LEAST_SAMPLE_SIZE = 0.5  # effective sample size, in this many latest logs:
+LOGS_IN_A_ROW = 3
+SHIFT = 0.25  # change of a stop reason's share between the beginning and the end of a run
+RUN_AWAY = 2.0  # growth of the mean length between the beginning and the end of a run
+
+USUAL_ENDS = ("stop/final_answer", "stop/env_terminated")
+"""Stop reasons whose share may change: a policy that learns to finish."""
 
 TOOL_ERRORS = "alarms/tool_errors"
 """The metric of the alarm that needs the episodes of a round; the others are known from other metrics."""
 
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, frozen=True)
 class Alarm:
     """One thing that is wrong."""
 
@@ -62,17 +63,22 @@ class Evidence:
     settings: Mapping[str, Any] = field(default_factory=dict)  # as `learning.jsonl` has them
 
     @property
-    def last(self) -> Mapping[str, Any]:
+    def log(self) -> Mapping[str, Any]:
         """The last log."""
         return self.logs[-1] if self.logs else {}
+
+    def alarms(self, kind: str) -> Iterator[Alarm]:
+        """Yield the alarms of a kind. Those that name no episode are of the last log."""
+        for alarm in CHECKS[kind](self):
+            yield alarm if alarm.episode is not None else replace(alarm, step=self.log.get("step"))
 
 
 def find_alarms(run: Run) -> list[Alarm]:
     """Return the alarms of a run that was read, the worst first."""
     cause = "A killed process, or a full disk, leaves such a line."
-    broken = [Alarm(kind="broken lines", title=skipped(run.broken), cause=cause)] if run.broken else []
+    broken = [Alarm("broken lines", skipped(run.broken), cause)] if run.broken else []
     seen = Evidence(logs=run.metrics, episodes=run.episodes, latest=run.latest(), settings=run.settings)
-    return [*broken, *(alarm for check in CHECKS.values() for alarm in check(seen))]
+    return [*broken, *(alarm for kind in CHECKS for alarm in seen.alarms(kind))]
 
 
 def alarm_metrics(history: Logs, log: Mapping[str, Any]) -> dict[str, float]:
@@ -83,7 +89,7 @@ def alarm_metrics(history: Logs, log: Mapping[str, Any]) -> dict[str, float]:
         log: The log of a training step.
     """
     seen = Evidence(logs=_of_steps(history, log))
-    return {_metric(kind): float(any(True for _ in check(seen))) for kind, check in CHECKS.items()}
+    return {_metric(kind): float(any(True for _ in seen.alarms(kind))) for kind in CHECKS}
 
 
 def warn_of_alarms(history: Logs, log: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -97,14 +103,8 @@ def warn_of_alarms(history: Logs, log: Mapping[str, Any], settings: Mapping[str,
     seen = Evidence(logs=_of_steps(history, log), settings=settings)
     for kind in ("gap", "rejected"):
         if log[_metric(kind)] and not any(earlier.get(_metric(kind)) for earlier in history):
-            for alarm in CHECKS[kind](seen):
+            for alarm in seen.alarms(kind):
                 logger.warning("%s. %s", alarm.title, alarm.cause)
-
-
-def tool_error_alarm(episodes: Sequence[Episode]) -> float:
-    """Return 1 if a tool ended several calls of these episodes with the same error, else 0."""
-    calls = [record for episode in episodes for record in episode.tool_calls if record.failed]
-    return float(bool(repeated((call.name, call.outcome, call.error or "") for call in calls)))
 
 
 def _of_steps(history: Logs, log: Mapping[str, Any]) -> Logs:
@@ -115,16 +115,45 @@ def _metric(kind: str) -> str:
     return f"alarms/{kind.replace(' ', '_')}"
 
 
+def tool_error_alarm(episodes: Sequence[Episode]) -> float:
+    """Return 1 if a tool ended several calls of these episodes with the same error, else 0."""
+    calls = [record for episode in episodes for record in episode.tool_calls if record.failed]
+    return float(bool(repeated((call.name, call.outcome, call.error or "") for call in calls)))
+
+
+def repeated(errors: Iterable[tuple[str, str, str]]) -> list[tuple[tuple[str, str, str], int]]:
+    """Return the errors of tool calls (tool, outcome, message) that came again and again, and how often, at most three.
+
+    Messages count by their first line without its numbers, so "7 is too high" and "9 is too high" are one.
+    """
+    counts = Counter((tool, outcome, _alike(message)) for tool, outcome, message in errors)
+    return [(error, count) for error, count in counts.most_common(3) if count >= REPEATED]
+
+
+def _alike(message: str) -> str:
+    return _NUMBER.sub("#", message.partition("\n")[0])
+
+
+def spread(rows: Sequence[EpisodeRow]) -> tuple[int, int]:
+    """Return the number of groups whose rewards differ, and of groups with two rewards or more."""
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        if row.reward is not None:
+            groups.setdefault(row.group, []).append(row.reward)
+    compared = [rewards for rewards in groups.values() if len(rewards) >= 2]
+    return sum(max(rewards) - min(rewards) > 1e-8 for rewards in compared), len(compared)
+
+
 def _failures(seen: Evidence) -> Iterator[Alarm]:
     cause = "A failed episode has no reward and leaves its group."
     failed = [(place, row) for place, row in enumerate(seen.episodes) if row.failure]
     for kind, count in Counter(row.kind_of_failure for _, row in failed).most_common(3):
         place, first = next((place, row) for place, row in failed if row.kind_of_failure == kind)
         title = f"{count} of {len(seen.episodes)} episodes failed: {first.failure}"
-        yield Alarm(kind="failures", title=title, cause=cause, step=first.step, episode=place, detail=first.traceback)
-    count = seen.last.get("episodes/failed", 0.0)
+        yield Alarm("failures", title, cause, first.step, place, first.traceback)
+    count = seen.log.get("episodes/failed", 0.0)
     if count and not failed:
-        yield Alarm(kind="failures", title=f"{count:g} episodes failed", cause=cause, step=seen.last.get("step"))
+        yield Alarm("failures", f"{count:g} episodes failed", cause)
 
 
 CAUSES = {
@@ -139,130 +168,102 @@ CAUSES = {
 
 def _tool_errors(seen: Evidence) -> Iterator[Alarm]:
     found = [
-        ((error.tool, error.outcome, alike(error.message)), error, place)
+        ((error.tool, error.outcome, _alike(error.message)), error, place)
         for place, row in enumerate(seen.episodes)
         for error in row.errors
     ]
     calls = Counter(tool for row in seen.episodes for tool in row.tools)
-    for error, count in repeated(error for error, _, _ in found):
-        first, place = next((first, place) for other, first, place in found if other == error)
-        yield Alarm(
-            kind="tool errors",
-            title=f"{count} of {calls[first.tool]} calls of {first.tool} end with the same error: {first.message}",
-            cause=CAUSES[first.outcome],
-            step=seen.episodes[place].step,
-            episode=place,
-            detail=first.traceback,
-        )
-    if seen.last.get(TOOL_ERRORS) and not found:
+    for name, count in repeated(name for name, _, _ in found):
+        error, place = next((error, place) for other, error, place in found if other == name)
+        title = f"{count} of {calls[error.tool]} calls of {error.tool} end with the same error: {error.message}"
+        step = seen.episodes[place].step
+        yield Alarm("tool errors", title, CAUSES[error.outcome], step, place, error.traceback)
+    if seen.log.get(TOOL_ERRORS) and not found:
         title = "a tool ends several calls of a round with the same error"
-        yield Alarm(kind="tool errors", title=title, cause="Record episodes to see it.", step=seen.last.get("step"))
-
-
-def spread(rows: Sequence[EpisodeRow]) -> tuple[int, int]:
-    """Return the number of groups whose rewards differ, and of groups with two rewards or more."""
-    groups: dict[str, list[float]] = {}
-    for row in rows:
-        if row.reward is not None:
-            groups.setdefault(row.group, []).append(row.reward)
-    compared = [rewards for rewards in groups.values() if len(rewards) >= 2]
-    return sum(max(rewards) - min(rewards) > 1e-8 for rewards in compared), len(compared)
+        yield Alarm("tool errors", title, "Record episodes to see it: log_episodes_steps=1.")
 
 
 def _no_spread(seen: Evidence) -> Iterator[Alarm]:
-    share = flat_share(seen.logs)
+    shares = latest(seen.logs[-LATEST:], "frac_reward_zero_std", LATEST)
     with_spread, groups = spread(seen.latest)
-    if share is None and groups:
-        share = 1 - with_spread / groups
-    if share is not None and share > MANY_FLAT and not has_converged(seen.logs):
+    share = sum(shares) / len(shares) if shares else 1 - with_spread / groups if groups else 0.0
+    if share > MANY_FLAT and not has_converged(seen.logs):
+        title = f"{share:.0%} of the latest groups have equal rewards, so they teach nothing"
         rewards = {row.reward for row in seen.latest if row.reward is not None}
         cause = f"All rewards of the last recorded step are {min(rewards):g}." if len(rewards) == 1 else ""
-        yield Alarm(
-            kind="no spread",
-            title=f"{share:.0%} of the latest groups have equal rewards, so they teach nothing",
-            cause=cause or "Tasks are too easy or too hard; max_refills replaces such groups.",
-            **_place(seen, seen.latest),
-        )
+        cause = cause or "Tasks are too easy or too hard; max_refills replaces such groups."
+        yield Alarm("no spread", title, cause, *_first(seen, seen.latest))
 
 
 def _truncation(seen: Evidence) -> Iterator[Alarm]:
-    shares = {stop: seen.last.get(f"stop/{stop}", 0.0) for stop in sorted(TRUNCATIONS)}
     cut = [row for row in seen.latest if row.is_truncated]
     if seen.latest:
         counts = Counter(row.stop for row in cut)
         shares = {stop: count / len(seen.latest) for stop, count in counts.most_common()}
+    else:
+        shares = {stop: seen.log.get(f"stop/{stop}", 0.0) for stop in sorted(TRUNCATIONS)}
     if sum(shares.values()) > MANY_TRUNCATED:
         stop = max(shares, key=lambda stop: shares[stop])
-        limit = LIMITS.get(stop, "the limit")
-        yield Alarm(
-            kind="truncation",
-            title=f"a limit cut {sum(shares.values()):.0%} of the latest episodes, most often {stop}",
-            cause=f"{shares[stop]:.0%} ended by {stop}: raise {limit}, or let the prompt ask for shorter answers.",
-            **_place(seen, cut),
-        )
+        title = f"a limit cut {sum(shares.values()):.0%} of the latest episodes, most often {stop}"
+        remedy = f"raise {LIMITS.get(stop, 'the limit')}, or let the prompt ask for shorter answers"
+        yield Alarm("truncation", title, f"{shares[stop]:.0%} ended by {stop}: {remedy}.", *_first(seen, cut))
 
 
-def _place(seen: Evidence, rows: Sequence[EpisodeRow]) -> dict[str, Any]:
-    """Return the step and the place of the first of these episodes; without one, the step of the last log."""
-    return {"step": rows[0].step, "episode": seen.episodes.index(rows[0])} if rows else {"step": seen.last.get("step")}
+def _first(seen: Evidence, rows: Sequence[EpisodeRow]) -> tuple[int, int] | tuple[None, None]:
+    """Return the step and the place of the first of these episodes; without one, None."""
+    return (rows[0].step, seen.episodes.index(rows[0])) if rows else (None, None)
 
 
 def _stop_reasons(seen: Evidence) -> Iterator[Alarm]:
-    for reason, before, after in shifts(seen.logs):
-        yield Alarm(
-            kind="stop reasons",
-            title=f"{reason} went from {before:.0%} to {after:.0%} of the episodes",
-            cause="The policy ends its episodes in another way than at the beginning; compare the same task.",
-            step=seen.last.get("step"),
-        )
+    cause = "The policy ends its episodes in another way than at the beginning; compare the same task."
+    for name in sorted({name for log in seen.logs for name in log if name.startswith("stop/")} - set(USUAL_ENDS)):
+        before, after = ends_of(seen.logs, name)
+        if abs(after - before) > SHIFT:
+            reason = name.removeprefix("stop/")
+            yield Alarm("stop reasons", f"{reason} went from {before:.0%} to {after:.0%} of the episodes", cause)
 
 
 def _gap(seen: Evidence) -> Iterator[Alarm]:
-    if (growth := gap_growth(seen.logs)) is not None:
-        before, after = growth
+    before, after = ends_of(seen.logs, "sampling/sampling_logp_difference/mean")
+    if after > LARGE_GAP and after > 2 * before:
         yield Alarm(
-            kind="gap",
-            title=f"the generator's log-probabilities differ from the trainer's by {after:.3g}; it was {before:.3g}",
-            cause="Precision, kernels or stale weights differ: colour tokens by gap in `gymnast view` to see where.",
-            step=seen.last.get("step"),
+            "gap",
+            f"the generator's log-probabilities differ from the trainer's by {after:.3g}; it was {before:.3g}",
+            "Precision, kernels or stale weights differ: colour tokens by gap in `gymnast view` to see where.",
         )
-    if (size := low_sample_size(seen.logs)) is not None:
+    sizes = latest(seen.logs, "mismatch/ess", LOGS_IN_A_ROW)
+    if len(sizes) == LOGS_IN_A_ROW and max(sizes) < LEAST_SAMPLE_SIZE:
+        below = f"was below {LEAST_SAMPLE_SIZE} in {LOGS_IN_A_ROW} logs in a row"
         yield Alarm(
-            kind="gap",
-            title=f"the effective sample size is {size:.2f}, and was below {LEAST_SAMPLE_SIZE} in {LOGS_IN_A_ROW} logs "
-            f"in a row",
-            cause="The generator's log-probabilities are far from the trainer's, so most of the gradient comes from "
-            "few tokens. Compare the precision of both (dtype, bf16, quantisation). Check that the generator has the "
+            "gap",
+            f"the effective sample size is {sizes[-1]:.2f}, and {below}",
+            "The generator's log-probabilities are far from the trainer's, so most of the gradient comes from few "
+            "tokens. Compare the precision of both (dtype, bf16, quantisation). Check that the generator has the "
             "weights in training: mismatch/kl of the first step is then near 0. Use a correction that masks, such as "
             "correction='icepop'.",
-            step=seen.last.get("step"),
         )
 
 
 def _rejected(seen: Evidence) -> Iterator[Alarm]:
-    if (share := rejected_share(seen.logs)) is not None:
-        correction = seen.settings.get("correction")
-        name = "the correction" if correction is None else f"correction={correction!r}"
-        bounds = [format(bound, "g") for bound in seen.settings.get("correction_bounds", ()) if bound is not None]
+    share = sum(latest(seen.logs, "mismatch/rejected", 1))
+    if share > MANY_REJECTED:
+        known = "correction" in seen.settings
+        name = f"correction={seen.settings['correction']!r}" if known else "the correction"
+        bounds = " and ".join(f"{bound:g}" for bound in seen.settings.get("correction_bounds", ()) if bound is not None)
         yield Alarm(
-            kind="rejected",
-            title=f"{name} removed {share:.0%} of the episodes since the last log, so they teach nothing",
-            cause=f"The policy is too far from the sampler for its bounds{', ' * bool(bounds)}{' and '.join(bounds)}. "
-            f"Widen them (correction_min, correction_max), lower learning_rate or max_staleness, or use a correction "
-            f"that weighs tokens, such as 'tis'. mismatch/rejected is the share in each log.",
-            step=seen.last.get("step"),
+            "rejected",
+            f"{name} removed {share:.0%} of the episodes since the last log, so they teach nothing",
+            f"The policy is too far from the sampler for its bounds{bounds and ', ' + bounds}. Widen them "
+            f"(correction_min, correction_max), lower learning_rate or max_staleness, or use a correction that weighs "
+            f"tokens, such as 'tis'. mismatch/rejected is the share in each log.",
         )
 
 
 def _length(seen: Evidence) -> Iterator[Alarm]:
-    if (growth := length_growth(seen.logs)) is not None:
-        before, after = growth
-        yield Alarm(
-            kind="length",
-            title=f"answers grow: {before:.0f} tokens at the beginning, {after:.0f} now",
-            cause="Look at the longest episodes. Their reward may not depend on length, or a tool repeats itself.",
-            step=seen.last.get("step"),
-        )
+    before, after = ends_of(seen.logs, "completions/mean_length")
+    if after > RUN_AWAY * before > 0:
+        cause = "Look at the longest episodes. Their reward may not depend on length, or a tool repeats itself."
+        yield Alarm("length", f"answers grow: {before:.0f} tokens at the beginning, {after:.0f} now", cause)
 
 
 CHECKS: Mapping[str, Callable[[Evidence], Iterator[Alarm]]] = {

@@ -116,10 +116,10 @@ ROOT_FILES: dict[str, set[str]] = {  # files at a package's root, and those besi
         *("check", "evaluate", "export", "init", "play", "replay"),
         *("sandbox", "serve", "train", "view", "why"),
     },
-    "cli/init": {"new_project"},
     "cli/play": {"human"},
     "cli/sandbox": {"diagnosis"},
 }
+TEMPLATE = ROOT / "cli" / "template"  # the files of a new project, which are no modules of gymnast
 FRONT_DOORS = {"__init__.py", "__main__.py"}  # of a package: they wire its rooms together, and no room imports them
 CLUSTER_LIBRARIES = {"ray"}
 LEARNING_LIBRARIES = {"torch", "transformers", "accelerate", "peft", "trl", "vllm"}
@@ -130,7 +130,7 @@ def load_pyproject() -> dict[str, Any]:
 
 
 def source_files(package: str) -> list[Path]:
-    return sorted((ROOT / package).rglob("*.py"))
+    return sorted(path for path in (ROOT / package).rglob("*.py") if path.parent != TEMPLATE)
 
 
 def module_name(path: Path) -> str:
@@ -429,7 +429,7 @@ def test_the_wheel_holds_everything(source: str, wheels: dict[str, Path], tmp_pa
     assert imported.returncode == 0, imported.stderr
 
     data = [path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
-    data = [path for path in data if path.suffix not in {".py", ".pyc"}]
+    data = [path for path in data if path.suffix not in {".py", ".pyc"} or ROOT / path.parent == TEMPLATE]
     assert {Path(package, "py.typed") for package in PACKAGES} <= set(data)
     assert [str(path) for path in data if not (site_packages / "gymnast" / path).is_file()] == []
 

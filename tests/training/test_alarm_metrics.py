@@ -9,8 +9,7 @@ import pytest
 
 from gymnast.envs import tool
 from gymnast.records import Run, find_alarms
-from gymnast.records.alarms.alarms import CHECKS, alarm_metrics, warn_of_alarms
-from gymnast.records.alarms.trends import repeated
+from gymnast.records.alarms.alarms import CHECKS, alarm_metrics, repeated, warn_of_alarms
 
 from ..cli.made_runs import write_run
 from .buttons import Buttons, ShiftedGenerator, make_trainer, model

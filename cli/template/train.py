@@ -1,0 +1,22 @@
+"""Trains in Python as `gymnast train laptop.toml` does, for changes that a run file cannot say."""
+
+import sys
+import tomllib
+from pathlib import Path
+
+from environment import GuessNumber, rows
+
+from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
+
+
+def main(run_file="laptop.toml"):
+    run = tomllib.loads(Path(run_file).read_text())
+    args = GRPOConfig(**run["options"])
+    callbacks = [RunFolder(run["options"]["output_dir"]), RichProgress()]
+    trainer = GRPOTrainer(run["model"], GuessNumber(), args, rows, callbacks=callbacks)
+    trainer.train()
+    trainer.save_model(f"{args.output_dir}/model")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
