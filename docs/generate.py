@@ -2,21 +2,26 @@
 
     python docs/generate.py
 
-docs/reference/options.md has the options, from the configuration's own help texts, and the treatment of each option of
-transformers. docs/from_trl.md has the names of TRL that
-gymnast lacks, from the table behind its error messages. docs/families.md has what works with each
+docs/reference/options.md has the options, from the configuration's own headings and help texts, and the treatment of
+each option of transformers. docs/from_trl.md has the names of TRL that gymnast lacks, from the table behind its error
+messages. docs/families.md has what works with each
 chat template, from `tests/chat/family_matrix.py`, which tries it. A test fails when a page and the code differ.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
+from typing import Literal, get_origin
 
 from gymnast.trainer import GRPOConfig, RLOOConfig
+from gymnast.trainer.options.checks import allowed_values
 from gymnast.trainer.options.config import AgentConfig
+from gymnast.trainer.options.fields import Allowed
 from gymnast.trainer.options.inherited import READ, REFUSED, WITHOUT_EFFECT
 from gymnast.trainer.options.trl_names import TRL_NAMES
 
@@ -25,42 +30,87 @@ TRL_PAGE = Path(__file__).with_name("from_trl.md")
 FAMILIES_PAGE = Path(__file__).with_name("families.md")
 
 
+START_HERE = frozenset(
+    {
+        "learning_rate",
+        "num_generations",
+        "max_completion_length",
+        "max_turns",
+        "max_concurrency",
+        "temperature",
+        "generator",
+        "log_episodes_steps",
+    }
+)
+"""The options that a newcomer needs first."""
+
+
 def own_options(config: type[AgentConfig]) -> dict[str, Field[object]]:
-    """The options that gymnast adds to `transformers.TrainingArguments`, or whose default it changes, by name."""
-    ours = {name for each in config.__mro__ if each.__module__.startswith("gymnast.") for name in vars(each)}
-    return {each.name: each for each in fields(config) if each.name in ours and "help" in each.metadata}
+    """Return the options that gymnast adds to those of transformers, or whose default it changes, by name."""
+    ours = {name for base in config.__mro__ if base.__module__.startswith("gymnast.") for name in vars(base)}
+    return {field.name: field for field in fields(config) if field.name in ours and "help" in field.metadata}
 
 
-def options_table() -> str:
-    """The table in Markdown, in the order of the dataclasses."""
-    return "".join(f"| {' | '.join(row)} |\n" for row in _rows())
+def options_tables() -> str:
+    """Return a table in Markdown for each heading of `AgentConfig`, and one for the own options of the algorithms."""
+    own = own_options(GRPOConfig) | own_options(RLOOConfig)
+    headings = [*headings_of(AgentConfig), ("Of one algorithm", [*own.keys() - own_options(AgentConfig).keys()])]
+    return "\n".join(f"### {heading}\n\n{_table(_rows(names))}" for heading, names in headings)
 
 
-def _rows() -> Iterator[tuple[str, str, str, str]]:
-    yield "Option", "`GRPOConfig`", "`RLOOConfig`", "Meaning"
+def headings_of(config: type) -> list[tuple[str, list[str]]]:
+    """Return the headings of a class, which are comments such as `# --- Model ---`, each with the fields below it."""
+    headings: list[tuple[str, list[str]]] = []
+    for line in inspect.getsource(config).splitlines():
+        if heading := re.fullmatch(r"    # --- (.+) ---", line):
+            headings.append((heading[1], []))
+        elif headings and (field := re.match(r"    (\w+): ", line)):
+            headings[-1][1].append(field[1])
+    return headings
+
+
+def _rows(names: list[str]) -> Iterator[tuple[str, ...]]:
+    yield "Option", "Default", "Values", "Meaning"
     yield "---", "---", "---", "---"
     grpo, rloo = own_options(GRPOConfig), own_options(RLOOConfig)
-    for name in {**grpo, **rloo}:
-        text = (grpo.get(name) or rloo[name]).metadata["help"]
-        yield f"`{name}`", _default(grpo.get(name)), _default(rloo.get(name)), text.replace("|", "\\|")
+    allowed = allowed_values(RLOOConfig) | allowed_values(GRPOConfig)
+    for name in names:
+        default = _default(grpo.get(name) or rloo[name])
+        if name not in rloo or name not in grpo:
+            default += f" (only `{GRPOConfig.__name__ if name in grpo else RLOOConfig.__name__}`)"
+        elif _default(rloo[name]) != default:
+            default += f"; `RLOOConfig`: {_default(rloo[name])}"
+        mark = "**Start here.** " if name in START_HERE else ""
+        meaning = (grpo.get(name) or rloo[name]).metadata["help"].replace("|", "\\|")
+        yield f"`{name}`", default, _values(allowed.get(name)), mark + meaning
 
 
-def _default(option: Field[object] | None) -> str:
-    if option is None:
+def _values(allowed: Allowed | None) -> str:
+    if allowed is None:
         return ""
+    if get_origin(allowed.type) is Literal:  # not the rows of a table, to which users may add some
+        return ", ".join(f"`{name}`" for name in allowed.names)
+    return "" if allowed.range is None else allowed.range.text
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _default(option: Field[object]) -> str:
     default = option.default if option.default_factory is MISSING else option.default_factory()
     return f"`{default!r}`"
 
 
 def inherited_table() -> str:
-    """The options of transformers that gymnast leaves as they are: name, default and treatment."""
+    """Return the options of transformers that gymnast leaves as they are: name, default and treatment."""
     ours = own_options(GRPOConfig)
     rows = [("Option", "Default", "Effect"), ("---", "---", "---")]
     for option in fields(GRPOConfig):
         if option.name in ours or option.name not in {*READ, *WITHOUT_EFFECT, *REFUSED}:
             continue
         rows.append((f"`{option.name}`", _default(option), _treatment(option.name)))
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return _table(rows)
 
 
 def _treatment(name: str) -> str:
@@ -72,14 +122,14 @@ def _treatment(name: str) -> str:
 
 
 def with_tables(page: str) -> str:
-    """The page of options with its two tables between their markers."""
-    return _filled(_filled(page, "options", options_table()), "inherited options", inherited_table())
+    """Return the page of options with its tables between their markers."""
+    return _filled(_filled(page, "options", options_tables()), "inherited options", inherited_table())
 
 
 def with_trl_names(page: str) -> str:
     """The page for people from TRL with the table between its two markers."""
     rows = [("In TRL", "Here"), ("---", "---"), *((f"`{name}`", advice) for name, advice in TRL_NAMES.items())]
-    return _filled(page, "names", "".join(f"| {' | '.join(row)} |\n" for row in rows))
+    return _filled(page, "names", _table(rows))
 
 
 def with_families(page: str, matrix: str, original: str) -> str:

@@ -13,7 +13,7 @@ from .learning.losses import LOSSES, Loss
 from .learning.settings import LearningSettings
 from .loop.nonfinite import NonFiniteError
 from .models.named_weights import whole_weights
-from .options.config import GRPOConfig, RLOOConfig
+from .options.algorithms import GRPOConfig, RLOOConfig
 from .rollout.budgets import TokenBudgets
 from .rollout.compaction import EveryTurn, strip_thoughts
 from .rollout.failures import RolloutError

@@ -37,9 +37,11 @@ from .models.file_bars import file_bars
 from .models.output_head import OutputHead
 from .models.reference import Reference, check_stays
 from .models.reward_model import RewardLike, as_reward_functions
+from .options.algorithms import GRPOConfig, RLOOConfig
 from .options.checks import unknown_names
-from .options.config import AgentConfig, GRPOConfig, RLOOConfig
-from .options.deepspeed import has_master_weights
+from .options.config import AgentConfig
+from .options.derived import learning_settings, play_settings
+from .options.sharding import has_master_weights
 from .rollout.compaction import Compact
 from .rollout.failure_totals import FailureTotals
 from .rollout.failures import FailureWatch, RolloutError
@@ -141,7 +143,7 @@ class AgentTrainer(PlayingTrainer):
             model,
             tokenizer,
             environment,
-            args.play_settings(max_model_len=context_length(model, args.max_model_len)),
+            play_settings(args, max_model_len=context_length(model, args.max_model_len)),
             make_generator=generator_maker(model, args, generator),
             rewards=Rewards(rewards, args.reward_weights, timeout=args.reward_timeout),
             data_sets=(train_dataset, eval_dataset),
@@ -173,7 +175,7 @@ class AgentTrainer(PlayingTrainer):
         folder, every = args.output_dir or ".", args.log_episodes_steps
         self._episode_log = EpisodeLog(folder, every=every, suffix=self.processes.suffix)
         self._learning_log = LearningLog(
-            *(self._episode_log.learning_path, args.learning_settings, lambda token: str(tokenizer.decode([token]))),
+            *(self._episode_log.learning_path, learning_settings(args), lambda token: str(tokenizer.decode([token]))),
             reward_weights=self.player.engine.rewards.weights_by_name,
         )
         self._displays = rich_displays(self, self.player.engine.whereabouts.describe)

@@ -27,6 +27,7 @@ from gymnast.trainer.learning.objective import objective
 from gymnast.trainer.learning.samples import Batch, MicroBatch, Sample
 from gymnast.trainer.learning.settings import LearningSettings
 from gymnast.trainer.models.output_head import OutputHead
+from gymnast.trainer.options.derived import learning_settings
 
 from .models import DEVICE, count_parameters, described, make_model, peak_megabytes, synchronize, utilisation
 
@@ -68,7 +69,7 @@ def make_settings(max_tokens: int) -> LearningSettings:
             max_completion_length=4096,
             max_tokens_per_batch=max_tokens,
         )
-    return config.learning_settings
+    return learning_settings(config)
 
 
 def plain_loss(model: nn.Module, batch: MicroBatch, loss_tokens: float) -> Tensor:

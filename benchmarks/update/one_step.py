@@ -28,6 +28,7 @@ from gymnast.trainer.learning.losses import StepCounts
 from gymnast.trainer.learning.objective import objective
 from gymnast.trainer.learning.samples import Batch, Sample, split_evenly
 from gymnast.trainer.models.output_head import OutputHead
+from gymnast.trainer.options.derived import learning_settings
 
 EPISODES, GROUP, ROWS = 32, 4, 8
 PAD = 0
@@ -98,7 +99,7 @@ def ours(model: Qwen3ForCausalLM, samples: Sequence[Sample], max_tokens: int | N
         max_completion_length=512,
         max_tokens_per_batch=max_tokens,
     )
-    settings, head = config.learning_settings, OutputHead.of(model)
+    settings, head = learning_settings(config), OutputHead.of(model)
     batches = [
         Batch.of(part, settings, pad_id=PAD) for part in split_evenly([[each] for each in samples], EPISODES // ROWS)
     ]

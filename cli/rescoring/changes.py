@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ...envs.core import StopReason
@@ -137,19 +137,15 @@ def _advantages(
 ) -> dict[Name, list[float]]:
     """The advantages of the episodes that are learned from, computed as the training does; loads PyTorch."""
     from ...trainer.learning.comparison import Comparison
-    from ...trainer.learning.credit import check_returns
     from ...trainer.learning.groups import TREATMENTS, form_groups
 
-    options = ("advantage_estimator", "scale_rewards", "credit", "discount")
-    comparison = Comparison(
-        **{name: settings[name] for name in options},
-        normalize_advantages=settings.get("normalize_advantages", False),
-    )
+    options = {option.name: settings[option.name] for option in fields(Comparison) if option.name in settings}
+    comparison = Comparison(**options)
     treatments: Any = {StopReason(name): value for name, value in settings.get("truncated", TREATMENTS).items()}
     charged = {_name(episode): charge for episode, charge in zip(episodes, charges, strict=True)}
     groups, _ = form_groups([each for each, votes_here in zip(episodes, votes, strict=True) if votes_here], treatments)
     members = [episode for group in groups for episode in group]
-    check_returns(members, comparison.advantage_estimator, comparison.credit, comparison.discount)
+    comparison.check(members)
     rewards = [(episode.reward or 0.0) - charged[_name(episode)] for episode in members]
     return {
         _name(episode): advantages_K.tolist()

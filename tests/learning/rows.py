@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from gymnast.trainer.learning.groups import TREATMENTS
+from gymnast.trainer.learning.comparison import Comparison
 from gymnast.trainer.learning.logprobs import token_logprobs
 from gymnast.trainer.learning.losses import LossInputs, StepCounts, policy_loss
 from gymnast.trainer.learning.settings import LearningSettings
@@ -24,29 +24,12 @@ PAD = 0
 SETTINGS = LearningSettings(
     loss_type="grpo",
     temperature=TEMPERATURE,
-    samples_all_tokens=True,
+    max_completion_length=MAX_COMPLETION,
+    rows_at_once=8,
     is_on_policy=True,
+    comparison=Comparison(scale_rewards="none"),
     epsilon_low=EPSILON_LOW,
     epsilon_high=EPSILON_HIGH,
-    delta=None,
-    sapo_temperature_pos=1.0,
-    sapo_temperature_neg=1.05,
-    entropy_coef=0.0,
-    top_entropy_quantile=1.0,
-    correction="none",
-    correction_bounds=(0.0, float("inf")),
-    beta=0.0,
-    kl_in="loss",
-    use_bias_correction_kl=False,
-    max_completion_length=MAX_COMPLETION,
-    truncated=TREATMENTS,
-    advantage_estimator="grpo",
-    credit="episode",
-    discount=1.0,
-    scale_rewards="none",
-    normalize_advantages=False,
-    rows_at_once=8,
-    max_tokens_per_batch=None,
 )
 
 
@@ -149,5 +132,5 @@ def counts_of(mask_BT: Tensor, *, steps: int = 1, processes: int = 1, loss_token
 def loss_of(
     inputs: LossInputs, loss_type: str = "grpo", *, counts: StepCounts | None = None, **changes: Any
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    settings = replace(SETTINGS, loss_type=loss_type, **changes)
+    settings = SETTINGS.changed(loss_type=loss_type, **changes)
     return policy_loss(inputs, settings, counts_of(inputs.mask_BT) if counts is None else counts)

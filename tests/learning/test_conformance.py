@@ -40,7 +40,7 @@ def test_turns_of_episodes_that_left_have_no_influence(estimator: str) -> None:
     ids=str,
 )
 def test_episodes_that_left_have_no_influence_with_further_terms(changes: dict[str, Any]) -> None:
-    changed = replace(conformance.SETTINGS, **changes)
+    changed = conformance.SETTINGS.changed(**changes)
     usual, other = (
         conformance.step_gradient(conformance.make_round(), each) for each in (conformance.SETTINGS, changed)
     )

@@ -21,6 +21,7 @@ from gymnast.trainer.learning.corrections import CORRECTIONS, mismatch_metrics
 from gymnast.trainer.learning.losses import LossInputs, StepCounts, policy_loss
 from gymnast.trainer.learning.samples import samples_of
 from gymnast.trainer.learning.scoring import Scorer
+from gymnast.trainer.options.derived import learning_settings
 from gymnast.trainer.run_log.metrics import Metrics
 
 from .rows import PAD, SETTINGS, VOCABULARY, make_model
@@ -45,7 +46,7 @@ def inputs_with_mismatch(**changes: Any) -> LossInputs:
 def loss_of(inputs: LossInputs, correction: str, loss_type: str = "dapo") -> tuple[Tensor, dict[str, Tensor]]:
     counts = StepCounts(loss_tokens=MASK_BT.sum(), sequences=3, batch_loss_tokens=MASK_BT.sum(), batches=1, processes=1)
     bounds = CORRECTIONS[correction].bounds
-    settings = replace(SETTINGS, loss_type=loss_type, correction=correction, correction_bounds=bounds)
+    settings = SETTINGS.changed(loss_type=loss_type, correction=correction, correction_bounds=bounds)
     return policy_loss(inputs, settings, counts)
 
 
@@ -167,7 +168,7 @@ def episodes(members: int) -> list[Episode]:
 
 
 def scorer(correction: str) -> Scorer:
-    settings = replace(SETTINGS, correction=correction, correction_bounds=CORRECTIONS[correction].bounds)
+    settings = SETTINGS.changed(correction=correction, correction_bounds=CORRECTIONS[correction].bounds)
     return Scorer(model=make_model(), settings=settings, reference=None, gather=this_process_only, pad_id=PAD)
 
 
@@ -204,7 +205,8 @@ def test_a_group_of_one_goes_with_those_that_were_rejected() -> None:
 
 def test_vllm_is_corrected_by_default_where_log_probabilities_are_comparable(tmp_path: Path) -> None:
     def chosen(kind: Any = GRPOConfig, **options: Any) -> str:
-        return kind(output_dir=str(tmp_path), use_cpu=True, report_to=[], **options).learning_settings.correction
+        args = kind(output_dir=str(tmp_path), use_cpu=True, report_to=[], **options)
+        return learning_settings(args).correction
 
     assert chosen() == "none"
     assert chosen(generator="vllm-server") == "tis"

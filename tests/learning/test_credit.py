@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.envs.episode import Episode, Turn
 from gymnast.envs.tokens import Tokens, TokenTrace
 from gymnast.trainer.learning.advantages import this_process_only
-from gymnast.trainer.learning.credit import check_returns
+from gymnast.trainer.learning.comparison import Comparison
 from gymnast.trainer.learning.scoring import Scorer
 
 from .rows import PAD, SETTINGS
@@ -46,7 +45,7 @@ def episodes(group: list[list[tuple[int, float]]], extra: float = 0.0) -> list[E
 
 def advantages(group: list[Episode], **changes: Any) -> list[list[float]]:
     """The advantages of each member's tokens, those of all its samples in a row."""
-    settings = replace(SETTINGS, **changes)
+    settings = SETTINGS.changed(**changes)
     scorer = Scorer(model=nn.Linear(1, 1), settings=settings, reference=None, gather=this_process_only, pad_id=PAD)
     samples, _ = scorer([group])
     found: list[list[Any]] = [[each.advantages for each in samples_of_one] for samples_of_one in samples]
@@ -124,7 +123,7 @@ def test_max_rl_names_the_task_of_a_negative_return(turns: Any, reward: float, m
     [episode] = episodes([turns])
     episode.reward = reward
     with pytest.raises(ValueError, match=message):
-        check_returns([episode], "max_rl", "turn", 1.0)
+        Comparison(advantage_estimator="max_rl", credit="turn").check([episode])
 
 
 def test_equal_turns_of_unequal_episodes_have_no_advantage() -> None:

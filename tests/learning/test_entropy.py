@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,7 +115,7 @@ def test_the_tokens_of_highest_entropy_are_those_of_trl(trl_grpo: GRPOTrainer, s
     expected_BT = trl_grpo.get_high_entropy_mask(entropies_BT, mask_BT, 1 - share)
     assert 0 < expected_BT.sum() < mask_BT.sum()
 
-    settings = replace(SETTINGS, top_entropy_quantile=share)
+    settings = SETTINGS.changed(top_entropy_quantile=share)
     scorer = Scorer(model=model, settings=settings, reference=None, gather=this_process_only, pad_id=PAD)
     samples, _ = scorer([episodes_of(batch)])
     for (prompt, _), [sample], row_T in zip(batch.rows, samples, expected_BT, strict=True):

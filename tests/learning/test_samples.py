@@ -61,7 +61,7 @@ def cut(episode: Episode) -> Episode:
 
 
 def score(episodes: list[Episode], **changes: Any) -> list[EpisodeSamples]:
-    settings = replace(SETTINGS, **changes)
+    settings = SETTINGS.changed(**changes)
     reference = Reference(make_model(1)) if settings.beta else None
     scorer = Scorer(model=make_model(), settings=settings, reference=reference, gather=this_process_only, pad_id=PAD)
     return scorer([episodes])[0]
@@ -69,7 +69,7 @@ def score(episodes: list[Episode], **changes: Any) -> list[EpisodeSamples]:
 
 def gradient(episodes: list[Episode], *, weights: int = 0, **changes: Any) -> dict[str, Tensor]:
     """The gradient of a step on these episodes; `weights` other than 0 differ from those that sampled."""
-    batch = Batch.of(score(episodes, **changes), settings := replace(SETTINGS, **changes), pad_id=PAD)
+    batch = Batch.of(score(episodes, **changes), settings := SETTINGS.changed(**changes), pad_id=PAD)
     counts = StepCounts(
         loss_tokens=batch.loss_tokens, sequences=batch.sequences, batch_loss_tokens=0, batches=1, processes=1
     )

@@ -68,7 +68,7 @@ from .buttons import ROWS, Buttons, config, model
         ({"on_failure": "ignore"}, r"on_failure must be 'drop', 'retry\(n\)'.*'ignore'"),
         ({"overlong_prompts": "cut"}, "overlong_prompts must be one of fail, drop, raise, got 'cut'"),
         ({"max_completion_length": 0}, "max_completion_length must be at least 1, got 0"),
-        ({"max_turns": 0}, "max_turns must be positive or None, got 0"),
+        ({"max_turns": 0}, "max_turns must be at least 1, got 0"),
         ({"max_concurrency": 0}, "max_concurrency.*0"),
         ({"top_p": 0.0}, "top_p.*0"),
         ({"remove_unused_columns": True}, "remove_unused_columns"),

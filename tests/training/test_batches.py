@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -129,5 +128,5 @@ def test_samples_without_a_gradient_are_counted_and_not_computed() -> None:
     assert [tuple(each["inputs"]["input_ids"].shape) for each in batch.micro_batches] == [(1, 6)]
     assert (batch.loss_tokens, batch.sequences) == (3 + 5 + 7, 3)
     assert batch.micro_batches[0]["batch_loss_tokens"] == 15
-    with_kl = Batch.of([[each] for each in samples], replace(SETTINGS, beta=0.1), pad_id=PAD)
+    with_kl = Batch.of([[each] for each in samples], SETTINGS.changed(beta=0.1), pad_id=PAD)
     assert [tuple(each["inputs"]["input_ids"].shape) for each in with_kl.micro_batches] == [(3, 8)]

@@ -13,6 +13,7 @@ import pytest
 from transformers import TrainerCallback
 
 from gymnast.trainer import GRPOConfig, GRPOTrainer
+from gymnast.trainer.options.derived import parts_of_round
 
 from .buttons import ROWS, Buttons, config, make_trainer, model, tokenizer
 
@@ -99,7 +100,7 @@ def test_options_set_before_a_trainer_is_made_take_effect(tmp_path: Path) -> Non
     args.scale_rewards, args.temperature, args.per_device_train_batch_size = False, 0.7, 4
     trainer = GRPOTrainer(model(), Buttons(), args, ROWS, processing_class=tokenizer())
     settings = trainer.scorer.settings
-    assert (settings.scale_rewards, settings.temperature, settings.rows_at_once) == ("none", 0.7, 4)
+    assert (settings.comparison.scale_rewards, settings.temperature, settings.rows_at_once) == ("none", 0.7, 4)
     assert trainer.player.policy.sampling.temperature == 0.7
     trainer.train()
     assert trainer.state.log_history[0]["episodes/played"] == 4
@@ -125,7 +126,7 @@ def test_an_option_set_later_that_has_no_effect_is_named(tmp_path: Path) -> None
 def test_a_copy_with_another_option_derives_its_rounds_from_that(
     change: dict[str, int], batches: int, tmp_path: Path
 ) -> None:
-    assert dataclasses.replace(config(tmp_path), **change).parts_of_round == batches
+    assert parts_of_round(dataclasses.replace(config(tmp_path), **change)) == batches
 
 
 def test_a_copy_of_options_that_evaluate_does_not_warn(tmp_path: Path) -> None:

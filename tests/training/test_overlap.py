@@ -13,6 +13,7 @@ import torch
 
 from gymnast.envs import Episode, EpisodeFailedError, Message
 from gymnast.trainer import AgentTrainer, GRPOTrainer, TransformersGenerator
+from gymnast.trainer.options.derived import learning_settings
 
 from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, config, make_trainer, model, sometimes_failing
 
@@ -144,7 +145,7 @@ def test_a_generator_that_shares_the_weights_in_training_is_refused(tmp_path: Pa
 
 
 def test_the_default_correction_weighs_old_samples() -> None:
-    assert config("unused", max_staleness=1).learning_settings.correction == "tis"
+    assert learning_settings(config("unused", max_staleness=1)).correction == "tis"
 
 
 def test_a_checkpoint_with_groups_of_later_rounds_is_not_resumed_without_overlap(tmp_path: Path) -> None:

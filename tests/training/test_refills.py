@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from gymnast.envs import Episode, EpisodeSpec, StopReason, Turn
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.trainer import GRPOTrainer
-from gymnast.trainer.learning.groups import has_spread
+from gymnast.trainer.learning.comparison import BY_REWARD, Comparison
 from gymnast.trainer.rollout.overlong import OverlongPenalty
 from gymnast.trainer.rollout.round_player import RoundPlayer
 from gymnast.trainer.rollout.schedule import Schedule
@@ -152,11 +151,12 @@ def test_with_credit_for_turns_equal_rewards_may_have_spread() -> None:
         )
         for each, rewards in zip(episode_specs([{}], group_size=2, seed=0), [(1.0, 0.0), (0.0, 1.0)], strict=True)
     ]
-    assert not has_spread(group)
-    for spreads, share in ((has_spread, 1.0), (partial(has_spread, credit="turn"), 0.0)):
+    by_turn = Comparison(credit="turn").has_spread
+    assert not BY_REWARD.has_spread(group)
+    for spreads, share in ((BY_REWARD.has_spread, 1.0), (by_turn, 0.0)):
         metrics = {name: each for _, part in weighted_metrics(group, spreads=spreads) for name, each in part.items()}
         assert metrics["frac_reward_zero_std"] == share
-    assert has_spread(group, credit="turn")
+    assert by_turn(group)
 
 
 PROGRAM = """

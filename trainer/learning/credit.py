@@ -8,7 +8,7 @@ Axes: G, the members of one comparison; K, the turns of an episode (1 with "epis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -33,28 +33,6 @@ def returns_of(episode: Episode, reward: float, credit: Credit, discount: float)
     for turn in reversed(range(len(rewards) - 1)):
         rewards[turn] += discount * rewards[turn + 1]
     return torch.tensor(rewards, dtype=torch.float64)
-
-
-def check_returns(episodes: Iterable[Episode], estimator: str, credit: Credit, discount: float) -> None:
-    """Check that this estimator can take the returns of these episodes: `max_rl` divides by their mean.
-
-    Raises:
-        ValueError: one is negative, so the returns are not rates of success; the message names the task.
-    """
-    if estimator != "max_rl":
-        return
-    for episode in episodes:
-        if episode.reward is None:
-            continue
-        least = returns_of(episode, episode.reward, credit, discount).min().item()
-        if least < 0:
-            what, remedy = "reward", "change the rewards, or take another estimator"
-            if episode.reward >= 0:  # such as the 0 of a failed episode whose earlier turns had rewards
-                what, remedy = "return of a turn", "set credit='episode', or take another estimator"
-            raise ValueError(
-                f"advantage_estimator='max_rl' divides by the mean {what}, which must be at least 0 in every episode: "
-                f"{episode.spec.group}[{episode.spec.member}] has {least:g}; {remedy}"
-            )
 
 
 def compare(

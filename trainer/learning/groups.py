@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from typing import Literal
 
 from ...envs.core import StopReason
 from ...envs.episode import Episode
-from .credit import Credit, returns_of
 
 Group = list[Episode]
 
@@ -43,10 +41,3 @@ def form_groups(episodes: Sequence[Episode], treatments: Treatments = TREATMENTS
             members.append(episode)
     kept = [members for members in groups.values() if len(members) >= 2]
     return kept, len(groups) - len(kept)
-
-
-def has_spread(group: Group, credit: Credit = "episode", discount: float = 1.0) -> bool:
-    """Whether the returns of some turn differ within a group. If not, its advantages are 0."""
-    returns = [returns_of(episode, episode.reward or 0.0, credit, discount).tolist() for episode in group]
-    turns = [[value for value in turn if value is not None] for turn in zip_longest(*returns)]
-    return any(max(turn) - min(turn) > 1e-8 for turn in turns)  # as in the metric `frac_reward_zero_std`

@@ -93,8 +93,8 @@ class Scorer:
     def _add_advantages(
         self, episodes: Sequence[Episode], samples: Sequence[EpisodeSamples], rewards: Sequence[float]
     ) -> None:
-        credit, comparison = self.settings.credit, self.settings.comparison
-        advantages = comparison(episodes, rewards, self.gather)
+        credit = self.settings.comparison.credit
+        advantages = self.settings.comparison(episodes, rewards, self.gather)
         for episode, own_samples, advantages_K in zip(episodes, samples, advantages, strict=True):
             masks = [torch.tensor(sample.mask, dtype=torch.bool) for sample in own_samples]
             counts = [int(mask_T.sum()) for mask_T in masks]

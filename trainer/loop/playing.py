@@ -11,8 +11,8 @@ from ...envs.episode import Episode
 from ...records.metrics.missing_metrics import MissingMetrics
 from ..models.distributed import Processes
 from ..models.sharding import is_sharded
-from ..options.checks import warn_of_equal_episodes
 from ..options.config import AgentConfig
+from ..options.rules import warn_of_equal_episodes
 from ..rollout.episode_player import EpisodePlayer
 from ..rollout.failures import check_evaluation
 from ..rollout.schedule import Rows

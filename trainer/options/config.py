@@ -1,36 +1,39 @@
-"""GRPOConfig and RLOOConfig: `transformers.TrainingArguments` and the options for agents.
+"""AgentConfig: `transformers.TrainingArguments` and the options for agents.
 
 Names that TRL users know keep TRL's meaning.
 """
 
 from __future__ import annotations
 
-import datetime
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from transformers import TrainingArguments
 
-from ...envs.engine.failures import OnFailure
-from ...envs.engine.play_episode import EpisodeLimits
-from ...envs.rewards import Rewards
-from ..rollout.budgets import TokenBudgets
-from ..rollout.settings import PlaySettings
+from ..learning.advantages import ESTIMATORS, KLIn, Scale
+from ..learning.corrections import CORRECTIONS
+from ..learning.credit import Credit
+from ..learning.losses import LOSSES
 from ..rollout.token_policy import OverlongPrompts
-from .checks import (
-    check_refused,
-    check_values,
-    options_without_effect,
-    unknown_names,
-    warn_of_equal_episodes,
+from .checks import check_values, unknown_names
+from .fields import (
+    AT_LEAST_0,
+    Count,
+    Finite,
+    Number,
+    OnNonFinite,
+    Port,
+    Positive,
+    PositiveShare,
+    Range,
+    RowOf,
+    Seconds,
+    Share,
+    Weight,
+    option,
 )
-from .fields import OnNonFinite, option
-from .generators import check_generator_options
-from .learning import LearningOptions
-from .objective import check_objective
 
 READ_BY_EVALUATION = ("eval_temperature", "num_generations_eval", "success_reward")
 """gymnast's options that each evaluation reads, so they may change while a trainer exists."""
@@ -38,77 +41,274 @@ READ_BY_EVALUATION = ("eval_temperature", "num_generations_eval", "success_rewar
 READ_ONCE = ("per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed", "output_dir")
 """transformers' options that parts of gymnast take when they are made, so they may not."""
 
+_GROUP = Range("at least 2 (an advantage compares an episode with others of its group)", lambda n: n >= 2)
+_BELOW_1 = Range("in [0, 1)", lambda n: 0 <= n < 1)
+
 
 @dataclass
-class AgentConfig(LearningOptions):
+class AgentConfig(TrainingArguments):
     """The options of both trainers; use `GRPOConfig` or `RLOOConfig`."""
 
+    algorithm: ClassVar[str]
+    """A row of `ALGORITHMS`."""
+    rules: ClassVar[Sequence[Callable[[Any], None]]]
+    """Each raises an error or warns if options of this configuration do not fit together."""
+    use_bias_correction_kl = False  # an option of GRPOConfig alone, as in TRL
     _is_checked = False  # since the last assignment
     _is_frozen = False
 
-    learning_rate: float = option(1e-6, "Initial learning rate.")
-    remove_unused_columns: bool = option(False, "Must stay False: environments read the columns.")
-    ddp_find_unused_parameters: bool | None = option(
-        False, "Whether DDP looks for weights without a gradient in each step; None: as in transformers."
+    # --- Model and optimiser ---
+
+    learning_rate: Weight = option(
+        1e-6, "Initial learning rate. An adapter (peft_config) needs some ten times the default."
     )
-    logging_steps: float = option(10, "Log every so many optimiser steps (as in TRL).")
     model_init_kwargs: dict[str, Any] | None = option(
-        None, "Passed to from_pretrained when the model is given by name; dtype is float32 by default."
+        None, "Arguments of from_pretrained if the model is given by name. dtype is float32 unless it is given here."
+    )
+    max_tokens_per_batch: Count | None = option(
+        None,
+        "Maximum number of tokens in one forward and backward pass, padding included. A larger batch is computed in "
+        "several passes with the same gradient. None: no limit.",
+    )
+    ddp_find_unused_parameters: bool | None = option(
+        False, "Whether DDP searches each step for weights without a gradient. None: as in transformers."
+    )
+    remove_unused_columns: bool = option(False, "Must stay False: environments read the columns of the data set.")
+
+    # --- Tasks and rounds ---
+
+    num_generations: Annotated[int, _GROUP] = option(
+        8, "Number of episodes in a group. All play the same task from the same environment seed."
+    )
+    num_generations_eval: Count | None = option(
+        None, "Number of episodes of each task in an evaluation. None: num_generations, or 1 at temperature 0."
+    )
+    steps_per_generation: Count | None = option(
+        None,
+        "Number of batches that a round is cut into, of per_device_train_batch_size episodes in each process. "
+        "None: gradient_accumulation_steps, so that a round serves one optimiser step.",
+    )
+    generation_batch_size: Count | None = option(
+        None, "Number of episodes in a round of all processes; another way to give steps_per_generation. None: by that."
+    )
+    num_iterations: Count = option(1, "Number of times that training uses each round.")
+    shuffle_dataset: bool = option(True, "Whether tasks are played in a random order, which seed decides.")
+    max_refills: Number = option(
+        0,
+        "How often a round may replace groups whose rewards are all equal by groups of other tasks (dynamic sampling). "
+        "0: never.",
+    )
+    max_staleness: Number = option(
+        0,
+        "How many optimiser steps old the weights may be when an episode starts; episodes are then played while the "
+        "model is trained. 0: play, then train.",
     )
 
-    # Chat template.
-    chat_template_kwargs: dict[str, Any] | None = option(None, "Passed to the chat template.")
-    chat_template_date: str = option("2025-01-01", "The date that chat templates get when they ask for today's.")
+    # --- Playing and budgets ---
 
-    # Generation.
-    generation_rows: int = option(256, "The most requests that the generator decodes together.")
-    vllm_gpu_memory_utilization: float = option(0.3, "Share of the GPU's memory for vLLM; the rest is for training.")
-    vllm_enable_sleep_mode: bool = option(False, "Let vLLM give its GPU memory back while the model is trained.")
-    vllm_engine_kwargs: dict[str, Any] | None = option(None, "Further options of vLLM's engine in this process.")
-    vllm_request_seeds: bool = option(
-        True, "Give each request to vLLM a seed of its own; False is faster on GPUs, and no answer can be repeated."
+    max_completion_length: Count = option(
+        256, "Maximum number of tokens of an episode after its prompt, tool results included."
     )
-    vllm_server_urls: list[str] | None = option(None, "Addresses of the vLLM servers; None: port 8000 of this machine.")
-    vllm_server_timeout: float = option(240.0, "Seconds to wait for a server that is starting, or starting again.")
-    vllm_group_port: int = option(0, "Port of this machine where servers fetch new weights; 0 = any free.")
-
-    # Budgets. None = no limit of its own.
-    max_model_len: int | None = option(None, "Most tokens in the context; by default the limit in the model's config.")
-    max_turn_tokens: int | None = option(None, "Most tokens in one answer.")
-    max_observation_tokens: int | None = option(None, "Most tokens in one observation; a longer one is cut.")
-    max_turns: int | None = option(None, "Most turns in an episode.")
-    max_tool_calls: int | None = option(None, "Most tool calls in an episode; a final answer is never refused.")
-    episode_timeout: float | None = option(None, "Seconds; a longer episode is cut, with stop reason timeout.")
-    step_timeout: float | None = option(600.0, "Seconds; an episode whose reset or step takes longer fails.")
-    reward_timeout: float | None = option(600.0, "Seconds; a call of a reward function that takes longer fails.")
+    max_turn_tokens: Count | None = option(
+        None, "Maximum number of tokens in one answer of the model. None: what the other budgets leave."
+    )
+    max_observation_tokens: Count | None = option(
+        None, "Maximum number of tokens in one observation, such as a tool's result. The rest is cut. None: no limit."
+    )
+    max_model_len: Count | None = option(
+        None, "Maximum number of tokens of prompt and completion together. None: the limit in the model's config."
+    )
+    max_turns: Count | None = option(None, "Maximum number of answers in an episode. None: no limit.")
+    max_tool_calls: Count | None = option(
+        None, "Maximum number of tool calls in an episode. A final answer counts even if it is reached. None: no limit."
+    )
+    episode_timeout: Seconds | None = option(
+        None, "Seconds after which an episode is cut, with the stop reason timeout. None: no limit."
+    )
+    step_timeout: Seconds | None = option(
+        600.0, "Seconds after which a reset, step or grade of an environment makes its episode fail. None: no limit."
+    )
+    reward_timeout: Seconds | None = option(
+        600.0, "Seconds after which a call of a reward function makes its episode fail. None: no limit."
+    )
     overlong_prompts: OverlongPrompts = option(
         "fail",
-        "The treatment of prompts longer than the context: fail = the episode fails; drop = it is left out "
-        "and is not a failure; raise = the run stops.",
+        "What to do with a prompt that fills the context. fail: the episode fails; drop: the episode is left out and "
+        "is not a failure; raise: training stops.",
+    )
+    max_concurrency: Count = option(
+        256, "Maximum number of episodes in flight in each process. Each may hold a sandbox, and so memory."
     )
 
-    # Failures.
-    max_concurrency: int = option(256, "Most episodes in flight in each process.")
-    on_failure: str = option("drop", "The treatment of a failed episode: drop, retry(n), zero or raise.")
-    max_failure_rate: float = option(0.5, "Share of failed episodes in ten rounds above which training stops.")
-    stall_warning: float | None = option(
-        300.0, "Seconds without progress before a warning names what the run waits for."
+    # --- Sampling and generation ---
+
+    temperature: Positive = option(1.0, "Temperature of sampling in training.")
+    top_p: PositiveShare = option(
+        1.0, "Sample among the most probable tokens with this total probability. 1: among all."
     )
-    on_nonfinite: OnNonFinite = option("skip", "If the loss or gradient of an update is not finite: skip it, or stop.")
-
-    # Rewards.
-    reward_weights: list[float] | None = option(None, "One weight for each of reward_funcs; 1 by default.")
-
-    success_reward: float | None = option(
-        None, "Least reward that counts as a success in pass@k, for environments without a metric `success`."
+    top_k: Number = option(0, "Sample among this many most probable tokens. 0: among all.")
+    min_p: Share = option(
+        0.0, "Minimum probability of a token, as a share of the most probable token's. 0: no minimum."
+    )
+    eval_temperature: Weight | None = option(
+        None, "Temperature of sampling in evaluation. 0: greedy. None: temperature."
+    )
+    generator: Literal["transformers", "vllm", "vllm-server"] = option(
+        "transformers",
+        "What samples the answers. transformers: the model itself; vllm: an engine in this process; vllm-server: the "
+        "servers of vllm_server_urls.",
+    )
+    generation_rows: Count = option(256, "Maximum number of answers that the generator samples at once.")
+    vllm_gpu_memory_utilization: PositiveShare = option(
+        0.3, "Share of the GPU's memory for vLLM in this process. The rest is for training."
+    )
+    vllm_enable_sleep_mode: bool = option(
+        False, "Whether vLLM in this process releases its GPU memory while the model is trained."
+    )
+    vllm_engine_kwargs: dict[str, Any] | None = option(None, "Further arguments of vLLM's engine in this process.")
+    vllm_request_seeds: bool = option(
+        True,
+        "Whether each request to vLLM has a seed of its own. False is faster on GPUs, but sampling cannot be repeated.",
+    )
+    vllm_server_urls: list[str] | None = option(None, "Addresses of the vLLM servers. None: port 8000 of this machine.")
+    vllm_server_timeout: Positive = option(
+        240.0, "Seconds to wait for a server that is starting, for the first time or again."
+    )
+    vllm_group_port: Port = option(0, "Port of this machine from which servers fetch new weights. 0: any free port.")
+    chat_template_kwargs: dict[str, Any] | None = option(
+        None, "Arguments of the chat template, such as {'enable_thinking': False}."
+    )
+    chat_template_date: str = option(
+        "2025-01-01", "Today's date for chat templates that ask for it, so that a run does not depend on its day."
     )
 
-    # Records.
-    log_episodes_steps: int = option(0, "Append the episodes of a round to episodes.jsonl every n steps; 0 = never.")
+    # --- Rewards and advantages ---
+
+    reward_weights: list[float] | None = option(
+        None, "Weights of reward_funcs in the reward, in their order. None: 1 for each."
+    )
+    success_reward: Finite | None = option(
+        None,
+        "Minimum reward of a success in pass@k, for environments that report no metric `success`. None: these have no "
+        "pass@k.",
+    )
+    truncated: dict[str, str] | str | None = option(
+        None,
+        "What to do with an episode that a limit has cut: one of these for all, or a dict by stop reason. teach: learn "
+        "from it; mask: it counts in the baseline and has no loss; leave: it leaves its group. None: leave for "
+        "timeout, else teach.",
+    )
+    overlong_buffer: Number = option(
+        0,
+        "Number of tokens before max_completion_length in which the reward falls linearly, by overlong_penalty. "
+        "0: no penalty.",
+    )
+    overlong_penalty: Weight = option(
+        1.0, "Reward that an episode loses if it reaches max_completion_length, with overlong_buffer."
+    )
+    advantage_estimator: Annotated[str, RowOf(ESTIMATORS)] | None = option(
+        None,
+        "Baseline of the rewards: a row of trainer.ESTIMATORS. None: the estimator that the algorithm is named by.",
+    )
+    credit: Credit = option(
+        "episode",
+        "Which reward judges a token. episode: that of its episode; turn: the rewards from its turn on, compared with "
+        "the same turn of the other episodes of the group.",
+    )
+    discount: Share = option(
+        1.0, "Weight of the next turn's return in the return of a turn, with credit='turn'. 1: no discount."
+    )
+    scale_rewards: Scale | None = option(
+        None,
+        "Standard deviation of rewards that divides the advantages. group: of the group; batch: of all groups of a "
+        "round; none: no division. None: the default of the estimator.",
+    )
+    normalize_advantages: bool = option(
+        False,
+        "Whether the advantages of a round are shifted and scaled to mean 0 and standard deviation 1. reinforce++ "
+        "always does.",
+    )
+
+    # --- Loss and corrections ---
+
+    loss_type: Annotated[str, RowOf(LOSSES)] = option("dapo", "Loss: a row of trainer.LOSSES.")
+    epsilon: Annotated[float, _BELOW_1] = option(
+        0.2, "The ratio of new and old policy is clipped below at 1 - epsilon."
+    )
+    epsilon_high: Annotated[float, AT_LEAST_0] | None = option(
+        None, "The ratio of new and old policy is clipped above at 1 + epsilon_high. None: epsilon."
+    )
+    delta: Positive | None = option(
+        None, "Upper bound of the ratio where the advantage is negative (dual clip). None: no bound."
+    )
+    sapo_temperature_pos: Positive = option(
+        1.0,
+        "How fast the gradient of sapo fades as the ratio leaves 1, for tokens with a positive advantage. Higher: "
+        "faster.",
+    )
+    sapo_temperature_neg: Positive = option(1.05, "As sapo_temperature_pos, for tokens with a negative advantage.")
+    entropy_coef: Weight = option(
+        0.0, "Weight of the mean entropy of the loss tokens, which is subtracted from the loss. 0: no bonus."
+    )
+    top_entropy_quantile: PositiveShare = option(
+        1.0, "Share of the loss tokens that are learned from: those of highest entropy. 1: all."
+    )
+    beta: Weight = option(
+        0.0, "Weight of the divergence (KL) from the reference model. 0: there is no reference model."
+    )
+    kl_in: KLIn | None = option(
+        None,
+        "Where the divergence counts. loss: a term for each token; reward: it is subtracted from the reward. None: "
+        "loss in GRPOTrainer, reward in RLOOTrainer.",
+    )
+    sync_ref_model: bool = option(
+        False, "Whether the reference moves towards the policy every ref_model_sync_steps optimiser steps."
+    )
+    ref_model_mixup_alpha: PositiveShare = option(
+        0.6, "How far the reference moves: reference = alpha * policy + (1 - alpha) * reference. 1: it is replaced."
+    )
+    ref_model_sync_steps: Count = option(512, "Number of optimiser steps between two moves of the reference.")
+    correction: Annotated[str, RowOf(CORRECTIONS)] | None = option(
+        None,
+        "Correction of the mismatch between sampler and trainer: a row of trainer.CORRECTIONS. None: tis (sequence_tis "
+        "for a loss of whole sequences) with vLLM or max_staleness, else none.",
+    )
+    correction_min: float | None = option(
+        None, "Lower bound of the ratio of trainer and sampler. None: the default of the correction."
+    )
+    correction_max: float | None = option(
+        None, "Upper bound of the ratio of trainer and sampler. None: the default of the correction."
+    )
+
+    # --- Failures and records ---
+
+    on_failure: str = option(
+        "drop",
+        "What to do with a failed episode. drop: it leaves its group; retry(n): it is played again up to n times; "
+        "zero: its reward is 0; raise: training stops.",
+    )
+    max_failure_rate: Share = option(
+        0.5,
+        "Training stops if more than this share of the episodes of its last ten rounds, or of an evaluation, failed.",
+    )
+    on_nonfinite: OnNonFinite = option(
+        "skip", "What to do if the loss or gradient of an optimiser step is not finite. skip: go on without the step."
+    )
+    stall_warning: Positive | None = option(
+        300.0, "Seconds without progress after which a warning names what the run waits for. None: no warning."
+    )
+    log_episodes_steps: Number = option(
+        0,
+        "Number of optimiser steps between two rounds whose episodes are written to episodes.jsonl, for `gymnast view` "
+        "and `gymnast why`. 0: none is written.",
+    )
+    logging_steps: Positive = option(
+        10, "Number of optimiser steps between two logs of metrics. Below 1: a share of all steps."
+    )
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Check the names: the error of a dataclass suggests no other name."""
-        known = [each.name for each in fields(cls)]
+        known = [field.name for field in fields(cls)]
         unknown = [name for name in options if name not in known]
         if unknown:
             raise unknown_names(cls.__name__, unknown, known)
@@ -116,11 +316,10 @@ class AgentConfig(LearningOptions):
 
     def __post_init__(self) -> None:
         self._check_single_options()
-        ignored = options_without_effect(self)  # first, since transformers then changes some itself
         if self.metric_for_best_model is None and self.needs_best_metric:
             self.metric_for_best_model = "reward"  # transformers' default is a loss, and evaluation has no loss
         super().__post_init__()
-        self._check_together(ignored)
+        self._check_together()
 
     def __setattr__(self, name: str, value: Any) -> None:
         now = getattr(self, name, value)
@@ -132,10 +331,10 @@ class AgentConfig(LearningOptions):
             )
         super().__setattr__(name, value)
         if changes:
-            self.__dict__["_is_checked"] = False
+            self._is_checked = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """No trainer has taken a copy."""
+        """Return the options without the mark of the trainer that has taken them: it has not taken a copy."""
         return {name: value for name, value in vars(self).items() if name != "_is_frozen"}
 
     def check(self) -> None:
@@ -146,7 +345,7 @@ class AgentConfig(LearningOptions):
         """
         if not self._is_checked:
             self._check_single_options()
-            self._check_together(options_without_effect(self))
+            self._check_together()
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -154,16 +353,16 @@ class AgentConfig(LearningOptions):
 
         A trainer makes itself within this context, because its parts take the options. If it fails, they are free.
         """
-        before, self.__dict__["_is_frozen"] = self._is_frozen, True
+        before, self._is_frozen = self._is_frozen, True
         try:
             yield
         except BaseException:
-            self.__dict__["_is_frozen"] = before
+            self._is_frozen = before
             raise
 
     @property
     def _fixed_options(self) -> set[str]:
-        own = {each.name for each in fields(self)} - {each.name for each in fields(TrainingArguments)}
+        own = {field.name for field in fields(self)} - {field.name for field in fields(TrainingArguments)}
         return own.difference(READ_BY_EVALUATION).union(READ_ONCE)
 
     def _check_single_options(self) -> None:
@@ -171,25 +370,14 @@ class AgentConfig(LearningOptions):
             self.scale_rewards = "group" if self.scale_rewards else "none"
         check_values(self)
 
-    def _check_together(self, ignored: list[str]) -> None:
-        if ignored:
-            warnings.warn(f"these options have no effect in {type(self).__name__}: {', '.join(ignored)}", stacklevel=4)
-        check_refused(self)
+    def _check_together(self) -> None:
         if self.lr_scheduler_type == "reduce_lr_on_plateau":
             # torch's default takes a growing reward for a growing loss
             mode = "max" if self.greater_is_better else "min"
             self.lr_scheduler_kwargs = {"mode": mode, **(self.lr_scheduler_kwargs or {})}  # type: ignore[dict-item]
-        warn_of_equal_episodes(self.num_generations_eval, self.eval_temperature, stacklevel=5)
-        self.check_batches()
-        check_objective(self)
-        self.check_teaching(self.max_completion_length)
-        sleeps, may_correct = self.vllm_enable_sleep_mode, self.sampling.is_full_distribution
-        self.check_overlap(self.learning_settings.correction, may_correct=may_correct, sleeps=sleeps)
-        check_generator_options(self)
-        # Their constructors check the ranges of sampling, budgets, limits and on_failure.
-        _ = self.play_settings(max_model_len=self.max_model_len or 1)
-        _ = OnFailure.parse(self.on_failure), Rewards(timeout=self.reward_timeout)
-        self.__dict__["_is_checked"] = True
+        for rule in self.rules:
+            rule(self)
+        self._is_checked = True
 
     @property
     def needs_best_metric(self) -> bool:
@@ -199,53 +387,3 @@ class AgentConfig(LearningOptions):
             or self.save_strategy == "best"
             or self.lr_scheduler_type == "reduce_lr_on_plateau"
         )
-
-    @property
-    def template_date(self) -> datetime.date:
-        """Today's date in chat templates: always the same, so that a run does not depend on its day."""
-        try:
-            return datetime.date.fromisoformat(self.chat_template_date)
-        except (TypeError, ValueError):
-            given = self.chat_template_date
-            raise ValueError(f"chat_template_date must be a date such as 2025-01-01, got {given!r}") from None
-
-    def play_settings(self, *, max_model_len: int) -> PlaySettings:
-        """Return the options that playing needs, with a known context length."""
-        return PlaySettings(
-            budgets=TokenBudgets(
-                max_completion_length=self.max_completion_length,
-                max_model_len=max_model_len,
-                max_turn_tokens=self.max_turn_tokens,
-                max_observation_tokens=self.max_observation_tokens,
-            ),
-            sampling=self.sampling,
-            limits=EpisodeLimits(
-                max_turns=self.max_turns,
-                max_tool_calls=self.max_tool_calls,
-                episode_timeout=self.episode_timeout,
-                step_timeout=self.step_timeout,
-            ),
-            overlong_prompts=self.overlong_prompts,
-            max_concurrency=self.max_concurrency,
-            on_failure=self.on_failure,
-            seed=self.seed,
-            chat_template_kwargs=self.chat_template_kwargs,
-            today=self.template_date,
-        )
-
-
-@dataclass
-class GRPOConfig(AgentConfig):
-    """Options of `GRPOTrainer`."""
-
-    use_bias_correction_kl: bool = option(True, "Multiply the divergence at a token by its ratio, with kl_in='loss'.")
-
-
-@dataclass
-class RLOOConfig(AgentConfig):
-    """Options of `RLOOTrainer`."""
-
-    algorithm = "rloo"
-
-    beta: float = option(0.05, "Weight of the divergence from the reference; 0 = no reference.")
-    loss_type: str = option("rloo", "One of trainer.LOSSES.")

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...envs.episode import Episode, EpisodeSpec
-from ..learning.groups import Group, Treatments, form_groups, has_spread
+from ..learning.comparison import BY_REWARD
+from ..learning.groups import Group, Treatments, form_groups
 from .overlong import OverlongPenalty
 from .schedule import Rows, Schedule
 
@@ -47,7 +48,7 @@ class RoundSource(ABC):
     schedule: Schedule
     treatments: Treatments
     penalty: OverlongPenalty
-    has_spread: Callable[[Group], bool] = has_spread
+    has_spread: Callable[[Group], bool] = BY_REWARD.has_spread
 
     @abstractmethod
     def __call__(self, rows: Rows, index: int) -> PlayedRound:

@@ -96,7 +96,7 @@ class Rounds:
         """Warn of lost episodes, and of rounds that teach nothing."""
         episodes, settings = played.episodes, self.scorer.settings
         failed = sum(each.failure is not None for each in episodes)
-        whitens = ESTIMATORS[settings.advantage_estimator].whitens
+        whitens = ESTIMATORS[settings.comparison.advantage_estimator].whitens
         compared = [[*chain(*played.groups)]] if whitens else played.groups  # `whiten` compares groups with each other
         spread = sum(map(self.player.has_spread, compared))
         several = [each for each in episodes if len(each.turns) > 1]
@@ -106,7 +106,7 @@ class Rounds:
         self.failures.add_round(episodes, played=counts[0], failed=counts[1], samples=counts[2], rejected=rejected)
         if self.processes.index:  # the counts are of all processes, so one of them warns
             return
-        if settings.credit == "turn":
+        if settings.comparison.credit == "turn":
             self._no_turn_reward.add(rewarded=counts[4], before_the_end=counts[5])
         other_terms = settings.charges_kl or settings.always_has_gradient
         self._no_spread.add(episodes, with_spread=counts[3], other_terms=other_terms)

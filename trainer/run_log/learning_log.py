@@ -18,7 +18,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +32,11 @@ from ..learning.losses import LOSSES, MAX_LOG_RATIO
 from ..learning.samples import EpisodeSamples, MicroBatch, Sample, completion_slice
 from ..learning.settings import LearningSettings
 
-SETTINGS = (
-    *(
-        "advantage_estimator",
-        "scale_rewards",
-        "credit",
-        "discount",
-        "loss_type",
-        "epsilon_low",
-        "epsilon_high",
-        "delta",
-    ),
-    *("beta", "kl_in", "correction", "correction_bounds", "temperature", "normalize_advantages", "truncated"),
-    *("entropy_coef", "top_entropy_quantile"),
-)
-"""The options that the first line holds, beside `reward_weights`."""
+_SETTINGS = """
+    loss_type epsilon_low epsilon_high delta beta kl_in correction correction_bounds temperature truncated entropy_coef
+    top_entropy_quantile"""
+SETTINGS = _SETTINGS.split()
+"""The options that the first line holds, beside those of the comparison and `reward_weights`."""
 
 Watch = Callable[[Tensor], None]
 """Takes the log-probabilities (B, T) of a micro-batch, which have a gradient."""
@@ -96,7 +86,8 @@ class LearningLog:
             return
         if not self._has_settings:
             self._has_settings = True
-            options = {name: _plain(getattr(self._settings, name)) for name in SETTINGS}
+            options = asdict(self._settings.comparison)
+            options |= {name: _plain(getattr(self._settings, name)) for name in SETTINGS}
             self._write({"settings": options | {"reward_weights": self._reward_weights}})
         ids = {token for each in episodes for trace in each.traces for token in trace.ids} - self._known
         self._known |= ids

@@ -18,8 +18,9 @@ from torch import Tensor
 from ...envs.core import StopReason
 from ...envs.episode import Episode, ToolCallRecord
 from ...records.metrics.missing_metrics import MissingMetrics, Weighted
+from ..learning.comparison import BY_REWARD
 from ..learning.corrections import MEANS_OF_RATIOS, effective_sample_size
-from ..learning.groups import Group, has_spread
+from ..learning.groups import Group
 
 SUMS = frozenset(
     {
@@ -153,7 +154,7 @@ def episode_metrics(
 
 
 def weighted_metrics(
-    episodes: Sequence[Episode], environment_of: NameOf | None = None, spreads: Spreads = has_spread
+    episodes: Sequence[Episode], environment_of: NameOf | None = None, spreads: Spreads = BY_REWARD.has_spread
 ) -> list[Part]:
     """`episode_metrics` in parts, each with the number of episodes, groups or calls that it is the mean of.
 

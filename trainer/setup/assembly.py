@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from transformers import PreTrainedModel
 
 from ...envs.episode import Episode, EpisodeSpec
-from ..learning.credit import check_returns
-from ..learning.groups import has_spread
 from ..learning.scoring import Scorer
 from ..models.distributed import Processes
 from ..models.reference import ADAPTER, Reference, ReferenceSync
 from ..options.config import AgentConfig
-from ..options.fields import options_of
+from ..options.derived import groups_per_process, learning_settings, overlong_penalty, parts_of_round
 from ..rollout.episode_player import EpisodePlayer
 from ..rollout.overlap.group_log import GroupLog
 from ..rollout.overlap.overlapped_rounds import OverlappedRounds
-from ..rollout.overlong import OverlongPenalty
 from ..rollout.round_player import RoundPlayer, RoundSource
 from ..rollout.schedule import Schedule
 
@@ -29,10 +25,10 @@ def make_schedule(num_tasks: int, args: AgentConfig, processes: Processes) -> Sc
     return Schedule(
         num_tasks=num_tasks,
         num_generations=args.num_generations,
-        groups_per_process=args.groups_per_process,
+        groups_per_process=groups_per_process(args),
         num_processes=processes.count,
         process_index=processes.index,
-        steps_per_generation=args.parts_of_round,
+        steps_per_generation=parts_of_round(args),
         num_iterations=args.num_iterations,
         gradient_accumulation_steps=args.gradient_accumulation_steps,
         seed=args.seed,
@@ -50,20 +46,17 @@ def make_round_source(
     progress: Callable[[], tuple[int, int]],
 ) -> RoundSource:
     """The source of the rounds of this schedule; `progress` is as in `OverlappedRounds`."""
-    settings = args.learning_settings
+    settings = learning_settings(args)
     common: dict[str, Any] = {
         "schedule": schedule,
-        "has_spread": partial(has_spread, credit=settings.credit, discount=settings.discount),
-        "treatments": args.treatments,
-        "penalty": options_of(args, OverlongPenalty),
+        "has_spread": settings.comparison.has_spread,
+        "treatments": settings.truncated,
+        "penalty": overlong_penalty(args),
     }
-
-    def check(episodes: list[Episode]) -> None:
-        check_returns(episodes, settings.advantage_estimator, settings.credit, settings.discount)
 
     def run(specs: list[EpisodeSpec]) -> list[Episode]:
         episodes = player.run(specs)
-        check(episodes)
+        settings.comparison.check(episodes)
         return episodes
 
     if not args.max_staleness:
@@ -72,7 +65,7 @@ def make_round_source(
     return OverlappedRounds(
         player=player,
         max_staleness=args.max_staleness,
-        check=check,
+        check=settings.comparison.check,
         together=processes.all_or_none,
         waiting=processes.waiting,
         progress=progress,
@@ -104,7 +97,7 @@ def make_scorer(model: PreTrainedModel, args: AgentConfig, processes: Processes,
     """The scorer of this configuration, still without reference and output head."""
     return Scorer(
         model=model,
-        settings=args.learning_settings,
+        settings=learning_settings(args),
         reference=None,
         gather=processes.gather_tensor,
         pad_id=pad_id,

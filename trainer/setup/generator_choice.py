@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -13,12 +12,13 @@ from ...envs.core import ConfigurationError
 from ..generation.contract import Generator
 from ..generation.transformers_generator import TransformersGenerator
 from ..models.adapters import has_adapter
-from ..options.deepspeed import check_deepspeed, zero_stage
-from ..options.generators import changed_options, shards_weights
+from ..options.config import AgentConfig
+from ..options.rules import changed_options
+from ..options.sharding import check_deepspeed, shards_weights, zero_stage
 from ..rollout.overlap.turn_gate import TurnGate
 
 
-def check_generator(args: Any, generator: Generator | None) -> None:
+def check_generator(args: AgentConfig, generator: Generator | None) -> None:
     """Check a generator that was given, and warn of options that only the trainer's own generators read.
 
     Raises:
@@ -52,7 +52,7 @@ def check_generator(args: Any, generator: Generator | None) -> None:
         warnings.warn(f"{', '.join(changed)}: no effect, because a generator was given", stacklevel=4)
 
 
-def check_sharding(args: Any, generator: Generator | None) -> None:
+def check_sharding(args: AgentConfig, generator: Generator | None) -> None:
     """Check that the weights can be sharded as accelerate was told, and that no generator samples with parts of them.
 
     Raises:
@@ -67,7 +67,7 @@ def check_sharding(args: Any, generator: Generator | None) -> None:
         )
 
 
-def check_model_can_be_sharded(args: Any, model: PreTrainedModel) -> None:
+def check_model_can_be_sharded(args: AgentConfig, model: PreTrainedModel) -> None:
     """Check that a model can be sharded as DeepSpeed was told.
 
     Raises:
@@ -80,12 +80,14 @@ def check_model_can_be_sharded(args: Any, model: PreTrainedModel) -> None:
         )
 
 
-def _precision(args: Any) -> torch.dtype | None:
+def _precision(args: AgentConfig) -> torch.dtype | None:
     """The precision of the trainer's matrix products; None: that of the weights."""
     return torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
 
 
-def generator_maker(model: PreTrainedModel, args: Any, generator: Generator | None) -> Callable[[int, int], Generator]:
+def generator_maker(
+    model: PreTrainedModel, args: AgentConfig, generator: Generator | None
+) -> Callable[[int, int], Generator]:
     """Return a function that makes the generator of a training, or returns the one that was given.
 
     It takes the id of the token that fills rows, and the tokens of the context. With `max_staleness`, the generator
@@ -105,7 +107,7 @@ def generator_maker(model: PreTrainedModel, args: Any, generator: Generator | No
     return make
 
 
-def make_generator(model: PreTrainedModel, args: Any, *, pad_id: int, max_model_len: int) -> Generator:
+def make_generator(model: PreTrainedModel, args: AgentConfig, *, pad_id: int, max_model_len: int) -> Generator:
     """Make the generator of a configuration. vLLM is imported only for a generator that needs it.
 
     Raises:

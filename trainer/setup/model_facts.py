@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from ...envs.core import Message, ToolSchema
 from ..chat.chat_format import ChatFormat
-from ..options.config import GRPOConfig
+from ..options.algorithms import GRPOConfig
 
 
 @dataclass(kw_only=True)

@@ -25,9 +25,10 @@ from ...envs.engine.rollout_engine import episode_specs
 from ...envs.episode import Episode, Failure, Turn
 from ...envs.tokens import Tokens, TokenTrace
 from ..learning.advantages import ESTIMATORS, this_process_only
+from ..learning.comparison import Comparison
 from ..learning.corrections import CORRECTIONS
 from ..learning.credit import Credit
-from ..learning.groups import TREATMENTS, form_groups
+from ..learning.groups import form_groups
 from ..learning.losses import LOSSES, LossInputs, StepCounts, policy_loss
 from ..learning.objective import objective
 from ..learning.samples import Batch
@@ -42,29 +43,15 @@ TOLERANCE = 1e-6
 SETTINGS = LearningSettings(
     loss_type="dapo",
     temperature=0.9,
-    samples_all_tokens=True,
-    is_on_policy=False,
-    epsilon_low=0.2,
-    epsilon_high=0.3,
-    delta=None,
-    sapo_temperature_pos=1.0,
-    sapo_temperature_neg=1.05,
-    beta=0.0,
-    kl_in="loss",
-    entropy_coef=0.0,
-    top_entropy_quantile=1.0,
-    use_bias_correction_kl=False,
-    correction="tis",
-    correction_bounds=CORRECTIONS["tis"].bounds,
     max_completion_length=32,
-    truncated=TREATMENTS,
-    advantage_estimator="grpo",
-    credit="episode",
-    discount=0.9,
-    scale_rewards="group",
-    normalize_advantages=False,
     rows_at_once=4,
     max_tokens_per_batch=120,
+    is_on_policy=False,
+    comparison=Comparison(discount=0.9),
+    epsilon_low=0.2,
+    epsilon_high=0.3,
+    correction="tis",
+    correction_bounds=CORRECTIONS["tis"].bounds,
 )
 
 
@@ -196,22 +183,20 @@ def check(
         advantage_estimator: A row of `ESTIMATORS`.
         credit: As the option of this name. A loss with one ratio for each sequence takes "episode" only.
         gradient: Your own pipeline from episodes to a gradient, if you have one.
-        changes: Other fields of `LearningSettings`.
+        changes: As in `LearningSettings.changed`.
     """
     estimator = ESTIMATORS[advantage_estimator]
-    settings = replace(
-        SETTINGS,
+    settings = SETTINGS.changed(
         loss_type=loss_type,
         advantage_estimator=advantage_estimator,
         credit=credit,
         scale_rewards=estimator.scale,
         normalize_advantages=estimator.whitens,
         correction="tis" if LOSSES[loss_type].is_of_tokens else "none",
-    )
-    settings = replace(settings, **changes)
+    ).changed(**changes)
     faults = [] if loss_type_ignores_rows_without_tokens(settings) else ["a row without loss tokens has an influence"]
     for name, way in WAYS.items():
-        changed = replace(settings, **way.changes or {})
+        changed = settings.changed(**way.changes or {})
         if way.counts_in_baseline and changed.charges_kl:
             continue  # the divergence of its tokens is a part of the reward that counts
         for members in (4, 2):  # in a group of two, the other member leaves as well

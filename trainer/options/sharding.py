@@ -1,10 +1,11 @@
-"""The configuration of DeepSpeed, which `deepspeed=` or `accelerate launch` gives."""
+"""Sharded weights: whether FSDP or DeepSpeed is on, and which of its settings work here."""
 
 from __future__ import annotations
 
-from typing import Any
+from accelerate.utils import parse_flag_from_env
 
 from ...envs.core import ConfigurationError
+from .config import AgentConfig
 
 _REFUSED = {
     "optimizer": "give optim, learning_rate and weight_decay to the trainer's configuration",
@@ -21,12 +22,12 @@ _REFUSED = {
 _OFF = (None, False, "auto", {})
 
 
-def zero_stage(args: Any) -> int | None:
-    """The stage of ZeRO; None without DeepSpeed."""
+def zero_stage(args: AgentConfig) -> int | None:
+    """Return the stage of ZeRO; None without DeepSpeed."""
     return None if args.deepspeed_plugin is None else args.deepspeed_plugin.zero_stage
 
 
-def check_deepspeed(args: Any) -> None:
+def check_deepspeed(args: AgentConfig) -> None:
     """Check that this training can work with the configuration of DeepSpeed, if any.
 
     Raises:
@@ -59,6 +60,11 @@ def check_deepspeed(args: Any) -> None:
         )
 
 
-def has_master_weights(args: Any) -> bool:
-    """Whether DeepSpeed keeps the weights in float32, too, for the optimizer; the model has them in bfloat16."""
+def has_master_weights(args: AgentConfig) -> bool:
+    """Return whether DeepSpeed keeps the weights in float32, too, for the optimizer; the model has them in bfloat16."""
     return args.deepspeed_plugin is not None and args.deepspeed_plugin.hf_ds_config.get_value("bf16.enabled") is True
+
+
+def shards_weights(args: AgentConfig) -> bool:
+    """Return whether the options, or the environment that `accelerate launch` sets, ask for FSDP or ZeRO-3."""
+    return bool(args.fsdp) or parse_flag_from_env("ACCELERATE_USE_FSDP") or zero_stage(args) == 3

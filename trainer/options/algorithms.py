@@ -1,0 +1,34 @@
+"""GRPOConfig and RLOOConfig: the defaults and the own options of each algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from ..learning.losses import LOSSES
+from .config import AgentConfig
+from .fields import RowOf, Weight, another_default, option
+from .rules import RULES
+
+
+@dataclass
+class GRPOConfig(AgentConfig):
+    """Options of `GRPOTrainer`."""
+
+    algorithm = "grpo"
+    rules = RULES
+
+    use_bias_correction_kl: bool = option(
+        True, "Whether the divergence at a token is multiplied by the token's ratio, with kl_in='loss'."
+    )
+
+
+@dataclass
+class RLOOConfig(AgentConfig):
+    """Options of `RLOOTrainer`."""
+
+    algorithm = "rloo"
+    rules = RULES
+
+    beta: Weight = another_default(AgentConfig, "beta", 0.05)
+    loss_type: Annotated[str, RowOf(LOSSES)] = another_default(AgentConfig, "loss_type", "rloo")
