@@ -8,18 +8,19 @@ from typing import Annotated
 
 import typer
 
-from .check import check
-from .evaluate import compare_results, evaluate
-from .export import export
-from .init import init
-from .play import play
-from .replay import replay
-from .sandbox import sandbox
-from .serve import serve
+from .commands.check import check
+from .commands.compare import compare
+from .commands.evaluate import evaluate
+from .commands.export import export
+from .commands.init import init
+from .commands.play import play
+from .commands.replay import replay
+from .commands.sandbox import sandbox
+from .commands.serve import serve
+from .commands.train import train
+from .commands.view import view
+from .commands.why import why
 from .terminal.exits import ERROR, report
-from .train import train
-from .view import view
-from .why import why
 
 COMMANDS = {
     "init": init,
@@ -27,7 +28,7 @@ COMMANDS = {
     "check": check,
     "train": train,
     "eval": evaluate,
-    "compare": compare_results,
+    "compare": compare,
     "view": view,
     "why": why,
     "replay": replay,

@@ -4,6 +4,6 @@
 - `agents.py`: the scripted agents.
 - `episodes.py`, `tools.py`, `rewards.py`, `leaks.py`: the checks of an environment.
 - `model.py`: the checks of a model with it.
-- `places.py`: the line of the user's code that a traceback leads to.
 - `catalogue.py`: all of them, in order.
+- `boxes.py`: the checks of `gymnast sandbox doctor`.
 """

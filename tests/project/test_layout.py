@@ -94,14 +94,11 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "cli/checks": {"cli/terminal"},
     "cli/rescoring": {"cli/terminal"},
     "cli/exporting": {"cli/terminal"},
-    "cli": {
-        "cli/arguments",
-        "cli/exporting",
-        "cli/rescoring",
-        "cli/terminal",
-        "cli/microscope",
-        "cli/checks",
+    "cli/commands": {
+        *("cli/terminal", "cli/arguments", "cli/microscope"),
+        *("cli/checks", "cli/rescoring", "cli/exporting"),
     },
+    "cli": {"cli/terminal", "cli/commands"},
 }
 ROOT_FILES: dict[str, set[str]] = {  # files at a package's root, and those beside them that they may import
     "sandbox/base": {"errors", "limits"},
@@ -112,12 +109,6 @@ ROOT_FILES: dict[str, set[str]] = {  # files at a package's root, and those besi
     "envs/policy": {"core", "episode", "tokens"},
     "envs/registry": {"core", "episode"},
     "envs/rewards": {"core", "episode"},
-    "cli/main": {
-        *("check", "evaluate", "export", "init", "play", "replay"),
-        *("sandbox", "serve", "train", "view", "why"),
-    },
-    "cli/play": {"human"},
-    "cli/sandbox": {"diagnosis"},
 }
 TEMPLATE = ROOT / "cli" / "template"  # the files of a new project, which are no modules of gymnast
 FRONT_DOORS = {"__init__.py", "__main__.py"}  # of a package: they wire its rooms together, and no room imports them

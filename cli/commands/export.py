@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .arguments.run_folder import RunFolder, read_run
-from .terminal.exits import CommandError
-from .terminal.options import AsJSON, Output
+from ..arguments.run_folder import RunFolder, read_run
+from ..terminal.exits import CommandError
+from ..terminal.options import AsJSON, Output
 
 if TYPE_CHECKING:
-    from ..envs.episode import Episode
-    from ..records.files.run import Run
+    from ...envs.episode import Episode
+    from ...records.files.run import Run
 
 FORMATS = ("atif", "inspect")
 
@@ -31,7 +31,7 @@ def export(
 
     With atif, RUN/atif/ gets a trajectory for each episode; with inspect, RUN/run.eval is a log for `inspect view`.
     """
-    from .terminal.output import print_json
+    from ..terminal.output import print_json
 
     if to not in FORMATS:
         raise CommandError(f"--to takes {' or '.join(FORMATS)}, got {to!r}")
@@ -55,7 +55,7 @@ def _episodes(run: Run, steps: list[int]) -> list[tuple[int, Episode]]:
 
 
 def _write_trajectories(run: Run, played: list[tuple[int, Episode]], output: Path | None) -> Path:
-    from .exporting.atif import file_name, trajectory
+    from ..exporting.atif import file_name, trajectory
 
     folder, model = output or run.folder / "atif", _model(run)
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def _write_trajectories(run: Run, played: list[tuple[int, Episode]], output: Pat
 
 
 def _write_log(run: Run, played: list[tuple[int, Episode]], output: Path | None) -> Path:
-    from .exporting.inspect_log import write_log
+    from ..exporting.inspect_log import write_log
 
     path = output or run.folder / "run.eval"
     if path.suffix not in (".eval", ".json"):
@@ -78,7 +78,7 @@ def _write_log(run: Run, played: list[tuple[int, Episode]], output: Path | None)
 
 def _model(run: Run) -> str:
     """The model's name, if `gymnast train` wrote the run down."""
-    from ..records.files.run_files import RUN_FILE
+    from ...records.files.run_files import RUN_FILE
 
     path = run.folder / RUN_FILE
     return str(tomllib.loads(path.read_text())["model"]) if path.exists() else "unknown"

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from .terminal.exits import FAULTS
-from .terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTurns, Seed, Tasks
+from ..terminal.exits import FAULTS
+from ..terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTurns, Seed, Tasks
 
 
 def play(
@@ -30,11 +30,11 @@ def play(
 
     Answer with text, or with calls such as add(a=1, b=2); separate several by semicolons.
     """
-    from ..envs import EpisodeLimits, RolloutEngine, StopReason
-    from .arguments.references import load_environment, load_policy
-    from .arguments.rows import rows_to_play
-    from .human import HumanPolicy, ShownPolicy, show_episode
-    from .terminal.output import console, print_json
+    from ...envs import EpisodeLimits, RolloutEngine, StopReason
+    from ..arguments.references import load_environment, load_policy
+    from ..arguments.rows import rows_to_play
+    from ..terminal.human import HumanPolicy, ShownPolicy, show_episode
+    from ..terminal.output import console, print_json
 
     environment = load_environment(env)
     rows = rows_to_play(environment, tasks, count=row + 1, seed=seed)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal.exits import FAULTS, CommandError, explained
-from .terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTurns, Seed, SuccessReward, Tasks
+from ..terminal.exits import FAULTS, CommandError, explained
+from ..terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTurns, Seed, SuccessReward, Tasks
 
 if TYPE_CHECKING:
-    from ..envs.episode import EpisodeSpec
-    from ..records.evaluations.evaluation_file import EvaluationFile
-    from ..records.evaluations.summary import Price
-    from .arguments.players import Player
+    from ...envs.episode import EpisodeSpec
+    from ...records.evaluations.evaluation_file import EvaluationFile
+    from ...records.evaluations.summary import Price
+    from ..arguments.players import Player
 
 NUM_TASKS = 32  # of an environment that draws its own
 
@@ -66,14 +65,14 @@ def evaluate(
 
     With --url the model answers from a server; with --model alone it is loaded here.
     """
-    from ..envs.engine.rollout_engine import episode_specs
-    from ..records.evaluations.evaluation_file import EvaluationFile
-    from ..records.evaluations.summary import summary_of
-    from .arguments.players import choose_player
-    from .arguments.references import load_environment
-    from .arguments.rows import rows_to_play
-    from .terminal.evaluations import print_summary
-    from .terminal.output import print_json
+    from ...envs.engine.rollout_engine import episode_specs
+    from ...records.evaluations.evaluation_file import EvaluationFile
+    from ...records.evaluations.summary import summary_of
+    from ..arguments.players import choose_player
+    from ..arguments.references import load_environment
+    from ..arguments.rows import rows_to_play
+    from ..terminal.evaluations import print_summary
+    from ..terminal.output import print_json
 
     prices = None if price is None else _parse_price(price)
     environment = load_environment(env)
@@ -101,7 +100,7 @@ def evaluate(
 
 
 def _parse_price(text: str) -> Price:
-    from ..records.evaluations.summary import Price
+    from ...records.evaluations.summary import Price
 
     try:
         prompt, answer = map(float, text.split(","))
@@ -114,7 +113,7 @@ def _play(player: Player, results: EvaluationFile, specs: Sequence[EpisodeSpec])
     """Play these episodes, keep each as soon as it is over, and show on a terminal where they are."""
     from rich.text import Text
 
-    from .terminal.output import console
+    from ..terminal.output import console
 
     class Now:
         def __rich__(self) -> Text:
@@ -128,24 +127,3 @@ def _play(player: Player, results: EvaluationFile, specs: Sequence[EpisodeSpec])
 def _plain(reference: str) -> str:
     """Return the part of a name that a file may have: `gymnast/Calculator-v0` -> `Calculator-v0`."""
     return reference.rstrip("/").replace(":", "/").rpartition("/")[2]
-
-
-def compare_results(
-    first: Annotated[Path, typer.Argument(help="Results of `gymnast eval`.")],
-    second: Annotated[Path, typer.Argument(help="Results of another evaluation of the same tasks.")],
-    success_reward: SuccessReward = None,
-    as_json: AsJSON = False,
-) -> None:
-    """Compare two evaluations task by task: the difference, its 95 % interval, and a paired test."""
-    from ..records.evaluations.comparison import compare
-    from ..records.evaluations.evaluation_file import EvaluationFile
-    from .terminal.evaluations import print_comparison
-    from .terminal.output import print_json
-
-    with explained():
-        played = [EvaluationFile.read(path, partial(typer.echo, err=True)).episodes for path in (first, second)]
-        comparison = compare(*played, success_reward=success_reward)
-    if as_json:
-        print_json(comparison)
-    else:
-        print_comparison(comparison, str(first), str(second))

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal.exits import FAULTS
-from .terminal.options import AsJSON
+from ..terminal.exits import FAULTS
+from ..terminal.options import AsJSON
 
 if TYPE_CHECKING:
-    from ..sandbox import Engine
+    from ...sandbox import Engine
 
 sandbox = typer.Typer(help="Look after the containers in which untrusted code runs.", no_args_is_help=True)
 
@@ -21,7 +21,7 @@ sandbox = typer.Typer(help="Look after the containers in which untrusted code ru
 def _with_engine(work: Callable[[Engine], Awaitable[Any]]) -> Any:
     import asyncio  # half of the time of `gymnast --help`
 
-    from ..sandbox import Engine
+    from ...sandbox import Engine
 
     async def run() -> Any:
         async with Engine() as engine:
@@ -39,8 +39,8 @@ def build(
     as_json: AsJSON = False,
 ) -> None:
     """Make the image of the boxes from this machine's Python; needs no registry."""
-    from ..sandbox.docker.images import DEFAULT_IMAGE, build, build_dockerfile
-    from .terminal.output import print_json
+    from ...sandbox.docker.images import DEFAULT_IMAGE, build, build_dockerfile
+    from ..terminal.output import print_json
 
     name = DEFAULT_IMAGE if name is None else name
     started = time.perf_counter()
@@ -61,8 +61,8 @@ def build(
 @sandbox.command("list")
 def list_boxes(as_json: AsJSON = False) -> None:
     """List the containers of gymnast on this engine, and which of them are abandoned."""
-    from ..sandbox.docker.reaper import boxes
-    from .terminal.output import print_json, print_table
+    from ...sandbox.docker.reaper import boxes
+    from ..terminal.output import print_json, print_table
 
     found = _with_engine(boxes)
     if as_json:
@@ -75,8 +75,8 @@ def list_boxes(as_json: AsJSON = False) -> None:
 @sandbox.command()
 def reap(as_json: AsJSON = False) -> None:
     """Remove the containers whose owner, a process on this machine, is dead."""
-    from ..sandbox import reap
-    from .terminal.output import print_json
+    from ...sandbox import reap
+    from ..terminal.output import print_json
 
     removed = _with_engine(reap)
     if as_json:
@@ -90,9 +90,9 @@ def doctor(as_json: AsJSON = False) -> None:
     """Try everything that a box needs, and say what to do about the first thing that is missing."""
     import asyncio
 
-    from .diagnosis import diagnose
-    from .terminal.output import print_json
-    from .terminal.verdicts import print_verdicts
+    from ..checks.boxes import diagnose
+    from ..terminal.output import print_json
+    from ..terminal.verdicts import print_verdicts
 
     verdicts = asyncio.run(diagnose())
     if as_json:

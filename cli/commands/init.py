@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from .terminal.exits import CommandError
+from ..terminal.exits import CommandError
 
 
 def init(name: Annotated[Path, typer.Argument(help="The folder to make.")]) -> None:
     """Make a project: an environment, its test, a training with its options, and a README."""
-    files = {file.name: file for file in (resources.files(str(__package__)) / "template").iterdir() if file.is_file()}
+    files = {file.name: file for file in (resources.files("gymnast.cli") / "template").iterdir() if file.is_file()}
     names = sorted(files, key=str.lower)
     if there := [file for file in names if (name / file).exists()]:
         raise CommandError(f"{name} has files that would be overwritten: {', '.join(there)}")

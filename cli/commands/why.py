@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from .arguments.run_folder import RunFolder, read_run
-from .terminal.options import AsJSON
+from ..arguments.run_folder import RunFolder, read_run
+from ..terminal.options import AsJSON
 
 
 def why(run: RunFolder, as_json: AsJSON = False) -> None:
     """Say in ten lines why the reward of a training is what it is."""
     from dataclasses import asdict
 
-    from ..records.alarms.alarms import find_alarms
-    from ..records.alarms.why import why_lines
-    from .terminal.output import console, print_json
+    from ...records.alarms.alarms import find_alarms
+    from ...records.alarms.why import why_lines
+    from ..terminal.output import console, print_json
 
     found = read_run(run, names_broken_lines=False)  # an alarm does
     if as_json:

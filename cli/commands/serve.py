@@ -16,6 +16,6 @@ def vllm(context: typer.Context, model: str) -> None:
     Options after the model are those of `vllm serve`, such as --port 8001. Whoever reaches the port can change the
     model's weights: keep it inside a network that you trust.
     """
-    from ..trainer.vllm.serve import serve_vllm
+    from ...trainer.vllm.serve import serve_vllm
 
     serve_vllm([model, *context.args])

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal.exits import INTERRUPTED, CommandError
-from .terminal.options import AsJSON, Tasks
+from ..terminal.exits import INTERRUPTED, CommandError
+from ..terminal.options import AsJSON, Tasks
 
 if TYPE_CHECKING:
-    from .arguments.run_file import Run
+    from ..arguments.run_file import Run
 
 DRAWN = 512  # tasks of an environment that draws its own
 
@@ -39,8 +39,8 @@ def train(
 
     Options on the command line override those in the file.
     """
-    from .arguments.run_file import ENDINGS, make_run, parse_setting, read_run
-    from .terminal.output import print_json
+    from ..arguments.run_file import ENDINGS, make_run, parse_setting, read_run
+    from ..terminal.output import print_json
 
     entries: dict[str, Any] = read_run(Path(env)) if env.endswith(ENDINGS) else {"environment": env}
     given = {"model": model, "tasks": tasks, "algorithm": algorithm}
@@ -58,7 +58,7 @@ def train(
 
 def _name(env: str) -> str:
     """A folder's name: `runs/mine.toml` -> `mine`, `game.py:Guess` -> `Guess`."""
-    from .arguments.run_file import ENDINGS
+    from ..arguments.run_file import ENDINGS
 
     return Path(env).stem if env.endswith(ENDINGS) else env.replace(":", "/").rpartition("/")[2]
 
@@ -68,9 +68,9 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
 
     Returns None in all processes of a training but the first, so that the outcome is printed once.
     """
-    from .arguments.references import load_environment, load_object
-    from .arguments.rows import load_data_sets, rows_to_play
-    from .terminal.output import console
+    from ..arguments.references import load_environment, load_object
+    from ..arguments.rows import load_data_sets, rows_to_play
+    from ..terminal.output import console
 
     if run.model.startswith((".", "/", "~")) and not Path(run.model).expanduser().is_dir():
         raise CommandError(
@@ -78,7 +78,7 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
         )
     environment = load_environment(run.environment)
     rows = rows_to_play(environment, run.tasks, count=None if run.tasks else DRAWN, seed=0)
-    from ..trainer import GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder  # loads PyTorch
+    from ...trainer import GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder  # loads PyTorch
 
     trainer_class, config_class = {"grpo": (GRPOTrainer, GRPOConfig), "rloo": (RLOOTrainer, RLOOConfig)}[run.algorithm]
     args = config_class(**run.options)
@@ -110,8 +110,8 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
 
 def _write(run: Run, folder: Path) -> None:
     """Write the run's description; that of an earlier, other run in the folder is moved aside."""
-    from ..records.files.run_files import RUN_FILE, move_aside
-    from .arguments.run_file import to_toml
+    from ...records.files.run_files import RUN_FILE, move_aside
+    from ..arguments.run_file import to_toml
 
     path, text = folder / RUN_FILE, to_toml(run)
     if path.exists() and path.read_text() != text:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from .arguments.run_folder import RunFolder, read_run
-from .terminal.exits import CommandError
-from .terminal.options import AsJSON, Output
+from ..arguments.run_folder import RunFolder, read_run
+from ..terminal.exits import CommandError
+from ..terminal.options import AsJSON, Output
 
 
 def view(
@@ -23,9 +23,9 @@ def view(
     as_json: AsJSON = False,
 ) -> None:
     """Write the episodes of a training as one HTML file, RUN/view.html by default; it needs no server."""
-    from .microscope.follow import PageServer
-    from .microscope.page import write_page
-    from .terminal.output import print_json
+    from ..microscope.follow import PageServer
+    from ..microscope.page import write_page
+    from ..terminal.output import print_json
 
     if port is not None and not follow:
         raise CommandError(f"--port {port} is for a page that is served: add --follow")

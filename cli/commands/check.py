@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from .terminal.exits import FAULTS
-from .terminal.options import AsJSON, EnvironmentReference, Seed, Tasks
+from ..terminal.exits import FAULTS
+from ..terminal.options import AsJSON, EnvironmentReference, Seed, Tasks
 
 
 def check(
@@ -27,13 +27,13 @@ def check(
 
     A table of pass, warn and fail, with one line of advice each. The exit code is 1 if a check fails.
     """
-    from .arguments.references import load_environment, load_policy
-    from .arguments.rows import draw_rows, load_rows
-    from .checks.catalogue import check_environment
-    from .checks.model import check_model
-    from .checks.subject import Subject
-    from .terminal.output import console, print_json
-    from .terminal.verdicts import print_verdicts
+    from ..arguments.references import load_environment, load_policy
+    from ..arguments.rows import draw_rows, load_rows
+    from ..checks.catalogue import check_environment
+    from ..checks.model import check_model
+    from ..checks.subject import Subject
+    from ..terminal.output import console, print_json
+    from ..terminal.verdicts import print_verdicts
 
     environment = load_environment(env)
     all_rows = load_rows(tasks) if tasks else draw_rows(environment, num_tasks, seed)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .arguments.run_folder import RunFolder, read_run
-from .terminal.exits import FAULTS, CommandError
-from .terminal.options import AsJSON
+from ..arguments.run_folder import RunFolder, read_run
+from ..terminal.exits import FAULTS, CommandError
+from ..terminal.options import AsJSON
 
 if TYPE_CHECKING:
-    from ..records.files.run import Run
-    from .rescoring.changes import Change, StepChange
-    from .rescoring.rewards import RewardChange
+    from ...records.files.run import Run
+    from ..rescoring.changes import Change, StepChange
+    from ..rescoring.rewards import RewardChange
 
 
 def replay(
@@ -37,8 +37,8 @@ def replay(
 
     Nothing is generated, and no tool runs.
     """
-    from .rescoring.changes import changes_of
-    from .terminal.output import print_json
+    from ..rescoring.changes import changes_of
+    from ..terminal.output import print_json
 
     found = read_run(run)
     steps = [*changes_of(found, _change(found, reward or [], weight or [], without or []))]
@@ -57,8 +57,8 @@ def replay(
 
 
 def _change(run: Run, rewards: list[str], weights: list[str], without: list[str]) -> RewardChange:
-    from .arguments.references import load_object
-    from .rescoring.rewards import RewardChange
+    from ..arguments.references import load_object
+    from ..rescoring.rewards import RewardChange
 
     if not (rewards or weights or without):
         raise CommandError("nothing changes: give --reward file.py:function, --weight part=2 or --without part")
@@ -82,7 +82,7 @@ def _parse_weight(text: str) -> tuple[str, float]:
 
 
 def _print(steps: list[StepChange], changes: list[Change], failures: list[str], top: int) -> None:
-    from .terminal.output import console, print_table
+    from ..terminal.output import console, print_table
 
     rows = [_row(step.figures()) for step in steps]
     headings = ("step", "episodes", "reward", "advantages", "change sign", "0 before", "0 now")

@@ -7,12 +7,12 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..envs.core import ConfigurationError, Message, StopReason, ToolSchema
-from ..envs.episode import Episode, EpisodeSpec, Failure
-from ..envs.policy import Act, Conversation, Policy, ScriptedPolicy, tool_calls
-from ..envs.runtime.threads import run_in_thread
-from ..envs.tokens import TokenTrace
-from .terminal.places import user_place
+from ...envs.core import ConfigurationError, Message, StopReason, ToolSchema
+from ...envs.episode import Episode, EpisodeSpec, Failure
+from ...envs.policy import Act, Conversation, Policy, ScriptedPolicy, tool_calls
+from ...envs.runtime.threads import run_in_thread
+from ...envs.tokens import TokenTrace
+from .places import user_place
 
 if TYPE_CHECKING:
     from rich.console import Console
