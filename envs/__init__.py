@@ -15,6 +15,7 @@ from .core import (
     BrokenEnvironmentError,
     ConfigurationError,
     Environment,
+    LimitReachedError,
     MalformedCall,
     Message,
     OverlongPromptError,
@@ -23,6 +24,7 @@ from .core import (
     ToolCall,
     ToolSchema,
 )
+from .engine.episode_model import EpisodeModel
 from .engine.failures import EpisodeFailedError, failure_counts, failure_summary
 from .engine.play_episode import EpisodeLimits, play_episode
 from .engine.rollout_engine import RolloutEngine, episode_specs, group_specs
@@ -50,8 +52,10 @@ __all__ = [
     "Episode",
     "EpisodeFailedError",
     "EpisodeLimits",
+    "EpisodeModel",
     "EpisodeSpec",
     "Failure",
+    "LimitReachedError",
     "MalformedCall",
     "Message",
     "OpenAIPolicy",

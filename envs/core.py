@@ -120,11 +120,23 @@ class BrokenEnvironmentError(Exception):
     """
 
 
-class OverlongPromptError(ValueError):
-    """The prompt leaves no room for an answer. `Policy.begin` raises it.
+class LimitReachedError(ValueError):
+    """A limit leaves no further answer of the model. A policy raises it; the episode ends with `stop`."""
 
-    The episode ends with `StopReason.CONTEXT_OVERFLOW` and has no reward. It is dropped and counted, and not a failure.
+    def __init__(self, message: str = "", *, stop: StopReason) -> None:
+        super().__init__(message)
+        self.stop = stop
+
+
+class OverlongPromptError(LimitReachedError):
+    """The messages leave no room for an answer in the model's context.
+
+    If they are the first ones, the episode has no reward. It is dropped and counted, and not a failure.
     """
+
+    def __init__(self, message: str = "", *, length: int | None = None) -> None:
+        super().__init__(message, stop=StopReason.CONTEXT_OVERFLOW)
+        self.length = length  # the number of their tokens, where the policy knows it
 
 
 class Environment(gymnasium.Env[list[Message], Message]):

@@ -79,6 +79,8 @@ class Turn:
     message: Message
     observation: list[Message] = field(default_factory=list)  # the environment's new messages
     reward: float = 0.0
+    sample: int = 0  # the place of its trace in `Episode.traces`
+    stop: StopReason | None = None  # the limit that cut the answer
     num_tokens: int = 0  # tokens that the model sampled
     num_prompt_tokens: int = 0  # tokens of the model's input
     num_cached_tokens: int = 0  # how many of the input tokens the engine had cached
@@ -160,7 +162,7 @@ class Episode:
     reward_parts: dict[str, float | None] = field(default_factory=dict)  # "environment", and each reward function
     metrics: dict[str, float] = field(default_factory=dict)  # numbers that the environment reports
     report: dict[str, Any] = field(default_factory=dict)  # `Environment.report`, such as the checks of a `CodeEnv`
-    traces: list[TokenTrace] = field(default_factory=list)  # several if the history was rewritten; see `TokenTrace`
+    traces: list[TokenTrace] = field(default_factory=list)  # one for each line; see `TokenTrace`
     attempts: int = 1  # how often the episode was played; this is the record of the last time
     retried: list[Failure] = field(default_factory=list)  # failures of earlier attempts and calls of reward functions
     began: float = field(default=0.0, compare=False)  # seconds since 1970

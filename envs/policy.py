@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,21 +33,45 @@ class Act:
 
 
 class Conversation(Protocol):
-    """One episode's dialogue: `act` and `observe` alternate, beginning with `act`."""
+    """One line of an episode: `act` and `observe` alternate, beginning with `act`."""
 
     @property
-    def traces(self) -> list[TokenTrace]:
-        """The exact tokens so far; the list grows if the history is rewritten. Empty for a policy without tokens."""
+    def trace(self) -> TokenTrace | None:
+        """The exact tokens so far; None for a policy without tokens."""
         ...
 
-    async def act(self) -> Act:
-        """The next answer."""
+    async def act(self, *, max_tokens: int | None = None, stop: tuple[str, ...] = ()) -> Act:
+        """Return the next answer.
+
+        Args:
+            max_tokens: The most tokens of the answer, beside the policy's own limits.
+            stop: Texts that end the answer. Its message has the text before the first of them.
+        """
         ...
 
-    async def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
-        """Add the environment's new messages; return a reason if no budget is left to answer them.
+    async def observe(self, messages: Sequence[Message], *, last: bool, whole: bool = False) -> None:
+        """Add the new messages.
 
-        `last`: the episode is over, so the messages are cut to fit and no answer follows.
+        Args:
+            messages: They follow the last answer.
+            last: The episode is over, so the messages are cut to fit and no answer follows.
+            whole: The next answer must have room for as many tokens as one answer may have.
+
+        Raises:
+            LimitReachedError: no answer can follow, and nothing was added. It is an `OverlongPromptError` if the
+                context is full.
+        """
+        ...
+
+    def fitted(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return new messages as `observe` would show them to the model, cut to the length that they may have."""
+        ...
+
+    def further(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Conversation:
+        """Return the conversation of a further line of the same episode; whatever counts over an episode goes on.
+
+        Raises:
+            LimitReachedError: no answer can follow.
         """
         ...
 
@@ -56,7 +80,7 @@ class Policy(Protocol):
     """Begins conversations."""
 
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Conversation:
-        """A conversation that starts from these messages, with these tools.
+        """Return the conversation of an episode's first line, which starts from these messages, with these tools.
 
         If the last message is the assistant's, the model goes on with its words: the message of the first `Act` is
         the whole answer, these words included.
@@ -73,6 +97,11 @@ def continued(words: Message, answer: Message) -> Message:
     whole: Any = {**given, **answer, "content": text_of(words) + text_of(answer)}
     thought = given.get("reasoning_content", "") + answer.get("reasoning_content", "")
     return whole | {"reasoning_content": thought} if thought else whole
+
+
+def text_before(text: str, stop: Sequence[str], start: int = 0) -> str:
+    """Return the text before the first of these texts that is found at `start` or behind it."""
+    return text[: min((place for each in stop if (place := text.find(each, start)) >= 0), default=len(text))]
 
 
 def tool_call(name: str, /, **arguments: Any) -> Message:
@@ -99,7 +128,8 @@ Script = Sequence[Message | str] | Callable[..., Message | str | Awaitable[Messa
 class ScriptedPolicy:
     """Answers from a script: the same answers in every episode, or a function of the conversation.
 
-    If the environment gives the first words of the first answer, the script's first answer is the rest of it.
+    If the environment gives the first words of the first answer, the script's first answer is the rest of it. The lines
+    of an episode share the answers. A script has no tokens, so no limit of tokens cuts its answers.
 
     Args:
         script: Messages (or plain texts) in order, or a function that answers. It is given all messages so far and,
@@ -115,15 +145,12 @@ class ScriptedPolicy:
             raise TypeError(f"a script is a list of answers or a function, got one answer: {script!r}; write [answer]")
         self.script = script
         self.delay = delay
-        self._sees_tools = callable(script) and _takes_two(script)
+        self.sees_tools = callable(script) and _takes_two(script)
 
     def begin(
         self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]
     ) -> _ScriptedConversation:
-        script, schemas = self.script, list(tools)
-        if callable(script) and self._sees_tools:
-            return _ScriptedConversation(lambda history: script(history, schemas), self.delay, list(messages))
-        return _ScriptedConversation(script, self.delay, list(messages))
+        return _ScriptedConversation(self, messages, tools, itertools.count())
 
 
 def _takes_two(function: Callable[..., Any]) -> bool:
@@ -134,36 +161,47 @@ def _takes_two(function: Callable[..., Any]) -> bool:
 
 
 class _ScriptedConversation:
-    def __init__(self, script: Script, delay: float, messages: list[Message]) -> None:
-        self._script = script
-        self._delay = delay
-        self._messages = messages
-        self._goes_on = bool(messages) and messages[-1]["role"] == "assistant"
-        self._turns = itertools.count()
-        self.traces: list[TokenTrace] = []
+    trace = None
 
-    async def act(self) -> Act:
-        if self._delay:
-            await asyncio.sleep(self._delay)
+    def __init__(
+        self, policy: ScriptedPolicy, messages: Sequence[Message], tools: Sequence[ToolSchema], turns: Iterator[int]
+    ) -> None:
+        self._policy = policy
+        self._messages = list(messages)
+        self._tools = list(tools)
+        self._goes_on = bool(messages) and messages[-1]["role"] == "assistant"
+        self._turns = turns  # numbers of the answers that are still to come
+
+    async def act(self, *, max_tokens: int | None = None, stop: tuple[str, ...] = ()) -> Act:
+        if self._policy.delay:
+            await asyncio.sleep(self._policy.delay)
         answer = await self._next()
         message: Message = {"role": "assistant", "content": answer} if isinstance(answer, str) else answer
+        if stop:
+            message = {**message, "content": text_before(text_of(message), stop)}
         if self._goes_on:
             message, self._goes_on = continued(self._messages.pop(), message), False
         self._messages.append(message)
         return Act(message=message)
 
     async def _next(self) -> Message | str:
-        if callable(self._script):
-            answer = self._script(self._messages)
+        script = self._policy.script
+        if callable(script):
+            answer = script(self._messages, self._tools) if self._policy.sees_tools else script(self._messages)
             return await answer if isinstance(answer, Awaitable) else answer
         turn = next(self._turns)
-        if turn >= len(self._script):
+        if turn >= len(script):
             raise IndexError(
-                f"the script has {len(self._script)} answers, and the environment asked for one more after "
+                f"the script has {len(script)} answers, and the environment asked for one more after "
                 f"{self._messages[-1]!r}"
             )
-        return self._script[turn]
+        return script[turn]
 
-    async def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
+    async def observe(self, messages: Sequence[Message], *, last: bool, whole: bool = False) -> None:
         self._messages.extend(messages)
-        return None
+
+    def fitted(self, messages: Sequence[Message]) -> Sequence[Message]:
+        return messages
+
+    def further(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> _ScriptedConversation:
+        return _ScriptedConversation(self._policy, messages, tools, self._turns)

@@ -117,8 +117,8 @@ class Tokens:
 class TokenTrace:
     """Exact tokens of an episode. The three lists of the completion have the same length T by construction.
 
-    A completion only ever grows, by tokens that the model sampled or by tokens of an observation. If the history is
-    rewritten, a new trace begins, whose prompt is the new history.
+    A completion only ever grows, by tokens that the model sampled or by tokens of an observation. A history that does
+    not go on from an earlier one, such as a rewritten one, is the prompt of a new trace.
     """
 
     prompt_ids: list[int]

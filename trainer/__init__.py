@@ -1,5 +1,6 @@
 """Learning from episodes: exact tokens, advantages, losses, trainers; start reading at `trainer.py`."""
 
+from ..envs.engine.compaction import EveryTurn
 from .chat.chat_format import ChatFormat, recognise_tool_format
 from .chat.prompted_tools import PromptedFormat
 from .chat.recognition import Recognition
@@ -15,7 +16,7 @@ from .loop.nonfinite import NonFiniteError
 from .models.named_weights import whole_weights
 from .options.algorithms import GRPOConfig, RLOOConfig
 from .rollout.budgets import TokenBudgets
-from .rollout.compaction import EveryTurn, strip_thoughts
+from .rollout.compaction import strip_thoughts
 from .rollout.failures import RolloutError
 from .rollout.token_policy import TokenPolicy
 from .run_log.progress import RichProgress

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, TrainOutput
 
+from ..envs.engine.compaction import Compact
 from ..envs.episode import Episode
 from ..envs.registry import EnvironmentLike
 from ..envs.rewards import Rewards
@@ -42,7 +43,6 @@ from .options.checks import unknown_names
 from .options.config import AgentConfig
 from .options.derived import learning_settings, play_settings
 from .options.sharding import has_master_weights
-from .rollout.compaction import Compact
 from .rollout.failure_totals import FailureTotals
 from .rollout.failures import FailureWatch, RolloutError
 from .rollout.rounds import Rounds

@@ -6,7 +6,6 @@ from itertools import islice
 from typing import NamedTuple
 
 from ...envs.episode import Episode
-from ...envs.tokens import TokenTrace
 
 
 class TurnTokens(NamedTuple):
@@ -20,17 +19,13 @@ class TurnTokens(NamedTuple):
 def turn_tokens(episode: Episode) -> list[TurnTokens | None]:
     """The tokens of each turn; None for turns without tokens, such as those of a server's model."""
     found: list[TurnTokens | None] = []
-    traces = iter(episode.traces)
-    trace: TokenTrace | None = next(traces, None)
-    start = 0  # in the completion of the trace
+    sampled = [iter([place for place, mask in enumerate(trace.mask) if mask]) for trace in episode.traces]
     for turn in episode.turns:
-        while trace is not None and turn.num_tokens and sum(trace.mask[start:]) < turn.num_tokens:
-            trace, start = next(traces, None), 0  # the history was rewritten
-        if trace is None or not turn.num_tokens:
+        if not episode.traces or not turn.num_tokens:
             found.append(None)
             continue
-        sampled = (place for place in range(start, len(trace.mask)) if trace.mask[place])
-        places = list(islice(sampled, turn.num_tokens))
+        trace = episode.traces[turn.sample]
+        places = list(islice(sampled[turn.sample], turn.num_tokens))
         found.append(
             TurnTokens(
                 trace.prompt_ids + trace.completion_ids[: places[0]],
@@ -38,5 +33,4 @@ def turn_tokens(episode: Episode) -> list[TurnTokens | None]:
                 [trace.logprobs[place] for place in places],
             )
         )
-        start = places[-1] + 1
     return found

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...envs.core import ConfigurationError, Message, StopReason, ToolSchema
+from ...envs.core import ConfigurationError, Message, ToolSchema
 from ...envs.episode import Episode, EpisodeSpec, Failure
 from ...envs.policy import Act, Conversation, Policy, ScriptedPolicy, tool_calls
 from ...envs.runtime.threads import run_in_thread
@@ -98,19 +98,25 @@ class _ShownConversation:
         self._typed = typed
 
     @property
-    def traces(self) -> list[TokenTrace]:
-        return self._conversation.traces
+    def trace(self) -> TokenTrace | None:
+        return self._conversation.trace
 
-    async def act(self) -> Act:
-        act = await self._conversation.act()
+    async def act(self, *, max_tokens: int | None = None, stop: tuple[str, ...] = ()) -> Act:
+        act = await self._conversation.act(max_tokens=max_tokens, stop=stop)
         if not self._typed:
             show_message(act.message, self._out)
         return act
 
-    async def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
+    async def observe(self, messages: Sequence[Message], *, last: bool, whole: bool = False) -> None:
         for message in messages:
             show_message(message, self._out)
-        return await self._conversation.observe(messages, last=last)
+        await self._conversation.observe(messages, last=last, whole=whole)
+
+    def fitted(self, messages: Sequence[Message]) -> Sequence[Message]:
+        return self._conversation.fitted(messages)
+
+    def further(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Conversation:
+        return _ShownConversation(self._conversation.further(messages, tools), self._out, self._typed)
 
 
 def signature(tool: ToolSchema) -> str:

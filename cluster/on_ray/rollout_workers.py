@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 from ...envs.core import BrokenEnvironmentError, ConfigurationError
+from ...envs.engine.compaction import Compact
 from ...envs.engine.play_episode import EpisodeLimits, play_episode
 from ...envs.episode import Episode, EpisodeSpec, Failure
 from ...envs.policy import Policy, ScriptedPolicy
@@ -27,8 +28,10 @@ from .environments import HostActor, RayEnvironments
 
 POLICIES_KEPT = 4  # training and evaluation each have their own
 
+Model = tuple[Policy, Compact | None]
+
 Shipped = tuple[int, Any]
-"""The number of a policy, and Ray's reference to its pickle."""
+"""The number of a policy, and Ray's reference to the pickle of it and of the function that rewrites histories."""
 
 
 class WorkerHost(EnvironmentHost):
@@ -36,18 +39,19 @@ class WorkerHost(EnvironmentHost):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._policies: dict[int, asyncio.Future[Policy]] = {}
+        self._policies: dict[int, asyncio.Future[Model]] = {}
 
     async def _play(
         self, episode: int, shipped: Shipped, weights: Any, spec: EpisodeSpec, limits: EpisodeLimits
     ) -> Episode:
-        policy: Any = await self._policy(*shipped)
+        policy: Any
+        policy, compact = await self._policy(*shipped)
         if weights is not None:
             await run_in_thread(policy.generator.follow, weights)
-        return await play_episode(spec, self._source.create, policy, limits)
+        return await play_episode(spec, self._source.create, policy, limits, compact)
 
-    def _policy(self, number: int, reference: Any) -> Awaitable[Policy]:
-        """Return the policy of this number; it is fetched once, and stays until later ones displace it."""
+    def _policy(self, number: int, reference: Any) -> Awaitable[Model]:
+        """Return the policy of this number, and the function; fetched once, they stay until others displace them."""
         if number not in self._policies:
             for old in sorted(self._policies)[: 1 - POLICIES_KEPT]:
                 del self._policies[old]
@@ -55,7 +59,7 @@ class WorkerHost(EnvironmentHost):
         return asyncio.shield(self._policies[number])
 
 
-async def _fetch(reference: Any) -> Policy:
+async def _fetch(reference: Any) -> Model:
     return await run_in_thread(pickle.loads, await reference)
 
 
@@ -87,7 +91,7 @@ class RayRolloutWorkers(RayEnvironments):
 
     def __init__(self, environment: EnvironmentLike, workers: int, **options: Any) -> None:
         super().__init__(environment, hosts=workers, **options)
-        self._shipped: dict[int, tuple[Policy, Shipped]] = {}  # by id()
+        self._shipped: dict[tuple[int, int], tuple[Model, Shipped]] = {}  # by id()
         self._policy_numbers = itertools.count()
 
     async def play(self, play_episode: Callable[..., Any], spec: EpisodeSpec, *how: Any) -> Episode:
@@ -96,9 +100,9 @@ class RayRolloutWorkers(RayEnvironments):
         Raises:
             ConfigurationError: the policy's generator cannot be used from other processes.
         """
-        policy, limits = how
+        policy, limits, compact = how
         weights = _weights_of(policy)
-        shipped = self._ship(policy)
+        shipped = self._ship(policy, compact)
         try:
             link, episode = self.take_host()
         except BrokenEnvironmentError as error:
@@ -123,14 +127,15 @@ class RayRolloutWorkers(RayEnvironments):
                 await finish(link.call("close", episode))  # cancels the episode there, and waits for its end
             raise
 
-    def _ship(self, policy: Policy) -> Shipped:
-        """Store the policy in the cluster, once for each object."""
-        if id(policy) not in self._shipped:
+    def _ship(self, policy: Policy, compact: Compact | None) -> Shipped:
+        """Store the policy and the function in the cluster, once for each pair of objects."""
+        key = id(policy), id(compact)
+        if key not in self._shipped:
             for old in list(self._shipped)[: 1 - POLICIES_KEPT]:
                 del self._shipped[old]
-            reference = self._ray.put(pack(policy, "the policy"))
-            self._shipped[id(policy)] = policy, (next(self._policy_numbers), reference)
-        return self._shipped[id(policy)][1]
+            reference = self._ray.put(pack((policy, compact), "the policy, or compact=,"))
+            self._shipped[key] = (policy, compact), (next(self._policy_numbers), reference)
+        return self._shipped[key][1]
 
 
 def _failed(spec: EpisodeSpec, error: Exception) -> Episode:

@@ -11,16 +11,20 @@ from typing import Any
 import gymnasium
 
 from ...sandbox.cancellation import finish
-from ..core import ConfigurationError, Message, OverlongPromptError, StopReason
+from ..core import ConfigurationError, LimitReachedError, Message, StopReason
 from ..episode import Episode, EpisodeSpec, Failure, Stage, Turn
-from ..policy import Act, Conversation, Policy
+from ..policy import Policy
 from ..runtime.rows import own_copy
 from ..runtime.whereabouts import current_place
-from ..spaces import message_error
 from .checked_results import ending, split_first_words
+from .compaction import Compact, compacted
 from .environment_caller import EnvironmentCaller
+from .episode_model import EpisodeModel
 from .failures import Broken, at_stage
+from .histories import copied
 from .tool_call_limit import insert_refused, refused_calls
+
+SLOW_POLICY = "observe() of the policy, or compact(), did not finish"
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -40,21 +44,25 @@ class EpisodeLimits:
 
 
 async def play_episode(
-    spec: EpisodeSpec, create: Callable[[EpisodeSpec], gymnasium.Env[Any, Any]], policy: Policy, limits: EpisodeLimits
+    spec: EpisodeSpec,
+    create: Callable[[EpisodeSpec], gymnasium.Env[Any, Any]],
+    policy: Policy,
+    limits: EpisodeLimits,
+    compact: Compact | None = None,
 ) -> Episode:
     """Play one episode to its end and return its record.
 
     If the environment or the policy raises an exception, the episode has failed. Any other episode is graded once. The
     environment is closed exactly once, on cancellation too. If the prompt is too long to be answered, the policy
     decides: the episode fails, or it ends with CONTEXT_OVERFLOW and has no reward (in training with
-    `overlong_prompts="drop"`), or a ConfigurationError is raised.
+    `overlong_prompts="drop"`), or a ConfigurationError is raised. `compact` rewrites the history as in `RolloutEngine`.
 
     Raises:
         ConfigurationError: a mistake that every other episode would meet again.
     """
     episode = Episode(spec=spec, began=time.time())
     environment = EnvironmentCaller(create, spec, limits.step_timeout)
-    loop = _EpisodeLoop(episode, environment, policy, limits)
+    loop = _EpisodeLoop(environment, EpisodeModel(episode, policy), limits, compact)
     try:
         stop = await loop.run()
         if episode.turns:
@@ -81,11 +89,17 @@ class _EpisodeLoop:
     stage: Stage
     stop: StopReason | None = None  # once it is known
 
-    def __init__(self, episode: Episode, environment: EnvironmentCaller, policy: Policy, limits: EpisodeLimits) -> None:
-        self.episode = episode
+    def __init__(
+        self, environment: EnvironmentCaller, model: EpisodeModel, limits: EpisodeLimits, compact: Compact | None
+    ) -> None:
+        self.episode = model.episode
         self.environment = environment
         self.started = time.perf_counter()
-        self.policy = policy
+        self.model = model
+        self.compact = compact
+        self.history: list[
+            Message
+        ] = []  # the request of the next turn; a copy, since environments may change their messages
         self.limits = limits
         self.calls_ran = 0
         self.place = current_place.get()
@@ -98,8 +112,8 @@ class _EpisodeLoop:
                 with at_stage("create"):
                     await self.environment.open()
                 self.enter("reset")
-                conversation = await self.begin()
-                while (stop := await self.turn(conversation)) is None:
+                await self.begin()
+                while (stop := await self.turn()) is None:
                     pass
                 return stop
         except TimeoutError:
@@ -113,8 +127,8 @@ class _EpisodeLoop:
                 raise Broken("step", TimeoutError(f"{over} while the final call was answered")) from None
             return StopReason.TIMEOUT
         except Broken as broken:
-            if isinstance(broken.error, OverlongPromptError) and broken.stage == "policy" and not self.episode.turns:
-                return StopReason.CONTEXT_OVERFLOW
+            if isinstance(broken.error, LimitReachedError) and broken.stage in ("policy", "compact"):
+                return broken.error.stop
             raise
 
     def enter(self, stage: Stage) -> None:
@@ -141,7 +155,8 @@ class _EpisodeLoop:
         episode.metrics |= grade.metrics
         episode.report = grade.report
 
-    async def begin(self) -> Conversation:
+    async def begin(self) -> None:
+        """Reset the environment."""
         spec, episode = self.episode.spec, self.episode
         with at_stage("reset"):
             reset = self.environment.reset(seed=spec.task.seed, options={"task": own_copy(spec.task.row)})
@@ -149,37 +164,29 @@ class _EpisodeLoop:
             episode.metrics = info["metrics"]
             episode.prompt, episode.first_words = split_first_words(messages, self.environment.name)
             episode.tools = self.environment.tool_schemas()
-        with at_stage("policy"):
-            conversation = self.policy.begin(spec, messages, episode.tools)
-            episode.traces = conversation.traces
-        return conversation
+            self.history = copied(messages)
 
-    async def turn(self, conversation: Conversation) -> StopReason | None:
+    async def turn(self) -> StopReason | None:
         """Play one turn: the answer and the environment's reply. Return a reason if the episode ends with it."""
-        started = time.perf_counter()
         self.enter("policy")
         with at_stage("policy"):
-            act = _checked_act(await conversation.act())
-        turn = Turn(
-            message=act.message,
-            num_tokens=act.num_tokens,
-            num_prompt_tokens=act.num_prompt_tokens,
-            num_cached_tokens=act.num_cached_tokens,
-            weight_version=act.weight_version,
-            waiting_seconds=act.waiting_seconds,
-            began=started - self.started,
-        )
-        turn.generation_seconds = time.perf_counter() - started
-        self.episode.turns.append(turn)
+            asking = compacted(self.model, self.compact, self.history, self.episode.tools)
+            line, history = await self.environment.in_time(SLOW_POLICY, asking)
+            turn = await self.model.answer(line)
         with at_stage("step"):
-            if act.stop is not None and not self._is_last(act.message):
-                return act.stop
-            self.stop = await self._step(turn) or self._limit() or act.stop
+            if turn.stop is not None and not self._is_last(turn.message):
+                return turn.stop
+            self.stop = await self._step(turn) or self._limit() or turn.stop
         self.enter("policy")
         with at_stage("policy"):
-            observing = conversation.observe(turn.observation, last=self.stop is not None)
-            budget = await self.environment.in_time("observe() of the policy, or compact(), did not finish", observing)
-        return self.stop or budget
+            if self.stop is not None:
+                await self.environment.in_time(SLOW_POLICY, self.model.end(line, turn.observation))
+                return self.stop
+            first = len(self.episode.turns) == 1
+            before = history[: len(self.episode.prompt)] if first else history  # the answer holds the first words
+            new = turn.observation if self.compact is None else line.conversation.fitted(turn.observation)
+            self.history = [*before, line.messages[-1], *copied(new)]
+        return None
 
     async def _step(self, turn: Turn) -> StopReason | None:
         """Let the environment reply to the turn. Return a reason if it ends the episode."""
@@ -216,10 +223,3 @@ class _EpisodeLoop:
     def _is_last(self, message: Message) -> bool:
         """Return whether a message has a final call."""
         return any(map(self.environment.is_final, message.get("tool_calls") or ()))
-
-
-def _checked_act(act: Act) -> Act:
-    clause = message_error(act.message)
-    if clause is not None:
-        raise ValueError(f"the policy gave a wrong message: {clause}")
-    return act

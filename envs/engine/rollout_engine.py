@@ -16,6 +16,7 @@ from ..runtime.rows import Row
 from ..runtime.seeds import stable_seed
 from ..runtime.threads import run_in_loop
 from ..runtime.whereabouts import Batch, Whereabouts
+from .compaction import Compact, check_compact
 from .failures import EpisodeFailedError, OnFailure
 from .garbage import rare_collections
 from .play_episode import EpisodeLimits, play_episode
@@ -34,6 +35,8 @@ class RolloutEngine:
         limits: The limits of each episode.
         max_concurrency: Episodes in flight at most.
         on_failure: `drop`, `retry(n)`, `zero` or `raise`; see `OnFailure`.
+        compact: Rewrites the history of an episode when the context has less room than one answer may take
+            (`max_turn_tokens` of a `TokenPolicy`); or, with `EveryTurn`, after every turn.
 
     Raises:
         TypeError: the environment is of another kind, or another argument has the wrong type.
@@ -49,6 +52,7 @@ class RolloutEngine:
         limits: EpisodeLimits | None = None,
         max_concurrency: int = 256,
         on_failure: str = "drop",
+        compact: Compact | None = None,
     ) -> None:
         if max_concurrency < 1:
             raise ValueError(f"max_concurrency must be at least 1, got {max_concurrency}")
@@ -61,12 +65,14 @@ class RolloutEngine:
                 f"policy must be a Policy, an object with begin(spec, messages, tools), got {type(policy).__name__}: "
                 f"{policy!r}"
             )
+        check_compact(compact)
         self.source = EnvironmentSource.of(environment)
         self.policy = policy
         self.rewards = rewards or Rewards()
         self.limits = limits or EpisodeLimits()
         self.max_concurrency = max_concurrency
         self.on_failure = OnFailure.parse(on_failure)
+        self.compact = compact
         self.whereabouts = Whereabouts()
 
     async def run(
@@ -174,7 +180,8 @@ class _Run:
             attempt = len(retried) + 1
             # The environment's seed stays the same: the members of a group begin alike.
             seed = spec.seed if attempt == 1 else stable_seed(spec.seed, "attempt", attempt)
-            episode = await engine.source.play(play_episode, replace(spec, seed=seed), engine.policy, engine.limits)
+            how = engine.policy, engine.limits, engine.compact
+            episode = await engine.source.play(play_episode, replace(spec, seed=seed), *how)
             episode.attempts, episode.retried = attempt, retried
             if episode.failure is None or attempt > engine.on_failure.retries:
                 return episode

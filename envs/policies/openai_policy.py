@@ -16,7 +16,6 @@ from typing import Any
 from ..core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolCall, ToolSchema, text_of
 from ..episode import EpisodeSpec
 from ..policy import Act, continued
-from ..tokens import TokenTrace
 
 FIRST_RETRIES = 2  # of the first request, unless a rate limit holds it up: a wrong address is an error within seconds
 CONTEXT_IS_FULL = re.compile(r"context[ _]length|maximum model length|max_model_len", re.IGNORECASE)
@@ -90,16 +89,15 @@ class OpenAIPolicy:
         self._has_answered = False
 
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> _Dialogue:
-        """A conversation that starts from these messages.
+        """Return a conversation that starts from these messages.
 
         Raises:
             ConfigurationError: they end with words that the server cannot go on with.
         """
-        if messages and messages[-1]["role"] == "assistant":
-            self._check_words(messages[-1], tools)
         return _Dialogue(self, messages, tools)
 
-    def _check_words(self, words: Message, tools: Sequence[ToolSchema]) -> None:
+    def check_words(self, words: Message, tools: Sequence[ToolSchema]) -> None:
+        """Raise a ConfigurationError if the server cannot go on with these words."""
         problem = ""
         if not self.continue_final_message:
             problem = "pass continue_final_message=True if the server has this option, as vLLM has"
@@ -116,15 +114,17 @@ class OpenAIPolicy:
         """Close the connections to the server."""
         await self.client.close()
 
-    async def complete(self, messages: list[dict[str, Any]], tools: list[ToolSchema], *, goes_on: bool = False) -> Any:
-        """One chat completion, or the rest of the last message if the model `goes_on` with it.
+    async def complete(
+        self, messages: list[dict[str, Any]], tools: list[ToolSchema], *, goes_on: bool = False, **limits: Any
+    ) -> Any:
+        """Return one chat completion, or the rest of the last message if the model `goes_on` with it.
 
         Raises:
             ConfigurationError: the server has never answered, or will refuse every request alike.
             openai.APIError: the request failed in spite of its retries.
         """
         await self._pace.wait()
-        given: dict[str, Any] = {"model": self.model, "messages": messages, **self.request}
+        given: dict[str, Any] = {"model": self.model, "messages": messages, **self.request, **limits}
         if tools:
             given["tools"] = tools
         if goes_on:
@@ -182,29 +182,29 @@ class _Pace:
 
 
 class _Dialogue:
-    """The conversation of one episode; the server is sent all of it in each turn."""
+    """One conversation; the server is sent all of it in each turn, and keeps its tokens to itself."""
+
+    trace = None
 
     def __init__(self, policy: OpenAIPolicy, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
+        if messages and messages[-1]["role"] == "assistant":
+            policy.check_words(messages[-1], tools)
         self._policy = policy
         self._messages = [as_request(message) for message in messages]
         self._tools = list(tools)
         self._words = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
-        self._has_acted = False
-        self.traces: list[TokenTrace] = []  # the server keeps its tokens to itself
 
-    async def act(self) -> Act:
+    async def act(self, *, max_tokens: int | None = None, stop: tuple[str, ...] = ()) -> Act:
         import openai
 
+        limits = self._limits(max_tokens, stop)
         try:
             goes_on = self._words is not None
-            completion = await self._policy.complete(self._messages, self._tools, goes_on=goes_on)
+            completion = await self._policy.complete(self._messages, self._tools, goes_on=goes_on, **limits)
         except openai.APIError as error:
             if not is_overflow(error):
                 raise
-            if not self._has_acted:
-                raise OverlongPromptError(f"the prompt is too long for {self._policy.model}: {error}") from error
-            return Act(message={"role": "assistant", "content": ""}, stop=StopReason.CONTEXT_OVERFLOW)
-        self._has_acted = True
+            raise OverlongPromptError(f"the messages are too long for {self._policy.model}: {error}") from error
         choice, usage = completion.choices[0], completion.usage
         message = as_message(choice.message)
         if self._words is not None:
@@ -216,7 +216,7 @@ class _Dialogue:
             num_tokens=usage.completion_tokens if usage else 0,
             num_prompt_tokens=usage.prompt_tokens if usage else 0,
             num_cached_tokens=(details.cached_tokens or 0) if details else 0,
-            stop=self._cut() if choice.finish_reason == "length" else None,
+            stop=self._cut(limits) if choice.finish_reason == "length" else None,
         )
 
     def _whole(self, words: Message, rest: Message) -> Message:
@@ -229,13 +229,33 @@ class _Dialogue:
         self._words = None
         return continued(words, rest)
 
-    def _cut(self) -> StopReason:
-        limited = any(self._policy.request.get(name) is not None for name in TOKEN_LIMITS)
+    def _limits(self, max_tokens: int | None, stop: tuple[str, ...]) -> dict[str, Any]:
+        own, limits = self._policy.request, dict[str, Any]()
+        if max_tokens is not None:
+            name = next((each for each in TOKEN_LIMITS if own.get(each) is not None), TOKEN_LIMITS[0])
+            limits[name] = min(max_tokens, own.get(name) or max_tokens)
+        if stop:
+            texts = own.get("stop") or []
+            limits["stop"] = [*([texts] if isinstance(texts, str) else texts), *stop]
+        return limits
+
+    def _cut(self, limits: dict[str, Any]) -> StopReason:
+        limited = any({**self._policy.request, **limits}.get(name) is not None for name in TOKEN_LIMITS)
         return StopReason.TURN_TRUNCATED if limited else StopReason.CONTEXT_OVERFLOW
 
-    async def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
+    async def observe(self, messages: Sequence[Message], *, last: bool, whole: bool = False) -> None:
+        if whole:
+            raise ConfigurationError(
+                "compact= needs a policy that knows how full the model's context is, and a server does not tell: give "
+                "compact=EveryTurn(f), which is called after every turn"
+            )
         self._messages += [as_request(message) for message in messages]
-        return None
+
+    def fitted(self, messages: Sequence[Message]) -> Sequence[Message]:
+        return messages
+
+    def further(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> _Dialogue:
+        return _Dialogue(self._policy, messages, tools)
 
 
 def is_overflow(error: Exception) -> bool:

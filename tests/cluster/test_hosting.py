@@ -45,7 +45,7 @@ def note(text: str) -> str:
 async def test_closing_an_episode_ends_its_play_and_closes_its_environment() -> None:
     noted = noted_class()
     host = WorkerHost(EnvironmentSource.of(noted))
-    reference = asyncio.sleep(0, result=pack(ScriptedPolicy(["go"]), "the policy"))
+    reference = asyncio.sleep(0, result=pack((ScriptedPolicy(["go"]), None), "the policy"))
     [spec] = episode_specs([{}], group_size=1, seed=0)
     playing = asyncio.create_task(host.call("play", 7, (0, reference), None, spec, EpisodeLimits()))
     await asyncio.wait_for(noted.stepping.wait(), 20)

@@ -14,6 +14,7 @@ from gymnast.envs import (
     ConfigurationError,
     Episode,
     EpisodeLimits,
+    EpisodeModel,
     Message,
     RolloutEngine,
     StopReason,
@@ -166,6 +167,24 @@ async def test_a_context_that_is_full(play: Callable[..., Any]) -> None:
 async def test_an_answer_that_is_cut(play: Callable[..., Any], options: dict[str, Any], stop: StopReason) -> None:
     [episode] = await play(said("and so", reason="length"), **options)
     assert episode.stop is stop
+
+
+@pytest.mark.parametrize("options", [{}, {"max_completion_tokens": 9, "stop": "!"}])
+async def test_a_callers_own_limits_reach_the_server(server: Server, options: dict[str, Any]) -> None:
+    server.answers = [said("and so", reason="length"), said("on")]
+    policy = OpenAIPolicy("m", base_url=server.url, **options)
+    [spec] = episode_specs([ROW], group_size=1, seed=0)
+    model = EpisodeModel(Episode(spec=spec), policy)
+    question: list[Message] = [{"role": "user", "content": "go"}]
+    answer = await model.ask(question, max_tokens=5, stop=["?"])
+    await model.ask([*question, answer, *question])
+    await policy.aclose()
+    name = next(iter(options), "max_tokens")
+    first, second = server.requests
+    assert (first[name], first["stop"]) == (5, [*options.get("stop", ""), "?"])
+    assert (second.get(name), second.get("stop")) == (options.get(name), options.get("stop"))
+    assert model.episode.turns[0].stop is StopReason.TURN_TRUNCATED
+    assert [turn.sample for turn in model.episode.turns] == [0, 0]
 
 
 async def test_arguments_that_are_not_json_are_the_models_mistake(server: Server, play: Callable[..., Any]) -> None:

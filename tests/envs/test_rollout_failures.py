@@ -61,17 +61,17 @@ class BrokenPolicy:
 
     def __init__(self, breaks: str) -> None:
         self.breaks = breaks
-        self.traces: list[Any] = []
+        self.trace = None
 
     def begin(self, spec: EpisodeSpec, messages: Any, tools: Any) -> BrokenPolicy:
         self.maybe_break("begin")
         return self
 
-    async def act(self) -> Act:
+    async def act(self, **limits: Any) -> Act:
         self.maybe_break("act")
         return Act(message={"role": "robot"} if self.breaks == "message" else say("x"))
 
-    async def observe(self, messages: Any, *, last: bool) -> None:
+    async def observe(self, messages: Any, **options: Any) -> None:
         self.maybe_break("observe")
 
     def maybe_break(self, place: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from gymnast.envs.tokens import Tokens
 from gymnast.trainer import Generation, GenerationRequest, Sampling, TransformersGenerator
-from gymnast.trainer.generation.contract import GenerationError
+from gymnast.trainer.generation.contract import GenerationError, StopTexts
 from gymnast.trainer.generation.sampling import log_distribution, sample
 from gymnast.trainer.testing.tiny import make_tiny_model
 
@@ -136,6 +137,18 @@ async def test_stop_tokens_end_an_answer_and_belong_to_it(generator: Any) -> Non
         assert len(found.logprobs) == end
     found = await generator.generate(ask(seed=5, max_tokens=4, stop_ids=frozenset({whole.token_ids[3]})))
     assert found.finish == "stop"  # the last token that was allowed
+
+
+async def test_the_token_that_completes_a_stop_text_ends_an_answer(generator: Any) -> None:
+    whole = await generator.generate(ask(seed=5, max_tokens=40))
+    text = tokenizer().decode(whole.token_ids[10:13])
+    texts = StopTexts(("never", text), tokenizer().decode)
+    found = await generator.generate(replace(ask(seed=5, max_tokens=40), stop_texts=texts))
+    assert (found.token_ids, found.finish) == (whole.token_ids[: len(found.token_ids)], "stop")
+    assert text in tokenizer().decode(found.token_ids)
+    assert text not in tokenizer().decode(found.token_ids[:-1])
+    assert texts.cut(whole.token_ids) == found.token_ids  # for engines that go on
+    assert texts.cut(found.token_ids[:-1]) is None
 
 
 async def test_max_tokens_and_the_prompt_as_it_was_seen(generator: Any) -> None:

@@ -71,18 +71,19 @@ def test_a_turn_is_judged_by_its_discounted_return() -> None:
     assert found[2] == pytest.approx([returns[2][0] - first] * 4)
 
 
-def test_turns_are_counted_over_all_samples_of_an_episode() -> None:
-    """A rewritten history begins a new trace, in which the turns continue."""
+def test_each_turn_is_judged_in_its_own_sample() -> None:
+    """The second turn is one of another line, and the third goes on with the first line."""
     whole, cut = episodes(GROUP), episodes(GROUP)
     first = TokenTrace(prompt_ids=[3, 4])
     first.append_sampled([5, 5], [-1.0, -1.0])
+    first.append_observation(Tokens([6, 6]))
+    first.append_sampled([5], [-1.0])
     second = TokenTrace(prompt_ids=[3])
     second.append_sampled([5, 5, 5], [-1.0, -1.0, -1.0])
-    second.append_observation(Tokens([6, 6]))
-    second.append_sampled([5], [-1.0])
     cut[0].traces = [first, second]
+    cut[0].turns[1].sample = 1
     expected = advantages(whole, credit="turn")[0]
-    assert advantages(cut, credit="turn")[0] == expected[:2] + expected[4:]
+    assert advantages(cut, credit="turn")[0] == expected[:4] + expected[9:] + expected[4:7]
 
 
 def test_a_turn_without_another_is_compared_where_the_baseline_is_that_of_the_batch() -> None:

@@ -45,8 +45,8 @@ async def play(
 ) -> tuple[Episode, ScriptedGenerator]:
     generator = ScriptedGenerator(lambda request: ids(answer))
     limits = TokenBudgets(**{"max_completion_length": 4000, "max_model_len": 80, "max_turn_tokens": 12, **budgets})
-    policy = TokenPolicy(ChatFormat(tokenizer()), generator, sampling=Sampling(), budgets=limits, compact=compact)
-    [episode] = await RolloutEngine(environment, policy).run(episode_specs([{}], group_size=1, seed=0))
+    policy = TokenPolicy(ChatFormat(tokenizer()), generator, sampling=Sampling(), budgets=limits)
+    [episode] = await RolloutEngine(environment, policy, compact=compact).run(episode_specs([{}], group_size=1, seed=0))
     return episode, generator
 
 

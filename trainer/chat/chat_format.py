@@ -16,6 +16,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ...envs.core import ConfigurationError, Message, ToolSchema
+from ...envs.policy import text_before
 from ...envs.tokens import Tokens
 from ...envs.tools.results import cut
 from ..tool_calls.custom import PlainFormat, ToolParser
@@ -200,22 +201,27 @@ class ChatFormat:
         tools: Sequence[ToolSchema],
         *,
         calls_before: int = 0,
+        stop: Sequence[str] = (),
+        given: int = 0,
     ) -> Message:
-        """The assistant message that the sampled tokens mean; never raises, whatever the model wrote.
+        """Return the assistant message that the sampled tokens mean; never raise, whatever the model wrote.
 
         A call without an id gets one. `calls_before`, the number of earlier calls in the episode, makes the id
-        unique.
+        unique. The message ends before the first of the texts `stop`; the first `given` tokens are not searched for it.
         """
         ended = bool(sampled_ids) and sampled_ids[-1] in self.end_ids
-        text, prefix = self._text_of(sampled_ids), self.template.decode(prompt.ids[-PREFIX_TOKENS:])
+        text = self._text_of(sampled_ids, stop, given)
+        prefix = self.template.decode(prompt.ids[-PREFIX_TOKENS:])
         found = self.tool_format or PlainFormat()
         parse = partial(parse_ended, found) if ended and tools else found.parse
         message = parse(text, prefix=prefix, tools=tools)
         calls = message.get("tool_calls")
         return {**message, "tool_calls": self.endings.style.with_ids(calls, calls_before)} if calls else message
 
-    def as_history(self, message: Message, sampled_ids: Sequence[int]) -> Message:
-        """The message that `parse` returned, in a form that the template renders.
+    def as_history(
+        self, message: Message, sampled_ids: Sequence[int], *, stop: Sequence[str] = (), given: int = 0
+    ) -> Message:
+        """Return the message that `parse` returned, in a form that the template renders.
 
         Calls that could not be read, or that the template does not render, become the text that the model wrote.
         """
@@ -223,13 +229,13 @@ class ChatFormat:
         refuses_calls = self.endings.call_end is None or style.written or (style.single and len(calls) > 1)
         if not message.get("malformed") and not (calls and refuses_calls):
             return message
-        return {"role": "assistant", "content": self._text_of(sampled_ids)}
+        return {"role": "assistant", "content": self._text_of(sampled_ids, stop, given)}
 
-    def _text_of(self, sampled_ids: Sequence[int]) -> str:
-        """The text of an answer, without its end."""
+    def _text_of(self, sampled_ids: Sequence[int], stop: Sequence[str], given: int) -> str:
+        """Return the text of an answer, without its end."""
         ended = bool(sampled_ids) and sampled_ids[-1] in self.end_ids
-        text = self.template.decode(sampled_ids[:-1] if ended else sampled_ids)
-        return text.removesuffix(self._closing)
+        text = self.template.decode(sampled_ids[:-1] if ended else sampled_ids).removesuffix(self._closing)
+        return text_before(text, stop, len(self.template.decode(sampled_ids[:given]))) if stop else text
 
     def check_tools(self, tools: Sequence[ToolSchema]) -> None:
         """Check that these tools can be shown to the model and that its calls can be read.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,26 @@ class GenerationError(RuntimeError):
     """The engine could not answer. Its own error is the cause."""
 
 
+@dataclass(slots=True, frozen=True)
+class StopTexts:
+    """Texts that end an answer, and the function that reads its tokens."""
+
+    texts: tuple[str, ...]
+    decode: Callable[[Sequence[int]], str] = field(compare=False)
+
+    def end_with(self, token_ids: Sequence[int]) -> bool:
+        """Whether the last of these tokens completes one of the texts."""
+        # A token of a text has at least one of its bytes. A few more, as a tokenizer may read the first one otherwise.
+        tail = max(len(text.encode()) for text in self.texts) + 4
+        read = self.decode(token_ids[-tail:])
+        return any(text in read for text in self.texts)
+
+    def cut(self, token_ids: list[int]) -> list[int] | None:
+        """Return the tokens up to the first one that completes a text; None if no token does."""
+        parts = (token_ids[:count] for count in range(1, len(token_ids) + 1))
+        return next(filter(self.end_with, parts), None)
+
+
 @dataclass(kw_only=True, slots=True, frozen=True)
 class GenerationRequest:
     """A request for one answer."""
@@ -34,8 +55,9 @@ class GenerationRequest:
     stop_ids: frozenset[int]  # any of them ends the answer, and is part of it
     seed: int  # not negative; the same seed gives the same answer in every batch, up to floating-point rounding
     sampling: Sampling
+    stop_texts: StopTexts | None = None  # the token that completes one of them ends the answer, and is part of it
     session: object | None = field(default=None, compare=False)
-    """The same object in all requests of an episode, and alive as long: an engine can keep their common prefix."""
+    """The same object in all requests of a line, and alive as long: an engine can keep their common prefix."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -48,7 +70,7 @@ class Generation:
 
     token_ids: list[int]  # (T,) as sampled; the stop token included
     logprobs: list[float]  # (T,) under the sampling distribution; for greedy decoding, at temperature 1
-    finish: Literal["stop", "length"]  # a stop token came, or max_tokens was reached
+    finish: Literal["stop", "length"]  # a stop token or text came, or max_tokens was reached
     prompt: Tokens  # as the engine saw it
     weight_version: int = 0  # optimiser steps that the weights had taken
     num_cached: int = 0  # prompt tokens that the engine found in its prefix cache

@@ -126,7 +126,8 @@ class Batch:
             raise FloatingPointError(f"the model's logits are not finite: log-probability {logprob} of token {token}")
         row.token_ids.append(token)
         row.logprobs.append(logprob)
-        stopped = token in row.request.stop_ids
+        texts = row.request.stop_texts
+        stopped = token in row.request.stop_ids or (texts is not None and texts.end_with(row.token_ids))
         if not stopped and len(row.token_ids) < row.request.max_tokens:
             return
         generation = Generation(

@@ -14,7 +14,7 @@ One optimiser step, from rows of the data set to new weights, with the function 
                     message = read tool calls from the ids          chat.chat_format.ChatFormat.parse
                     observation, reward = environment.step(message) envs.tool_env.tool_env.ToolEnv.astep
                     append ids (mask 1), observation ids (mask 0)   rollout.token_policy.TokenConversation.observe
-                    or rewrite the history, and begin a new trace   rollout.compaction.rewritten
+                    or begin a line: a rewritten history            envs.engine.episode_model.EpisodeModel.line
                 reward += environment.grade, reward functions       envs.Environment.grade, envs.rewards.Rewards
             groups = episodes of one task with reward and tokens    learning.groups.form_groups
             samples = the traces of each episode                    learning.samples.samples_of

@@ -65,14 +65,17 @@ def compare(
     return advantages
 
 
-def at_loss_tokens(advantages_K: Tensor, episode: Episode, num_tokens: int, credit: Credit) -> Tensor:
-    """The advantage of each of an episode's loss tokens, (N,).
+def at_loss_tokens(advantages_K: Tensor, episode: Episode, credit: Credit) -> list[Tensor]:
+    """Return the advantage of each loss token, (N,), for each trace that has some.
 
     Tokens without a turn have the advantage of the last turn. They belong to an answer that failed, with
     `on_failure="zero"`.
     """
-    if credit == "episode":
-        return advantages_K.expand(num_tokens)
-    counts = [turn.num_tokens for turn in episode.turns] or [0]
-    counts[-1] += num_tokens - sum(counts)
-    return advantages_K.repeat_interleave(torch.tensor(counts))
+    found: list[Tensor] = []
+    for sample, trace in enumerate(episode.traces):
+        turns = [place for place, turn in enumerate(episode.turns) if turn.sample == sample and credit == "turn"]
+        counts = [episode.turns[place].num_tokens for place in turns]
+        rest = trace.num_sampled - sum(counts)
+        if trace.num_sampled:
+            found.append(advantages_K[[*turns, -1]].repeat_interleave(torch.tensor([*counts, rest])))
+    return found

@@ -96,11 +96,10 @@ class Scorer:
         credit = self.settings.comparison.credit
         advantages = self.settings.comparison(episodes, rewards, self.gather)
         for episode, own_samples, advantages_K in zip(episodes, samples, advantages, strict=True):
-            masks = [torch.tensor(sample.mask, dtype=torch.bool) for sample in own_samples]
-            counts = [int(mask_T.sum()) for mask_T in masks]
-            advantages_N = at_loss_tokens(advantages_K, episode, sum(counts), credit).float()
-            for sample, mask_T, part_N in zip(own_samples, masks, advantages_N.split(counts), strict=True):
-                sample.advantages = torch.zeros(len(mask_T)).masked_scatter(mask_T, part_N)
+            parts = at_loss_tokens(advantages_K, episode, credit)
+            for sample, part_N in zip(own_samples, parts, strict=True):
+                mask_T = torch.tensor(sample.mask, dtype=torch.bool)
+                sample.advantages = torch.zeros(len(mask_T)).masked_scatter(mask_T, part_N.float())
 
     def _add_old_logprobs(self, samples: Sequence[Sample]) -> None:
         with_entropy = self.settings.top_entropy_quantile < 1

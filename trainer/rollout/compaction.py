@@ -1,36 +1,13 @@
-"""Compaction: a user's function rewrites the history that the model sees."""
+"""Compaction in a training: what its options need of the budgets, and a function for reasoning models."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from ...envs.core import ConfigurationError, Message, ToolSchema
-from ...envs.engine.failures import at_stage
-from ...envs.runtime.user_calls import call_function
-from ...envs.spaces import check_messages
-from ...envs.tokens import TokenTrace
-from ..chat.chat_format import ChatFormat
+from ...envs.core import ConfigurationError, Message
+from ...envs.engine.compaction import Compact, EveryTurn
 from ..tool_calls.assistant_message import THINK
 from .budgets import TokenBudgets
-
-Rewrite = Callable[[list[Message]], Sequence[Message] | Awaitable[Sequence[Message]]]
-"""Messages of an episode -> the history that the model sees next; a plain function runs in a thread."""
-
-
-@dataclass(frozen=True)
-class EveryTurn:
-    """For `compact=`: a function that is called after every turn, not only when the context is full.
-
-    It gets all messages of the episode, as they were played. If it returns the history that the model has seen, and the
-    new messages after it, then the sample goes on. Any other history begins a sample.
-    """
-
-    rewrite: Rewrite
-
-
-Compact = Rewrite | EveryTurn
 
 
 def strip_thoughts(messages: Sequence[Message]) -> list[Message]:
@@ -54,57 +31,16 @@ def _without_thought(message: Message) -> Message:
     return kept
 
 
-def check_compact(compact: Compact | None, budgets: TokenBudgets) -> None:
-    """Check the options of `compact`: `max_turn_tokens` decides when the history is rewritten.
+def check_room(compact: Compact | None, budgets: TokenBudgets) -> None:
+    """Check that `max_turn_tokens` can decide when the history is rewritten.
 
     Raises:
-        TypeError: `compact` is not a function.
-        ConfigurationError: `max_turn_tokens` is not set, or is not less than the context.
+        ConfigurationError: it is not set, or is not less than the context.
     """
-    if compact is None:
-        return
-    rewrite = compact.rewrite if isinstance(compact, EveryTurn) else compact
-    if not callable(rewrite):
-        raise TypeError(f"compact must be a function from messages to messages, got {rewrite!r}")
     longest, context = budgets.max_turn_tokens, budgets.max_model_len
-    if not isinstance(compact, EveryTurn) and (longest is None or longest >= context):
+    if compact is not None and not isinstance(compact, EveryTurn) and (longest is None or longest >= context):
         raise ConfigurationError(
             f"compact= rewrites the history when the context has less room than one answer may take, so "
             f"max_turn_tokens must be set, to less than the context of {context} tokens; got {longest}. "
             f"compact=EveryTurn(f) is called after every turn instead"
         )
-
-
-async def rewritten(rewrite: Rewrite, messages: Sequence[Message]) -> list[Message]:
-    """The history that the user's function makes of these messages.
-
-    The episode fails at the stage `compact` if the function raises an exception, or returns no list of messages.
-    """
-    with at_stage("compact"):
-        history = await call_function(rewrite, copy.deepcopy(list(messages)))
-        check_messages(history, "compact()")
-        if history and history[-1]["role"] == "assistant" and history[-1] not in messages[-1:]:
-            raise ValueError(
-                "compact() gave a history that ends with a message of the assistant that is not the model's last "
-                "answer; only the messages of reset() may end with the words that the model goes on with"
-            )
-        return list(history)
-
-
-def new_trace(
-    chat: ChatFormat, history: Sequence[Message], tools: Sequence[ToolSchema], *, length: int | None = None
-) -> TokenTrace:
-    """A trace that begins with a rewritten history.
-
-    The episode fails at the stage `compact` if the history cannot be rendered, or has at least `length` tokens.
-    """
-    with at_stage("compact"):
-        try:
-            prompt = chat.prompt_tokens(history, tools)
-        except ConfigurationError as error:  # of this episode only: it must not stop the run
-            raise ValueError(f"the messages of compact() cannot be rendered: {error}") from error
-        if length is not None and len(prompt) >= length:
-            raise ValueError(
-                f"compact() gave a history of {len(prompt)} tokens in place of one of {length}; it must be shorter"
-            )
-        return TokenTrace.of(prompt)

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ...envs.core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolSchema
+from ...envs.core import (
+    ConfigurationError,
+    LimitReachedError,
+    Message,
+    OverlongPromptError,
+    StopReason,
+    ToolSchema,
+)
+from ...envs.engine.histories import same_message
 from ...envs.episode import EpisodeSpec
 from ...envs.policy import Act
 from ...envs.registry import ENVIRONMENT_COLUMN
 from ...envs.runtime.seeds import stable_seed
 from ...envs.tokens import Tokens, TokenTrace
 from ..chat.chat_format import ChatFormat
-from ..generation.contract import GenerationRequest, Generator
+from ..generation.contract import GenerationRequest, Generator, StopTexts
 from ..generation.sampling import Sampling
 from .budgets import TokenBudgets
-from .compaction import Compact, EveryTurn, check_compact, new_trace, rewritten
 
 OverlongPrompts = Literal["fail", "drop", "raise"]
 """The consequence of a prompt longer than the context: its episode fails or is dropped, or the run stops."""
@@ -46,12 +54,7 @@ class TokenPolicy:
         sampling: The distribution that answers are sampled from.
         budgets: Token limits.
         overlong_prompts: The consequence of a prompt longer than the context.
-        compact: Rewrites the history of an episode when the context has less room than `max_turn_tokens`; or, with
-            `EveryTurn`, after every turn.
         chats: Translates in its place, for rows that choose one of several environments: by their names.
-
-    Raises:
-        ConfigurationError: `compact` is given, but `max_turn_tokens` is not set, or is not less than the context.
     """
 
     def __init__(
@@ -62,16 +65,13 @@ class TokenPolicy:
         sampling: Sampling,
         budgets: TokenBudgets,
         overlong_prompts: OverlongPrompts = "fail",
-        compact: Compact | None = None,
         chats: Mapping[str, ChatFormat] | None = None,
     ) -> None:
-        check_compact(compact, budgets)
         self.chat = chat
         self.generator = generator
         self.sampling = sampling
         self.budgets = budgets
         self.overlong_prompts: OverlongPrompts = overlong_prompts
-        self.compact = compact
         self.chats = chats or {}
 
     def at(self, sampling: Sampling) -> TokenPolicy:
@@ -85,10 +85,9 @@ class TokenPolicy:
         return self.chats[spec.task.row[ENVIRONMENT_COLUMN]] if self.chats else self.chat
 
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> TokenConversation:
-        """A conversation that starts from these messages; raises the errors of `begin_trace`."""
+        """Return a conversation that starts from these messages; raises the errors of `begin_trace`."""
         trace, begun = begin_trace(self.chat_of(spec), self.budgets, self.overlong_prompts, spec, messages, tools)
-        history = messages[:-1] if messages and messages[-1]["role"] == "assistant" else messages
-        return TokenConversation(self, spec, list(history), list(tools), trace, begun)
+        return TokenConversation(self, spec, tools, trace, begun, _Spent())
 
 
 def turn_seed(spec: EpisodeSpec, turn: int) -> int:
@@ -122,122 +121,144 @@ def begin_trace(
     return TokenTrace.of(prompt), begun
 
 
+@dataclass(slots=True, eq=False)
+class _Spent:
+    """What the lines of one episode have in common."""
+
+    traces: list[TokenTrace] = field(default_factory=list)
+    turns: int = 0
+    calls: int = 0
+    written: list[tuple[Message, Message]] = field(default_factory=list)
+    """Answers that the template does not render as they were read, and their form in a prompt."""
+
+    def as_written(self, message: Message) -> Message:
+        """Return the form of a message in a prompt."""
+        return next((shown for answer, shown in self.written if same_message(answer, message)), message)
+
+
 class TokenConversation:
-    """One episode's tokens; a new trace begins when the history is rewritten."""
+    """The exact tokens of one line of an episode."""
 
     def __init__(
         self,
         policy: TokenPolicy,
         spec: EpisodeSpec,
-        messages: list[Message],
-        tools: list[ToolSchema],
+        tools: Sequence[ToolSchema],
         trace: TokenTrace,
         begun: list[int],
+        spent: _Spent,
     ) -> None:
-        self.traces = [trace]
+        self.trace = trace
         self._policy = policy
         self._chat = policy.chat_of(spec)
         self._spec = spec
         self._begun = begun  # tokens of the next answer that its prompt ends with
-        self._messages = messages  # all of them
-        self._history = list(messages)  # the messages that the model sees
-        self._tools = tools
-        self._turn = 0
-        self._calls = 0
+        self._tools = list(tools)
+        self._spent = spent
+        spent.traces.append(trace)
 
-    async def act(self) -> Act:
-        policy, trace, budgets = self._policy, self.traces[-1], self._policy.budgets
+    def further(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> TokenConversation:
+        chat, spent = self._chat, self._spent
+        chat.check_tools(tools)
+        before, begun = chat.begin([*map(spent.as_written, messages)], tools)
+        trace = TokenTrace.of(before + Tokens(begun))
+        self._check_room(trace)
+        return TokenConversation(self._policy, self._spec, tools, trace, begun, spent)
+
+    async def act(self, *, max_tokens: int | None = None, stop: tuple[str, ...] = ()) -> Act:
+        policy, trace, spent = self._policy, self.trace, self._spent
+        self._check_room(trace)  # another line may have spent the rest
         room, reason = self._room(trace)
-        if budgets.max_turn_tokens is not None and budgets.max_turn_tokens < room:
-            room, reason = budgets.max_turn_tokens, StopReason.TURN_TRUNCATED
+        for limit in (policy.budgets.max_turn_tokens, max_tokens):
+            if limit is not None and limit < room:
+                room, reason = limit, StopReason.TURN_TRUNCATED
         prompt = trace.tokens
         request = GenerationRequest(
             prompt=prompt,
             max_tokens=room,
             stop_ids=self._chat.end_ids,
-            seed=turn_seed(self._spec, self._turn),
+            seed=turn_seed(self._spec, spent.turns),
             sampling=policy.sampling,
+            stop_texts=StopTexts(stop, self._chat.template.decode) if stop else None,
             session=self,
         )
+        spent.turns += 1
         generation = await policy.generator.generate(request)
-        self._turn += 1
         self._check_prompt(generation.prompt, prompt)
-        trace.append_sampled(generation.token_ids, generation.logprobs)
-        before, answer = prompt[: len(prompt) - len(self._begun)], [*self._begun, *generation.token_ids]
-        self._begun = []
-        message = self._chat.parse(before, answer, self._tools, calls_before=self._calls)
-        self._calls += len(message.get("tool_calls", []))
-        self._add([self._chat.as_history(message, answer)])
+        token_ids, finish = generation.token_ids, generation.finish
+        if request.stop_texts is not None and (cut := request.stop_texts.cut(token_ids)) is not None:
+            token_ids, finish = cut, "stop"  # a generator may have gone on
+        trace.append_sampled(token_ids, generation.logprobs[: len(token_ids)])
+        before, answer = prompt[: len(prompt) - len(self._begun)], [*self._begun, *token_ids]
+        given, self._begun = len(self._begun), []
+        message = self._chat.parse(before, answer, self._tools, calls_before=spent.calls, stop=stop, given=given)
+        spent.calls += len(message.get("tool_calls", []))
+        shown = self._chat.as_history(message, answer, stop=stop, given=given)
+        if shown is not message:
+            spent.written.append((message, shown))
         return Act(
             message=message,
-            num_tokens=len(generation.token_ids),
+            num_tokens=len(token_ids),
             num_prompt_tokens=len(prompt),
             num_cached_tokens=generation.num_cached,
             weight_version=generation.weight_version,
             waiting_seconds=generation.waiting_seconds,
-            stop=reason if generation.finish == "length" else None,
+            stop=reason if finish == "length" else None,
         )
 
-    async def observe(self, messages: Sequence[Message], *, last: bool) -> StopReason | None:
-        budgets, chat, trace = self._policy.budgets, self._chat, self.traces[-1]
-        final = trace.completion_ids[-1] if trace.completion_ids else None
-        ended_by = final if final in chat.end_ids else None
-        room, reason = self._room(trace)
-        if last and (not messages or not room):
-            return None
-        allowed = [] if budgets.max_observation_tokens is None else [budgets.max_observation_tokens]
-        allowed += [room] if last else []  # only the last observation is cut to the room that is left
-        options: dict[str, Any] = {"tools": self._tools, "ended_by": ended_by, "last": last}
-        if allowed:
-            tokens, messages = chat.fit_observation(messages, max_tokens=min(allowed), **options)
-        else:
-            tokens = chat.observation_tokens(messages, **options)
+    async def observe(self, messages: Sequence[Message], *, last: bool, whole: bool = False) -> None:
+        trace, room = self.trace, self._room(self.trace)[0]
         if last:
-            trace.append_observation(tokens.up_to(room))
-            return None
-        self._add(messages)
-        new = await self._rewritten(len(trace) + len(tokens))
-        if new is not None:
-            room, reason = self._room(new)
-            if room <= 0:
-                return reason
-            self.traces.append(new)
-            return None
-        if len(tokens) >= room:
-            return reason
+            if messages and room > 0:
+                trace.append_observation(self._observed(messages, room)[0].up_to(room))
+            return
+        tokens, _ = self._observed(messages)
+        self._check_room(trace, len(tokens), whole=whole)
         trace.append_observation(tokens)
-        return None
 
-    async def _rewritten(self, length: int) -> TokenTrace | None:
-        """A trace of the rewritten history; None if the history of `length` tokens stays."""
-        compact, budgets, chat = self._policy.compact, self._policy.budgets, self._chat
-        if isinstance(compact, EveryTurn):
-            history = await rewritten(compact.rewrite, self._messages)
-            if history == self._history:
-                return None
-            self._history = history
-            return new_trace(chat, history, self._tools)
-        if compact is None or length + (budgets.max_turn_tokens or 0) <= budgets.max_model_len:
-            return None
-        self._history = await rewritten(compact, self._history)
-        return new_trace(chat, self._history, self._tools, length=length)
+    def fitted(self, messages: Sequence[Message]) -> Sequence[Message]:
+        return messages if self._policy.budgets.max_observation_tokens is None else self._observed(messages)[1]
 
-    def _add(self, messages: Sequence[Message]) -> None:
-        self._messages += messages
-        self._history += messages
+    def _observed(self, messages: Sequence[Message], room: int | None = None) -> tuple[Tokens, Sequence[Message]]:
+        """Return the tokens of new messages, and the messages, cut to what they may have; to `room` the last ones."""
+        final = self.trace.completion_ids[-1:]
+        ended_by = final[0] if final and final[0] in self._chat.end_ids else None
+        options: dict[str, Any] = {"tools": self._tools, "ended_by": ended_by, "last": room is not None}
+        allowed = [limit for limit in (self._policy.budgets.max_observation_tokens, room) if limit is not None]
+        if allowed:
+            return self._chat.fit_observation(messages, max_tokens=min(allowed), **options)
+        return self._chat.observation_tokens(messages, **options), messages
 
     def _check_prompt(self, seen: Tokens, sent: Tokens) -> None:
         if seen != sent:
             drift = seen.count_differences(sent)
-            self.traces[-1].drift += drift
+            self.trace.drift += drift
             raise TokenDriftError(
                 f"the engine saw another prompt than it was sent: {drift} of {len(sent)} tokens differ, so its answer "
                 f"cannot be learned from"
             )
 
+    def _check_room(self, trace: TokenTrace, new: int = 0, *, whole: bool = False) -> None:
+        """Check that an answer can follow so many new tokens of this trace; `whole` is as in `observe`.
+
+        Raises:
+            LimitReachedError: it cannot.
+        """
+        budgets, length = self._policy.budgets, len(trace) + new
+        room, reason = self._room(trace)
+        if whole and length + (budgets.max_turn_tokens or 1) > budgets.max_model_len:
+            room, reason = 0, StopReason.CONTEXT_OVERFLOW
+        if new < room:
+            return
+        if reason is StopReason.CONTEXT_OVERFLOW:
+            raise OverlongPromptError(
+                f"{length} tokens leave no room for an answer in max_model_len={budgets.max_model_len}", length=length
+            )
+        raise LimitReachedError(f"max_completion_length={budgets.max_completion_length} is spent", stop=reason)
+
     def _room(self, trace: TokenTrace) -> tuple[int, StopReason]:
         """Tokens that may still follow this trace, and the stop reason of the budget that limits them."""
         budgets = self._policy.budgets
-        episode = budgets.max_completion_length - sum(len(each.completion_ids) for each in self.traces)
+        episode = budgets.max_completion_length - sum(len(each.completion_ids) for each in self._spent.traces)
         context = budgets.max_model_len - len(trace)
         return (context, StopReason.CONTEXT_OVERFLOW) if context < episode else (episode, StopReason.MAX_TOKENS)

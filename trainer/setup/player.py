@@ -12,6 +12,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...envs.core import ConfigurationError
+from ...envs.engine.compaction import Compact, check_compact
 from ...envs.engine.rollout_engine import RolloutEngine
 from ...envs.registry import EnvironmentLike, EnvironmentSource
 from ...envs.rewards import Rewards
@@ -19,7 +20,7 @@ from ..chat.by_environment import GivenFormat, GivenFormats, chat_formats
 from ..chat.chat_format import ChatFormat
 from ..generation.contract import Generator
 from ..options.checks import unknown_names
-from ..rollout.compaction import Compact, check_compact
+from ..rollout.compaction import check_room
 from ..rollout.episode_player import EpisodePlayer
 from ..rollout.schedule import Rows
 from ..rollout.settings import PlaySettings
@@ -65,7 +66,8 @@ def make_player(
     source = EnvironmentSource.of(environment)
     formats = chat_formats(source.names, tool_format, chat_templates, partial(_make_chat, model, tokenizer, settings))
     chat = formats[source.names[0]]
-    check_compact(compact, settings.budgets)
+    check_compact(compact)
+    check_room(compact, settings.budgets)
     check_data_sets(
         *data_sets,
         source=source,
@@ -81,7 +83,6 @@ def make_player(
         sampling=settings.sampling,
         budgets=settings.budgets,
         overlong_prompts=settings.overlong_prompts,
-        compact=compact,
         chats={name: chat for name, chat in formats.items() if name is not None},
     )
     engine = RolloutEngine(
@@ -91,6 +92,7 @@ def make_player(
         limits=settings.limits,
         max_concurrency=settings.max_concurrency,
         on_failure=settings.on_failure,
+        compact=compact,
     )
     return EpisodePlayer(model, engine, policy, seed=settings.seed, step=step)
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..generation.contract import GenerationError, settle
+from ..generation.contract import GenerationError, StopTexts, settle
 from .private_api import end_engine
 
 Result = TypeVar("Result")
@@ -35,6 +35,7 @@ class EngineThread:
         self._engine: Any = engine  # None once it has ended
         self._names = itertools.count()
         self._waiting: dict[str, Future[Any]] = {}
+        self._stop_texts: dict[str, StopTexts] = {}  # by the name of a request that has some
         # The garbage collector may close a generator at any point of any thread, so a lock could be held already.
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._end_reason = "the generator is closed"
@@ -43,21 +44,28 @@ class EngineThread:
         self._thread = threading.Thread(target=self._work, name="gymnast-vllm", daemon=True)
         self._thread.start()
 
-    async def ask(self, prompt_ids: Sequence[int], params: Any, *, adapter: Any = None) -> Any:
+    async def ask(
+        self, prompt_ids: Sequence[int], params: Any, *, adapter: Any = None, stop_texts: StopTexts | None = None
+    ) -> Any:
         """Return the finished `RequestOutput` for these tokens. Cancellation aborts the request.
 
-        `adapter` is the `LoRARequest` of the adapter to answer with.
+        `adapter` is the `LoRARequest` of the adapter to answer with. `stop_texts` need the parameters of cumulative
+        output. If one of them ends the answer, the output is not finished.
 
         Raises:
             GenerationError: the engine failed or is closed, or it refused the request.
         """
         name, output = str(next(self._names)), Future[Any]()
+        if stop_texts is not None:
+            self._stop_texts[name] = stop_texts
         self._submit(lambda: self._add(name, list(prompt_ids), params, adapter, output))
         try:
             return await asyncio.wrap_future(output)
         except BaseException:
             self._submit(lambda: self._abort(name))
             raise
+        finally:
+            self._stop_texts.pop(name, None)
 
     def call(self, function: Callable[[Any], Result]) -> Result:
         """Run a function of the engine between two steps, wait for it, and return its result.
@@ -137,8 +145,14 @@ class EngineThread:
 
     def _step(self) -> None:
         for output in self._engine.step():
-            if output.finished and output.request_id in self._waiting:
-                settle(self._waiting.pop(output.request_id), output)
+            name = output.request_id
+            texts = None if output.finished else self._stop_texts.get(name)
+            if name in self._waiting and (output.finished or (texts and texts.end_with(output.outputs[0].token_ids))):
+                settle(self._waiting[name], output)
+                if output.finished:
+                    del self._waiting[name]
+                else:
+                    self._abort(name)
 
     def _end(self) -> None:
         for output in self._waiting.values():

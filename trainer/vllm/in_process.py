@@ -117,16 +117,17 @@ class VLLMGenerator(Generator):
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         check_text_request(request, self._vocab_size, generator=self)
-        params = SamplingParams(
-            **sampling_options(request, seeded=self._seeded), output_kind=RequestOutputKind.FINAL_ONLY
-        )
-        output = await self._engine.ask(request.prompt.ids, params, adapter=self._adapter)
+        texts, kind = request.stop_texts, RequestOutputKind.FINAL_ONLY
+        if texts is not None:  # vLLM has no tokenizer here, so the thread looks for them after each token
+            kind = RequestOutputKind.CUMULATIVE
+        params = SamplingParams(**sampling_options(request, seeded=self._seeded), output_kind=kind)
+        output = await self._engine.ask(request.prompt.ids, params, adapter=self._adapter, stop_texts=texts)
         [answer] = output.outputs
         logprobs = [each[token].logprob for each, token in zip(answer.logprobs, answer.token_ids, strict=True)]
         return Generation(
             token_ids=list(answer.token_ids),
             logprobs=logprobs,
-            finish=answer.finish_reason,
+            finish=answer.finish_reason if output.finished else "stop",
             prompt=Tokens(list(output.prompt_token_ids)),
             weight_version=self.weight_version,
             num_cached=output.num_cached_tokens or 0,

@@ -121,6 +121,8 @@ class VLLMServerGenerator(SharedGenerator):
             "return_token_ids": True,
             "sampling_params": sampling_options(request, seeded=self._seeded),
         }
+        if request.stop_texts is not None:
+            body["sampling_params"] |= {"stop": list(request.stop_texts.texts), "detokenize": True}
         if self._lora_rank is not None:
             body["model"] = NAME
         if asyncio.get_running_loop() is self._loop:
