@@ -36,7 +36,6 @@ from gymnast.trainer import (
     TokenPolicy,
     TransformersGenerator,
 )
-from gymnast.trainer.setup.assembly import make_schedule
 from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
 RESULTS = Path(__file__).parents[1] / "results" / "engine.json"
@@ -142,7 +141,7 @@ def scheduling() -> list[Result]:
     args = GRPOConfig(output_dir="runs/schedule", per_device_train_batch_size=512, use_cpu=True, report_to="none")
     started = time.process_time()
     trainer = GRPOTrainer(model, AsyncCalculator, args, rows, processing_class=tokenizer)
-    schedule = make_schedule(len(rows), args, trainer.processes)
+    schedule = trainer.parts.schedule(len(rows), trainer.processes)
     schedule.specs(rows, 0)
     results = [("a million rows, from the trainer to its first episode", (time.process_time() - started) * 1e3, "ms")]
 

@@ -70,9 +70,17 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
         "trainer/chat",
         "trainer/learning",
         "trainer/rollout",
+        "trainer/run_log",
         "trainer/options",
     },
-    "trainer/loop": {"trainer/models", "trainer/rollout", "trainer/run_log", "trainer/options", "trainer/setup"},
+    "trainer/loop": {
+        "trainer/models",
+        "trainer/learning",
+        "trainer/rollout",
+        "trainer/run_log",
+        "trainer/options",
+        "trainer/setup",
+    },
     "trainer": {
         "trainer/models",
         "trainer/generation",

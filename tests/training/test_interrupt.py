@@ -197,13 +197,13 @@ def test_sigterm_is_like_ctrl_c(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 def test_in_the_middle_of_a_checkpoint(tmp_path: Path) -> None:
     trainer: Any = trainer_of(tmp_path, save_strategy="steps", save_steps=1)
-    save_more = trainer.save_more
+    save_model = trainer.save_model
 
-    def terminated(folder: Path) -> None:
+    def terminated(*args: Any, **kwargs: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        save_more(folder)
+        save_model(*args, **kwargs)
 
-    trainer.save_more = terminated
+    trainer.save_model = terminated
     trainer.train()
     assert (trainer.was_interrupted, checkpoints(tmp_path)) == (True, ["checkpoint-1"])
     assert_resumes(tmp_path, 1)

@@ -180,6 +180,19 @@ class SlowToLoad(ScriptedGenerator):
         self.clock.moved_by += 1000
 
 
+def tell_of_waits(trainer: Any) -> None:
+    """Let `on_wait` of the trainer be called when it begins to wait, with what it waits for."""
+    during = trainer.processes.waiting
+
+    @contextmanager
+    def waiting(what: str) -> Iterator[None]:
+        with during(what):
+            trainer.on_wait(what)
+            yield
+
+    trainer.processes.waiting = waiting
+
+
 class TellsTheGenerator(GRPOTrainer):
     """Tells the generator when an update has its gradients and waits."""
 
@@ -189,13 +202,10 @@ class TellsTheGenerator(GRPOTrainer):
         self.has_gradients = True
         return super().compute_loss(*args, **kwargs)
 
-    @contextmanager
-    def waiting(self, what: str) -> Iterator[None]:
-        with super().waiting(what):
-            if self.has_gradients and what == "the generator to take new weights":
-                self.has_gradients = False
-                self.generator.awaited[self.state.global_step].set()
-            yield
+    def on_wait(self, what: str) -> None:
+        if self.has_gradients and what == "the generator to take new weights":
+            self.has_gradients = False
+            self.generator.awaited[self.state.global_step].set()
 
     @property
     def generator(self) -> SlowToLoad:
@@ -209,6 +219,7 @@ def test_time_that_training_waits_for_the_generator_is_idle_and_no_part_of_the_u
     clock = ManualClock()
     monkeypatch.setattr(time, "perf_counter", clock)
     trainer = make_trainer(tmp_path, TellsTheGenerator, generator=SlowToLoad(clock), max_steps=3, max_staleness=1)
+    tell_of_waits(trainer)
     trainer.train()
     first, second, third = step_logs(trainer)
     assert clock.moved_by == 3000
@@ -237,12 +248,9 @@ class TellsOfTheDrain(GRPOTrainer):
         self.is_evaluating = True
         return super().evaluate(*args, **kwargs)
 
-    @contextmanager
-    def waiting(self, what: str) -> Iterator[None]:
-        with super().waiting(what):
-            if hasattr(self, "is_evaluating") and what == "the episodes of the next round":
-                EndsInTheDrain.drain.set()
-            yield
+    def on_wait(self, what: str) -> None:
+        if hasattr(self, "is_evaluating") and what == "the episodes of the next round":
+            EndsInTheDrain.drain.set()
 
 
 def test_time_that_an_evaluation_waits_for_the_groups_in_flight_is_idle(
@@ -255,5 +263,6 @@ def test_time_that_an_evaluation_waits_for_the_groups_in_flight_is_idle(
     trainer = make_trainer(
         tmp_path, TellsOfTheDrain, environment=EndsInTheDrain(), rows=rows, eval_rows=ROWS[:1], **options
     )
+    tell_of_waits(trainer)
     trainer.train()
     assert step_logs(trainer)[-1]["idle/trainer"] > 0.9

@@ -8,20 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from gymnast.envs import Episode, EpisodeSpec, StopReason, Turn
+from gymnast.envs import Episode, StopReason, Turn
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.trainer import GRPOTrainer
 from gymnast.trainer.learning.comparison import BY_REWARD, Comparison
-from gymnast.trainer.rollout.overlong import OverlongPenalty
-from gymnast.trainer.rollout.round_player import RoundPlayer
-from gymnast.trainer.rollout.schedule import Schedule
 from gymnast.trainer.run_log.metrics import weighted_metrics
 
 from .buttons import ROWS, ScriptedGenerator, call_ids, make_trainer
 from .inspecting import KeepsBatches, step_logs
 from .launching import launch
 from .test_resume import state_of, trainer_of
-from .test_rounds import episode
 
 NEITHER = {"good": "neither"}  # no answer is right, so all rewards are 0
 
@@ -85,23 +81,6 @@ def test_a_resumed_training_refills_with_the_same_tasks(tmp_path: Path) -> None:
     assert not [name for name, value in state_of(rest).items() if not torch.equal(value, expected[name])]
 
 
-def round_player(plan: Schedule, played: list[list[EpisodeSpec]], *, others_miss: int) -> RoundPlayer:
-    """A player of episodes whose reward is their place in the group."""
-
-    def run(specs: list[EpisodeSpec]) -> list[Episode]:
-        played.append(specs)
-        return [episode(each, reward=float(each.member)) for each in specs]
-
-    return RoundPlayer(
-        run=run,
-        sum_counts=lambda missing: [missing + others_miss],
-        schedule=plan,
-        treatments={},
-        penalty=OverlongPenalty(max_completion_length=64, overlong_buffer=0, overlong_penalty=1.0),
-        max_refills=3,
-    )
-
-
 def test_spread_between_groups_is_enough_where_they_are_compared(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -117,27 +96,6 @@ def test_spread_between_groups_is_enough_where_they_are_compared(
     trainer.train()
     assert all(logs["grad_norm"] > 0 and logs["frac_reward_zero_std"] == 1 for logs in step_logs(trainer))
     assert "no group has had spread" not in caplog.text
-
-
-@pytest.mark.parametrize(("others_miss", "calls"), [(0, 1), (1, 4)])
-def test_a_process_takes_part_in_the_refills_of_others(others_miss: int, calls: int) -> None:
-    plan = Schedule(
-        num_tasks=6,
-        num_generations=2,
-        groups_per_process=2,
-        num_processes=2,
-        process_index=0,
-        steps_per_generation=1,
-        num_iterations=1,
-        gradient_accumulation_steps=1,
-        seed=0,
-        data_seed=0,
-        shuffle=True,
-    )
-    played: list[list[EpisodeSpec]] = []
-    result = round_player(plan, played, others_miss=others_miss)([{"n": n} for n in range(6)], 0)
-    assert [len(specs) for specs in played] == [4, 0, 0, 0][:calls]
-    assert len(result.groups) == 2
 
 
 def test_with_credit_for_turns_equal_rewards_may_have_spread() -> None:
@@ -161,7 +119,6 @@ def test_with_credit_for_turns_equal_rewards_may_have_spread() -> None:
 
 PROGRAM = """
 import json, os, sys
-from functools import partial
 from pathlib import Path
 import torch
 from buttons import Buttons, ScriptedGenerator, call_ids, config, model, tokenizer

@@ -176,7 +176,7 @@ def test_a_round_is_saved_and_cut_into_batches(tmp_path: Path) -> None:
     episodes = [episode_of(spec) for spec in schedule().specs(rows(6), 0)]
     made = Round(7, episodes, parts=3, settings=SETTINGS, pad_id=PAD)
     made.save(tmp_path / "round.pt")
-    again = Round.load(tmp_path / "round.pt", parts=3, settings=SETTINGS, pad_id=PAD)
+    again = Round(*Round.read(tmp_path / "round.pt"), parts=3, settings=SETTINGS, pad_id=PAD)
     assert again.index == 7
     for one, other in zip(micro_batches_of(made), micro_batches_of(again), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)

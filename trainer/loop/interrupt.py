@@ -1,4 +1,4 @@
-"""Begins and ends a training: resumes it, and saves a checkpoint when a signal or an error ends it."""
+"""Interruption: ends a training early, at a safe place and with a checkpoint, after a signal or an error."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import asyncio
 import logging
 import signal
 import threading
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import torch
-from transformers.trainer_utils import TrainOutput
+from transformers import TrainerControl
 
-from .checkpoints import move_checkpoints_aside, newest_whole_checkpoint, step_of
+from ..models.distributed import Processes
+from ..rollout.episode_player import EpisodePlayer
+from ..rollout.failures import RolloutError
+from .checkpoints import move_checkpoints_aside, step_of
+from .nonfinite import NonFiniteError
 from .transformers_hooks import HookedTrainer
 
 logger = logging.getLogger(__name__)
@@ -56,96 +58,77 @@ def stop_on_interrupt(stop: Callable[[str], None]) -> Iterator[None]:
         restore()
 
 
-class InterruptibleTrainer(HookedTrainer):
-    """A trainer that saves a checkpoint when a signal or an error ends it; resuming a finished training does nothing.
+class Interruption:
+    """Saves a checkpoint when a signal or an error ends a training; resuming a finished training does nothing.
 
     The first signal cancels a round or an evaluation in progress, or lets an update in progress finish. Several
     processes stop together, before their next step: if one stopped alone, the others would wait for it.
     """
 
-    was_interrupted = False  # whether SIGINT (Ctrl-C) or SIGTERM ended the last train()
-    _agreed = False  # whether all processes have agreed to stop
-    _began_at: int | None = None  # the step of the first batch of this train()
-    _is_over = False  # whether a finished training was resumed
+    def __init__(self, trainer: HookedTrainer, player: EpisodePlayer, processes: Processes) -> None:
+        self._trainer = trainer
+        self._player = player
+        self._processes = processes
+        self._agreed = False  # whether all processes have agreed to stop
+        self._began_at: int | None = None  # the step of the first batch of this train()
+        self._is_over = False  # whether a finished training was resumed
 
-    @abstractmethod
-    def cancel(self) -> None:
-        """Make every wait for episodes raise `asyncio.CancelledError` until `go_on`; called from a signal handler."""
-
-    @abstractmethod
-    def go_on(self) -> None:
-        """Let episodes be played again."""
-
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train; arguments are those of `transformers.Trainer.train`.
-
-        Ctrl-C, like SIGTERM, cancels the round in play, or finishes the update in progress, then saves a
-        checkpoint and returns. A second one interrupts at once. `resume_from_checkpoint=True` takes the newest complete
-        checkpoint.
-
-        Raises:
-            ValueError: the checkpoint is incomplete, or belongs to another training.
-        """
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = newest_whole_checkpoint(self.args.output_dir)
-        self.was_interrupted = self._agreed = self._is_over = False
-        self.saved_step = self._began_at = None
-        self._make_room(resume_from_checkpoint or None)
+    @contextmanager
+    def watching(self, checkpoint: str | None) -> Iterator[None]:
+        """Open a context in which a training, which continues from this checkpoint, may be ended early."""
+        trainer = self._trainer
+        trainer.was_interrupted, trainer.saved_step = False, None
+        self._make_room(checkpoint)
         try:
             with stop_on_interrupt(self._interrupt):
-                output = super().train(resume_from_checkpoint, *args, **kwargs)
-            if self._agreed and self.saved_step == self.state.global_step:
-                self.say_how_to_resume("interrupted")
-            return output
+                yield
+            if self._agreed and trainer.saved_step == trainer.state.global_step:
+                self._say_how_to_resume("interrupted")
         except Exception as error:
-            if self._began_at not in (None, self.state.global_step):  # there are new weights to lose
+            if self._began_at not in (None, trainer.state.global_step):  # there are new weights to lose
                 self._save_before(error)
             raise
         finally:
-            self.go_on()  # a signal may have come after the last episodes
+            self._player.go_on()  # a signal may have come after the last episodes
 
     def _make_room(self, checkpoint: str | None) -> None:
         """Move the checkpoints of other trainings aside, for this one, which continues from `checkpoint`."""
-        folder, step = self.args.output_dir or ".", None
+        folder, step = self._trainer.args.output_dir or ".", None
         if checkpoint is not None:
             step = step_of(checkpoint)
             is_ours = Path(checkpoint).resolve() == Path(folder, f"checkpoint-{step}").resolve()
-            self.saved_step = step if is_ours else None
-        if self.is_world_process_zero():
+            self._trainer.saved_step = step if is_ours else None
+        if self._trainer.is_world_process_zero():
             move_checkpoints_aside(folder, after=step)
 
-    def fails_everywhere(self, error: Exception) -> bool:
-        """Whether every training process ends with this error now. Saving waits for all of them."""
-        return self.accelerator.num_processes == 1
-
     def _save_before(self, error: Exception) -> None:
-        if not self.fails_everywhere(error):
+        # Saving waits for all processes. These errors follow from counts over all of them.
+        ends_all = isinstance(error, RolloutError | NonFiniteError) or self._processes.all_failed
+        if self._processes.count > 1 and not ends_all:
             return  # the others still train: saving would wait for them, and the deadlock would hide the error
         try:
-            self.save_checkpoint()
+            self._trainer.save_checkpoint()
         except Exception:  # the error that ends the training matters more
             logger.exception("no checkpoint could be saved before the error below ends the training")
         else:
-            self.say_how_to_resume("an error ends the training")
+            self._say_how_to_resume("an error ends the training")
 
     def _interrupt(self, signal_name: str) -> None:
-        self.was_interrupted = True
+        self._trainer.was_interrupted = True
         text = "interrupted by %s: stopping at the next safe place, with a checkpoint; a second signal quits at once"
         logger.warning(text, signal_name)
-        if self.accelerator.num_processes == 1:
-            self.cancel()
+        if self._processes.count == 1:
+            self._player.cancel()
 
     def unless_interrupted(self, play: Callable[[], Result]) -> Result | None:
-        """The result of `play`; None if training is over, or was interrupted before or during `play`."""
+        """Return the result of `play`; None if training is over, or was interrupted before or during `play`."""
+        state = self._trainer.state
         if self._began_at is None:
-            self._began_at = self.state.global_step
-        self._is_over = self.state.global_step >= self.state.max_steps
+            self._began_at = state.global_step
+        self._is_over = state.global_step >= state.max_steps
         if self.did_nothing:
-            logger.warning(
-                "the checkpoint is of step %d and max_steps is %d: there is nothing left to train",
-                self.state.global_step,
-                self.state.max_steps,
-            )
+            text = "the checkpoint is of step %d and max_steps is %d: there is nothing left to train"
+            logger.warning(text, state.global_step, state.max_steps)
         self._agree()
         if not (self._agreed or self._is_over):
             try:
@@ -154,44 +137,40 @@ class InterruptibleTrainer(HookedTrainer):
                 self._agree()
                 if not self._agreed:
                     raise
-        self.control.should_training_stop = True
+        self._trainer.control.should_training_stop = True
         return None
 
     def _agree(self) -> None:
-        self._agreed = self.was_interrupted
+        self._agreed = self._trainer.was_interrupted
         if self._agreed:  # no round begins any more; a callback may evaluate at the end
-            self.go_on()
-        if self.accelerator.num_processes > 1:
-            flag: Any = torch.tensor(float(self.was_interrupted), device=self.accelerator.device)
-            with self.waiting("the other processes"):
-                total: Any = self.accelerator.reduce(flag, reduction="sum")
-                self.was_interrupted = self._agreed = total.item() > 0
+            self._player.go_on()
+        if self._processes.count > 1:
+            self._agreed = self._trainer.was_interrupted = self._processes.sum_counts(self._agreed) != [0]
 
-    def is_ending(self) -> bool:
-        return self.was_interrupted
-
-    def decide(self) -> None:
-        if self.accelerator.num_processes == 1:
+    def decide(self, control: TrainerControl) -> None:
+        """Decide about logs, evaluation and checkpoint after a step, and at the end of an epoch."""
+        if self._processes.count == 1:
             self._agree()
+        is_saved = self._trainer.saved_step == self._trainer.state.global_step
         if self._is_over:
-            self.control.should_evaluate = self.control.should_save = False
-        if not self._agreed or self._is_over:
-            return
-        self.control.should_evaluate = False
-        self.control.should_save = self.saved_step != self.state.global_step
-        self.control.should_training_stop = True
+            control.should_evaluate = control.should_save = False
+        elif self._agreed:
+            control.should_evaluate, control.should_save, control.should_training_stop = False, True, True
+        if is_saved:  # to overwrite it would make it incomplete for a while
+            control.should_save = False
 
     @property
     def did_nothing(self) -> bool:
         """Whether a finished training was resumed."""
-        return self._is_over and self._began_at == self.state.global_step
+        return self._is_over and self._began_at == self._trainer.state.global_step
 
-    def say_how_to_resume(self, why: str) -> None:
+    def _say_how_to_resume(self, why: str) -> None:
         """Log the place of this step's checkpoint and the call that resumes from it."""
-        if self.is_world_process_zero():
-            step = self.state.global_step
-            folder = str(Path(self.args.output_dir or ".", f"checkpoint-{step}"))
+        trainer = self._trainer
+        if trainer.is_world_process_zero():
+            step = trainer.state.global_step
+            folder = str(Path(trainer.args.output_dir or ".", f"checkpoint-{step}"))
             text = "%s after step %d; the checkpoint is in %s, and train(resume_from_checkpoint=%r) goes on from it"
-            if self.args.save_only_model:
+            if trainer.args.save_only_model:
                 text = "%s after step %d; save_only_model=True left weights alone in %s; a new training has model=%r"
             logger.warning(text, why, step, folder, folder)

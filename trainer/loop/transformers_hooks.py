@@ -1,121 +1,108 @@
-"""The only file that overrides private names of `transformers.Trainer`; a test compares their signatures."""
+"""HookedTrainer: `transformers.Trainer`, whose moments one `Loop` decides about.
+
+The only file that overrides private names of `transformers.Trainer`; a test compares their signatures.
+"""
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import logging
+import math
 import random
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArguments
+from transformers.trainer_utils import TrainOutput
 
+from ..learning.samples import MicroBatch
 from ..models.adapters import has_adapter, load_adapters
 from ..models.file_bars import file_bars
 from ..models.sharding import whole
 
 
-class _Calls(TrainerCallback):
-    """Calls the trainer when training begins, and just before and just after the optimiser."""
+class Loop(ABC):
+    """One training: `HookedTrainer` calls it at each moment of `transformers.Trainer.train`."""
 
-    def __init__(self, trainer: HookedTrainer) -> None:
-        self._trainer = trainer
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._trainer.wrapped()
-        self._trainer.begin()
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._trainer.before_update()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._trainer.loss_before_step = self._trainer.rewind = None
-        self._trainer.after_update()
-
-
-class HookedTrainer(Trainer, ABC):
-    """`transformers.Trainer`, in which a subclass decides about batches, checkpoints and the end of training."""
-
-    saved_step: int | None = None  # of the newest checkpoint of this training
-    step_loss: Tensor  # () of this process, of the optimiser step in progress
-    micro_batches: int  # of this process, in the optimiser step in progress
-    loss_before_step: Tensor | None = None  # () since the last log, if a step is in progress
-    rewind: Callable[[], None] | None = None  # restores the random state from before the step in progress
-    grad_norm: Tensor | float  # of all processes, before clipping
-    steps_of_log: int  # the number of steps that the log in progress is of
-    has_gradient: bool  # whether the step in progress has a backward pass
-
-    def __init__(self, *, callbacks: Sequence[TrainerCallback], **options: Any) -> None:
-        # Before the user's callbacks, so that the time of an update includes none of theirs.
-        super().__init__(callbacks=[_Calls(self), *callbacks], **options)
-
-    # Hooks for subclasses.
+    batches_per_epoch: int
 
     @abstractmethod
-    def next_batches(self, count: int, device: torch.device) -> tuple[list[list[Any]], Tensor]:
-        """The batches of one optimiser step, each a list of micro-batches, and their number of loss tokens.
+    def wrapped(self) -> None:
+        """The model is wrapped, and sharded if it will be; a checkpoint is loaded next. It may come twice."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """The first step comes next: weights and state are loaded."""
+
+    @abstractmethod
+    def next_batches(self, count: int, device: torch.device) -> tuple[list[list[MicroBatch]], Tensor]:
+        """Return the batches of one optimiser step, each a list of micro-batches, and their number of loss tokens.
 
         An empty list: no step.
         """
 
     @abstractmethod
-    def batches_per_epoch(self) -> int: ...
-
-    def wrapped(self) -> None:
-        """Called when the model is wrapped, and sharded if it will be; before a checkpoint is loaded. Do so once."""
-
-    def begin(self) -> None:
-        """Called before the first step, when weights and state are loaded."""
-
-    def waiting(self, what: str) -> AbstractContextManager[None]:
-        """A context that is entered while this process waits for `what`."""
-        return nullcontext()
-
     def before_update(self) -> None:
-        """Called when an optimiser step has its gradients."""
+        """An optimiser step has its gradients."""
 
+    @abstractmethod
     def after_update(self) -> None:
-        """Called when the weights are new."""
+        """The weights are new."""
 
-    def weights_will_be_loaded(self) -> None:
-        """Called after the last step, before the best weights are loaded."""
+    @abstractmethod
+    def decide(self, control: TrainerControl) -> None:
+        """Logs, evaluation and checkpoints of a step come next, or those at the end of an epoch."""
 
-    def decide(self) -> None:
-        """Called after each step and at the end of an epoch, before logs, evaluation and checkpoints."""
-
+    @abstractmethod
     def is_ending(self) -> bool:
-        """Whether an evaluation may be given up."""
-        return False
+        """Return whether an evaluation may be given up."""
 
-    def forget_loss(self) -> None:
-        """Leave the step in progress out of the losses since the last log."""
-        assert self.loss_before_step is not None
-        self._tr_loss.copy_(self.loss_before_step)
-
-    @property
-    def unlogged_loss(self) -> tuple[float, int]:
-        """The sum of the losses of finished steps since the last log, and the step of that log."""
-        loss = self._tr_loss if self.loss_before_step is None else self.loss_before_step
-        return loss.item(), self._globalstep_last_logged
-
-    def restore_unlogged_loss(self, loss: float, logged_step: int) -> None:
-        """Restore these; the mean loss of this `train()` stays the mean over its own steps."""
-        self._tr_loss.fill_(loss)
-        self._globalstep_last_logged = logged_step
-        self._total_loss_scalar = -loss
-
-    def save_more(self, folder: Path) -> None:
+    @abstractmethod
+    def save(self, folder: Path) -> None:
         """Write further files into a checkpoint, in every process."""
 
-    def load_more(self, folder: Path) -> None:
-        """Read what `save_more` wrote."""
+    @abstractmethod
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        """Open a context in which this process waits for `what`."""
+
+
+LoopT = TypeVar("LoopT", bound=Loop)
+
+
+class HookedTrainer(Trainer, Generic[LoopT]):
+    """`transformers.Trainer` for batches that are made of several micro-batches, and that its loop gives it."""
+
+    loop: LoopT  # of the latest `train()`
+    was_interrupted = False  # whether SIGINT (Ctrl-C) or SIGTERM ended the last train()
+    saved_step: int | None = None  # of the newest checkpoint of this training
+    step_loss: Tensor  # () of this process, of the optimiser step in progress
+    micro_batches: int  # of this process, in the optimiser step in progress
+    grad_norm: Tensor | float  # of all processes, before clipping
+    steps_of_log: int  # the number of steps that the log in progress is of
+    _loss_before_step: Tensor | None = None  # () since the last log, if a step is in progress
+    _rewind: Callable[[], None] | None = None  # restores the random state from before the step in progress
+    _has_gradient: bool  # whether the step in progress has a backward pass
+
+    def __init__(self, *, callbacks: Sequence[TrainerCallback], **options: Any) -> None:
+        # Before the user's callbacks, so that the time of an update includes none of theirs.
+        super().__init__(callbacks=[_First(self), *callbacks], **options)
+        self._last = _Last(self)
+        self.add_callback(self._last)
+
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        self.remove_callback(self._last)
+        self.add_callback(self._last)  # after callbacks that users have added meanwhile
+        with _tied_weights_are_no_loss(self.model):
+            return super().train(*args, **kwargs)
 
     def save_checkpoint(self) -> None:
         """Save a checkpoint of this step, unless there is one."""
@@ -124,42 +111,59 @@ class HookedTrainer(Trainer, ABC):
             self._save_checkpoint(model, None)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
+    def forget_loss(self) -> None:
+        """Leave the step in progress out of the losses since the last log."""
+        assert self._loss_before_step is not None
+        self._tr_loss.copy_(self._loss_before_step)
+
+    @property
+    def unlogged_loss(self) -> tuple[float, int]:
+        """The sum of the losses of finished steps since the last log, and the step of that log."""
+        loss = self._tr_loss if self._loss_before_step is None else self._loss_before_step
+        return loss.item(), self._globalstep_last_logged
+
+    def restore_unlogged_loss(self, loss: float, logged_step: int) -> None:
+        """Restore these; the mean loss of this `train()` stays the mean over its own steps."""
+        self._tr_loss.fill_(loss)
+        self._globalstep_last_logged = logged_step
+        self._total_loss_scalar = -loss
+
     # Public names, which transformers calls with arguments that change.
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """A loader of the right length; its items are not used."""
-        filler: Any = range(self.batches_per_epoch())
+        """Return a loader of the right length; its items are not used."""
+        filler: Any = range(self.loop.batches_per_epoch)
         return DataLoader(filler, batch_size=None)
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
-        """The completions of an epoch, so that `train_samples_per_second` counts them however its length is given."""
+        """Return the completions of an epoch: `train_samples_per_second` counts them however its length is given."""
         return len(dataloader) * self.args.per_device_train_batch_size * self.args.world_size
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
-        self.step_loss, self.loss_before_step = torch.zeros((), device=device), None
-        self.rewind = random_state()
-        batches, loss_tokens = self.next_batches(num_batches, device)
+        self.step_loss, self._loss_before_step = torch.zeros((), device=device), None
+        self._rewind = random_state()
+        batches, loss_tokens = self.loop.next_batches(num_batches, device)
         self.micro_batches = sum(map(len, batches))
         # DeepSpeed takes the step inside the backward pass: momentum and weight decay would move the weights.
-        self.has_gradient = not self.is_deepspeed_enabled or bool(loss_tokens)
-        return batches, loss_tokens
+        self._has_gradient = not self.is_deepspeed_enabled or bool(loss_tokens)
+        return [_as_inputs(micro_batches) for micro_batches in batches], loss_tokens
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """A forward and a backward pass of each micro-batch.
+        """Do a forward and a backward pass of each micro-batch.
 
         Processes exchange gradients in the last one; if they share weights in each, since whole gradients do not fit.
         """
-        if self.loss_before_step is None:
-            self.loss_before_step = self._tr_loss.clone()
+        if self._loss_before_step is None:
+            self._loss_before_step = self._tr_loss.clone()
         losses: list[Tensor] = []
-        if not self.has_gradient:
+        if not self._has_gradient:
             return torch.zeros_like(self.step_loss)
         self.current_gradient_accumulation_steps = self.micro_batches  # transformers counts batches
         ends_step = self.accelerator.sync_gradients
-        for micro_batch in inputs:
-            is_last = len(losses) + 1 == len(inputs)
+        for micro_batch in inputs["micro_batches"]:
+            is_last = len(losses) + 1 == len(inputs["micro_batches"])
             self.accelerator.gradient_state._set_sync_gradients(is_last and ends_step)
             with nullcontext() if is_last or self.accelerator.is_fsdp2 else self.accelerator.no_sync(model):
                 losses.append(super().training_step(model, micro_batch, num_items_in_batch))
@@ -167,85 +171,109 @@ class HookedTrainer(Trainer, ABC):
         self.step_loss = self.step_loss + loss
         return loss
 
-    def floating_point_ops(self, inputs: Any) -> int:
-        return sum(super(HookedTrainer, self).floating_point_ops(micro_batch["inputs"]) for micro_batch in inputs)
-
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        if self.is_deepspeed_enabled:  # it has the model, and loads a checkpoint next
-            self.wrapped()
+        self.loop.wrapped()
         return super().create_scheduler(num_training_steps, optimizer)
-
-    # Private names.
-
-    def _track_num_input_tokens(self, inputs: Any) -> None:
-        for micro_batch in inputs:
-            super()._track_num_input_tokens(micro_batch["inputs"])
-
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | float | None = None) -> Tensor | float:
-        norm: Any = super()._get_grad_norm(model, grad_norm) if self.has_gradient else 0.0
-        self.grad_norm = whole(norm) if isinstance(norm, Tensor) else norm
-        return self.grad_norm
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        if self.rewind is not None:  # a resumed training takes this step again
-            self.rewind()
-        super()._save_rng_state(output_dir)
-        self.save_more(Path(output_dir))
-        with self.waiting("the other processes to save their part of a checkpoint"):
-            self.accelerator.wait_for_everyone()  # the next file, of rank 0, marks the checkpoint as complete
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        self.wrapped()
-        if has_adapter(self.model) and not self.is_fsdp_enabled:
-            # transformers refuses an attached adapter, and passes over `default` where there are others.
-            load_adapters(self.model, Path(resume_from_checkpoint))
-        else:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-        self.load_more(Path(resume_from_checkpoint))
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None and self.is_deepspeed_enabled:  # DeepSpeed has loaded the weights
-            self.load_more(Path(checkpoint))
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        # Weights that are tied to others are saved once, and transformers would warn that they are missing.
-        model: Any = self.model
-        missing = [name for name in load_result.missing_keys if name not in model.all_tied_weights_keys]
-        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         with file_bars(shown=not self.args.disable_tqdm):
             super().save_model(output_dir, _internal_call)
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        if self.saved_step != self.state.global_step:  # overwriting it would make it incomplete for a while
-            super()._save_checkpoint(model, trial)
-            self.saved_step = self.state.global_step
+    # Private names, for which there is no public way.
 
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        self.decide()
-        self.steps_of_log = self.state.global_step - self._globalstep_last_logged
-        super()._maybe_log_save_evaluate(*args, **kwargs)
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | float | None = None) -> Tensor | float:
+        """Keep the norm from before clipping; DeepSpeed has none if there was no backward pass."""
+        norm: Any = super()._get_grad_norm(model, grad_norm) if self._has_gradient else 0.0
+        self.grad_norm = whole(norm) if isinstance(norm, Tensor) else norm
+        return self.grad_norm
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Write further files before the one that marks a checkpoint as complete."""
+        if self._rewind is not None:  # a resumed training takes this step again
+            self._rewind()
+        super()._save_rng_state(output_dir)
+        self.loop.save(Path(output_dir))
+        with self.loop.waiting("the other processes to save their part of a checkpoint"):
+            self.accelerator.wait_for_everyone()  # the next file, of rank 0, marks the checkpoint as complete
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """Load adapters: transformers refuses an attached one, and passes over `default` where there are others."""
+        if has_adapter(self.model) and not self.is_fsdp_enabled:
+            load_adapters(self.model, Path(resume_from_checkpoint))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
     ) -> dict[str, float]:
-        if skip_scheduler and self.state.global_step:  # `eval_on_start` is for the first start only
-            return {}
+        """Give an evaluation up: it has no metrics, which the schedule and the choice of the best model would read."""
         try:
-            return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
+            if not (skip_scheduler and self.state.global_step):  # `eval_on_start` is for the first start only
+                return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
         except asyncio.CancelledError:
-            if not self.is_ending():
+            if not self.loop.is_ending():
                 raise
-            return {}
+        name, best = self.args.metric_for_best_model, self.state.best_metric
+        return {} if name is None else {f"eval_{name.removeprefix('eval_')}": math.nan if best is None else best}
 
-    def _load_best_model(self) -> None:
-        self.weights_will_be_loaded()
-        super()._load_best_model()
 
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        return bool(metrics) and super()._determine_best_metric(metrics, trial)
+class _First(TrainerCallback):
+    """Tells the loop when training begins, just before and just after the optimiser, and after a checkpoint."""
+
+    def __init__(self, trainer: HookedTrainer[Any]) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._trainer.loop.begin()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._trainer.loop.before_update()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._trainer._loss_before_step = self._trainer._rewind = None
+        self._trainer.loop.after_update()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._trainer.saved_step = state.global_step
+
+
+class _Last(TrainerCallback):
+    """Lets the loop decide when all other callbacks have: logs, evaluation and checkpoint come next."""
+
+    def __init__(self, trainer: HookedTrainer[Any]) -> None:
+        self._trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._trainer.steps_of_log = state.global_step - self._trainer._globalstep_last_logged
+        self._trainer.loop.decide(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.on_step_end(args, state, control)
+
+
+def _as_inputs(micro_batches: list[MicroBatch]) -> dict[str, Any]:
+    """Return a batch as transformers counts its tokens and operations; `training_step` takes its micro-batches."""
+    names = ("input_ids", "attention_mask")
+    counted = {name: torch.cat([part["inputs"][name].flatten() for part in micro_batches]) for name in names}
+    return {**counted, "micro_batches": micro_batches}
+
+
+@contextmanager
+def _tied_weights_are_no_loss(model: Any) -> Iterator[None]:
+    """Silence a warning of transformers: weights that are tied to others are saved once, and are no missing keys."""
+    text = "There were missing keys in the checkpoint model loaded: "
+
+    def is_of_interest(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        is_it = message.startswith(text)
+        return not is_it or not {*ast.literal_eval(message[len(text) : -1])} <= {*model.all_tied_weights_keys}
+
+    logger = logging.getLogger(Trainer.__module__)
+    logger.addFilter(is_of_interest)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_of_interest)
 
 
 def random_state() -> Callable[[], None]:

@@ -73,6 +73,12 @@ class Watchdog:
             self._waits_for.pop()
             self._moves += 1
 
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        """Watch while episodes are played; until the first one begins, training waits for the generator."""
+        with self, self.during("the generator to take new weights"):
+            yield
+
     def _watch(self, seconds: float) -> None:
         last, since, told = self._state(), time.monotonic(), False
         while not self._closing.wait(seconds / LOOKS):

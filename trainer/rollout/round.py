@@ -17,8 +17,7 @@ from ..learning.settings import LearningSettings
 class Round:
     """A round as training batches.
 
-    A round that serves several optimiser steps was sampled with weights that are gone after the first of them, so a
-    checkpoint in its middle keeps the samples: they could not be played again.
+    A checkpoint in the middle of a round stores its samples: the weights that sampled them no longer exist.
     """
 
     index: int  # the number of the round since the beginning of training
@@ -34,13 +33,14 @@ class Round:
         return [Batch.of(part, self.settings, pad_id=self.pad_id) for part in parts]
 
     def save(self, path: Path) -> None:
-        episodes = [[asdict(each) for each in samples] for samples in self.episodes]
+        episodes = [[asdict(sample) for sample in samples] for samples in self.episodes]
         torch.save({"index": self.index, "episodes": episodes}, path)
 
-    @classmethod
-    def load(cls, path: Path, *, parts: int, settings: LearningSettings, pad_id: int) -> Round:
-        """The round that `save` wrote."""
+    @staticmethod
+    def read(path: Path) -> tuple[int, list[EpisodeSamples]]:
+        """Return the number and the samples of the round that `save` wrote."""
         saved: dict[str, Any] = torch.load(path, weights_only=True)
         # Their numbers belong to the records of the training that was stopped.
-        episodes = [[Sample(**each | {"number": -1}) for each in samples] for samples in saved["episodes"]]
-        return cls(saved["index"], episodes, parts=parts, settings=settings, pad_id=pad_id)
+        return saved["index"], [
+            [Sample(**sample | {"number": -1}) for sample in samples] for samples in saved["episodes"]
+        ]

@@ -49,7 +49,7 @@ def check_generator(args: AgentConfig, generator: Generator | None) -> None:
         )
     changed = changed_options(args) + (["generator"] if args.generator != "transformers" else [])
     if changed:
-        warnings.warn(f"{', '.join(changed)}: no effect, because a generator was given", stacklevel=4)
+        warnings.warn(f"{', '.join(changed)}: no effect, because a generator was given", stacklevel=5)
 
 
 def check_sharding(args: AgentConfig, generator: Generator | None) -> None:

@@ -96,7 +96,7 @@ def _warn_of_dropout(model: nn.Module) -> None:
         warnings.warn(
             f"the model has dropout ({', '.join(sorted(rates))}): it samples without and is trained with it, so the "
             f"policy in training is not quite the one that sampled; set the rates to 0",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -106,7 +106,7 @@ def warn_of_low_rate(model: PreTrainedModel, args: AgentConfig) -> None:
         warnings.warn(
             f"learning_rate={args.learning_rate:g}, the default, is for a model whose weights are all trained; an "
             f"adapter needs some ten times as much, such as learning_rate={10 * args.learning_rate:g}",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -290,7 +290,7 @@ def _warn_of_no_tools(core: Any, rewards: Rewards) -> None:
         warnings.warn(
             f"{type(core).__name__} has no tools, but {', '.join(names)} could be: mark each tool with @tool, and let "
             f"the names of other methods begin with '_'",
-            stacklevel=5,
+            stacklevel=6,
         )
         return
     plain = isinstance(core, ToolEnv) and type(core).reply is ToolEnv.reply and type(core).astep is ToolEnv.astep
@@ -298,5 +298,5 @@ def _warn_of_no_tools(core: Any, rewards: Rewards) -> None:
         warnings.warn(
             f"{type(core).__name__} has no tools and no reply(), and there are no reward_funcs, so no episode can be "
             f"rewarded; mark its methods with @tool",
-            stacklevel=5,
+            stacklevel=6,
         )

@@ -1,19 +1,21 @@
-"""RoundPlayer: plays the episodes of a training round, and chooses the groups to learn from.
+"""GroupSource: from tasks to the groups of episodes that a round learns from; `InStep` plays them while training waits.
 
-`RoundSource` is the contract between it, its alternative `OverlappedRounds`, and the trainer.
+`Overlapped` is the other source: it plays them while the model trains.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...envs.episode import Episode, EpisodeSpec
-from ..learning.comparison import BY_REWARD
-from ..learning.groups import Group, Treatments, form_groups
+from ..learning.groups import Group, form_groups
+from ..learning.settings import LearningSettings
+from ..models.distributed import Processes
+from .episode_player import EpisodePlayer
 from .overlong import OverlongPenalty
 from .schedule import Rows, Schedule
 
@@ -42,35 +44,37 @@ class PlayedRound:
 
 
 @dataclass(kw_only=True)
-class RoundSource(ABC):
-    """Gives the rounds of a schedule in this process."""
+class GroupSource(ABC):
+    """The groups of each round, in this process."""
 
+    rows: Rows
     schedule: Schedule
-    treatments: Treatments
+    player: EpisodePlayer
+    processes: Processes
+    settings: LearningSettings
     penalty: OverlongPenalty
-    has_spread: Callable[[Group], bool] = BY_REWARD.has_spread
 
     @abstractmethod
-    def __call__(self, rows: Rows, index: int) -> PlayedRound:
-        """The round of this number; its episodes have their final rewards."""
+    def play(self, index: int) -> PlayedRound:
+        """Return the round of this number; its episodes have their final rewards."""
 
-    def begin(self, rows: Rows, step: int) -> None:  # noqa: B027
-        """Called when training begins, or is resumed, at this step."""
+    def begin(self, step: int) -> None:  # noqa: B027
+        """Begin a training, or resume it, at this step."""
 
     def before_update(self) -> float:
-        """Called just before the weights change; return the seconds that it waited for the generator."""
+        """Prepare for new weights; return the seconds that this waited for the generator."""
         return 0.0
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """A context in which no episode of a round is in flight."""
+        """Open a context in which no episode of a round is in flight."""
         yield
 
     def save(self, folder: Path) -> None:  # noqa: B027
         """Write the episodes into a checkpoint that could not be played again."""
 
-    def load(self, folder: Path, rows: Rows) -> None:  # noqa: B027
-        """Read what `save` wrote.
+    def load(self, folder: Path) -> None:  # noqa: B027
+        """Read the episodes that `save` wrote.
 
         Raises:
             ValueError: this training cannot continue with these episodes.
@@ -79,39 +83,48 @@ class RoundSource(ABC):
     def close(self) -> None:  # noqa: B027
         """End all episodes in flight."""
 
+    def has_spread(self, group: Group) -> bool:
+        """Return whether a group teaches something: the returns of some turn differ."""
+        return self.settings.comparison.has_spread(group)
+
+    def conclude(self, episodes: Sequence[Episode]) -> None:
+        """Give episodes that are over their final rewards.
+
+        Raises:
+            ValueError: the advantage estimator cannot take them.
+        """
+        self.penalty.charge(episodes)
+        self.settings.comparison.check(episodes)
+
     def form_groups(self, episodes: Sequence[Episode], played: PlayedRound) -> list[Group]:
         """Add episodes to the round, and form their groups."""
-        groups, dropped = form_groups(episodes, self.treatments)
+        groups, dropped = form_groups(episodes, self.settings.truncated)
         played.episodes += episodes
         played.dropped += dropped
         return groups
 
 
 @dataclass(kw_only=True)
-class RoundPlayer(RoundSource):
-    """Plays the rounds of a schedule in this process.
+class InStep(GroupSource):
+    """Plays a round when it is asked for, with the weights of now.
 
     Groups whose rewards do not differ teach nothing. They are replaced by groups of other tasks up to `max_refills`
     times, as in the dynamic sampling of DAPO (Yu et al. 2025, arXiv 2503.14476, section 3.2). The tasks depend only on
     the number of the round, so a resumed training plays the same ones.
     """
 
-    run: Callable[[list[EpisodeSpec]], list[Episode]]
-    """Raises in all processes or in none."""
-    sum_counts: Callable[[int], list[int]]
-    """Adds up a number over all processes."""
     max_refills: int
 
-    def __call__(self, rows: Rows, index: int) -> PlayedRound:
+    def play(self, index: int) -> PlayedRound:
         played = PlayedRound()
-        played.groups = self._play(self.schedule.specs(rows, index), played)
+        played.groups = self._play(self.schedule.specs(self.rows, index), played)
         for refill in range(self.max_refills):
             flat = [place for place, group in enumerate(played.groups) if not self.has_spread(group)]
             missing = self.schedule.groups_per_process - len(played.groups) + len(flat)
-            if self.sum_counts(missing) == [0]:
+            if self.processes.sum_counts(missing) == [0]:
                 break
             # A process that misses no group plays nothing, but must take part: processes send weights together.
-            fresh = self._play(self.schedule.refill_specs(rows, index, refill, missing), played)
+            fresh = self._play(self.schedule.refill_specs(self.rows, index, refill, missing), played)
             fresh = [group for group in fresh if self.has_spread(group)]
             played.refilled += missing
             played.replaced += len(fresh)
@@ -123,11 +136,15 @@ class RoundPlayer(RoundSource):
 
     def _play(self, specs: list[EpisodeSpec], played: PlayedRound) -> list[Group]:
         """Play episodes, add them to the round, and form their groups."""
-        episodes = self.run(specs)
-        self.penalty.charge(episodes)
-        return self.form_groups(episodes, played)
 
-    def load(self, folder: Path, rows: Rows) -> None:
+        def play() -> list[Episode]:
+            episodes = self.player.run(specs)
+            self.conclude(episodes)
+            return episodes
+
+        return self.form_groups(self.processes.all_or_none(play), played)
+
+    def load(self, folder: Path) -> None:
         if any(folder.glob("groups*.json")):
             raise ValueError(
                 f"{folder} is a checkpoint of a training with max_staleness, which has started groups of later rounds: "

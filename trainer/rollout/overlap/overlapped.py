@@ -1,4 +1,4 @@
-"""OverlappedRounds: rounds of groups that are played in the background, while the model trains."""
+"""Overlapped: rounds of groups that are played in the background, while the model trains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,9 +18,7 @@ from accelerate import PartialState
 from ....envs.episode import Episode
 from ....envs.runtime.threads import run_in_loop, run_in_thread
 from ...run_log.metrics import Part
-from ..episode_player import EpisodePlayer
-from ..round_player import PlayedRound, RoundSource
-from ..schedule import Rows
+from ..group_source import GroupSource, PlayedRound
 from .group_log import FinishedGroup, GroupLog
 from .groups_in_flight import GroupsInFlight
 from .turn_gate import TurnGate
@@ -32,7 +30,7 @@ WEIGHTS = "the generator to take new weights"
 
 
 @dataclass(kw_only=True)
-class OverlappedRounds(RoundSource):
+class Overlapped(GroupSource):
     """Consumes groups that are played in the background.
 
     A round is needed from a certain step on. Its groups may start `max_staleness` steps before. Each round takes the
@@ -41,22 +39,14 @@ class OverlappedRounds(RoundSource):
 
     While an update computes its gradients, a thread sends the weights of the last update to the generator; the
     optimiser waits for it. Processes that send together do so before the gradients, in the main thread.
+
+    The player's generator must be a `TurnGate`.
     """
 
-    player: EpisodePlayer
-    """Its generator is a `TurnGate`."""
     max_staleness: int
-    check: Callable[[list[Episode]], None]
-    """Called with each group; an exception ends the training."""
-    together: Callable[[Callable[[], list[FinishedGroup]]], list[FinishedGroup]]
-    """Calls a function in all processes; it raises in all of them or in none."""
-    waiting: Callable[[str], AbstractContextManager[None]]
-    """A context that is entered while training waits for this."""
     progress: Callable[[], tuple[int, int]]
     """The optimiser steps that have been taken, and those of the whole training."""
     log: GroupLog
-    suffix: str
-    """Of the files of this process."""
     _next: int | None = None
     """The number of the next group to start; None: not known yet."""
     _restarted: list[int] = field(default_factory=list)
@@ -69,13 +59,13 @@ class OverlappedRounds(RoundSource):
         assert isinstance(self.player.generator, TurnGate)
         self._gate = self.player.generator
         self._is_first = True
-        self._groups = GroupsInFlight(self.player.engine, self._conclude)
+        self._groups = GroupsInFlight(self.player.engine, lambda group: self.conclude(group.episodes))
         self._clock = time.perf_counter(), 0.0  # the time of the last round, and the generator's busy seconds then
         self._waited: defaultdict[str, float] = defaultdict(
             float
         )  # seconds since the last round, by what training waited for
 
-    def begin(self, rows: Rows, step: int) -> None:
+    def begin(self, step: int) -> None:
         if self._next is None:
             self._next = self._count_before(step)
         self.log.begin(step)
@@ -87,16 +77,16 @@ class OverlappedRounds(RoundSource):
             text = "max_staleness=%d is more than the %d steps of this training: all episodes may start at the first"
             logger.warning(text, self.max_staleness, last)
 
-    def __call__(self, rows: Rows, index: int) -> PlayedRound:
+    def play(self, index: int) -> PlayedRound:
         step, last = self.progress()
         self._send_weights()
-        starts = [(number, self.schedule.group(rows, number)) for number in self._admitted(step, last)]
+        starts = [(number, self.schedule.group(self.rows, number)) for number in self._admitted(step, last)]
         run_in_loop(self._groups.start(starts, step=step))
         with self._waiting(EPISODES):
-            groups = self.together(
+            groups = self.processes.all_or_none(
                 lambda: self.player.wait_for(lambda: self._groups.take(self.schedule.groups_per_process))
             )
-        self._taken = {each: taken for each, taken in self._taken.items() if not self._is_used(each, step)}
+        self._taken = {number: taken for number, taken in self._taken.items() if not self._is_used(number, step)}
         self._taken[index] = groups
         self.log.add(step, groups)
         played = PlayedRound()
@@ -133,22 +123,23 @@ class OverlappedRounds(RoundSource):
             "unfinished": [*self._restarted, *unfinished],
             "finished": [
                 {
-                    "number": each.number,
-                    "started_at": each.started_at,
-                    "episodes": [one.to_json() for one in each.episodes],
+                    "number": group.number,
+                    "started_at": group.started_at,
+                    "episodes": [episode.to_json() for episode in group.episodes],
                 }
-                for each in [*taken, *finished]
+                for group in [*taken, *finished]
             ],
         }
         self._path(folder).write_text(json.dumps(state))
 
-    def load(self, folder: Path, rows: Rows) -> None:
+    def load(self, folder: Path) -> None:
         if not self._path(folder).is_file():
             return  # of a training without overlap
         state = json.loads(self._path(folder).read_text())
         self._next, self._restarted = state["next"], state["unfinished"]
         for saved in state["finished"]:
-            task = self.schedule.group(rows, saved["number"])[0].task  # its row may hold values that JSON does not have
+            # The row may hold values that JSON does not have.
+            task = self.schedule.group(self.rows, saved["number"])[0].task
             episodes = [Episode.from_json(text) for text in saved["episodes"]]
             for episode in episodes:
                 episode.spec = replace(episode.spec, task=task)
@@ -156,6 +147,8 @@ class OverlappedRounds(RoundSource):
             self._groups.finished[group.number] = group
 
     def close(self) -> None:
+        if not self._gate.stays_awake:  # closed already, or never begun
+            return
         run_in_loop(self._groups.close())  # first, because the weights wait for the turns in progress
         with suppress(Exception):  # the error of an update, if any, is on its way
             self._finish_sending()
@@ -164,7 +157,7 @@ class OverlappedRounds(RoundSource):
         self._gate.sleep()
 
     def _path(self, folder: Path) -> Path:
-        return folder / f"groups{self.suffix}.json"
+        return folder / f"groups{self.processes.suffix}.json"
 
     def _send_weights(self) -> None:
         """Begin to send the weights, unless the generator has them."""
@@ -211,10 +204,6 @@ class OverlappedRounds(RoundSource):
         """Whether a step before this one uses the round."""
         return index * self.schedule.groups_per_process < self._count_before(step)
 
-    def _conclude(self, group: FinishedGroup) -> None:
-        self.penalty.charge(group.episodes)
-        self.check(group.episodes)
-
     async def _snapshot(self) -> tuple[list[FinishedGroup], list[int]]:
         return list(self._groups.finished.values()), self._groups.unfinished
 
@@ -230,7 +219,7 @@ class OverlappedRounds(RoundSource):
     def _waiting(self, what: str) -> Iterator[None]:
         began = time.perf_counter()
         try:
-            with self.waiting(what):
+            with self.processes.waiting(what):
                 yield
         finally:
             self._waited[what] += time.perf_counter() - began

@@ -1,0 +1,41 @@
+"""An evaluation: play its tasks in all processes, and measure the episodes."""
+
+from __future__ import annotations
+
+from ...records.metrics.missing_metrics import MissingMetrics
+from ..models.distributed import Processes
+from ..options.config import AgentConfig
+from ..rollout.episode_player import EpisodePlayer
+from ..rollout.failures import check_evaluation
+from ..rollout.schedule import Rows
+from ..run_log.evaluation import evaluation_metrics
+
+
+def evaluated(
+    rows: Rows,
+    config: AgentConfig,
+    player: EpisodePlayer,
+    processes: Processes,
+    missing: MissingMetrics,
+    temperature: float | None,
+) -> dict[str, float]:
+    """Return the metrics of an evaluation, without a prefix.
+
+    Args:
+        rows: The tasks, the same in each process.
+        config: Says how often each task is played, and which episode is a success.
+        player: Plays the tasks of this process.
+        processes: Those that share the tasks.
+        missing: The metrics that environments have reported so far.
+        temperature: None = the training temperature; 0 is greedy.
+
+    Raises:
+        RolloutError: more than `max_failure_rate` of the episodes failed.
+    """
+    usual = 1 if temperature == 0 else config.num_generations  # greedy episodes of one task are all the same
+    count, mine = config.num_generations_eval or usual, range(processes.index, len(rows), processes.count)
+    with player.engine.whereabouts.playing_for("evaluation"):
+        played = processes.all_or_none(lambda: player.play(rows, mine, count=count, temperature=temperature))
+        episodes = processes.gather(played)
+    check_evaluation(episodes, config.max_failure_rate)
+    return evaluation_metrics(episodes, player.environment_of, success_reward=config.success_reward, missing=missing)

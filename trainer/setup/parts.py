@@ -1,0 +1,218 @@
+"""Parts: the pieces of a trainer, made from its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ...envs.engine.compaction import Compact
+from ...envs.registry import EnvironmentLike
+from ...envs.rewards import Rewards
+from ..chat.by_environment import GivenFormats
+from ..generation.contract import Generator
+from ..learning.scoring import Scorer
+from ..models.distributed import Processes
+from ..models.file_bars import file_bars
+from ..models.output_head import OutputHead
+from ..models.reference import ADAPTER, Reference, ReferenceSync
+from ..models.reward_model import RewardLike, as_reward_functions
+from ..options.checks import unknown_names
+from ..options.config import AgentConfig
+from ..options.derived import (
+    groups_per_process,
+    learning_settings,
+    overlong_penalty,
+    parts_of_round,
+    play_settings,
+)
+from ..options.sharding import has_master_weights
+from ..rollout.episode_player import EpisodePlayer
+from ..rollout.group_source import GroupSource, InStep
+from ..rollout.overlap.group_log import GroupLog
+from ..rollout.overlap.overlapped import Overlapped
+from ..rollout.schedule import Rows, Schedule
+from ..run_log.learning_log import LearningLog
+from .generator_choice import check_model_can_be_sharded, check_sharding, generator_maker
+from .player import context_length, make_player, padding_id
+from .startup_checks import check_before_loading, check_best_metric, load_model, load_tokenizer, warn_of_low_rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The pieces of a trainer that need no process group, and makers of those that do."""
+
+    config: AgentConfig
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    player: EpisodePlayer
+    pad_id: int
+    """The token that fills rows."""
+
+    def scorer(self, processes: Processes) -> Scorer:
+        """Make the scorer, still without reference and output head: see `read_weights`."""
+        return Scorer(
+            model=self.model,
+            settings=learning_settings(self.config),
+            reference=None,
+            gather=processes.gather_tensor,
+            pad_id=self.pad_id,
+            passes=processes.most if processes.in_lockstep else int,
+        )
+
+    def read_weights(self, scorer: Scorer, processes: Processes) -> ReferenceSync | None:
+        """Give the scorer the output head, and the reference if the loss needs one; return the reference's updates.
+
+        The model must be on its device, and sharded if it will be.
+
+        Raises:
+            ValueError: the reference is an adapter, which has no copied weights to update.
+        """
+        config, model, head = self.config, self.model, OutputHead.of(self.model)
+        reference = Reference(model, head, in_place=processes.in_lockstep) if config.beta else None
+        scorer.reference, scorer.head = reference, head
+        if not config.sync_ref_model:
+            return None
+        assert reference is not None
+        if reference.is_adapter:
+            raise ValueError(
+                f"sync_ref_model=True would move the adapter {ADAPTER!r}, which may have another shape than the one in "
+                f"training; without an adapter of this name the reference is a copy of the one in training"
+            )
+        suffix = processes.suffix if processes.share_weights else ""
+        alpha, every = config.ref_model_mixup_alpha, config.ref_model_sync_steps
+        return ReferenceSync(reference, alpha=alpha, every=every, suffix=suffix)
+
+    def schedule(self, num_tasks: int, processes: Processes) -> Schedule:
+        """Make the schedule of this process."""
+        config = self.config
+        return Schedule(
+            num_tasks=num_tasks,
+            num_generations=config.num_generations,
+            groups_per_process=groups_per_process(config),
+            num_processes=processes.count,
+            process_index=processes.index,
+            steps_per_generation=parts_of_round(config),
+            num_iterations=config.num_iterations,
+            gradient_accumulation_steps=config.gradient_accumulation_steps,
+            seed=config.seed,
+            data_seed=config.data_seed if config.data_seed is not None else config.seed,
+            shuffle=config.shuffle_dataset,
+        )
+
+    def group_source(
+        self, rows: Rows, schedule: Schedule, processes: Processes, progress: Callable[[], tuple[int, int]]
+    ) -> GroupSource:
+        """Make the source of the groups of this schedule; `progress` is as in `Overlapped`."""
+        config = self.config
+        settings, penalty = learning_settings(config), overlong_penalty(config)
+        if not config.max_staleness:
+            return InStep(
+                rows=rows,
+                schedule=schedule,
+                player=self.player,
+                processes=processes,
+                settings=settings,
+                penalty=penalty,
+                max_refills=config.max_refills,
+            )
+        return Overlapped(
+            rows=rows,
+            schedule=schedule,
+            player=self.player,
+            processes=processes,
+            settings=settings,
+            penalty=penalty,
+            max_staleness=config.max_staleness,
+            progress=progress,
+            log=GroupLog(config.output_dir or ".", processes.suffix),
+        )
+
+    def learning_log(self, path: Path) -> LearningLog:
+        """Make the log of the votes and updates of recorded episodes."""
+        decode, weights = self.tokenizer.decode, self.player.engine.rewards.weights_by_name
+        return LearningLog(
+            path, learning_settings(self.config), lambda token: str(decode([token])), reward_weights=weights
+        )
+
+
+def checked(
+    trainer: type,
+    config_class: type[AgentConfig],
+    environment: EnvironmentLike | None,
+    args: AgentConfig | None,
+    unknown: Mapping[str, Any],
+    known: Collection[str],
+) -> tuple[EnvironmentLike, AgentConfig]:
+    """Return the environment and the configuration of a trainer, or the default one.
+
+    Raises:
+        TypeError: one is missing or of the wrong kind, or there are unknown arguments.
+    """
+    if unknown:
+        raise unknown_names(trainer.__name__, unknown, known, config=config_class)
+    if environment is None:
+        raise TypeError(f"{trainer.__name__} needs environment=..., a class with @tool methods")
+    args = args if args is not None else config_class(output_dir="runs/agent")
+    if not isinstance(args, config_class):
+        raise TypeError(f"args must be a {config_class.__name__}, got {type(args).__name__}")
+    return environment, args
+
+
+def make_parts(
+    model: str | PreTrainedModel,
+    environment: EnvironmentLike,
+    args: AgentConfig,
+    data_sets: tuple[Rows | None, Rows | Mapping[str, Rows] | None],
+    *,
+    rewards: tuple[RewardLike | Sequence[RewardLike], Any],
+    formats: tuple[GivenFormats, Mapping[str, str] | None],
+    processing_class: PreTrainedTokenizerBase | None,
+    generator: Generator | None,
+    peft_config: Any,
+    compact: Compact | None,
+    has_optimizer: bool,
+    step: Callable[[], int],
+) -> Parts:
+    """Check the arguments of a trainer, and make its parts: what is cheap to check comes first.
+
+    Arguments are as in `AgentTrainer`: `data_sets` for training and evaluation, `rewards` with their tokenizers, and
+    `formats` with chat templates. `step` returns the number of optimiser steps that the weights have seen.
+
+    Raises:
+        TypeError, ValueError: as in `AgentTrainer`.
+    """
+    check_before_loading(environment, *data_sets, *formats)
+    check_best_metric(args, data_sets[1])
+    check_sharding(args, generator)
+    with file_bars(shown=not args.disable_tqdm):
+        reward_funcs = as_reward_functions(*rewards, args.device)
+        model = load_model(
+            model,
+            args.model_init_kwargs,
+            peft_config,
+            gradient_checkpointing=args.gradient_checkpointing,
+            has_master_weights=has_master_weights(args),
+        )
+    if not has_optimizer:
+        warn_of_low_rate(model, args)
+    check_model_can_be_sharded(args, model)
+    tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
+    player = make_player(
+        model,
+        tokenizer,
+        environment,
+        play_settings(args, max_model_len=context_length(model, args.max_model_len)),
+        make_generator=generator_maker(model, args, generator),
+        rewards=Rewards(reward_funcs, args.reward_weights, timeout=args.reward_timeout),
+        data_sets=data_sets,
+        tool_format=formats[0],
+        chat_templates=formats[1],
+        compact=compact,
+        step=step,
+    )
+    pad_id = padding_id(tokenizer, player.policy.chat)
+    return Parts(config=args, model=model, tokenizer=tokenizer, player=player, pad_id=pad_id)
