@@ -94,13 +94,13 @@ class Turn:
 
 
 def _encodable(value: Any) -> Any:
-    """The same value with lone surrogates escaped, since UTF-8 cannot hold them."""
+    """Return the value with lone surrogates escaped, since UTF-8 cannot hold them."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, list):
-        return [_encodable(each) for each in value]
+    if isinstance(value, list | tuple):
+        return [_encodable(item) for item in value]
     if isinstance(value, dict):
-        return {key: _encodable(each) for key, each in value.items()}  # pydantic has replaced lone surrogates in keys
+        return {_encodable(key) if isinstance(key, str) else key: _encodable(item) for key, item in value.items()}
     return value
 
 
@@ -234,10 +234,10 @@ class Episode:
             yield "failed", f"at {self.failure}"
 
     def to_json(self) -> str:
-        """The episode as one line of JSON.
+        """Return the episode as one line of JSON.
 
         Values of the task's row that JSON cannot hold become their `repr`. A lone surrogate, which UTF-8 cannot hold,
-        becomes its escape: the six characters of `\\ud800`.
+        becomes its escape: the six characters of `\\ud800`. An image in a message is written as its base64.
         """
         row = {str(name): _jsonable(value) for name, value in self.spec.task.row.items()}
         spec = replace(self.spec, task=replace(self.spec.task, row=row))
@@ -246,8 +246,8 @@ class Episode:
         try:
             return _adapter().dump_json(episode, fallback=plain).decode()
         except pydantic_core.PydanticSerializationError:
-            fields = _encodable(_adapter().dump_python(episode, mode="json", fallback=plain))
-            return pydantic_core.to_json(fields, inf_nan_mode="strings").decode()
+            fields = _encodable(_adapter().dump_python(episode))
+            return pydantic_core.to_json(fields, inf_nan_mode="strings", bytes_mode="base64", fallback=plain).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Episode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import collections
 import datetime
 import json
@@ -57,6 +58,18 @@ def test_the_images_of_a_trace_survive_json() -> None:
     again = Episode.from_json(Episode(spec=specs(1)[0], traces=[trace]).to_json())
     assert again.traces == [trace]
     assert again.traces[0].images[0].image.data == image.data
+
+
+@pytest.mark.parametrize("text", ["a cat", "a lone \ud800 surrogate"])
+def test_an_image_in_a_message_is_written_as_base64(text: str) -> None:
+    image = Image(b"\x89PNG\r\n\x1a\n\xff\xfe")
+    parts = [{"type": "text", "text": text, "\udc00": ("\udc00",)}, {"type": "image", "image": image}]
+    episode = Episode(spec=specs(1)[0], prompt=[{"role": "user", "content": parts}], metrics={"odd": math.inf})
+    again = Episode.from_json(episode.to_json())
+    kept: Any = again.prompt[0].get("content")
+    assert kept[0] == {"type": "text", "text": text.replace("\ud800", "\\ud800"), "\\udc00": ["\\udc00"]}
+    assert base64.urlsafe_b64decode(kept[1]["image"]["data"]) == image.data
+    assert again.metrics == {"odd": math.inf}
 
 
 async def test_a_failed_episode_survives_json() -> None:
