@@ -55,26 +55,26 @@ def rounded(values: Values) -> Values:
 
 def print_table(entries: list[dict[str, Any]], peers: list[str]) -> None:
     """Print the table, notes for figures without a number, and how many targets were met."""
-    width = max(len(_title(each)) for each in entries) + 2
+    width = max(len(_title(entry)) for entry in entries) + 2
     print(f"\n{'':<{width}}{'here':>9} {'target':>9} met" + "".join(f"{peer:>13}" for peer in peers) + "  best peer")
     notes: list[str] = []
-    for each in entries:
-        title = _title(each)
-        here = _cell(each["value"], title, notes)
-        cells = "".join(f"{_cell(each['peers'][peer], f'{title}, {peer}', notes):>13}" for peer in peers)
-        ratio = each["times_the_best_peer"]
+    for entry in entries:
+        title = _title(entry)
+        here = _cell(entry["value"], title, notes)
+        cells = "".join(f"{_cell(entry['peers'][peer], f'{title}, {peer}', notes):>13}" for peer in peers)
+        ratio = entry["times_the_best_peer"]
         shown = "" if ratio is None else f"{ratio:>9,.{0 if ratio >= 10 else 1}f} x"
-        sign = ">=" if each["target_is"] == "at least" else "<="
-        target = "-" if each["target"] is None else f"{sign} {each['target']:g}"
-        met = {True: "yes", False: "NO", None: "-"}[each["met"]]
+        sign = ">=" if entry["target_is"] == "at least" else "<="
+        target = "-" if entry["target"] is None else f"{sign} {entry['target']:g}"
+        met = {True: "yes", False: "NO", None: "-"}[entry["met"]]
         print(f"{title:<{width}}{here:>9} {target:>9} {met:>3}{cells}{shown}")
     print("".join(f"{note}\n" for note in notes), end="")
-    met = [each["met"] for each in entries if each["met"] is not None]
+    met = [entry["met"] for entry in entries if entry["met"] is not None]
     print(f"{sum(met)} of {len(met)} targets met")
 
 
-def _title(each: dict[str, Any]) -> str:
-    return f"{each['name']}{', ' + each['unit'] if each['unit'] else ''}"
+def _title(entry: dict[str, Any]) -> str:
+    return f"{entry['name']}{', ' + entry['unit'] if entry['unit'] else ''}"
 
 
 def _cell(value: float | str | None, title: str, notes: list[str]) -> str:

@@ -71,7 +71,7 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
         "episodes": [
             Curve(
                 name=SIDES[side],
-                x_ST=[[episodes * (step + 1) for step in range(len(each))] for each in y_ST],
+                x_ST=[[episodes * (step + 1) for step in range(len(y_T))] for y_T in y_ST],
                 y_ST=y_ST,
             )
             for side, y_ST in rewards.items()

@@ -55,9 +55,9 @@ def main() -> None:
     try:
         turns = [measured(name, make, episodes) for name, make in ARMS.items()]
         local = turns[0]["microseconds_a_turn"]
-        for each in turns:
-            each["overhead_a_turn"] = round(each["microseconds_a_turn"] - local, 1)
-            print("{name:<28}{turns_a_second:>9,.0f} turns/s {microseconds_a_turn:>8,.0f} us/turn".format(**each))
+        for turn in turns:
+            turn["overhead_a_turn"] = round(turn["microseconds_a_turn"] - local, 1)
+            print("{name:<28}{turns_a_second:>9,.0f} turns/s {microseconds_a_turn:>8,.0f} us/turn".format(**turn))
         simulated = []
         for name in SIMULATED:
             for count in in_flight:
@@ -160,7 +160,7 @@ async def _simulate(engine: RolloutEngine, in_flight: int, seconds: float) -> tu
             lags.append(time.perf_counter() - now - LAG_SECONDS)
     playing.cancel()
     await asyncio.wait([playing])
-    within = sum(started + ramp < each <= started + ramp + seconds for each in ended)
+    within = sum(started + ramp < end <= started + ramp + seconds for end in ended)
     return within * SIMULATED_TURNS / seconds, lags
 
 

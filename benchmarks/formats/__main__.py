@@ -102,7 +102,7 @@ def figures() -> list[Figure]:
         for which in ("median", "slowest")
     ]
     observing = [Cost(key=f"observation_{stem}", name=f"tokens of a tool's result: {stem}") for stem in OBSERVED]
-    return [*parsing, *(_alone(each) for each in (*recognising, *observing))]
+    return [*parsing, *(_alone(cost) for cost in (*recognising, *observing))]
 
 
 def _alone(figure: Figure) -> Figure:

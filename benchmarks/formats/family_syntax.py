@@ -63,8 +63,8 @@ def named_call(name: str, arguments: Any, *, form: str) -> str:
     return form.replace("NAME", name).replace("%", to_json(arguments))
 
 
-def tags_call(name: str, arguments: Arguments, *, form: str, each: str) -> str:
-    pieces = [each.replace("KEY", key).replace("VALUE", plain(value)) for key, value in arguments.items()]
+def tags_call(name: str, arguments: Arguments, *, form: str, pair: str) -> str:
+    pieces = [pair.replace("KEY", key).replace("VALUE", plain(value)) for key, value in arguments.items()]
     return form.replace("NAME", name).replace("%", "".join(pieces))
 
 
@@ -72,9 +72,9 @@ def brace_value(value: Any, quote: str) -> str:
     if isinstance(value, str):
         return f"{quote}{value}{quote}"
     if isinstance(value, list):
-        return f"[{','.join(brace_value(each, quote) for each in value)}]"
+        return f"[{','.join(brace_value(item, quote) for item in value)}]"
     if isinstance(value, dict):
-        return f"{{{','.join(f'{key}:{brace_value(each, quote)}' for key, each in value.items())}}}"
+        return f"{{{','.join(f'{key}:{brace_value(item, quote)}' for key, item in value.items())}}}"
     return to_json(value)
 
 
@@ -119,7 +119,7 @@ FAMILIES: dict[str, Family] = {  # by the names of gymnast's formats
     "qwen3_coder": Family(
         prefix=CHATML,
         end="<|im_end|>",
-        call=partial(tags_call, form="<tool_call>\n<function=NAME>\n%</function>\n</tool_call>", each=PARAMETER),
+        call=partial(tags_call, form="<tool_call>\n<function=NAME>\n%</function>\n</tool_call>", pair=PARAMETER),
         close="</tool_call>",
         tokens=("<tool_call>", "</tool_call>"),
     ),
@@ -129,7 +129,7 @@ FAMILIES: dict[str, Family] = {  # by the names of gymnast's formats
         call=partial(
             tags_call,
             form="<seed:tool_call>\n<function=NAME>\n%</function>\n</seed:tool_call>",
-            each="<parameter=KEY>VALUE</parameter>\n",
+            pair="<parameter=KEY>VALUE</parameter>\n",
         ),
         close="</seed:tool_call>",
         tokens=("<seed:tool_call>", "</seed:tool_call>", "<seed:think>", "</seed:think>"),
@@ -139,7 +139,7 @@ FAMILIES: dict[str, Family] = {  # by the names of gymnast's formats
         prefix="]~b]ai\n",
         end="[e~[",
         call=partial(
-            tags_call, form='<invoke name="NAME">\n%</invoke>', each='<parameter name="KEY">VALUE</parameter>\n'
+            tags_call, form='<invoke name="NAME">\n%</invoke>', pair='<parameter name="KEY">VALUE</parameter>\n'
         ),
         close="</invoke>",
         tokens=("<minimax:tool_call>", "</minimax:tool_call>"),
@@ -151,7 +151,7 @@ FAMILIES: dict[str, Family] = {  # by the names of gymnast's formats
         call=partial(
             tags_call,
             form="<tool_call>NAME\n%</tool_call>",
-            each="<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n",
+            pair="<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n",
         ),
         close="</tool_call>",
         tokens=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
@@ -203,7 +203,7 @@ FAMILIES: dict[str, Family] = {  # by the names of gymnast's formats
             named_call, form="<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>%<|tool_call_end|>"
         ),
         close="<|tool_call_end|>",
-        tokens=tuple(f"<|{each}|>" for each in (*KIMI, "tool_call_end")),
+        tokens=tuple(f"<|{token}|>" for token in (*KIMI, "tool_call_end")),
         wrap=partial(between, form="<|tool_calls_section_begin|>%<|tool_calls_section_end|>"),
         json_arguments=True,
     ),
@@ -271,7 +271,7 @@ FAMILIES: dict[str, Family] = {  # by the names of gymnast's formats
         call=partial(
             tags_call,
             form=f" to=NAME<|message|><atem:function_calls>\n{INVOKE}\n</atem:function_calls>",
-            each='<atem:parameter name="KEY">VALUE</atem:parameter>\n',
+            pair='<atem:parameter name="KEY">VALUE</atem:parameter>\n',
         ),
         close="</atem:invoke>\n</atem:function_calls>",
         tokens=("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),

@@ -63,14 +63,14 @@ def _wrapped(family: Family) -> str | None:
 def _unclosed(family: Family) -> str | None:
     """All but the last marker of the call and of its wrapper."""
     whole = family.calls(ROME)
-    marker = family.close or next((each for each in reversed(family.tokens) if whole.endswith(each)), "")
+    marker = family.close or next((token for token in reversed(family.tokens) if whole.endswith(token)), "")
     return whole[: whole.rindex(marker)] if marker else None
 
 
 def _unopened(family: Family) -> str | None:
     """All but the first marker of the call."""
     whole = family.calls(ROME)
-    marker = next((each for each in family.tokens if whole.startswith(each)), None)
+    marker = next((token for token in family.tokens if whole.startswith(token)), None)
     return whole.removeprefix(marker).lstrip() if marker else None
 
 
@@ -82,7 +82,7 @@ def _bad_between(family: Family) -> str:
 def _wrong_key(family: Family) -> str | None:
     """A call in one JSON object, with its arguments under a key that the format does not know."""
     whole = family.calls(ROME)
-    key = next((each for each in ('"arguments"', '"parameters"') if each in whole), None)
+    key = next((key for key in ('"arguments"', '"parameters"') if key in whole), None)
     return whole.replace(key, '"args"') if key else None
 
 

@@ -264,4 +264,4 @@ JUDGEMENTS: tuple[Judgement, ...] = (
 
 def judgements_of(side: str, peer: str, case: str, how: str) -> list[Judgement]:
     """The judgements that cover a difference; there must be exactly one."""
-    return [each for each in JUDGEMENTS if each.covers(side, peer, case, how)]
+    return [judgement for judgement in JUDGEMENTS if judgement.covers(side, peer, case, how)]

@@ -73,7 +73,7 @@ def ours(family: str, text: str) -> Outcome:
     return {
         "content": str(message.get("content") or "").strip(),
         "thinking": message.get("reasoning_content"),
-        "calls": [[each["function"]["name"], each["function"]["arguments"]] for each in message.get("tool_calls", [])],
+        "calls": [[call["function"]["name"], call["function"]["arguments"]] for call in message.get("tool_calls", [])],
         "malformed": len(message.get("malformed", [])),
     }
 
@@ -97,7 +97,7 @@ def transformers_outcome(template: str, family: str, text: str) -> Outcome:
         "content": (found.get("content") or "").strip(),
         "thinking": found.get("reasoning_content") or found.get("thinking"),
         "calls": [
-            [each["function"]["name"], each["function"].get("arguments")] for each in found.get("tool_calls") or []
+            [call["function"]["name"], call["function"].get("arguments")] for call in found.get("tool_calls") or []
         ],
         "malformed": 0,
     }
@@ -120,7 +120,7 @@ def vllm_outcome(name: str, family: str, text: str) -> Outcome:
     return {
         "content": (found.content or "").strip(),
         "thinking": thinking,
-        "calls": [[each.function.name, _read(each.function.arguments)] for each in found.tool_calls],
+        "calls": [[call.function.name, _read(call.function.arguments)] for call in found.tool_calls],
         "malformed": 0,
     }
 
@@ -186,7 +186,9 @@ def compare(side: str, name: str, family: str) -> dict[str, Any]:
     differ: dict[str, Any] = {}
     compared = list(texts(family))
     for case, text in compared:
-        mine, other = (json.loads(json.dumps(each)) for each in (ours(family, text), THEIRS[side](name, family, text)))
+        mine, other = (
+            json.loads(json.dumps(outcome)) for outcome in (ours(family, text), THEIRS[side](name, family, text))
+        )
         if not same(mine, other):
             differ[case] = {"how": how(mine, other), "ours": shown(mine), "theirs": shown(other)}
     return {"alike": len(compared) - len(differ), "differ": differ}
@@ -255,18 +257,18 @@ def _comparison(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 def _judgements(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     yield "", "They", "Who is right", "Why"
-    for each in JUDGEMENTS:
-        does = sorted({found[-1] for found in differences(record) if each in judgements_of(*found)})
-        yield each.key, "; ".join(does), each.right, each.why
+    for judgement in JUDGEMENTS:
+        does = sorted({found[-1] for found in differences(record) if judgement in judgements_of(*found)})
+        yield judgement.key, "; ".join(does), judgement.right, judgement.why
 
 
 def _vllm(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     yield "vLLM's parser", "finds the calls of gymnast's formats"
     for name, families in record["vllm_reads"].items():
         if families:
-            yield f"`{name}`", ", ".join(f"`{each}`" for each in families)
+            yield f"`{name}`", ", ".join(f"`{family}`" for family in families)
     others = [name for name, families in record["vllm_reads"].items() if not families]
-    yield ", ".join(f"`{each}`" for each in others), "none: other models, or names only"
+    yield ", ".join(f"`{name}`" for name in others), "none: other models, or names only"
 
 
 def write(side: str) -> None:
@@ -274,7 +276,7 @@ def write(side: str) -> None:
     record = recorded() | {side: found} | ({"vllm_reads": readers_in_vllm()} if side == "vllm" else {})
     RECORD.write_text(json.dumps(record, ensure_ascii=False, indent=1, sort_keys=True) + "\n")
     record = recorded()
-    unclear = [each for each in differences(record) if len(judgements_of(*each)) != 1]
+    unclear = [difference for difference in differences(record) if len(judgements_of(*difference)) != 1]
     if unclear:
         raise SystemExit(f"parser_differences.py has none or several of these differences: {unclear}")
     PAGE.write_text(with_tables(PAGE.read_text(), record))

@@ -26,21 +26,21 @@ def main() -> None:
     work = json.load(sys.stdin)
     protocol = import_module("vllm.entrypoints.openai.chat_completion.protocol")
     request = protocol.ChatCompletionRequest(messages=[], tools=work["tools"])
-    print(json.dumps({name: measure(each, request, work["rounds"]) for name, each in work["formats"].items()}))
+    print(json.dumps({name: measure(given, request, work["rounds"]) for name, given in work["formats"].items()}))
 
 
-def measure(each: dict[str, Any], request: Any, rounds: int) -> float | str:
+def measure(given: dict[str, Any], request: Any, rounds: int) -> float | str:
     tokenizer: Any = make_tiny_tokenizer([])
-    tokenizer.add_tokens(each["tokens"])
+    tokenizer.add_tokens(given["tokens"])
     tokenizer = import_module("vllm.tokenizers.hf").get_cached_tokenizer(tokenizer)
-    made = import_module("vllm.tool_parsers").ToolParserManager.get_tool_parser(each["parser"])
+    made = import_module("vllm.tool_parsers").ToolParserManager.get_tool_parser(given["parser"])
 
     def read(text: str) -> Any:
         return made(tokenizer, request.tools).extract_tool_calls(text, request)
 
-    if len(read(each["texts"][0]).tool_calls) != 1:
-        return f"vLLM's {each['parser']} does not read it"
-    return best_us(read, each["texts"], rounds)
+    if len(read(given["texts"][0]).tool_calls) != 1:
+        return f"vLLM's {given['parser']} does not read it"
+    return best_us(read, given["texts"], rounds)
 
 
 def best_us(read: Callable[[str], object], texts: list[str], rounds: int) -> float:

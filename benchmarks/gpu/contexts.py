@@ -67,26 +67,29 @@ class Conversation:
 async def measure_turns(
     generator: Generator, vocabulary: int, rows: int, sampled: int, observed: int
 ) -> dict[str, Any]:
-    conversations = [Conversation(each) for each in make_prompts(vocabulary, rows, observed)]
+    conversations = [Conversation(prompt) for prompt in make_prompts(vocabulary, rows, observed)]
     observations = make_prompts(vocabulary, rows, observed)
     seconds, prompt_tokens, cached = list[float](), 0, 0
     for turn in range(TURNS):
         synchronize()
         started = time.perf_counter()
-        requests = [request(each.ids, sampled, 100 * turn + seed, each) for seed, each in enumerate(conversations)]
+        requests = [
+            request(conversation.ids, sampled, 100 * turn + seed, conversation)
+            for seed, conversation in enumerate(conversations)
+        ]
         answers = await asyncio.gather(*map(generator.generate, requests))
         seconds.append(time.perf_counter() - started)
-        for each, answer, observation in zip(conversations, answers, observations, strict=True):
-            prompt_tokens += len(each.ids)
+        for conversation, answer, observation in zip(conversations, answers, observations, strict=True):
+            prompt_tokens += len(conversation.ids)
             cached += answer.num_cached
-            each.ids = [*each.ids, *answer.token_ids, *observation]
+            conversation.ids = [*conversation.ids, *answer.token_ids, *observation]
     return {
         "seconds": sum(seconds),
         "seconds_of_first_turn": seconds[0],
         "seconds_of_last_turn": seconds[-1],
         "prompt_tokens": prompt_tokens,
         "cached_tokens": cached,
-        "seconds_of_turns": [round(each, 4) for each in seconds],
+        "seconds_of_turns": [round(elapsed, 4) for elapsed in seconds],
     }
 
 

@@ -46,7 +46,7 @@ async def sample(generator: Generator, prompts: list[list[int]], tokens: int) ->
         for seed, ids in enumerate(prompts)
     ]
     answers = await asyncio.gather(*map(generator.generate, requests))
-    return sum(len(each.token_ids) for each in answers)
+    return sum(len(answer.token_ids) for answer in answers)
 
 
 def of_transformers(model: Qwen3ForCausalLM, prompts: list[list[int]], tokens: int) -> float:

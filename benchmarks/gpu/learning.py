@@ -62,7 +62,7 @@ def main() -> None:
         trainer.train()
         seconds = time.perf_counter() - started
         after = calculator.success(trainer.rollout(tasks))
-    rewards = [round(each["reward"], 4) for each in trainer.state.log_history if "reward" in each]
+    rewards = [round(entry["reward"], 4) for entry in trainer.state.log_history if "reward" in entry]
     values = {"success_before": before, "success_after": after, "seconds": seconds, "rewards": rewards}
     print(json.dumps(described(values)))
 

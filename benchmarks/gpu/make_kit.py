@@ -49,8 +49,8 @@ def dependencies(package: str) -> set[str]:
         if name in found | THERE:
             continue
         found.add(name)
-        needs = [Requirement(each) for each in requires(name) or []]
-        waiting += [each.name for each in needs if each.marker is None or each.marker.evaluate({"extra": ""})]
+        needs = [Requirement(requirement) for requirement in requires(name) or []]
+        waiting += [need.name for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
     return found
 
 
@@ -76,7 +76,7 @@ def main() -> None:
     shutil.copy(ROOT / "examples" / "calculator.py", folder / "examples")
     (folder / "run").write_text(RUN)
     (folder / "run").chmod(0o755)
-    megabytes = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file()) / 2**20
+    megabytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
     call = f"OUT=results {folder.name}/run all"
     print(f"{folder}: {len(list(wheels.iterdir()))} wheels, {megabytes:.1f} MB; there, call {call}")
     if megabytes > MAX_MEGABYTES:

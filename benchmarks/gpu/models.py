@@ -47,7 +47,7 @@ def make_model(size: str, dtype: torch.dtype = torch.float32) -> Qwen3ForCausalL
 
 
 def count_parameters(model: torch.nn.Module) -> int:
-    return sum(each.numel() for each in model.parameters())
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def device_name() -> str:

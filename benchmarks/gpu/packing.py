@@ -26,19 +26,19 @@ REPEATS = 4
 
 
 def padded(rows: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
-    mask = [torch.ones_like(each) for each in rows]
+    mask = [torch.ones_like(row) for row in rows]
     pad: Any = torch.nn.utils.rnn.pad_sequence
     options = {"batch_first": True, "padding_side": "left"}
     yield {"input_ids": pad(rows, **options), "attention_mask": pad(mask, **options)}
 
 
 def one_by_one(rows: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
-    for each in rows:
-        yield {"input_ids": each[None]}
+    for row in rows:
+        yield {"input_ids": row[None]}
 
 
 def packed(rows: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
-    positions = [torch.arange(len(each), device=each.device) for each in rows]
+    positions = [torch.arange(len(row), device=row.device) for row in rows]
     yield {"input_ids": torch.cat(rows)[None], "position_ids": torch.cat(positions)[None]}
 
 
@@ -56,7 +56,7 @@ def main() -> None:
     model.gradient_checkpointing_enable()
     numbers = torch.Generator().manual_seed(0)
     lengths = [round(share * longest) for share in SHARES]
-    rows = [torch.randint(2, model.config.vocab_size, (each,), generator=numbers).to(DEVICE) for each in lengths]
+    rows = [torch.randint(2, model.config.vocab_size, (length,), generator=numbers).to(DEVICE) for length in lengths]
     values: dict[str, Any] = {"tokens": sum(lengths), "padded_tokens": len(lengths) * longest}
     for name, way in WAYS.items():
         try:

@@ -147,7 +147,7 @@ def make_config(folder: str, shape: Shape, max_staleness: int) -> GRPOConfig:
 
 def measured(logs: list[dict[str, Any]], name: str) -> float | None:
     """The median of a metric over the steps without the first."""
-    values = [each[name] for each in logs if name in each][1:]
+    values = [entry[name] for entry in logs if name in entry][1:]
     return statistics.median(values) if values else None
 
 
@@ -172,7 +172,7 @@ def main() -> None:
             generator=generator,
         )
         trainer.train()
-        logs = [each for each in trainer.state.log_history if "reward" in each]
+        logs = [entry for entry in trainer.state.log_history if "reward" in entry]
     print(json.dumps(described(results(trainer, generator, shape, logs))))
 
 

@@ -52,7 +52,7 @@ def make_samples(vocabulary: int, length: int) -> list[Sample]:
                 prompt_ids=integers(2, vocabulary, 64),
                 completion_ids=integers(2, vocabulary, len(mask)),
                 mask=mask,
-                sampling_logprobs=[-1.0 if each else 0.0 for each in mask],
+                sampling_logprobs=[-1.0 if is_learned else 0.0 for is_learned in mask],
                 advantages=torch.tensor(mask) * (1.0 if number % 2 else -1.0),
             )
         )
@@ -101,7 +101,7 @@ def main() -> None:
             layer.compile(dynamic=True, backend="inductor" if DEVICE == "cuda" else "eager")
     samples = make_samples(model.config.vocab_size, length)
     settings, head = make_settings(max_tokens=ROWS * length), OutputHead.of(model)
-    batch = Batch.of([[each] for each in samples], settings, pad_id=PAD)
+    batch = Batch.of([[sample] for sample in samples], settings, pad_id=PAD)
     counts = StepCounts(
         loss_tokens=batch.loss_tokens, sequences=batch.sequences, batch_loss_tokens=0, batches=1, processes=1
     )
@@ -109,8 +109,8 @@ def main() -> None:
 
     def step() -> float:
         total = torch.zeros((), device=DEVICE)
-        for each in batch.micro_batches:
-            inputs: Any = send_to_device(each, DEVICE)
+        for part in batch.micro_batches:
+            inputs: Any = send_to_device(part, DEVICE)
             with torch.autocast(DEVICE, dtype=torch.bfloat16):
                 if arguments.how == "here":
                     loss, _ = objective(model, inputs, settings, counts, head=head)
@@ -138,7 +138,7 @@ def measure(step: Any, steps: int, model: nn.Module, samples: list[Sample]) -> d
         synchronize()
         seconds.append(time.perf_counter() - started)
     parameters, median = count_parameters(model), statistics.median(seconds)
-    tokens = sum(each.length for each in samples) / median
+    tokens = sum(sample.length for sample in samples) / median
     return {
         "seconds": median,
         "seconds_of_first_step": first,

@@ -83,7 +83,7 @@ class BanditBelief:
             prior * (truthful if seen == (other == arm) else 1 - truthful)
             for other, prior in zip(ARMS, self.probabilities, strict=True)
         ]
-        posterior = tuple(each / sum(joint) for each in joint)
+        posterior = tuple(probability / sum(joint) for probability in joint)
         after = BanditBelief(probabilities=posterior, moves_left=self.moves_left - 1)
         return Outcome(Fraction(sum(joint)), -_exact(PRICE_OF_A_LOOK), False, after if after.moves_left else None)
 

@@ -61,7 +61,7 @@ def value_of(belief: Belief, move: str) -> Value:
 def random_value(belief: Belief) -> Value:
     """The value of moves that are drawn uniformly."""
     values = [_expected(belief, move, random_value) for move in belief.moves()]
-    return Value(*(sum(each, Fraction()) / len(values) for each in zip(*values, strict=True)))
+    return Value(*(sum(component, Fraction()) / len(values) for component in zip(*values, strict=True)))
 
 
 def _expected(belief: Belief, move: str, value: Callable[[Belief], Value]) -> Value:

@@ -86,7 +86,7 @@ def _secrets(secrets: Sequence[Any]) -> list[tuple[Task, float]]:
 
 def _bandit_tasks() -> Iterator[tuple[Task, float]]:
     for arm, *truthful in itertools.product(ARMS, *[(True, False)] * BANDIT_MOVES):
-        luck = math.prod(TRUTHFUL if each else 1 - TRUTHFUL for each in truthful)
+        luck = math.prod(TRUTHFUL if is_true else 1 - TRUTHFUL for is_true in truthful)
         yield {"paying": arm, "truthful": truthful}, luck / len(ARMS)
 
 

@@ -122,10 +122,10 @@ def measure(max_staleness: int, update_seconds: float, *, steps: int) -> dict[st
 
 def summary(ends: list[float], history: list[dict[str, Any]]) -> dict[str, float]:
     last = len(ends) - WARM_UP
-    logs = [each for each in history if WARM_UP < each["step"] <= last and "reward" in each]
+    logs = [entry for entry in history if WARM_UP < entry["step"] <= last and "reward" in entry]
     names = ("time/rollout", "time/update", "staleness/mean", "staleness/max", "staleness/late")
     names += ("idle/trainer", "idle/generator", "groups/in_flight")
-    means = {name: round(fmean(each[name] for each in logs), 3) for name in names if name in logs[0]}
+    means = {name: round(fmean(entry[name] for entry in logs), 3) for name in names if name in logs[0]}
     return {"seconds a step": round((ends[last - 1] - ends[WARM_UP - 1]) / (last - WARM_UP), 3)} | means
 
 

@@ -115,8 +115,8 @@ def engine_overhead() -> list[Result]:
     results: list[Result] = []
     for kind, environment in (("async tools", AsyncCalculator), ("sync tools, in threads", Calculator)):
         for count in (64, 1024):
-            each = best_of(3, lambda env=environment, n=count: seconds(env, n)) / (count * TURNS)
-            results.append((f"engine, {count} episodes x {TURNS} turns, {kind}", each * 1e6, "us/turn"))
+            one_turn = best_of(3, lambda env=environment, n=count: seconds(env, n)) / (count * TURNS)
+            results.append((f"engine, {count} episodes x {TURNS} turns, {kind}", one_turn * 1e6, "us/turn"))
     return results
 
 

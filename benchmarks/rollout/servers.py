@@ -47,17 +47,17 @@ def servers(folder: str) -> Iterator[list[str]]:
     options = ["--max-model-len", str(CONTEXT), "--kv-cache-memory-bytes", str(256 << 20), "--host", "127.0.0.1"]
     ports = range(PORT, PORT + COUNT)
     commands = [[sys.executable, "-m", "gymnast.trainer.vllm.serve", folder, "--port", str(port)] for port in ports]
-    running = [subprocess.Popen([*each, *options], stdout=sys.stderr) for each in commands]
+    running = [subprocess.Popen([*command, *options], stdout=sys.stderr) for command in commands]
     try:
         yield [f"http://127.0.0.1:{port}" for port in ports]
     finally:
-        for each in running:
-            each.terminate()
-        for each in running:
+        for server in running:
+            server.terminate()
+        for server in running:
             try:
-                each.wait(timeout=END_SECONDS)
+                server.wait(timeout=END_SECONDS)
             except subprocess.TimeoutExpired:  # a server that is still starting may not notice
-                each.kill()
+                server.kill()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from gymnast.sandbox.docker.labels import LABEL
 def containers_of(engine: Engine, owner: int) -> list[str]:
     """The ids of the containers, in any state, that a process owns; blocks."""
     found: list[dict[str, Any]] = engine.client.containers()
-    return [each["Id"] for each in found if each["Labels"].get(f"{LABEL}.pid") == str(owner)]
+    return [container["Id"] for container in found if container["Labels"].get(f"{LABEL}.pid") == str(owner)]
 
 
 async def own_containers(engine: Engine) -> list[str]:

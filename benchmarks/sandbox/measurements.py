@@ -83,7 +83,7 @@ async def _executions(quick: bool) -> tuple[list[float], float]:
         started = time.perf_counter()
         seconds_by_box = await asyncio.gather(*(work(box, duration) for box in boxes))
         elapsed = time.perf_counter() - started
-    return [each for seconds in seconds_by_box for each in seconds], elapsed
+    return [took for seconds in seconds_by_box for took in seconds], elapsed
 
 
 async def lease(quick: bool) -> Values:

@@ -80,7 +80,7 @@ def make_samples(vocabulary: int, without_spread: float) -> list[Sample]:
                     prompt_ids=prompt_ids,
                     completion_ids=integers(2, vocabulary, len(mask)),
                     mask=mask,
-                    sampling_logprobs=[-1.0 if each else 0.0 for each in mask],
+                    sampling_logprobs=[-1.0 if is_learned else 0.0 for is_learned in mask],
                     advantages=spread * torch.tensor(mask, dtype=torch.float32),
                 )
             )
@@ -101,11 +101,12 @@ def ours(model: Qwen3ForCausalLM, samples: Sequence[Sample], max_tokens: int | N
     )
     settings, head = learning_settings(config), OutputHead.of(model)
     batches = [
-        Batch.of(part, settings, pad_id=PAD) for part in split_evenly([[each] for each in samples], EPISODES // ROWS)
+        Batch.of(part, settings, pad_id=PAD)
+        for part in split_evenly([[sample] for sample in samples], EPISODES // ROWS)
     ]
     counts = StepCounts(
-        loss_tokens=sum(each.loss_tokens for each in batches),
-        sequences=sum(each.sequences for each in batches),
+        loss_tokens=sum(batch.loss_tokens for batch in batches),
+        sequences=sum(batch.sequences for batch in batches),
         batch_loss_tokens=0,
         batches=len(batches),
         processes=1,
@@ -154,16 +155,16 @@ def trl(model: Qwen3ForCausalLM, samples: Sequence[Sample], max_tokens: int | No
         ),
     )
     trainer.current_gradient_accumulation_steps = EPISODES // ROWS
-    prompts, completions = [each.prompt_ids for each in samples], [each.completion_ids for each in samples]
+    prompts, completions = [sample.prompt_ids for sample in samples], [sample.completion_ids for sample in samples]
     whole = {
         "prompt_ids": padded(prompts, left=True),
-        "prompt_mask": padded([[1] * len(each) for each in prompts], left=True),
+        "prompt_mask": padded([[1] * len(prompt) for prompt in prompts], left=True),
         "completion_ids": padded(completions),
-        "completion_mask": padded([[1] * len(each) for each in completions]),
-        "tool_mask": padded([each.mask for each in samples]),
-        "advantages": torch.stack([each.advantages[0] for each in samples if each.advantages is not None]),
+        "completion_mask": padded([[1] * len(completion) for completion in completions]),
+        "tool_mask": padded([sample.mask for sample in samples]),
+        "advantages": torch.stack([sample.advantages[0] for sample in samples if sample.advantages is not None]),
     }
-    items = torch.tensor(float(sum(sum(each.mask) for each in samples)))
+    items = torch.tensor(float(sum(sum(sample.mask) for sample in samples)))
     starts = range(0, EPISODES, ROWS)
     batches = [{name: value[start : start + ROWS] for name, value in whole.items()} for start in starts]
 
@@ -185,7 +186,9 @@ def padded(rows: Sequence[Sequence[int]], *, left: bool = False) -> Tensor:
 
 
 def gradient_norm(model: Qwen3ForCausalLM) -> float:
-    return torch.nn.utils.get_total_norm([each.grad for each in model.parameters() if each.grad is not None]).item()
+    return torch.nn.utils.get_total_norm(
+        [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    ).item()
 
 
 def peak_megabytes() -> float:
@@ -231,7 +234,7 @@ def main() -> None:
         make = {"ours": ours, "trl": trl}[arguments.who]
         step = make(model, samples, arguments.max_tokens, Path(folder))
         result = measure(step, model, arguments.steps)
-    print(json.dumps(result | {"parameters": sum(each.numel() for each in model.parameters())}))
+    print(json.dumps(result | {"parameters": sum(parameter.numel() for parameter in model.parameters())}))
 
 
 if __name__ == "__main__":

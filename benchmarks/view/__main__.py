@@ -114,11 +114,11 @@ def main() -> None:
         path = folder / "view.html"
         write_page(run, path)
         figures = {"read": read - started, "write": time.perf_counter() - read, "megabytes": path.stat().st_size / 1e6}
-        figures["records_megabytes"] = sum(each.stat().st_size for each in folder.glob("*.jsonl")) / 1e6
+        figures["records_megabytes"] = sum(path.stat().st_size for path in folder.glob("*.jsonl")) / 1e6
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         times = [open_once(browser, path.as_uri()) for _ in range(5)]
         browser.close()
-    figures |= {name: statistics.median(each[name] for each in times) / 1000 for name in times[0]}
+    figures |= {name: statistics.median(opening[name] for opening in times) / 1000 for name in times[0]}
     for name, value in figures.items():
         print(f"{name:>18}  {value:8.2f} {'MB' if name.endswith('megabytes') else 's'}")
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}

@@ -324,7 +324,7 @@ def _clip_stats(
     """Rates of clipping, if the loss clips: from below, from above, and both. Rows without loss tokens do not count."""
     if loss.clips is None:
         return {}
-    low_BR, high_BR = (mask_BR & each for each in loss.clips(ratio_BR, advantages_BR, settings))
+    low_BR, high_BR = (mask_BR & is_clipped_BR for is_clipped_BR in loss.clips(ratio_BR, advantages_BR, settings))
     counts_B = mask_BR.sum(dim=1)
     low_B = low_BR.sum(dim=1) / counts_B.clamp(min=1)
     high_B = high_BR.sum(dim=1) / counts_B.clamp(min=1)

@@ -73,8 +73,8 @@ EpisodeSamples = list[Sample]
 
 def samples_of(episode: Episode, *, is_masked: bool = False) -> EpisodeSamples:
     """The samples of an episode that was played: its traces with a sampled token."""
-    total, traces = episode.num_sampled, [each for each in episode.traces if each.num_sampled]
-    return [Sample.of(each, share=each.num_sampled / total, is_masked=is_masked) for each in traces]
+    total, traces = episode.num_sampled, [trace for trace in episode.traces if trace.num_sampled]
+    return [Sample.of(trace, share=trace.num_sampled / total, is_masked=is_masked) for trace in traces]
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -93,14 +93,14 @@ class Batch:
         the entropy). Such samples skip the forward and the backward pass. They still count in every divisor of the
         loss.
         """
-        samples = [each for samples in episodes for each in samples]
-        loss_tokens = sum(sum(each.mask) for each in samples)
-        with_gradient = [each for each in samples if each.has_gradient(settings)]
+        samples = [sample for samples in episodes for sample in samples]
+        loss_tokens = sum(sum(sample.mask) for sample in samples)
+        with_gradient = [sample for sample in samples if sample.has_gradient(settings)]
         parts = micro_batches(with_gradient or [filler(pad_id)], max_tokens=settings.max_tokens_per_batch)
         return cls(
             micro_batches=[make_micro_batch(part, pad_id=pad_id, batch_loss_tokens=loss_tokens) for part in parts],
             loss_tokens=loss_tokens,
-            sequences=sum(any(any(each.mask) for each in samples) for samples in episodes),
+            sequences=sum(any(any(sample.mask) for sample in samples) for samples in episodes),
         )
 
     def filled(self, count: int, pad_id: int) -> Batch:
@@ -127,7 +127,7 @@ def micro_batches(
     if max_tokens is None:
         return [list(samples[start : start + max_rows]) for start in range(0, len(samples), max_rows)]
     parts: list[list[Sample]] = []
-    for sample in sorted(samples, key=lambda each: each.length, reverse=True):
+    for sample in sorted(samples, key=lambda sample: sample.length, reverse=True):
         # The first row of a part is its longest.
         rows = len(parts[-1]) + 1 if parts else 0
         if parts and rows <= max_rows and parts[-1][0].length * rows <= max_tokens:

@@ -60,12 +60,12 @@ class Scorer:
             metrics["kl"] = self._charge_kl(samples, rewards)
         self._add_advantages(episodes, samples, rewards)
         scored = [*zip(episodes, samples, rewards, strict=True)]
-        samples = [each for each in samples if not each[0].is_masked]
+        samples = [own_samples for own_samples in samples if not own_samples[0].is_masked]
         if settings.top_entropy_quantile < 1:
             self._keep_top_entropy(_flat(samples))
         if self.on_scored is not None:
             self.on_scored(scored)
-        taught = [each for each in _flat(samples) if each.has_gradient(settings)]
+        taught = [sample for sample in _flat(samples) if sample.has_gradient(settings)]
         if not (settings.scores_all or settings.is_on_policy):
             self._add_old_logprobs(taught)
         if not settings.charges_kl:
@@ -84,7 +84,7 @@ class Scorer:
         """
         keep, bounds = CORRECTIONS[self.settings.correction].keep, self.settings.correction_bounds
         assert keep is not None
-        kept = [place for place, each in enumerate(samples) if keep(_log_ratio(each), bounds)]
+        kept = [place for place, own_samples in enumerate(samples) if keep(_log_ratio(own_samples), bounds)]
         rejected = (len(samples) - len(kept)) / max(len(samples), 1), len(samples)
         members = Counter(episodes[place].spec.group for place in kept)
         kept = [place for place in kept if members[episodes[place].spec.group] >= 2]
@@ -119,7 +119,7 @@ class Scorer:
 
         Wang et al. 2025, "Beyond the 80/20 Rule", arXiv 2506.01939.
         """
-        own = [each.entropies[torch.tensor(each.mask) == 1] for each in samples if each.entropies is not None]
+        own = [sample.entropies[torch.tensor(sample.mask) == 1] for sample in samples if sample.entropies is not None]
         threshold = quantile(torch.cat([*own, torch.zeros(0)]), 1 - self.settings.top_entropy_quantile, self.gather)
         for sample in samples:
             assert sample.advantages is not None
@@ -158,7 +158,7 @@ class Scorer:
     def _charge_kl(self, samples: Sequence[EpisodeSamples], rewards: list[float]) -> Mean:
         """Subtract beta times each episode's divergence from its reward; return the mean per loss token."""
         total, tokens = 0.0, 0
-        for index, sample in [(index, each) for index, own_samples in enumerate(samples) for each in own_samples]:
+        for index, sample in [(index, sample) for index, own_samples in enumerate(samples) for sample in own_samples]:
             assert sample.old_logprobs is not None
             assert sample.ref_logprobs is not None
             mask_1T = torch.tensor([sample.mask])
@@ -180,4 +180,4 @@ def _log_ratio(episode: EpisodeSamples) -> Tensor:
 
 
 def _flat(lists: Iterable[Iterable[Item]]) -> list[Item]:
-    return [item for each in lists for item in each]
+    return [item for inner in lists for item in inner]

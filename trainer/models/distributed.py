@@ -81,7 +81,7 @@ class Processes:
     def sum_counts(self, *counts: int) -> list[int]:
         """Each number, summed over all processes."""
         with self.waiting("the other processes"):  # reading the sums waits, too: a device works asynchronously
-            return [int(each) for each in self.sum(torch.tensor(counts, device=self._accelerator.device)).tolist()]
+            return [int(total) for total in self.sum(torch.tensor(counts, device=self._accelerator.device)).tolist()]
 
     def all_or_none(self, work: Callable[[], Result]) -> Result:
         """The result of `work` if it raises in no process. Otherwise all processes end, so no process waits for ever.

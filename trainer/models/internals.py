@@ -59,8 +59,8 @@ def stack(one: Tensor, other: Tensor) -> Tensor:
 def rope_types(model: Any) -> set[str]:
     """Return the types of a model's rotary embeddings: one for all layers, or one for each type of layer."""
     parameters = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
-    nested = [each for each in parameters.values() if isinstance(each, dict)]
-    return {each["rope_type"] for each in nested or [parameters] if "rope_type" in each}
+    nested = [value for value in parameters.values() if isinstance(value, dict)]
+    return {options["rope_type"] for options in nested or [parameters] if "rope_type" in options}
 
 
 def merged_state(model: nn.Module, *, merge: bool = True) -> dict[str, Tensor]:
@@ -90,17 +90,17 @@ def merged_state(model: nn.Module, *, merge: bool = True) -> dict[str, Tensor]:
 def _merged_layer(layer: Any) -> Mapping[str, Tensor]:
     """Return the state of a layer with its adapter merged in a copy: unmerging would leave rounding errors."""
     # LoRA's options may hold other layers' tensors. The hook of an `OutputHead` holds the model, which may be running.
-    shared = [vars(each).get("kwargs") for each in layer.modules()]
-    merged = copy.deepcopy(layer, {id(each): each for each in [*shared, *hooks(layer)]})
-    for each in merged.modules():  # an adapter of a parameter may lie in another one
-        if hasattr(each, "get_base_layer") and not each.disable_adapters:
-            each.merge()
+    shared = [vars(module).get("kwargs") for module in layer.modules()]
+    merged = copy.deepcopy(layer, {id(kept): kept for kept in [*shared, *hooks(layer)]})
+    for module in merged.modules():  # an adapter of a parameter may lie in another one
+        if hasattr(module, "get_base_layer") and not module.disable_adapters:
+            module.merge()
     return merged.get_base_layer().state_dict()
 
 
 def hooks(model: nn.Module) -> list[Any]:
     """Return the hooks of all layers. A copy of a model shares them: their owners may hold locks, or count calls."""
-    tables = [table for each in model.modules() for name, table in vars(each).items() if name.endswith("_hooks")]
+    tables = [table for module in model.modules() for name, table in vars(module).items() if name.endswith("_hooks")]
     # PEFT keeps the handles of its hooks in a list of such a name.
     return [hook for table in tables if isinstance(table, dict) for hook in table.values()]
 

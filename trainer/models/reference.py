@@ -51,8 +51,8 @@ class Reference:
         if self.is_adapter and ADAPTER in self._active_adapters():
             raise ValueError(f"the adapter {ADAPTER!r} is the reference: call set_adapter() with the one to be trained")
         reshard(model)
-        copied = [] if self.is_adapter else [each for each in model.parameters() if each.requires_grad]
-        self._weights = [(each, own_part(each).detach().clone()) for each in copied]
+        copied = [] if self.is_adapter else [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._weights = [(parameter, own_part(parameter).detach().clone()) for parameter in copied]
 
     @property
     def copies(self) -> list[Tensor]:
@@ -81,11 +81,11 @@ class Reference:
     @cached_property
     def _second(self) -> tuple[nn.Module, OutputHead | None]:
         """The second model; made at its first use, because accelerate changes the first one when training begins."""
-        known = {id(each): each for each in self._model.parameters()}
-        known |= {id(each): nn.Parameter(frozen, requires_grad=False) for each, frozen in self._weights}
+        known = {id(parameter): parameter for parameter in self._model.parameters()}
+        known |= {id(parameter): nn.Parameter(frozen, requires_grad=False) for parameter, frozen in self._weights}
         # The hook of the output head belongs to the copy, and so does one of a layer itself.
         owned = OutputHead | nn.Module
-        known |= {id(each): each for each in hooks(self._model) if not isinstance(getattr(each, "__self__", 0), owned)}
+        known |= {id(hook): hook for hook in hooks(self._model) if not isinstance(getattr(hook, "__self__", 0), owned)}
         with _SharedTensors():
             model, head = copy.deepcopy((self._model, self._head), known)
         if self.is_adapter:
@@ -115,7 +115,7 @@ class _SharedTensors(TorchFunctionMode):
 
 def _activate(model: Any, adapter: str) -> None:
     """Compute with this adapter; train the one that was in training before."""
-    trainable = [(each, each.requires_grad) for each in model.parameters()]
+    trainable = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     model.set_adapter(adapter)
     for parameter, requires_grad in trainable:  # `set_adapter` changes them
         parameter.requires_grad_(requires_grad)

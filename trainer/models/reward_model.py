@@ -72,7 +72,7 @@ class RewardModel:
         conversations: list[Any] = [
             [*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)
         ]
-        texts = [self._text(each) for each in conversations]
+        texts = [self._text(conversation) for conversation in conversations]
         with self._turn, torch.inference_mode():
             rows = [torch.tensor(row) for row in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
             self._check_length(max(map(len, rows)))
@@ -102,7 +102,7 @@ class RewardModel:
         """The id of padding: the head reads the last token that has another id, or a single row's last token."""
         config = self.model.config.get_text_config()
         own, last = config.pad_token_id, {int(row[-1]) for row in rows}
-        config.pad_token_id = next(each for each in count() if each not in last) if own is None else own
+        config.pad_token_id = next(token for token in count() if token not in last) if own is None else own
         try:
             yield config.pad_token_id
         finally:
@@ -197,7 +197,7 @@ def as_reward_functions(functions: Any, processing_classes: Any, device: torch.d
         TypeError, ValueError: a model cannot give rewards, or a tokenizer belongs to no model.
     """
     listed = list(functions) if isinstance(functions, list | tuple) else [functions]
-    models = [isinstance(each, str | nn.Module) for each in listed]
+    models = [isinstance(function, str | nn.Module) for function in listed]
     if isinstance(processing_classes, list | tuple):
         tokenizers = list(processing_classes)
     else:

@@ -103,7 +103,7 @@ class Fleet:
 
     def present(self) -> list[Server]:
         """The servers that are not known to be away."""
-        return [each for each in self.servers if each not in self._searches]
+        return [server for server in self.servers if server not in self._searches]
 
     def relabel(self, label: str, outcomes: Mapping[Server, Exception | None]) -> None:
         """Accept only answers from the weights with this label from now on.
@@ -144,21 +144,23 @@ class Fleet:
                 while True:
                     if self._closed:
                         raise GenerationError("the generator is closed")
-                    ready = [each for server in self.servers if server.label == self.label for each in server.replicas]
+                    ready = [
+                        replica for server in self.servers if server.label == self.label for replica in server.replicas
+                    ]
                     if ready:
                         home = None if session is None else self._homes.get(session)
                         return home if home in ready else self._settle(session, home, ready)
                     self._found.clear()
                     await self._found.wait()
         except TimeoutError as error:
-            troubles = "; ".join(each.trouble for each in self.servers)
+            troubles = "; ".join(server.trouble for server in self.servers)
             raise GenerationError(f"no vLLM server answered within {self._timeout:g} s: {troubles}") from error
 
     def _settle(self, session: object | None, home: Replica | None, ready: list[Replica]) -> Replica:
         """Choose a replica for a session that has no home, or whose home is away."""
-        ready.sort(key=lambda each: each.index)  # neighbours in the list are of different servers
+        ready.sort(key=lambda replica: replica.index)  # neighbours in the list are of different servers
         first = int(self._place * len(ready))
-        chosen = min(ready[first:] + ready[:first], key=lambda each: (each.in_flight, len(each.sessions)))
+        chosen = min(ready[first:] + ready[:first], key=lambda replica: (replica.in_flight, len(replica.sessions)))
         if session is not None:
             if home is not None:
                 home.sessions.discard(session)

@@ -123,7 +123,7 @@ class VLLMGenerator(Generator):
         params = SamplingParams(**sampling_options(request, seeded=self._seeded), output_kind=kind)
         output = await self._engine.ask(request.prompt.ids, params, adapter=self._adapter, stop_texts=texts)
         [answer] = output.outputs
-        logprobs = [each[token].logprob for each, token in zip(answer.logprobs, answer.token_ids, strict=True)]
+        logprobs = [known[token].logprob for known, token in zip(answer.logprobs, answer.token_ids, strict=True)]
         return Generation(
             token_ids=list(answer.token_ids),
             logprobs=logprobs,

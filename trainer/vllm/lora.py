@@ -32,25 +32,25 @@ def lora_rank(model: Any) -> int | None:
     if not hasattr(model, "get_base_model") or len(model.active_adapters) != 1:
         return None
     config = model.peft_config[model.active_adapters[0]]
-    trained = [name for name, each in model.named_parameters() if each.requires_grad]
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     linear = all(("lora_A." in name or "lora_B." in name) and "lm_head" not in name for name in trained)
     if config.peft_type != "LORA" or not linear or config.use_dora or config.target_parameters:
         return None
     if isinstance(config.init_lora_weights, str) or config.layer_replication or config.lora_bias:
         return None
-    merged = any(getattr(each, "merged", False) for each in model.modules())
+    merged = any(getattr(module, "merged", False) for module in model.modules())
     largest = max(config.r, *config.rank_pattern.values()) if config.rank_pattern else config.r
     return None if merged or largest > RANKS[-1] else largest
 
 
 def lora_options(rank: int) -> dict[str, Any]:
     """Options of an engine for one adapter of this rank."""
-    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": next(each for each in RANKS if each >= rank)}
+    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": next(largest for largest in RANKS if largest >= rank)}
 
 
 def base_version(model: Any) -> tuple[int, ...]:
     """A value that changes when a base weight changes."""
-    return tuple(each._version for each in model.parameters() if not each.requires_grad)
+    return tuple(parameter._version for parameter in model.parameters() if not parameter.requires_grad)
 
 
 def base_weights(model: Any) -> dict[str, Tensor]:

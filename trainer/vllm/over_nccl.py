@@ -159,9 +159,9 @@ def _source(weights: Mapping[str, Tensor], device: torch.device) -> Any:
 
     class Source(WeightSource):
         def metadata(self) -> list[Any]:
-            return [ParamMeta(name, each.dtype, tuple(each.shape)) for name, each in weights.items()]
+            return [ParamMeta(name, weight.dtype, tuple(weight.shape)) for name, weight in weights.items()]
 
         def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-            return ((name, each.detach().to(device)) for name, each in weights.items())
+            return ((name, weight.detach().to(device)) for name, weight in weights.items())
 
     return Source()

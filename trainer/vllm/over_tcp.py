@@ -83,8 +83,8 @@ class WeightListener(ThreadingTCPServer):
             port=self.server_address[1],
             token=self.token,
             names=list(self.weights),
-            dtypes=[str(each.dtype).removeprefix("torch.") for each in self.weights.values()],
-            shapes=[list(each.shape) for each in self.weights.values()],
+            dtypes=[str(weight.dtype).removeprefix("torch.") for weight in self.weights.values()],
+            shapes=[list(weight.shape) for weight in self.weights.values()],
             exact=self.exact,
         )
         return asdict(offer)

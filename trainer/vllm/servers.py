@@ -131,10 +131,10 @@ class VLLMServerGenerator(SharedGenerator):
             asking = asyncio.run_coroutine_threadsafe(self._fleet.ask(body, request.session), self._loop)
             answer = await asyncio.wrap_future(asking)
         [choice] = answer["choices"]
-        logprobs = [each["logprob"] for each in choice["logprobs"]["content"]]
+        logprobs = [token["logprob"] for token in choice["logprobs"]["content"]]
         return Generation(
             token_ids=choice["token_ids"],
-            logprobs=[each if each > LEAST_LOGPROB else -math.inf for each in logprobs],
+            logprobs=[logprob if logprob > LEAST_LOGPROB else -math.inf for logprob in logprobs],
             finish=choice["finish_reason"],
             prompt=Tokens(answer["prompt_token_ids"]),
             weight_version=version,
@@ -161,7 +161,7 @@ class VLLMServerGenerator(SharedGenerator):
     @property
     def servers_present(self) -> list[str]:
         """The URLs of the servers that are not known to be away."""
-        return [each.url for each in self._fleet.present()]
+        return [server.url for server in self._fleet.present()]
 
     @property
     def weights(self) -> tuple[str | None, int, int | None, int | None]:
@@ -176,7 +176,7 @@ class VLLMServerGenerator(SharedGenerator):
         self._fleet.relabel(label, dict.fromkeys(self._fleet.present()))
 
     def __reduce__(self) -> Any:
-        return _follower, (tuple(each.url for each in self._fleet.servers), tuple(self._options.items()))
+        return _follower, (tuple(server.url for server in self._fleet.servers), tuple(self._options.items()))
 
     def wake(self) -> None:
         self._may_send = _is_first()
@@ -199,7 +199,7 @@ class VLLMServerGenerator(SharedGenerator):
         """The rank of an adapter that is to be sent as an adapter; None if it must be merged, or there is none."""
         rank = None if is_sharded(model) else lora_rank(model)  # files cannot be written from parts of weights
         if rank is not None and self._takes_adapters is None:
-            lacking = [each.url for each in self._fleet.servers if each.lora_rank < rank]
+            lacking = [server.url for server in self._fleet.servers if server.lora_rank < rank]
             self._takes_adapters = not lacking
             if lacking and _is_first():
                 logger.warning(

@@ -60,7 +60,7 @@ class WeightTransfer:
         Raises:
             ConfigurationError: NCCL cannot be used because vLLM or a GPU is missing.
         """
-        for url in [each.url for each in servers if each.backend == "nccl"]:
+        for url in [server.url for server in servers if server.backend == "nccl"]:
             if model.device.type != "cuda":
                 raise ConfigurationError(
                     f"{url} takes weights by NCCL, but the model in training is on {model.device}; start the server "
@@ -71,8 +71,8 @@ class WeightTransfer:
         base, holders, adapter = None, set[Server](), None
         if lora_rank is not None:
             base = base_version(model)
-            having = await asyncio.gather(*[each.has_base(base) for each in servers])
-            holders = {each for each, has in zip(servers, having, strict=True) if has}
+            having = await asyncio.gather(*[server.has_base(base) for server in servers])
+            holders = {server for server, has in zip(servers, having, strict=True) if has}
             adapter = await run_in_thread(packed_adapter, model)
         weights = gathered
         if weights is None:
@@ -80,7 +80,7 @@ class WeightTransfer:
             weights = await run_in_thread(function, model) if holders != set(servers) else {}
         with WeightListener(weights, exact=kept_in_float32(model), port=self._port) as listener:
             update = _Update(label, weights, listener, adapter, base, lora_rank or 0)
-            updates = [self._update(each, update, has_base=each in holders) for each in servers]
+            updates = [self._update(server, update, has_base=server in holders) for server in servers]
             return dict(zip(servers, await asyncio.gather(*updates), strict=True))
 
     def close(self) -> None:
