@@ -51,14 +51,14 @@ class Sampling:
 
 
 def log_distribution(logits_BV: Tensor, sampling: Sampling) -> Tensor:
-    """Log-probabilities (B, V) under the sampling distribution; for greedy decoding, at temperature 1."""
+    """Return log-probabilities (B, V) under the sampling distribution; for greedy decoding, at temperature 1."""
     for warper in _warpers(sampling):
         logits_BV = warper(None, logits_BV)  # type: ignore[arg-type] # these warpers look at no earlier token
     return torch.log_softmax(logits_BV, -1)
 
 
 def sample(logits_BV: Tensor, uniforms_B: Sequence[float], sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Tokens (B,) and their log-probabilities (B,), by inverting the cumulative distribution at uniforms in [0, 1).
+    """Sample tokens (B,) by inverting the cumulative distribution at uniforms in [0, 1); return their log-probabilities, too.
 
     One number for each row and step makes a row's randomness its own: it depends on nothing else in the batch.
     """

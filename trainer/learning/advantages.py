@@ -32,18 +32,18 @@ STD_FLOOR = 1e-4
 
 
 def this_process_only(values: Tensor) -> Tensor:
-    """The `Gather` of a single process."""
+    """Return the values of this process alone: the `Gather` of a single process."""
     return values
 
 
 def grpo(rewards_G: Tensor) -> Tensor:
-    """Reward minus the group's mean (Shao et al. 2024, arXiv 2402.03300, section 4.1.2, before its scaling)."""
+    """Return reward minus the group's mean (Shao et al. 2024, arXiv 2402.03300, section 4.1.2, before its scaling)."""
     rewards_G = rewards_G - rewards_G[0]  # equal rewards become exactly 0, and so does their mean
     return rewards_G - rewards_G.mean()
 
 
 def rloo(rewards_G: Tensor) -> Tensor:
-    """Reward minus the mean of the other members, the leave-one-out baseline (Ahmadian et al. 2024, arXiv 2402.14740).
+    """Return reward minus the mean of the others, the leave-one-out baseline (Ahmadian et al. 2024, arXiv 2402.14740).
 
     It equals `grpo` times G / (G - 1). The baseline of a member does not depend on its own reward, so it has no bias.
     """
@@ -53,7 +53,7 @@ def rloo(rewards_G: Tensor) -> Tensor:
 
 
 def max_rl(rewards_G: Tensor) -> Tensor:
-    """(Reward - mean) / mean: the gradient of the log of the success rate (Tajwar et al. 2026, arXiv 2602.02710).
+    """Return (reward - mean) / mean: the gradient of the log of the success rate (Tajwar et al. 2026, arXiv 2602.02710).
 
     A group whose rewards are all 0 has advantages of 0. Negative rewards are an error, see `Comparison.check`.
     """
@@ -97,7 +97,7 @@ def whiten(advantages: list[Tensor], gather: Gather = this_process_only) -> list
 
 
 def _mean_and_std(groups: list[Tensor], gather: Gather) -> tuple[Tensor, Tensor]:
-    """Mean and unbiased standard deviation of all values of all processes.
+    """Return mean and unbiased standard deviation of all values of all processes.
 
     Processes hold different numbers of values, but a collective needs tensors of one size. So each process sends three
     numbers: count, mean and sum of squared deviations. They are merged as in Chan, Golub and LeVeque 1979, which does
@@ -116,7 +116,7 @@ def _mean_and_std(groups: list[Tensor], gather: Gather) -> tuple[Tensor, Tensor]
 
 
 def quantile(values_N: Tensor, share: float, gather: Gather = this_process_only) -> float:
-    """The value below which this share of the values of all processes lies, interpolated; 0 if there are no values."""
+    """Return the value below which this share of all processes' values lies, interpolated; 0 if there are no values."""
     most = int(gather(torch.tensor([[float(len(values_N))]])).max())
     if not most:
         return 0.0

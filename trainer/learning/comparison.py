@@ -35,7 +35,7 @@ class Comparison:
         """
 
         def estimate(returns: list[Tensor]) -> list[Tensor]:
-            """The advantages (G,) of each comparison, from its returns (G,)."""
+            """Return the advantages (G,) of each comparison, from its returns (G,)."""
             advantages = [estimator.advantage(returns_G) for returns_G in returns]
             advantages = scale_advantages(advantages, returns, self.scale_rewards, gather)
             return whiten(advantages, gather) if self.normalize_advantages else advantages

@@ -34,7 +34,7 @@ class Mismatch:
     def of(
         cls, logprobs_BT: Tensor, old_logprobs_BT: Tensor, sampling_BT: Tensor, mask_BT: Tensor, advantages_BT: Tensor
     ) -> Mismatch:
-        """From log-probabilities under the weights in training, pi, and mu; values where the mask is 0 are ignored."""
+        """Compare log-probabilities under the weights in training, pi and mu; values where the mask is 0 are ignored."""
         gain_BT = logprobs_BT.detach().exp() - sampling_BT.exp()
         return cls(
             log_ratio_BT=torch.where(mask_BT, old_logprobs_BT.detach() - sampling_BT, 0.0),
@@ -51,26 +51,26 @@ Keep = Callable[[Tensor, Bounds], bool]
 
 
 def truncated(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
-    """min(pi/mu, max) of each token."""
+    """Return min(pi/mu, max) of each token."""
     ratio_BT = _exp(mismatch.log_ratio_BT)
     return ratio_BT.clamp(max=bounds[1]), ratio_BT > bounds[1]
 
 
 def truncated_sequence(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
-    """min(pi/mu, max) of each sequence."""
+    """Return min(pi/mu, max) of each sequence."""
     ratio_B1 = _exp(mismatch.log_ratio_BT.sum(dim=1, keepdim=True))
     return ratio_B1.clamp(max=bounds[1]), ratio_B1 > bounds[1]
 
 
 def masked(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
-    """pi/mu of each token; 0 outside the bounds."""
+    """Return pi/mu of each token; 0 outside the bounds."""
     ratio_BT = _exp(mismatch.log_ratio_BT)
     is_cut_BT = (ratio_BT < bounds[0]) | (ratio_BT > bounds[1])
     return ratio_BT.masked_fill(is_cut_BT, 0.0), is_cut_BT
 
 
 def behaviour_clip(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
-    """pi/mu of each token; 0 where training has moved its probability further than max from mu, as its advantage asks.
+    """Return pi/mu of each token; 0 where training has moved its probability too far from mu.
 
     The loss multiplies by the ratio of the weights in training to pi, so the product is their ratio to mu.
     """
@@ -79,7 +79,7 @@ def behaviour_clip(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
 
 
 def geometric_mean_within(log_ratio_N: Tensor, bounds: Bounds) -> bool:
-    """Whether the geometric mean of pi/mu over an episode is within the bounds."""
+    """Return whether the geometric mean of pi/mu over an episode is within the bounds."""
     return bounds[0] <= _exp(log_ratio_N.mean()).item() <= bounds[1]
 
 
@@ -118,7 +118,7 @@ MEANS_OF_RATIOS = ("mismatch/mean_ratio", "mismatch/mean_squared_ratio")
 
 
 def mismatch_metrics(log_ratio_N: Tensor) -> dict[str, Tensor]:
-    """How far pi is from mu, from log(pi/mu) of loss tokens.
+    """Measure how far pi is from mu, from log(pi/mu) of loss tokens.
 
     Returns:
         `mismatch/kl`: KL(mu || pi) in nats a token, by the estimator k3. `MEANS_OF_RATIOS`: the means of pi/mu and of
@@ -130,7 +130,7 @@ def mismatch_metrics(log_ratio_N: Tensor) -> dict[str, Tensor]:
 
 
 def effective_sample_size(mean_ratio: float, mean_square: float) -> float:
-    """The effective sample size of tokens that are weighed by pi/mu, as a share of their number; 1 if all are equal.
+    """Return the effective sample size of tokens weighed by pi/mu, as a share of their number; 1 if all are equal.
 
     The sizes of parts have no mean that is the size of the whole, so it is computed once, from means over all tokens.
     """

@@ -21,7 +21,7 @@ Credit = Literal["episode", "turn"]
 
 
 def returns_of(episode: Episode, reward: float, credit: Credit, discount: float) -> Tensor:
-    """The return of each turn, (K,) in float64: R_k = r_k + discount * R_(k+1), where r_k is the turn's reward.
+    """Return the return of each turn, (K,) in float64: R_k = r_k + discount * R_(k+1), where r_k is the turn's reward.
 
     The part of `reward` that no step gave counts in the last turn: grade, reward functions, penalties, the KL. So with
     `discount=1` the first return is `reward`.
@@ -42,7 +42,7 @@ def compare(
     *,
     least: int = 2,
 ) -> list[Tensor]:
-    """The advantages (K,) of each episode, from its returns (K,).
+    """Return the advantages (K,) of each episode, from its returns (K,).
 
     Turn k is compared with turn k of those members of the group that have one. If too few have one, its advantage is 0.
 

@@ -27,7 +27,7 @@ TREATMENTS: Treatments = {
 
 
 def form_groups(episodes: Sequence[Episode], treatments: Treatments = TREATMENTS) -> tuple[list[Group], int]:
-    """The groups that can be compared within themselves, and the number of groups that cannot.
+    """Return the groups that can be compared within themselves, and the number of groups that cannot.
 
     Members are found by their group's id, never by position. An episode without a reward (it failed) or without a
     sampled token leaves its group, as does one that was cut and whose treatment is "leave". A group of fewer than two

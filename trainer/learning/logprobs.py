@@ -36,7 +36,7 @@ def token_logprobs(
     head: OutputHead | None = None,
     entropy: Entropy = "none",
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities (B, keep) of tokens among the last `keep` of each row; 0 at tokens that are not asked for.
+    """Compute log-probabilities (B, keep) of tokens among the last `keep` of each row; 0 at tokens not asked for.
 
     Memory: `CHUNK_BYTES` of logits in float32, which the backward pass computes again. Without `head`, also the logits
     of `keep + 1` positions of all rows, in the precision that the model computes in.
@@ -90,7 +90,7 @@ def _chosen_logprobs(
     vocabulary: int,
     entropy: Entropy,
 ) -> tuple[Tensor, Tensor | None]:
-    """log softmax(logits / temperature) at `ids`, by chunks that the backward pass computes again; and entropies."""
+    """Compute log softmax(logits / temperature) at `ids`, in chunks that the backward pass computes again; and entropies."""
 
     def chosen(states_CH: Tensor, ids_C: Tensor) -> tuple[Tensor, Tensor | None]:
         logits_CV = to_logits(states_CH).float()
@@ -111,7 +111,7 @@ def _chosen_logprobs(
 
 
 def _fewer_logits(model: nn.Module, count: int) -> dict[str, int]:
-    """The argument that asks for the logits of the last positions only, if the model has it."""
+    """Return the argument that asks for the logits of the last positions only, if the model has it."""
     forward: Any = inner_model(model).forward
     return {"logits_to_keep": count} if "logits_to_keep" in inspect.signature(forward).parameters else {}
 

@@ -103,22 +103,22 @@ class Loss:
 
 
 def of_token(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """One ratio for each token."""
+    """Return one ratio for each token."""
     return log_ratio_BT
 
 
 def of_sequence(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The ratio of the probabilities of all loss tokens of a sequence, (B, 1)."""
+    """Return the ratio of the probabilities of all loss tokens of a sequence, (B, 1)."""
     return log_ratio_BT.sum(dim=1, keepdim=True)
 
 
 def of_mean_token(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The geometric mean of the ratios of a sequence's loss tokens, (B, 1)."""
+    """Return the geometric mean of the ratios of a sequence's loss tokens, (B, 1)."""
     return log_ratio_BT.sum(dim=1, keepdim=True) / mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def of_mean_token_at_token(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """At each token the value of `of_mean_token`, with the gradient of the token's own ratio."""
+    """Return the value of `of_mean_token` at each token, with the gradient of the token's own ratio."""
     return of_mean_token(log_ratio_BT, mask_BT).detach() + log_ratio_BT - log_ratio_BT.detach()
 
 
@@ -126,7 +126,7 @@ def of_mean_token_at_token(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def clipped(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> Tensor:
-    """-min(ratio * A, clip(ratio) * A) of PPO (Schulman et al. 2017, arXiv 1707.06347, equation 7).
+    """Return -min(ratio * A, clip(ratio) * A) of PPO (Schulman et al. 2017, arXiv 1707.06347, equation 7).
 
     With `delta`, the ratio is at most that, so that a negative advantage has a bounded term: the dual clip of Ye et al.
     2020, arXiv 1912.09729.
@@ -138,18 +138,18 @@ def clipped(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settin
 
 
 def clipped_weight(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> Tensor:
-    """-min(ratio, 1 + epsilon_high) * A * log pi, with a constant ratio: every token keeps a gradient."""
+    """Return -min(ratio, 1 + epsilon_high) * A * log pi, with a constant ratio: every token keeps a gradient."""
     return -ratio_BR.detach().clamp(max=1 + settings.epsilon_high) * advantages_BR * logprobs_BR
 
 
 def soft_gate(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> Tensor:
-    """-4/t * sigmoid(t * (ratio - 1)) * A: the gradient fades where the ratio is far from 1."""
+    """Return -4/t * sigmoid(t * (ratio - 1)) * A: the gradient fades where the ratio is far from 1."""
     temperature_BR = torch.where(advantages_BR > 0, settings.sapo_temperature_pos, settings.sapo_temperature_neg)
     return -(temperature_BR * (ratio_BR - 1)).sigmoid() * 4 / temperature_BR * advantages_BR
 
 
 def score(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> Tensor:
-    """-A * log pi, whatever the ratio (Williams 1992, "REINFORCE")."""
+    """Return -A * log pi, whatever the ratio (Williams 1992, "REINFORCE")."""
     return -advantages_BR * logprobs_BR
 
 
@@ -157,13 +157,13 @@ def score(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settings
 
 
 def outside_epsilon(ratio_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> tuple[Tensor, Tensor]:
-    """The terms of `clipped` that have no gradient: their ratio is out of bounds in the direction of the advantage."""
+    """Return the terms of `clipped` without gradient: their ratio is out of bounds in the direction of the advantage."""
     low_BR = (ratio_BR < 1 - settings.epsilon_low) & (advantages_BR < 0)
     return low_BR, (ratio_BR > 1 + settings.epsilon_high) & (advantages_BR > 0)
 
 
 def above_epsilon(ratio_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> tuple[Tensor, Tensor]:
-    """The terms of `clipped_weight` with an advantage above 0 and a ratio above the largest weight."""
+    """Return the terms of `clipped_weight` with an advantage above 0 and a ratio above the largest weight."""
     low_BR, high_BR = outside_epsilon(ratio_BR, advantages_BR, settings)
     return torch.zeros_like(low_BR), high_BR
 
@@ -172,28 +172,28 @@ def above_epsilon(ratio_BR: Tensor, advantages_BR: Tensor, settings: LearningSet
 
 
 def mean_of_sequence_means(terms_BR: Tensor, sizes_B: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
-    """Each episode of the step weighs the same, whatever its length."""
+    """Weigh each episode of the step the same, whatever its length."""
     means_B = terms_BR.sum(dim=1) / sizes_B
     return means_B.sum() / _per_process(counts.sequences, counts, means_B)
 
 
 def mean_of_all_tokens(terms_BR: Tensor, sizes_B: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
-    """Each token of the step weighs the same."""
+    """Weigh each token of the step the same."""
     return terms_BR.sum() / _per_process(counts.loss_tokens, counts, terms_BR)
 
 
 def sum_over_longest(terms_BR: Tensor, sizes_B: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
-    """Divides by episodes times `max_completion_length`, a constant, so that long answers are not favoured."""
+    """Divide by episodes times `max_completion_length`, a constant, so that long answers are not favoured."""
     return terms_BR.sum() / (_per_process(counts.sequences, counts, terms_BR) * settings.max_completion_length)
 
 
 def mean_of_sequence_sums(terms_BR: Tensor, sizes_B: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
-    """The terms of an episode are added up; each episode of the step weighs the same."""
+    """Add up the terms of an episode; weigh each episode of the step the same."""
     return terms_BR.sum() / _per_process(counts.sequences, counts, terms_BR)
 
 
 def mean_of_local_tokens(terms_BR: Tensor, sizes_B: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
-    """Each token of this batch weighs the same: the one reduction that depends on how a step is cut into batches."""
+    """Weigh each token of this batch the same: the one reduction that depends on how a step is cut into batches."""
     return terms_BR.sum() / torch.as_tensor(counts.batch_loss_tokens).clamp(min=1) / counts.batches
 
 
@@ -228,7 +228,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCounts) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of one micro-batch, and statistics under TRL's names.
+    """Compute the loss of one micro-batch, and statistics under TRL's names.
 
     Values at positions with mask 0 have no influence, not even NaN. A micro-batch without loss tokens has
     loss 0 and gradients of 0. The statistics are of this micro-batch in this process: `*_mean` and `kl` over its loss
@@ -302,7 +302,7 @@ def k3(log_ratio: Tensor) -> Tensor:
 
 
 def kl_in_reward(old_logprobs_BT: Tensor, ref_logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The sum of log(pi_old/ref) over each sequence's loss tokens, (B,); beta times it is subtracted from the reward.
+    """Return the sum of log(pi_old/ref) over each sequence's loss tokens, (B,); beta times it is taken off the reward.
 
     Unlike `k3` this may be negative; its expectation is the KL of the sequence (Ahmadian et al. 2024, arXiv
     2402.14740).
@@ -321,7 +321,7 @@ def _masked_mean(values_BR: Tensor, mask_BR: Tensor) -> Tensor:
 def _clip_stats(
     loss: Loss, ratio_BR: Tensor, advantages_BR: Tensor, mask_BR: Tensor, settings: LearningSettings
 ) -> dict[str, Tensor]:
-    """Rates of clipping, if the loss clips: from below, from above, and both. Rows without loss tokens do not count."""
+    """Return the rates of clipping, if the loss clips: from below, from above, and both. Empty rows do not count."""
     if loss.clips is None:
         return {}
     low_BR, high_BR = (mask_BR & is_clipped_BR for is_clipped_BR in loss.clips(ratio_BR, advantages_BR, settings))

@@ -28,7 +28,7 @@ def objective(
     with_entropy: bool = False,
     watch: Callable[[Tensor], None] | None = None,
 ) -> tuple[Tensor, list[Part]]:
-    """The loss of a micro-batch.
+    """Compute the loss of a micro-batch.
 
     Args:
         model: The policy in training, wrapped or not.
@@ -78,7 +78,7 @@ def objective(
 def _token_metrics(
     logprobs_BT: Tensor, entropy_BT: Tensor | None, batch: MicroBatch, *, compare_sampling: bool
 ) -> dict[str, Tensor]:
-    """Entropy, and how far the generator's log-probabilities are from the trainer's, over the loss tokens of a batch.
+    """Measure entropy, and the distance of the generator's log-probabilities from the trainer's, at loss tokens.
 
     The difference is only rounding if sampler and trainer have the same weights and the same distribution. With top-p
     and the like the distributions differ; `compare_sampling=False` then leaves the comparison out.

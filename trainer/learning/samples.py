@@ -47,12 +47,12 @@ class Sample:
         return len(self.prompt_ids) + len(self.completion_ids)
 
     def has_gradient(self, settings: LearningSettings) -> bool:
-        """Whether the sample can change the weights: some token's advantage is not 0, or the loss has another term."""
+        """Return whether the sample can change the weights: it has an advantage, or the loss another term."""
         return settings.always_has_gradient or (self.advantages is not None and bool(self.advantages.any()))
 
     @classmethod
     def of(cls, trace: TokenTrace, *, share: float = 1.0, is_masked: bool = False) -> Sample:
-        """The sample of a trace."""
+        """Return the sample of a trace."""
         assert len(trace.completion_ids) == len(trace.mask) == len(trace.logprobs)
         # Drop everything after the last sampled token: no loss token depends on it.
         length = max((index + 1 for index, is_sampled in enumerate(trace.mask) if is_sampled), default=0)
@@ -72,7 +72,7 @@ EpisodeSamples = list[Sample]
 
 
 def samples_of(episode: Episode, *, is_masked: bool = False) -> EpisodeSamples:
-    """The samples of an episode that was played: its traces with a sampled token."""
+    """Return the samples of an episode that was played: its traces with a sampled token."""
     total, traces = episode.num_sampled, [trace for trace in episode.traces if trace.num_sampled]
     return [Sample.of(trace, share=trace.num_sampled / total, is_masked=is_masked) for trace in traces]
 
@@ -87,7 +87,7 @@ class Batch:
 
     @classmethod
     def of(cls, episodes: Sequence[EpisodeSamples], settings: LearningSettings, *, pad_id: int) -> Batch:
-        """The batch of these episodes.
+        """Return the batch of these episodes.
 
         A sample whose advantages are all 0 has a gradient of exactly 0, unless its loss has another term (for the KL or
         the entropy). Such samples skip the forward and the backward pass. They still count in every divisor of the
@@ -104,13 +104,13 @@ class Batch:
         )
 
     def filled(self, count: int, pad_id: int) -> Batch:
-        """The batch with so many micro-batches; the further ones have no loss tokens."""
+        """Add empty micro-batches until there are `count`."""
         empty = make_micro_batch([filler(pad_id)], pad_id=pad_id)
         return replace(self, micro_batches=self.micro_batches + [empty] * (count - len(self.micro_batches)))
 
 
 def filler(pad_id: int) -> Sample:
-    """A dummy row of two tokens, for a forward pass of nothing. It has no loss token and counts as no sequence."""
+    """Make a dummy row of two tokens, for a forward pass of nothing. It has no loss token and counts as no sequence."""
     return Sample(
         prompt_ids=[pad_id], completion_ids=[pad_id], mask=[0], sampling_logprobs=[0.0], advantages=torch.zeros(1)
     )
@@ -119,7 +119,7 @@ def filler(pad_id: int) -> Sample:
 def micro_batches(
     samples: Sequence[Sample], *, max_tokens: int | None, max_rows: int | None = None
 ) -> list[list[Sample]]:
-    """The samples, cut so that a micro-batch has at most `max_tokens` tokens, padding included, and `max_rows` rows.
+    """Cut the samples into micro-batches of at most `max_tokens` tokens, padding included, and `max_rows` rows.
 
     With `max_tokens`, rows of similar length are grouped. A row longer than `max_tokens` has a micro-batch of its own.
     """
@@ -180,12 +180,12 @@ def make_micro_batch(samples: Sequence[Sample], *, pad_id: int, batch_loss_token
 
 
 def completion_slice(sample: Sample, length: int, keep: int) -> slice:
-    """The place of a completion among the last `keep` of `length` positions."""
+    """Return the place of a completion among the last `keep` of `length` positions."""
     start = len(sample.prompt_ids) - (length - keep)
     return slice(start, start + len(sample.completion_ids))
 
 
 def split_evenly(items: Sequence[Item], parts: int) -> list[list[Item]]:
-    """The items in `parts` lists whose lengths differ by at most one."""
+    """Return the items in `parts` lists whose lengths differ by at most one."""
     bounds = [len(items) * part // parts for part in range(parts + 1)]
     return [list(items[start:end]) for start, end in pairwise(bounds)]

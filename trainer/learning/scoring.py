@@ -45,7 +45,7 @@ class Scorer:
     """Called with each episode that counts in a baseline, its samples and the reward that was compared."""
 
     def __call__(self, groups: Sequence[Group]) -> tuple[list[EpisodeSamples], dict[str, Mean]]:
-        """The samples of each episode of these groups that has loss tokens, in order, and metrics."""
+        """Return the samples with loss tokens of each episode of these groups, in order, and metrics."""
         settings = self.settings
         metrics: dict[str, Mean] = {}
         episodes = _flat(groups)
@@ -78,7 +78,7 @@ class Scorer:
     def _without_rejected(
         self, episodes: Sequence[Episode], samples: Sequence[EpisodeSamples]
     ) -> tuple[list[Episode], list[EpisodeSamples], Mean]:
-        """The episodes and their samples without those that the correction rejects, and the share of these.
+        """Return the episodes and samples that the correction keeps, and the share of those that it rejects.
 
         A group that is left with fewer than two episodes is removed, too.
         """
@@ -129,7 +129,7 @@ class Scorer:
     def _logprobs(
         self, model: nn.Module, head: OutputHead | None, samples: Sequence[Sample], *, with_entropy: bool = False
     ) -> list[tuple[Tensor, Tensor]]:
-        """Log-probabilities (T,) of each completion, 0 where it was not sampled; and entropies, or zeros.
+        """Compute log-probabilities (T,) of each completion, 0 where it was not sampled; and entropies, or zeros.
 
         Without dropout, since they belong to the distribution that was sampled from.
         """
@@ -170,7 +170,7 @@ class Scorer:
 
 
 def _log_ratio(episode: EpisodeSamples) -> Tensor:
-    """log(pi/mu) of an episode's loss tokens, (N,)."""
+    """Return log(pi/mu) of an episode's loss tokens, (N,)."""
     ratios: list[Tensor] = []
     for sample in episode:
         assert sample.old_logprobs is not None

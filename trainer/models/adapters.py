@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 
 def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpointing: bool = False) -> PreTrainedModel:
-    """The model with a new adapter of PEFT; without `peft_config`, the model itself. A dict is a `peft.LoraConfig`'s.
+    """Put a new adapter of PEFT on the model, if `peft_config` is given. A dict is a `peft.LoraConfig`'s.
 
     The weights of the model are frozen. Those of a model that is loaded in 8 or 4 bits are prepared as for QLoRA
     (Dettmers et al. 2023, arXiv 2305.14314): the layers that were not quantised compute in float32.
@@ -74,7 +74,7 @@ def _read(folder: Path, name: str) -> dict[str, Tensor]:
 
 
 def has_adapter(model: Any) -> bool:
-    """Whether PEFT wraps the model, or transformers has attached an adapter (`model.add_adapter`)."""
+    """Return whether PEFT wraps the model, or transformers has attached an adapter (`model.add_adapter`)."""
     return hasattr(model, "get_base_model") or getattr(model, "_hf_peft_config_loaded", False)
 
 

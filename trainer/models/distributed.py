@@ -51,7 +51,7 @@ class Processes:
         self.waiting: Callable[[str], AbstractContextManager[Any]] = nullcontext  # see `Watchdog.during`
 
     def gather_tensor(self, tensor: Tensor) -> Tensor:
-        """The (1, n) tensors of all processes, as (P, n)."""
+        """Return the (1, n) tensors of all processes, as (P, n)."""
         if self.count == 1:
             return tensor
         with self.waiting("the other processes"):
@@ -59,32 +59,32 @@ class Processes:
             return gathered.cpu()
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes."""
+        """Return the sum over all processes."""
         with self.waiting("the other processes"):
             total: Any = self._accelerator.reduce(tensor, reduction="sum")
             return total
 
     def gather(self, mine: list[Result]) -> list[Result]:
-        """The concatenated lists of all processes."""
+        """Return the concatenated lists of all processes."""
         with self.waiting("the other processes"):
             return gather_object(mine)
 
     def in_first(self, mine: Result) -> list[Result]:
-        """The objects of all processes, in process 0; an empty list in the others."""
+        """Return the objects of all processes, in process 0; an empty list in the others."""
         gathered = self.gather([mine])
         return gathered if self.index == 0 else []
 
     def most(self, count: int) -> int:
-        """The largest of the numbers of all processes."""
+        """Return the largest of the numbers of all processes."""
         return int(self.gather_tensor(torch.tensor([[count]])).max())
 
     def sum_counts(self, *counts: int) -> list[int]:
-        """Each number, summed over all processes."""
+        """Sum each number over all processes."""
         with self.waiting("the other processes"):  # reading the sums waits, too: a device works asynchronously
             return [int(total) for total in self.sum(torch.tensor(counts, device=self._accelerator.device)).tolist()]
 
     def all_or_none(self, work: Callable[[], Result]) -> Result:
-        """The result of `work` if it raises in no process. Otherwise all processes end, so no process waits for ever.
+        """Run `work` in every process. If it fails in one, raise in all of them, so that none waits for ever.
 
         Raises:
             Exception: the exception of `work` here; a RuntimeError if it raised in other processes only.

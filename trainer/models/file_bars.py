@@ -10,7 +10,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 @contextmanager
 def file_bars(*, shown: bool) -> Iterator[None]:
-    """Whether transformers shows them in this context; bars that the user has switched off stay off."""
+    """Show or hide these bars in this context; bars that the user has switched off stay off."""
     if shown or not is_progress_bar_enabled():
         yield
         return

@@ -22,7 +22,7 @@ from . import zero3
 
 
 def is_plain(cache: DynamicCache) -> bool:
-    """Whether all layers hold keys and values of all tokens: no sliding window and no recurrent state."""
+    """Return whether all layers hold keys and values of all tokens: no sliding window and no recurrent state."""
     return all(type(layer) is DynamicLayer and layer.is_initialized for layer in cache.layers)
 
 
@@ -106,7 +106,7 @@ def hooks(model: nn.Module) -> list[Any]:
 
 
 def is_adapted(model: nn.Module, weight: str) -> bool:
-    """Whether an adapter wraps the layer that a weight belongs to, or trains a copy of it (`modules_to_save`)."""
+    """Return whether an adapter wraps the layer of a weight, or trains a copy of it (`modules_to_save`)."""
     layer = model.get_submodule(weight.rpartition(".")[0])
     return hasattr(layer, "get_base_layer") or hasattr(layer, "modules_to_save")
 

@@ -44,7 +44,7 @@ def named_weights(model: PreTrainedModel, *, merge: bool = True) -> dict[str, Te
 
 @torch.no_grad()
 def whole_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """The weights by their names in a checkpoint; those of a sharded model are gathered one at a time.
+    """Yield the weights by their names in a checkpoint; those of a sharded model are gathered one at a time.
 
     Every process that shares the weights must go through all of them. Raises the errors of `named_weights`, and:
 
@@ -66,7 +66,7 @@ def _base(model: Any) -> Any:
 
 
 def _merged_weights(model: PreTrainedModel, base: Any, *, merge: bool = True) -> dict[str, Tensor]:
-    """The weights by their names in the model without adapters."""
+    """Return the weights by their names in the model without adapters."""
     reshard(model)
     weights = merged_state(base, merge=merge)
     for name, source in ties(base).items():

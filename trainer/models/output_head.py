@@ -48,7 +48,7 @@ class OutputHead:
 
     @classmethod
     def of(cls, model: nn.Module) -> OutputHead | None:
-        """The head of a model; None, with a warning, where it cannot be applied apart from the forward pass.
+        """Return the head of a model; None, with a warning, where it cannot be applied apart from the forward pass.
 
         That is so for a model without `get_output_embeddings`, and for one that changes its logits in a way that this
         class does not know. A forward pass over a few tokens tells.
@@ -68,7 +68,7 @@ class OutputHead:
 
     @torch.no_grad()
     def _reproduces(self, model: nn.Module) -> bool:
-        """Whether a forward pass gives the logits that `logits` gives.
+        """Return whether a forward pass gives the logits that `logits` gives.
 
         Both get large hidden states, because a cap does not show on small logits.
         """
@@ -118,7 +118,7 @@ class OutputHead:
         return (hidden[:, :1], *args[1:])  # the model goes on with one position, which costs nothing
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        """The logits (N, V) that the model gives for these hidden states, in the precision that it computes in."""
+        """Return the logits (N, V) that the model gives for these hidden states, in the precision that it computes in."""
         device, dtype = hidden_NH.device.type, self._autocast
         # Sharded weights are gathered in hooks, which expect that a layer runs once, inside the forward pass.
         gather_before_use(self._layer, self._model)
@@ -133,12 +133,12 @@ class OutputHead:
 
 
 def inner_model(model: nn.Module) -> nn.Module:
-    """The model under all wrappers: of data parallelism, compilation, and PEFT."""
+    """Return the model under all wrappers: of data parallelism, compilation, and PEFT."""
     inner: Any = extract_model_from_parallel(model, keep_torch_compile=False)
     return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
 
 
 def without_cache(model: nn.Module) -> dict[str, bool]:
-    """The argument that keeps a forward pass from filling a cache, if the model has it."""
+    """Return the argument that keeps a forward pass from filling a cache, if the model has it."""
     forward: Any = inner_model(model).forward
     return {"use_cache": False} if "use_cache" in inspect.signature(forward).parameters else {}

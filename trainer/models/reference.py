@@ -67,7 +67,7 @@ class Reference:
 
     @contextmanager
     def model(self) -> Iterator[tuple[nn.Module, OutputHead | None]]:
-        """A model with these weights, and its output head."""
+        """Lend a model with these weights, and its output head."""
         if not self._in_place:
             yield self._second
             return
@@ -161,7 +161,7 @@ class ReferenceSync:
         self._file = FILE.format(suffix=suffix)
 
     def after_step(self, step: int) -> None:
-        """Called when the policy has seen so many optimiser steps."""
+        """Mix if this number of optimiser steps says so. Called after each step of the policy."""
         if step % self._every == 0:
             self._reference.mix(self._alpha)
 

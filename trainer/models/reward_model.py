@@ -99,7 +99,7 @@ class RewardModel:
 
     @contextmanager
     def _pad_id(self, rows: Sequence[torch.Tensor]) -> Iterator[int]:
-        """The id of padding: the head reads the last token that has another id, or a single row's last token."""
+        """Lend the id of padding: the head reads the last token that has another id, or a single row's last token."""
         config = self.model.config.get_text_config()
         own, last = config.pad_token_id, {int(row[-1]) for row in rows}
         config.pad_token_id = next(token for token in count() if token not in last) if own is None else own

@@ -15,12 +15,12 @@ from . import zero3
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether this process holds a part of the weights only."""
+    """Return whether this process holds a part of the weights only."""
     return isinstance(model, FSDPModule) or zero3.is_sharded(model)
 
 
 def whole(weight: Tensor) -> Tensor:
-    """The whole of a weight; every process must call it."""
+    """Return the whole of a weight; every process must call it."""
     if zero3.is_part(weight):
         return zero3.whole(weight)
     if not isinstance(weight, DTensor):
@@ -30,7 +30,7 @@ def whole(weight: Tensor) -> Tensor:
 
 
 def own_part(weight: Tensor) -> Tensor:
-    """The part of a weight that this process holds, in the same memory."""
+    """Return the part of a weight that this process holds, in the same memory."""
     if zero3.is_part(weight):
         return zero3.own_part(weight)
     return weight.to_local() if isinstance(weight, DTensor) else weight

@@ -15,23 +15,23 @@ from torch import Tensor, nn
 
 
 def is_part(weight: Tensor) -> bool:
-    """Whether ZeRO-3 has divided this parameter among the processes."""
+    """Return whether ZeRO-3 has divided this parameter among the processes."""
     return hasattr(weight, "ds_tensor")
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether ZeRO-3 has divided the parameters of this model."""
+    """Return whether ZeRO-3 has divided the parameters of this model."""
     first = next(model.parameters(), None)  # all are divided, or none
     return first is not None and is_part(first)
 
 
 def own_part(weight: Any) -> Tensor:
-    """The part of a weight that this process holds, in the same memory."""
+    """Return the part of a weight that this process holds, in the same memory."""
     return weight.ds_tensor
 
 
 def whole(weight: Any) -> Tensor:
-    """The whole of a weight; every process must call it."""
+    """Return the whole of a weight; every process must call it."""
     from deepspeed.runtime.zero import GatheredParameters
 
     with GatheredParameters(weight):
@@ -39,7 +39,7 @@ def whole(weight: Any) -> Tensor:
 
 
 def without_data(weight: Any) -> Tensor:
-    """A tensor of the shape of the whole weight, on the meta device."""
+    """Return a tensor of the shape of the whole weight, on the meta device."""
     return torch.empty(weight.ds_shape if is_part(weight) else weight.shape, dtype=weight.dtype, device="meta")
 
 

@@ -102,7 +102,7 @@ class Fleet:
         raise GenerationError(f"{ATTEMPTS} servers were lost while they answered this request; the last: {trouble}")
 
     def present(self) -> list[Server]:
-        """The servers that are not known to be away."""
+        """Return the servers that are not known to be away."""
         return [server for server in self.servers if server not in self._searches]
 
     def relabel(self, label: str, outcomes: Mapping[Server, Exception | None]) -> None:
@@ -169,7 +169,7 @@ class Fleet:
         return chosen
 
     def _key(self, session: object | None) -> str | None:
-        """The session's name in HTTP headers; no two processes give the same."""
+        """Return the session's name in HTTP headers; no two processes give the same."""
         return None if session is None else self._keys.setdefault(session, secrets.token_hex(8))
 
     def _lose(self, server: Server, trouble: str) -> None:

@@ -24,7 +24,7 @@ NAME, NUMBER = "gymnast", 1  # the id of the adapter; the engine has no other
 
 
 def lora_rank(model: Any) -> int | None:
-    """The largest rank of a model's adapter; None if the adapter must be merged, or there is none.
+    """Return the largest rank of a model's adapter; None if the adapter must be merged, or there is none.
 
     vLLM computes plain LoRA on linear layers. It lacks DoRA, trained copies of layers (`modules_to_save`), biases, and
     adapters of embeddings, output heads and single parameters; and it knows the adapters of PEFT's wrapper only.
@@ -44,17 +44,17 @@ def lora_rank(model: Any) -> int | None:
 
 
 def lora_options(rank: int) -> dict[str, Any]:
-    """Options of an engine for one adapter of this rank."""
+    """Return options of an engine for one adapter of this rank."""
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": next(largest for largest in RANKS if largest >= rank)}
 
 
 def base_version(model: Any) -> tuple[int, ...]:
-    """A value that changes when a base weight changes."""
+    """Return a value that changes when a base weight changes."""
     return tuple(parameter._version for parameter in model.parameters() if not parameter.requires_grad)
 
 
 def base_weights(model: Any) -> dict[str, Tensor]:
-    """The base weights, by their names in a checkpoint."""
+    """Return the base weights, by their names in a checkpoint."""
     return named_weights(model, merge=False)
 
 
@@ -66,7 +66,7 @@ def save_adapter(model: Any, folder: str) -> str:
 
 
 def packed_adapter(model: Any) -> bytes:
-    """The files of the adapter, as a tar archive."""
+    """Return the files of the adapter, as a tar archive."""
     packed = BytesIO()
     with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=packed, mode="w") as archive:
         saved = Path(save_adapter(model, folder))
@@ -90,7 +90,7 @@ def load_adapter(engine: Any, model: Any) -> None:
 
 
 def adapter_request() -> Any:
-    """The argument of a request that the engine answers with the adapter."""
+    """Return the argument of a request that the engine answers with the adapter."""
     from vllm.lora.request import LoRARequest
 
     return LoRARequest(NAME, NUMBER, "already loaded")

@@ -128,7 +128,7 @@ def fetch_weights(offer: Offer, dtype: torch.dtype = torch.float32) -> Iterator[
 
 
 def _sent_dtype(own: torch.dtype, wanted: torch.dtype, *, exact: bool) -> torch.dtype:
-    """The dtype in which both sides agree to send a weight."""
+    """Return the dtype in which both sides agree to send a weight."""
     return wanted if own == torch.float32 and wanted.itemsize == 2 and not exact else own
 
 
@@ -160,7 +160,7 @@ def register() -> None:
         update_info_cls = Offer
 
         def update_weights(self, update_info: dict[str, Any]) -> None:
-            """Replaces vLLM's method, which fails without an accelerator."""
+            """Receive weights without an accelerator, too, where vLLM's own method fails."""
             self.receive_weights(self.parse_update_info(update_info))
             if torch.accelerator.is_available():
                 torch.accelerator.synchronize()

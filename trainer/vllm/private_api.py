@@ -120,7 +120,7 @@ def name_the_cpu_build() -> None:
 
 
 def largest_rank(state: Any) -> int:
-    """The largest rank of an adapter that a server loads with `serve_adapter`; 0 if it loads no adapter.
+    """Return the largest rank of an adapter that a server loads with `serve_adapter`; 0 if it loads no adapter.
 
     Args:
         state: The state of the server's application.

@@ -44,7 +44,7 @@ class Replica:
     sessions: WeakSet[object] = field(default_factory=WeakSet)  # its length takes no loop over the sessions
 
     def headers(self, session_key: str | None) -> dict[str, str]:
-        """The headers of a request. By the key, a router between us and several servers can recognise an episode."""
+        """Return a request's headers. By the key a router between us and several servers can recognise an episode."""
         found = {} if session_key is None else {"X-Session-ID": session_key}
         if len(self.server.replicas) > 1:  # vLLM itself would choose a replica for each request anew
             found["X-data-parallel-rank"] = str(self.index)
@@ -135,7 +135,7 @@ class Server:
         return (await self.get("weight_info")).get("weight_version")
 
     async def has_base(self, version: tuple[int, ...]) -> bool:
-        """Whether it has these base weights of an adapter since the last update, and was not restarted."""
+        """Return whether it has these base weights of an adapter since the last update, and was not restarted."""
         try:
             return self.base is not None and self.base == (await self.weights(), version)
         except (ServerGoneError, GenerationError):  # the update will fail, too, and say so

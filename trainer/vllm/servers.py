@@ -185,7 +185,7 @@ class VLLMServerGenerator(SharedGenerator):
         self.weights_will_change()
 
     def weights_will_change(self) -> None:
-        """A server that returns now must wait for the next weights."""
+        """Let a server that returns now wait for the next weights."""
         self._may_send = False
         run_in_loop(self._await_senders())
 
@@ -196,7 +196,7 @@ class VLLMServerGenerator(SharedGenerator):
             closing.result()
 
     def _rank_to_send(self, model: PreTrainedModel) -> int | None:
-        """The rank of an adapter that is to be sent as an adapter; None if it must be merged, or there is none."""
+        """Return the rank of an adapter to be sent as an adapter; None if it must be merged, or there is none."""
         rank = None if is_sharded(model) else lora_rank(model)  # files cannot be written from parts of weights
         if rank is not None and self._takes_adapters is None:
             lacking = [server.url for server in self._fleet.servers if server.lora_rank < rank]
@@ -253,7 +253,7 @@ class VLLMServerGenerator(SharedGenerator):
 
 @cache  # each round sends a copy of the policy to a rollout worker, which should keep its connections
 def _follower(urls: tuple[str, ...], options: tuple[tuple[str, Any], ...]) -> VLLMServerGenerator:
-    """The copy of a generator in another process; it may not send weights.
+    """Return the copy of a generator in another process; it may not send weights.
 
     It begins at a random place, since copies do not know one another, nor how many there are.
     """
@@ -276,7 +276,7 @@ def _hang_up(
 
 
 def _gather(model: PreTrainedModel) -> dict[str, Tensor]:
-    """All weights of a sharded model, in the memory of rank 0's machine; the other ranks take part and keep nothing.
+    """Return all weights of a sharded model, in the memory of rank 0's machine; other ranks take part and keep none.
 
     A server may return at any time, when the other ranks cannot help to gather.
     """
@@ -284,7 +284,7 @@ def _gather(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def _is_first() -> bool:
-    """Whether this is the training process that sends weights."""
+    """Return whether this is the training process that sends weights."""
     return _rank() == 0
 
 
