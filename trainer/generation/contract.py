@@ -34,7 +34,7 @@ class StopTexts:
     decode: Callable[[Sequence[int]], str] = field(compare=False)
 
     def end_with(self, token_ids: Sequence[int]) -> bool:
-        """Whether the last of these tokens completes one of the texts."""
+        """Return whether the last of these tokens completes one of the texts."""
         # A token of a text has at least one of its bytes. A few more, as a tokenizer may read the first one otherwise.
         tail = max(len(text.encode()) for text in self.texts) + 4
         read = self.decode(token_ids[-tail:])

@@ -58,9 +58,9 @@ def log_distribution(logits_BV: Tensor, sampling: Sampling) -> Tensor:
 
 
 def sample(logits_BV: Tensor, uniforms_B: Sequence[float], sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Sample tokens (B,) by inverting the cumulative distribution at uniforms in [0, 1); return their log-probabilities, too.
+    """Return tokens (B,) and their log-probabilities (B,), from one uniform number in [0, 1) for each row.
 
-    One number for each row and step makes a row's randomness its own: it depends on nothing else in the batch.
+    The number inverts the cumulative distribution. A row's randomness is its own, whatever else the batch holds.
     """
     logprobs_BV = log_distribution(logits_BV, sampling)
     if sampling.temperature == 0:

@@ -53,7 +53,7 @@ def rloo(rewards_G: Tensor) -> Tensor:
 
 
 def max_rl(rewards_G: Tensor) -> Tensor:
-    """Return (reward - mean) / mean: the gradient of the log of the success rate (Tajwar et al. 2026, arXiv 2602.02710).
+    """Return (reward - mean) / mean, the gradient of the log success rate (Tajwar et al. 2026, arXiv 2602.02710).
 
     A group whose rewards are all 0 has advantages of 0. Negative rewards are an error, see `Comparison.check`.
     """

@@ -34,7 +34,7 @@ class Mismatch:
     def of(
         cls, logprobs_BT: Tensor, old_logprobs_BT: Tensor, sampling_BT: Tensor, mask_BT: Tensor, advantages_BT: Tensor
     ) -> Mismatch:
-        """Compare log-probabilities under the weights in training, pi and mu; values where the mask is 0 are ignored."""
+        """Compare log-probabilities under the weights in training, pi and mu, where the mask is not 0."""
         gain_BT = logprobs_BT.detach().exp() - sampling_BT.exp()
         return cls(
             log_ratio_BT=torch.where(mask_BT, old_logprobs_BT.detach() - sampling_BT, 0.0),
@@ -72,7 +72,8 @@ def masked(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
 def behaviour_clip(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
     """Return pi/mu of each token; 0 where training has moved its probability too far from mu.
 
-    The loss multiplies by the ratio of the weights in training to pi, so the product is their ratio to mu.
+    Too far: by more than max, in the direction of its advantage. The loss multiplies by the ratio of the weights in
+    training to pi, so the product is their ratio to mu.
     """
     is_cut_BT = mismatch.probability_gain_BT * mismatch.advantages_BT.sign() > bounds[1]
     return _exp(mismatch.log_ratio_BT).masked_fill(is_cut_BT, 0.0), is_cut_BT

@@ -21,7 +21,7 @@ Credit = Literal["episode", "turn"]
 
 
 def returns_of(episode: Episode, reward: float, credit: Credit, discount: float) -> Tensor:
-    """Return the return of each turn, (K,) in float64: R_k = r_k + discount * R_(k+1), where r_k is the turn's reward.
+    """Compute the return of each turn, (K,) in float64: R_k = r_k + discount * R_(k+1), where r_k is the turn's reward.
 
     The part of `reward` that no step gave counts in the last turn: grade, reward functions, penalties, the KL. So with
     `discount=1` the first return is `reward`.

@@ -90,7 +90,7 @@ def _chosen_logprobs(
     vocabulary: int,
     entropy: Entropy,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute log softmax(logits / temperature) at `ids`, in chunks that the backward pass computes again; and entropies."""
+    """Compute log softmax(logits / temperature) at `ids`, and entropies, in chunks that the backward pass repeats."""
 
     def chosen(states_CH: Tensor, ids_C: Tensor) -> tuple[Tensor, Tensor | None]:
         logits_CV = to_logits(states_CH).float()

@@ -157,7 +157,7 @@ def score(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settings
 
 
 def outside_epsilon(ratio_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> tuple[Tensor, Tensor]:
-    """Return the terms of `clipped` without gradient: their ratio is out of bounds in the direction of the advantage."""
+    """Return the terms of `clipped` without gradient: their ratio is out of bounds, as their advantage asks."""
     low_BR = (ratio_BR < 1 - settings.epsilon_low) & (advantages_BR < 0)
     return low_BR, (ratio_BR > 1 + settings.epsilon_high) & (advantages_BR > 0)
 

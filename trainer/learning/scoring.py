@@ -40,9 +40,9 @@ class Scorer:
     pad_id: int
     head: OutputHead | None = None  # of the model; see `token_logprobs`
     passes: Callable[[int], int] = int
-    """The number of forward passes to do, for a number that is needed: sharded weights must run everywhere at once."""
+    """The largest of all processes' numbers of forward passes: sharded weights need every process in each pass."""
     on_scored: Callable[[list[tuple[Episode, EpisodeSamples, float]]], None] | None = None
-    """Called with each episode that counts in a baseline, its samples and the reward that was compared."""
+    """Called once a round with (episode, samples, compared reward) of every episode that counts in a baseline."""
 
     def __call__(self, groups: Sequence[Group]) -> tuple[list[EpisodeSamples], dict[str, Mean]]:
         """Return the samples with loss tokens of each episode of these groups, in order, and metrics."""

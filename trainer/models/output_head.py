@@ -118,7 +118,7 @@ class OutputHead:
         return (hidden[:, :1], *args[1:])  # the model goes on with one position, which costs nothing
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        """Return the logits (N, V) that the model gives for these hidden states, in the precision that it computes in."""
+        """Return the model's logits (N, V) for these hidden states, in the precision that it computes in."""
         device, dtype = hidden_NH.device.type, self._autocast
         # Sharded weights are gathered in hooks, which expect that a layer runs once, inside the forward pass.
         gather_before_use(self._layer, self._model)
