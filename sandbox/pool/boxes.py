@@ -1,6 +1,6 @@
 """The life of a pool's boxes, which are made, lent, cleaned and closed; `scheduler.py` says when.
 
-A box is in one `State`. Making, checking, resetting and closing a box take time: each is a task, which ends in
+A box is in one `BoxState`. Making, checking, resetting and closing a box take time: each is a task, which ends in
 `_step_done` or `_disposed`. Everything else happens between two awaits, so no cancellation can interrupt it.
 """
 
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from .states import PooledBox, PoolOptions, State, Subpool, by_state
+from .states import BoxState, PooledBox, PoolOptions, Subpool, by_state
 from .statistics import PoolStatistics
 
 logger = logging.getLogger("gymnast.sandbox")
@@ -58,7 +58,7 @@ class Boxes:
 
     # Changes of state.
 
-    def enter(self, box: PooledBox, state: State) -> None:
+    def enter(self, box: PooledBox, state: BoxState) -> None:
         self._leave(box)
         box.state, box.since = state, self._loop.time()
         self.of[state][box] = box.subpool.boxes[state][box] = None
@@ -67,11 +67,11 @@ class Boxes:
         executor = subpool.template.clone()
         executor.files = {}  # a lease writes its own
         box = PooledBox(subpool, executor)
-        self._begin(box, State.CREATING, self._start(box))
+        self._begin(box, BoxState.CREATING, self._start(box))
 
     def check(self, box: PooledBox) -> None:
         """Ask an idle box for a sign of life; when it gives one, it is ready."""
-        self._begin(box, State.CHECKING, self._check(box))
+        self._begin(box, BoxState.CHECKING, self._check(box))
 
     def move(self, box: PooledBox, subpool: Subpool) -> None:
         """Let a box count for another subpool."""
@@ -90,13 +90,13 @@ class Boxes:
             self.close(box, reason)
         else:
             box.lease = None
-            self._begin(box, State.RESETTING, self._reset(box))
+            self._begin(box, BoxState.RESETTING, self._reset(box))
 
     def close(self, box: PooledBox, reason: str) -> None:
         """Close a box in the background; it counts until it is gone."""
         if box.made:
             self.counters.retired[reason] += 1
-        self.enter(box, State.CLOSING)
+        self.enter(box, BoxState.CLOSING)
         if box.lease is not None:
             box.lease.end("the pool of this box was closed")
         if box.task is not None:
@@ -126,8 +126,8 @@ class Boxes:
 
     async def close_all(self) -> None:
         """Close every box, leased ones too, and wait until they are gone."""
-        for state in State:
-            for box in list(self.of[state]) if state is not State.CLOSING else ():
+        for state in BoxState:
+            for box in list(self.of[state]) if state is not BoxState.CLOSING else ():
                 self.close(box, "pool closed")
         while self._tasks:
             await asyncio.wait(set(self._tasks))
@@ -138,7 +138,7 @@ class Boxes:
 
     # The steps.
 
-    def _begin(self, box: PooledBox, state: State, step: Coroutine[Any, Any, str | None]) -> None:
+    def _begin(self, box: PooledBox, state: BoxState, step: Coroutine[Any, Any, str | None]) -> None:
         """Start a step, which returns the reason to close the box, or None if it is ready."""
         self.enter(box, state)
         box.task = self._loop.create_task(step)
@@ -149,13 +149,13 @@ class Boxes:
         self._tasks.discard(task)
         box.task = None
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception) and box.state is State.CREATING:
+        if isinstance(error, Exception) and box.state is BoxState.CREATING:
             self._leave(box)
             box.error = error
             box.subpool.failures += 1
             self.counters.failed_creations += 1
             self._failed(box, error)
-        elif box.state is State.CLOSING:  # `close` came while the step ran
+        elif box.state is BoxState.CLOSING:  # `close` came while the step ran
             self._dispose(box)
         elif reason := self._why_close(task, error):
             self.close(box, reason)

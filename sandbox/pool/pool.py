@@ -48,8 +48,7 @@ class ExecutorPool:
     Args:
         executor: the template; it is cloned and never started itself.
         max_boxes: the most boxes at a time, of all templates together. Further leases wait.
-        warm: idle boxes like `executor` to keep in advance while the pool is in use. While fresh ones are asked for,
-            as many unused boxes are kept for them too, but at least one of `max_boxes` is left to other leases.
+        warm: idle boxes like `executor` to keep in advance while the pool is in use.
         max_uses: the most leases that a box serves.
         reuse: False gives every lease a new box, for code of people who do not trust one another.
         lease_timeout: seconds that a lease waits for a box.
@@ -136,7 +135,7 @@ class ExecutorPool:
             executor: another template than the pool's own.
             timeout: seconds to wait for a box, instead of `lease_timeout`.
             fresh: True for a box that no lease has had, for code that must not depend on anything that other code did.
-                The pool keeps `warm` unused ones; a further one is made for the lease.
+                It is made for the lease.
             priority: True to be served before leases without priority, for code whose end frees a box or an episode.
 
         Raises:

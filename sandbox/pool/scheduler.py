@@ -17,7 +17,7 @@ from ..errors import EngineError, SandboxClosedError, SandboxTimeoutError
 from .boxes import Boxes
 from .lease import LeasedExecutor
 from .spares import Spares
-from .states import Line, PooledBox, PoolOptions, State, Subpool, Waiter, Waiters
+from .states import BoxState, PooledBox, PoolOptions, Subpool, Waiter, Waiters, WaitingLine
 from .statistics import PoolStatistics
 
 logger = logging.getLogger("gymnast.sandbox")
@@ -51,15 +51,15 @@ class Scheduler:
         self._loop = asyncio.get_running_loop()
         self._waiters = Waiters()
         self._subpools: weakref.WeakValueDictionary[Hashable, Subpool] = weakref.WeakValueDictionary()
-        self._spares = Spares(options, self.boxes, self._subpool(template), self._subpool(template, fresh=True))
+        self._spares = Spares(options, self.boxes, self._subpool(template))
         self._timer: asyncio.TimerHandle | None = None
 
     def fill_in(self, numbers: PoolStatistics) -> None:
         """Set the numbers of this moment."""
         numbers.boxes, numbers.waiting = len(self.boxes), len(self._waiters)
-        numbers.idle = len(self.boxes.of[State.IDLE])
-        numbers.leased = len(self.boxes.of[State.LEASED])
-        numbers.creating = len(self.boxes.of[State.CREATING])
+        numbers.idle = len(self.boxes.of[BoxState.IDLE])
+        numbers.leased = len(self.boxes.of[BoxState.LEASED])
+        numbers.creating = len(self.boxes.of[BoxState.CREATING])
 
     # Leases.
 
@@ -75,7 +75,7 @@ class Scheduler:
         """
         started = self._loop.time()
         subpool = self._subpool(template, fresh=fresh and self.options.reuse)
-        self._spares.note_use(subpool)
+        self._spares.note_use()
         waiter = Waiter(subpool, self._loop.create_future(), priority)
         self._waiters.add(waiter)
         try:
@@ -90,7 +90,7 @@ class Scheduler:
             self.counters.timeouts += 1
             raise SandboxTimeoutError(message)
         box = waiter.turn.result()
-        if box.state is not State.LEASED:
+        if box.state is not BoxState.LEASED:
             raise SandboxClosedError("the pool was closed while a lease waited")
         self.counters.leases += 1
         self.counters.reused += box.uses > 0
@@ -101,11 +101,11 @@ class Scheduler:
 
     def release(self, box: PooledBox) -> None:
         """Take a box back; it is cleaned in the background."""
-        if box.state is not State.LEASED:  # the pool was closed during the lease
+        if box.state is not BoxState.LEASED:  # the pool was closed during the lease
             return
-        self._spares.note_use(box.subpool)
+        self._spares.note_use()
         reused = box.subpool.reused
-        if reused is not None and reused.waiting and not self._spares.needs_place_of(box.subpool):
+        if reused is not None and reused.waiting:
             self.boxes.move(box, reused)  # a waiter gets it after a reset, which is faster than a new box
         self.boxes.take_back(box)
         self._advance()
@@ -117,16 +117,16 @@ class Scheduler:
             self._advance()
         elif waiter.turn.exception() is None:
             box = waiter.turn.result()
-            if box.state is State.LEASED:
+            if box.state is BoxState.LEASED:
                 self.boxes.take_back(box)
 
     def _shortage(self, timeout: float) -> str:
         now, limit = self._loop.time(), self.options.max_boxes
-        out = [now - box.since for box in self.boxes.of[State.LEASED]]
+        out = [now - box.since for box in self.boxes.of[BoxState.LEASED]]
         longest = f", the longest for {max(out):.1f} s" if out else ""
         return (
             f"there was no box within {timeout:g} s: {len(out)} of {limit} boxes are leased{longest}, "
-            f"{len(self.boxes.of[State.CREATING])} are being made and {len(self._waiters) - 1} other leases wait; "
+            f"{len(self.boxes.of[BoxState.CREATING])} are being made and {len(self._waiters) - 1} other leases wait; "
             f"raise max_boxes={limit}, or run fewer episodes at a time"
         )
 
@@ -136,7 +136,7 @@ class Scheduler:
         if box.subpool.expecting:
             self._grant(box.subpool.expecting.first, box)
         else:
-            self.boxes.enter(box, State.IDLE)
+            self.boxes.enter(box, BoxState.IDLE)
         self._advance()
 
     def _closing(self, box: PooledBox) -> None:
@@ -180,7 +180,9 @@ class Scheduler:
             for line in self._served_lines():
                 while line.without_priority:
                     self._waiters.move_back(line)
-        self._keep_spares()
+        if not self._waiters.queue:
+            for _ in range(min(self._spares.missing(len(self._waiters)), self._room)):
+                self.boxes.create(self._spares.main)
         self._watch()
 
     def _provide(self, waiter: Waiter) -> bool:
@@ -190,9 +192,9 @@ class Scheduler:
             return True
         if subpool.coming > len(subpool.expecting):
             self._waiters.move(waiter, subpool.expecting)
-        elif self._room(subpool) > 0:
+        elif self._room > 0:
             self._create_for(waiter)
-        elif self._room_soon(subpool) > 0 or self._make_room(subpool):
+        elif self._room_soon > 0 or self._make_room():
             self._waiters.move(waiter, self._waiters.slots)
         else:
             return False
@@ -200,7 +202,7 @@ class Scheduler:
 
     def _offer_idle(self, waiter: Waiter) -> bool:
         """Grant the box that became idle last, or check it first if it has not answered just now."""
-        idle = waiter.subpool.boxes[State.IDLE]
+        idle = waiter.subpool.boxes[BoxState.IDLE]
         while idle:
             box = next(reversed(idle))
             if box.answered:
@@ -212,33 +214,30 @@ class Scheduler:
                 return True
         return False
 
-    def _room(self, subpool: Subpool) -> int:
-        """How many boxes of a subpool may be added, beside the spare fresh boxes that are still missing."""
-        room = self.options.max_boxes - len(self.boxes)
-        return room if subpool.reused is not None else room - self._spares.missing_fresh()
+    @property
+    def _room(self) -> int:
+        """How many boxes may be added now."""
+        return self.options.max_boxes - len(self.boxes)
 
-    def _room_soon(self, subpool: Subpool) -> int:
-        """As `_room`, once all boxes that are being closed are gone and other waiters have got theirs."""
-        return self._room(subpool) + len(self.boxes.of[State.CLOSING]) - len(self._waiters.slots)
+    @property
+    def _room_soon(self) -> int:
+        """How many may be added once all that are being closed are gone and other waiters have got theirs."""
+        return self._room + len(self.boxes.of[BoxState.CLOSING]) - len(self._waiters.slots)
 
-    def _make_room(self, subpool: Subpool) -> bool:
+    def _make_room(self) -> bool:
         """Close the box that has been idle longest, or one that is being made and that no waiter expects."""
-        for box in self.boxes.of[State.IDLE]:
-            if self._may_evict(box.subpool, subpool):
-                self.boxes.close(box, "evicted")
-                return True
-        for other in list(self._subpools.values()):
-            creating = other.boxes[State.CREATING]
-            if creating and other.coming > len(other.expecting) and self._may_evict(other, subpool):
+        for box in self.boxes.of[BoxState.IDLE]:
+            self.boxes.close(box, "evicted")
+            return True
+        for subpool in list(self._subpools.values()):
+            creating = subpool.boxes[BoxState.CREATING]
+            if creating and subpool.coming > len(subpool.expecting):
                 self.boxes.close(next(reversed(creating)), "evicted")
                 return True
         return False
 
-    def _may_evict(self, evicted: Subpool, subpool: Subpool) -> bool:
-        return subpool.reused is not None or self._spares.may_evict(evicted)
-
     def _grant(self, waiter: Waiter, box: PooledBox) -> None:
-        self.boxes.enter(box, State.LEASED)
+        self.boxes.enter(box, BoxState.LEASED)
         self._waiters.remove(waiter)
         waiter.turn.set_result(box)
 
@@ -261,14 +260,9 @@ class Scheduler:
             self._subpools[key] = subpool
         return subpool
 
-    def _served_lines(self) -> list[Line]:
+    def _served_lines(self) -> list[WaitingLine]:
         """The lines of the waiters for whom a box is on its way."""
         return [self._waiters.slots, *(subpool.expecting for subpool in list(self._subpools.values()))]
-
-    def _keep_spares(self) -> None:
-        for subpool, missing in self._spares.missing(len(self._waiters), blocked=len(self._waiters.queue) > 0):
-            for _ in range(min(missing, self._room(subpool))):
-                self.boxes.create(subpool)
 
     def _watch(self) -> None:
         """Look again in a while, as long as there is a box, a waiter or a spare box to make."""
@@ -288,7 +282,7 @@ class Scheduler:
             EngineError, ImageError, SandboxTimeoutError: one could not be made.
         """
         self._advance()
-        making = list(self.boxes.of[State.CREATING])
+        making = list(self.boxes.of[BoxState.CREATING])
         if tasks := [box.task for box in making if box.task is not None]:
             await asyncio.wait(tasks)
         for box in making:

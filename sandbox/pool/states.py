@@ -11,7 +11,7 @@ from ..base import Executor
 from .lease import LeasedExecutor
 
 
-class State(IntEnum):
+class BoxState(IntEnum):
     """The state of a box; the numbers index lists."""
 
     CREATING = 0
@@ -35,10 +35,10 @@ class PoolOptions:
 
 def by_state() -> list[dict[PooledBox, None]]:
     """An empty table of boxes: for each state, the boxes in the order in which they entered it."""
-    return [{} for _ in State]
+    return [{} for _ in BoxState]
 
 
-class Line:
+class WaitingLine:
     """Waiters in the order in which they are served: those with priority first. Every operation takes constant time."""
 
     def __init__(self) -> None:
@@ -83,24 +83,23 @@ class Subpool:
     template: Executor
     reused: Subpool | None = None  # of fresh boxes: the subpool that a box may join after its first lease
     boxes: list[dict[PooledBox, None]] = field(default_factory=by_state)
-    expecting: Line = field(default_factory=Line)
+    expecting: WaitingLine = field(default_factory=WaitingLine)
     waiting: int = 0  # in any line
     failures: int = 0  # boxes that could not be made, in a row
 
     @property
     def coming(self) -> int:
         """Boxes that will soon be ready."""
-        return len(self.boxes[State.CREATING]) + len(self.boxes[State.CHECKING]) + len(self.boxes[State.RESETTING])
+        return (
+            len(self.boxes[BoxState.CREATING])
+            + len(self.boxes[BoxState.CHECKING])
+            + len(self.boxes[BoxState.RESETTING])
+        )
 
     @property
     def spare(self) -> int:
         """Boxes that are idle or coming, and that no waiter expects."""
-        return self.coming + len(self.boxes[State.IDLE]) - len(self.expecting)
-
-    @property
-    def in_use(self) -> int:
-        """Boxes that are leased or expected."""
-        return len(self.boxes[State.LEASED]) + len(self.expecting)
+        return self.coming + len(self.boxes[BoxState.IDLE]) - len(self.expecting)
 
 
 @dataclass(eq=False)
@@ -109,7 +108,7 @@ class PooledBox:
 
     subpool: Subpool
     executor: Executor
-    state: State = State.CREATING
+    state: BoxState = BoxState.CREATING
     since: float = 0.0  # when it entered its state
     born: float = 0.0
     uses: int = 0
@@ -128,7 +127,7 @@ class Waiter:
     turn: asyncio.Future[PooledBox]
     priority: bool
     tried_again: bool = False
-    line: Line | None = None
+    line: WaitingLine | None = None
 
 
 class Waiters:
@@ -140,7 +139,7 @@ class Waiters:
     """
 
     def __init__(self) -> None:
-        self.queue, self.slots = Line(), Line()
+        self.queue, self.slots = WaitingLine(), WaitingLine()
         self._count = 0
 
     def __len__(self) -> int:
@@ -157,12 +156,12 @@ class Waiters:
         self._count -= 1
         waiter.subpool.waiting -= 1
 
-    def move(self, waiter: Waiter, line: Line) -> None:
+    def move(self, waiter: Waiter, line: WaitingLine) -> None:
         assert waiter.line is not None
         waiter.line.remove(waiter)
         line.append(waiter)
 
-    def move_back(self, line: Line) -> None:
+    def move_back(self, line: WaitingLine) -> None:
         """Put the last waiter of a line to the front of the queue."""
         waiter = line.last
         line.remove(waiter)

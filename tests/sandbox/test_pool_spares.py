@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -102,76 +101,6 @@ async def test_waiting_leases_fail_in_order_if_boxes_cannot_be_made() -> None:
     await asyncio.gather(*(episode(number) for number in range(6)))
     await pool.close()
     assert told == list(range(6))
-
-
-async def test_a_pool_keeps_fresh_boxes_once_they_are_asked_for() -> None:
-    """Even while other leases hold or want every box, a fresh one is lent without waiting for its creation."""
-    async with contextlib.AsyncExitStack() as leases, ExecutorPool(ScriptedExecutor([]), max_boxes=4, warm=1) as pool:
-        async with pool.lease(fresh=True):
-            pass
-        assert await at_rest(pool, 2)
-        for _ in range(3):
-            await leases.enter_async_context(pool.lease())
-        waiting = asyncio.ensure_future(pool.lease().__aenter__())
-        assert await eventually(lambda: pool.statistics.waiting == 1, 5)
-        assert (pool.statistics.leased, pool.statistics.idle) == (3, 1)  # the fresh one is held back
-        for _ in range(3):
-            assert await eventually(lambda: pool.statistics.idle == 1, 5)
-            made = pool.statistics.created
-            async with pool.lease(fresh=True, priority=True) as box:
-                assert await box.list_files() == []
-                assert pool.statistics.created == made
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        await leases.aclose()
-        assert pool.statistics.timeouts == 0
-
-
-async def test_unused_fresh_boxes_are_ready_while_others_are_in_use() -> None:
-    async with ExecutorPool(ScriptedExecutor([]), max_boxes=5, warm=1) as pool, contextlib.AsyncExitStack() as leases:
-        for fresh_ones in range(1, 4):
-            await leases.enter_async_context(pool.lease(fresh=True))
-            assert await eventually(lambda: pool.statistics.idle == 2, 5)  # an unused one, and one for other leases
-            assert pool.statistics.created == fresh_ones + 2  # all but the first lease found it ready
-
-
-async def test_spare_fresh_boxes_leave_a_box_to_other_leases() -> None:
-    async with (
-        ExecutorPool(ScriptedExecutor([]), max_boxes=3, warm=2) as pool,
-        pool.lease(fresh=True),
-        pool.lease(fresh=True),
-        pool.lease(timeout=5),
-    ):
-        assert pool.statistics.leased == 3
-
-
-async def test_a_fresh_box_that_is_being_made_is_kept_from_other_leases() -> None:
-    may_start = asyncio.Event()
-    may_start.set()
-
-    class Slow(ScriptedExecutor):
-        async def start(self) -> None:
-            await may_start.wait()
-            await super().start()
-
-    async with ExecutorPool(Slow([]), max_boxes=2, warm=1) as pool:
-        async with pool.lease(fresh=True):
-            assert await eventually(lambda: pool.statistics.idle == 1, 5)
-        assert await at_rest(pool, 2)
-        async with pool.lease():
-            async with pool.lease(fresh=True):
-                may_start.clear()
-            waiting = []
-            for number in (1, 2):  # the second one comes while a fresh box is being made for graders
-                waiting.append(asyncio.ensure_future(pool.lease().__aenter__()))
-                assert await eventually(lambda number=number: pool.statistics.waiting == number, 5)
-                assert await eventually(lambda: pool.statistics.creating == 1, 5)
-            may_start.set()
-            async with pool.lease(fresh=True, priority=True, timeout=5):
-                assert (pool.statistics.leased, pool.statistics.waiting) == (2, 2)
-            for lease in waiting:
-                lease.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
 
 
 # --- the scheduler's own work -----------------------------------------------------------------------------------
