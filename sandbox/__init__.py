@@ -3,7 +3,7 @@
 from .base import ExecutionResult, Executor, FileEntry, RetireReason, Status
 from .docker.engine import Engine
 from .docker.executor import DockerExecutor
-from .docker.images import DEFAULT_IMAGE, build_image
+from .docker.images import build_image
 from .docker.reaper import reap
 from .errors import (
     EngineError,
@@ -20,10 +20,11 @@ from .errors import (
     SandboxPermissionError,
     SandboxTimeoutError,
 )
+from .images.image import DEFAULT_IMAGE
 from .limits import Limits
 from .local.executor import LocalExecutor
 from .pool import ExecutorPool, PoolStatistics, pool_of
-from .testing.scripted.executor import ScriptedExecutor, ScriptError
+from .testing.scripted_executor import ScriptedExecutor, ScriptError
 
 __all__ = [
     "DEFAULT_IMAGE",

@@ -218,8 +218,7 @@ class Executor(ABC):
         Raises:
             EngineError, ImageError, SandboxTimeoutError: as `start`.
         """
-        if self._state != "open":
-            raise SandboxClosedError(f"the box is {self._state}: use it inside `async with`, or call start() first")
+        self._require_open()
         await self.close()
         self._state = "new"
         await self.start()
@@ -243,6 +242,15 @@ class Executor(ABC):
     def state(self) -> State:
         """Where the executor is in its life."""
         return self._state
+
+    def _begin(self) -> None:
+        if self._state != "new":
+            raise SandboxClosedError(f"a box is started once, and this one is {self._state}")
+        self._state = "open"
+
+    def _require_open(self) -> None:
+        if self._state != "open":
+            raise SandboxClosedError(f"the box is {self._state}: use it inside `async with`, or call start() first")
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -29,6 +29,14 @@ async def finish(call: Coroutine[Any, Any, Result]) -> Result:
     return task.result()
 
 
+async def stop(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait until it has ended; its error is dropped."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # mark it as seen, or asyncio logs it
+
+
 def _anyio_shield() -> contextlib.AbstractContextManager[object]:
     """Hold back anyio's cancellation: it is repeated in every pass of the event loop, which would spin."""
     anyio = sys.modules.get("anyio")  # without this import there is no scope of anyio

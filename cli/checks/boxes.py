@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from ...sandbox import DEFAULT_IMAGE, DockerExecutor, Engine, SandboxError
-from ...sandbox.docker.images import RECIPE_LABEL, default_image
+from ...sandbox.docker.images import default_image
 from ...sandbox.docker.reaper import boxes
-from ...sandbox.images.host_image import recipe
+from ...sandbox.images.host_image import RECIPE_LABEL, recipe
 from ..terminal.verdicts import Verdict
 
 SLOW_START = 5.0  # seconds

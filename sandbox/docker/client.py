@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import EngineError, ImageError
-from .connect import Line, engine_settings, make_api
+from ..images.image import ImageFacts
+from .connect import StreamConnection, engine_settings, make_api
 from .labels import LABEL
 from .processor_time import forgive_processor_time
 
@@ -45,16 +46,6 @@ class Launched:
     socket: socket.socket
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Image:
-    """The facts about an image that a container is made with."""
-
-    id: str
-    volumes: list[str]
-    labels: dict[str, str]
-    size: int  # bytes
-
-
 class Client:
     """One connection to an engine.
 
@@ -77,9 +68,9 @@ class Client:
                 "LocalExecutor runs code that you trust without one"
             )
 
-    def line(self, silence: float) -> Line:
+    def open_stream(self, silence: float) -> StreamConnection:
         """Return a connection for one long answer, which fails after so many seconds of silence."""
-        return Line(self.api.api_version, silence, self._settings)
+        return StreamConnection(self.api.api_version, silence, self._settings)
 
     @cached_property
     def info(self) -> dict[str, Any]:
@@ -93,7 +84,7 @@ class Client:
 
     # Images.
 
-    def inspect(self, name: str) -> Image | None:
+    def inspect(self, name: str) -> ImageFacts | None:
         """Return the engine's facts about an image, or None if it does not have the image."""
         from docker.errors import ImageNotFound
 
@@ -102,7 +93,7 @@ class Client:
         except ImageNotFound:
             return None
         config = answer.get("Config") or {}
-        return Image(
+        return ImageFacts(
             id=answer["Id"],
             volumes=sorted(config.get("Volumes") or {}),
             labels=config.get("Labels") or {},
@@ -110,13 +101,13 @@ class Client:
         )
 
     @staticmethod
-    def pull(line: Line, name: str) -> None:
+    def pull(stream: StreamConnection, name: str) -> None:
         """Fetch an image from its registry; ImageError if that fails."""
         from docker.errors import APIError
 
         logger.info("fetching the image %s", name)
         try:
-            lines = list(line.api.pull(name, tag=None if ":" in name else "latest", stream=True, decode=True))
+            lines = list(stream.api.pull(name, tag=None if ":" in name else "latest", stream=True, decode=True))
         except APIError as error:
             raise ImageError(f"the image {name!r} could not be fetched: {error.explanation}") from error
         if lines and "error" in lines[-1]:
@@ -230,7 +221,7 @@ class Client:
                 raise
 
     @staticmethod
-    def ran_out_of_memory(line: Line, container: str) -> bool:
+    def ran_out_of_memory(stream: StreamConnection, container: str) -> bool:
         """Whether a container was killed for memory.
 
         The engine keeps its last 256 events, of all containers together: ask as soon as the container has ended.
@@ -240,7 +231,7 @@ class Client:
         seen: set[str] = set()
         filters = {"container": container, "event": ["oom", "die"]}
         try:
-            for event in line.api.events(since=1, filters=filters, decode=True):
+            for event in stream.api.events(since=1, filters=filters, decode=True):
                 seen.add(event["Action"])
                 if event["Action"] == "die" and event["Actor"]["Attributes"].get("exitCode") != _KILLED:
                     return False

@@ -28,7 +28,7 @@ _ADDRESSES = "a box needs an engine at unix:// or plain tcp://"
 _FORWARD = "forward a remote engine's socket: ssh -L /tmp/docker.sock:/var/run/docker.sock HOST"
 
 
-class Line:
+class StreamConnection:
     """A connection to the engine for one streamed response; another thread may close it.
 
     Reading fails after `silence` seconds without a piece.

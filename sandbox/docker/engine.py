@@ -16,8 +16,9 @@ from typing import Any, Literal, Self, TypeVar
 
 from ..cancellation import finish
 from ..errors import EngineError, EngineLoopError, EngineUnansweredError, ImageError
-from ..host.executor import CLOSE_SECONDS
-from .client import PULL_SECONDS, Client, Image, Launched
+from ..host.supervised_executor import CLOSE_SECONDS
+from ..images.image import ImageFacts
+from .client import PULL_SECONDS, Client, Launched
 from .connect import map_errors
 
 Result = TypeVar("Result")
@@ -33,7 +34,7 @@ _MAPPED_USERS = range(20_000, 60_000)  # where the engine maps 65536 ids to othe
 _OTHERS = 8  # threads for other calls than the start of containers
 
 
-class Session:
+class EngineConnection:
     """One connection to the container engine, from the first `Engine.open` to the last `Engine.close`."""
 
     def __init__(self, creators: int) -> None:
@@ -142,7 +143,7 @@ class Engine:
     def __init__(self, *, creators: int | None = None) -> None:
         self.creators = creators or 2 * (os.cpu_count() or 1)
         self.reaped = False  # whether containers of dead owners have been removed
-        self._session: Session | None = None
+        self._connection: EngineConnection | None = None
         self._users: range | None = None  # the user ids for boxes
         self._last_user = secrets.randbelow(len(_USERS))  # random, so that other processes use other ids
         self._pulled: set[str] = set()  # images that pull="always" has fetched
@@ -160,18 +161,18 @@ class Engine:
             EngineError: no engine answers, or this user may not use it; the message says what to do.
             EngineLoopError: the engine is open in another event loop.
         """
-        if self._session is None:
-            self._session = Session(self.creators)
-        session = self._session
-        if session.loop is not asyncio.get_running_loop():
+        if self._connection is None:
+            self._connection = EngineConnection(self.creators)
+        connection = self._connection
+        if connection.loop is not asyncio.get_running_loop():
             raise EngineLoopError(
                 "this Engine was opened in another event loop and is still open there: close what uses it (clones "
                 "share the Engine of their executor), or make an Engine for each loop"
             )
-        session.users += 1
+        connection.users += 1
         try:
             # Other tasks may wait for the same connection: do not cancel it with this one.
-            await asyncio.shield(asyncio.wrap_future(session.connecting))
+            await asyncio.shield(asyncio.wrap_future(connection.connecting))
         except BaseException:
             await finish(self.close())
             raise
@@ -183,31 +184,31 @@ class Engine:
         Args:
             deadline: until when to wait, by the event loop's clock; None for 15 seconds.
         """
-        session = self.session
-        session.users -= 1
-        if not session.users:
-            self._session = None  # now, as the engine may be opened again while this waits
-            await finish(session.end(deadline))
+        connection = self.connection
+        connection.users -= 1
+        if not connection.users:
+            self._connection = None  # now, as the engine may be opened again while this waits
+            await finish(connection.end(deadline))
 
     @property
-    def session(self) -> Session:
+    def connection(self) -> EngineConnection:
         """The connection; EngineError if the engine is not open."""
-        if self._session is None:
+        if self._connection is None:
             raise EngineError("the engine is not open: use `async with Engine() as engine`")
-        return self._session
+        return self._connection
 
     @property
     def client(self) -> Client:
         """The blocking calls, for `call`."""
-        return self.session.client
+        return self.connection.client
 
     # Images.
 
     def lock(self, name: str) -> asyncio.Lock:
         """The lock for fetching or building an image of this name."""
-        return self.session.locks.setdefault(name, asyncio.Lock())
+        return self.connection.locks.setdefault(name, asyncio.Lock())
 
-    async def image(self, name: str, pull: Pull) -> Image:
+    async def image(self, name: str, pull: Pull) -> ImageFacts:
         """Find an image, and fetch it from its registry if `pull` says so. "always" fetches it once for this `Engine`.
 
         Raises:
@@ -240,38 +241,38 @@ class Engine:
         return users[self._last_user % len(users)]
 
     async def launch(self, name: str, config: dict[str, Any], *, best_effort: bool = False) -> Launched:
-        """See `Session.launch`."""
-        return await self.session.launch(name, config, best_effort)
+        """See `EngineConnection.launch`."""
+        return await self.connection.launch(name, config, best_effort)
 
     # Threads.
 
     async def call(self, function: Callable[..., Result], *args: Any) -> Result:
         """Run a blocking function that uses `client` in a thread; its errors become ours."""
-        return await asyncio.wrap_future(self.session.submit(function, *args))
+        return await asyncio.wrap_future(self.connection.submit(function, *args))
 
     async def talk(self, silence: float, function: Callable[..., Result], *args: Any) -> Result:
-        """Run a blocking function whose answer may take minutes; its first argument is a `Line` to the engine.
+        """Run a blocking function whose answer may take minutes; its first argument is a `StreamConnection`.
 
         The function fails after `silence` seconds in which the engine sends nothing. Cancelling this hangs up at once.
         Neither `close` nor the end of the program waits for the thread.
         """
-        line = self.client.line(silence)
+        stream = self.client.open_stream(silence)
         job: concurrent.futures.Future[Result] = concurrent.futures.Future()
         job.set_running_or_notify_cancel()  # from here on it cannot be cancelled
 
         def work() -> None:
             try:
-                job.set_result(map_errors(function, line, *args))
+                job.set_result(map_errors(function, stream, *args))
             except BaseException as error:
                 job.set_exception(error)
             finally:
-                line.close()
+                stream.close()
 
-        threading.Thread(target=work, name="gymnast-line", daemon=True).start()
+        threading.Thread(target=work, name="gymnast-stream", daemon=True).start()
         try:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:
-            line.hang_up()
+            stream.hang_up()
             raise
 
 

@@ -1,8 +1,8 @@
 """DockerExecutor: code in a container without network, privileges or a writable root.
 
 The engine creates and removes the container (`engine.py`, `options.py`). Everything else goes over one socket to the
-supervisor inside (`host/executor.py`, `guest/supervisor.py`). When this process dies, the socket closes, and so the box
-ends.
+supervisor inside (`host/supervised_executor.py`, `guest/supervisor.py`). When this process dies, the socket closes, and
+so the box ends.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import Any, Self
 from ..arguments import checked_environment, checked_modules
 from ..errors import EngineError, ImageError
 from ..host.connection import AttachedConnection, Connection
-from ..host.executor import START_TIMEOUT, SupervisedExecutor
+from ..host.supervised_executor import START_TIMEOUT, SupervisedExecutor
+from ..images.image import DEFAULT_IMAGE, ImageFacts
 from ..limits import Limits, check_limits
 from . import labels
-from .client import EVENT_SECONDS, Image, Launched
+from .client import EVENT_SECONDS, Launched
 from .engine import Engine, Pull
-from .images import DEFAULT_IMAGE, default_image, dockerfile_image
+from .images import default_image, dockerfile_image
 from .options import BoxOptions, box_settings, container_config
 from .processor_time import revive
 from .reaper import reap_once
@@ -95,11 +96,11 @@ class DockerExecutor(SupervisedExecutor):
         self.engine = engine or Engine()
         self._given_engine = engine  # part of the key: two executors with engines of their own are alike
         self.what = f"the image {str(image)!r}"
+        self._reusable = read_only
         self._has_engine = False  # this executor has opened it
-        self._image: Image | None = None
+        self._image: ImageFacts | None = None
         self._launched: Launched | None = None
         self._user = 0  # the id of the code's user in the box
-        self._revival: concurrent.futures.Future[bool] | None = None
 
     @property
     def key(self) -> Hashable:
@@ -153,7 +154,7 @@ class DockerExecutor(SupervisedExecutor):
         reap_once(self.engine)
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: AttachedConnection(self._max_payload), sock=self._launched.socket
+            lambda: AttachedConnection(self.limits), sock=self._launched.socket
         )
         return connection
 
@@ -175,34 +176,26 @@ class DockerExecutor(SupervisedExecutor):
         except EngineError:
             return False
 
-    def _revive(self, is_first: bool) -> bool:
+    async def _revive(self, was_revived: bool) -> bool:
         """Help a box that its processor limit holds up. Another silent box is paused or hostile: nothing helps it."""
         if self._launched is None:
             return False
-        last = None if is_first else self._revival
-        if last is not None and not last.done():
-            return True
-        if last is not None and (last.exception() is not None or not last.result()):
+        try:
+            return await self.engine.call(revive, self.engine.client.api, self._launched.container, was_revived)
+        except EngineError:
             return False
-        api, is_starved = self.engine.client.api, last is not None
-        self._revival = self.engine.session.submit(revive, api, self._launched.container, is_starved)
-        return True
 
     def _remove(self, *, is_silent: bool) -> concurrent.futures.Future[None] | None:
         launched, self._launched = self._launched, None
         if launched is None:
             return None
         launched.socket.close()
-        return self.engine.session.remove(launched.container, is_silent=is_silent)
+        return self.engine.connection.remove(launched.container, is_silent=is_silent)
 
     async def _release(self, deadline: float) -> None:
         if self._has_engine:
             self._has_engine = False
             await self.engine.close(deadline)
-
-    @property
-    def _reusable(self) -> bool:
-        return self.options.read_only
 
 
 def _check_image(image: str | Path, pull: str) -> None:

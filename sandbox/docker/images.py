@@ -1,14 +1,8 @@
-"""Makes images: the default image from this machine's Python, without a registry, and images from a Dockerfile.
-
-`gymnast sandbox build` makes the default image: the interpreter and its standard library, Bash and the usual
-command-line tools, and the C libraries that these need. This requires Linux with glibc; elsewhere, build
-`sandbox/images/dockerfiles/python`.
-"""
+"""Has an engine make images: the default one, of this machine's Python, and those of Dockerfiles."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import tempfile
@@ -16,19 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import EngineError, ImageError
-from ..images.host_image import make_archive, recipe
-from .client import BUILD_SECONDS, Client, Image
-from .connect import Line
+from ..images.host_image import CHANGES, RECIPE_LABEL, make_archive, recipe
+from ..images.image import DEFAULT_IMAGE, ImageFacts, check_name, dockerfile_image_name
+from .client import BUILD_SECONDS, Client
+from .connect import StreamConnection
 from .engine import Engine
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_IMAGE = "gymnast-sandbox:latest"
 
-RECIPE_LABEL = "gymnast.recipe"  # on the images that `build` makes; the value is `recipe()`
-
-
-async def default_image(engine: Engine) -> Image:
+async def default_image(engine: Engine) -> ImageFacts:
     """Return the default image; ImageError if it has not been made yet."""
     try:
         return await engine.image(DEFAULT_IMAGE, "never")
@@ -39,14 +30,14 @@ async def default_image(engine: Engine) -> Image:
         ) from None
 
 
-async def build(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
+async def build(engine: Engine, name: str = DEFAULT_IMAGE) -> ImageFacts:
     """Make an image of this machine's Python and command-line tools. It replaces an earlier image of this name.
 
     Raises:
         ImageError: this machine does not run Linux with glibc, or the name is empty.
         EngineError: the engine does not answer, or refuses the name.
     """
-    _check_name(name)
+    check_name(name)
     previous = await engine.call(engine.client.inspect, name)
     with tempfile.TemporaryDirectory(prefix="gymnast-image-") as folder:
         archive = Path(folder, "rootfs.tar")
@@ -60,7 +51,7 @@ async def build(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
     return await engine.image(name, "never")
 
 
-async def build_if_changed(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
+async def build_if_changed(engine: Engine, name: str = DEFAULT_IMAGE) -> ImageFacts:
     """Make the image, unless the engine has one made from this Python by this recipe; raises what `build` raises."""
     try:
         found = await engine.image(name, "never")
@@ -69,7 +60,7 @@ async def build_if_changed(engine: Engine, name: str = DEFAULT_IMAGE) -> Image:
     return found if found.labels.get(RECIPE_LABEL) == recipe() else await build(engine, name)
 
 
-async def build_image(name: str = DEFAULT_IMAGE) -> Image:
+async def build_image(name: str = DEFAULT_IMAGE) -> ImageFacts:
     """Make the image unless the engine has it. The first time takes some seconds.
 
     Raises:
@@ -80,19 +71,19 @@ async def build_image(name: str = DEFAULT_IMAGE) -> Image:
         return await build_if_changed(engine, name)
 
 
-async def build_dockerfile(engine: Engine, folder: str | Path, name: str) -> Image:
+async def build_dockerfile(engine: Engine, folder: str | Path, name: str) -> ImageFacts:
     """Build an image from the folder of a Dockerfile, as `docker build -t NAME FOLDER` does.
 
     Raises:
         ImageError: the build failed (the message ends with its last lines), or the name is empty.
         EngineError: the engine does not answer, or refuses the name.
     """
-    _check_name(name)
+    check_name(name)
 
-    def work(line: Line) -> None:
+    def work(stream: StreamConnection) -> None:
         if not Path(folder, "Dockerfile").is_file():
             raise ImageError(f"there is no Dockerfile in {folder}")
-        lines = list(line.api.build(path=str(folder), tag=name, rm=True, forcerm=True, decode=True))
+        lines = list(stream.api.build(path=str(folder), tag=name, rm=True, forcerm=True, decode=True))
         if lines and "error" in lines[-1]:
             said = "".join(line.get("stream", "") for line in lines)[-2000:]
             raise ImageError(f"the image {name!r} could not be built: {lines[-1]['error']}\n{said}")
@@ -101,9 +92,9 @@ async def build_dockerfile(engine: Engine, folder: str | Path, name: str) -> Ima
     return await engine.image(name, "never")
 
 
-async def dockerfile_image(engine: Engine, folder: Path) -> Image:
+async def dockerfile_image(engine: Engine, folder: Path) -> ImageFacts:
     """Return the image of a Dockerfile's folder. It is built once for each content of the folder."""
-    name = f"gymnast-dockerfile:{await asyncio.to_thread(_digest, folder)}"
+    name = await asyncio.to_thread(dockerfile_image_name, folder)
     async with engine.lock(f"building {name}"):
         try:
             return await engine.image(name, "never")
@@ -111,28 +102,11 @@ async def dockerfile_image(engine: Engine, folder: Path) -> Image:
             return await build_dockerfile(engine, folder, name)
 
 
-def _digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.update(f"{path.relative_to(folder)}\0{path.stat().st_mode}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _check_name(name: str) -> None:
-    if not name:
-        raise ImageError("an image needs a name, such as 'my-sandbox:latest', got ''")
-
-
 def _import(client: Client, archive: Path, name: str) -> None:
     from docker.utils import parse_repository_tag  # imported late: it takes longer than the rest of the package
 
     repository, tag = parse_repository_tag(name)
-    changes = [
-        "ENV PATH=/usr/local/bin:/usr/bin:/bin",
-        'CMD ["python3"]',
-        "WORKDIR /workspace",
-        f"LABEL {RECIPE_LABEL}={recipe()}",
-    ]
+    changes = [*CHANGES, f"LABEL {RECIPE_LABEL}={recipe()}"]
     answer: Any = client.api.import_image(src=str(archive), repository=repository, tag=tag or "latest", changes=changes)
     last = json.loads(answer.strip().splitlines()[-1])
     if "error" in last:

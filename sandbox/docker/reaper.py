@@ -53,7 +53,7 @@ def reap_once(engine: Engine) -> None:
     """Reap in the background, once for each engine."""
     if not engine.reaped:
         engine.reaped = True
-        engine.session.submit(_reap_or_log, engine.client)
+        engine.connection.submit(_reap_or_log, engine.client)
 
 
 def _boxes(client: Client) -> list[OwnedContainer]:

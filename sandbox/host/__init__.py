@@ -1,1 +1,1 @@
-"""The host's end of a guest, over any byte stream to a Python that runs the boot code; start at `executor.py`."""
+"""The host's end of a guest, over any byte stream to a Python; start at `supervised_executor.py`."""

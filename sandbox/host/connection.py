@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from ..errors import SandboxLostError
 from ..guest.protocol import Decoder, ProtocolError, encode, split
+from ..limits import Limits, size_of
 from .messages import Header, Ready, decode_ready, decode_retire, shown
 
 Content = TypeVar("Content")
@@ -37,13 +38,15 @@ class Answer(Generic[Content]):
 class Connection(asyncio.Protocol):
     """Sends requests, and matches answers to them by id. Any other message ends the connection."""
 
-    def __init__(self, max_payload: int) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.lost: str | None = None  # the reason why no more requests can be sent
         self.ended = False  # by the box, and not by `abort`
         self.on_end: Callable[[], None] | None = None  # called when the box has ended
         self.received = 0  # bytes so far
         self._stderr = bytearray()
-        self._decoder = Decoder(max_payload=max_payload)
+        # The longest answer is a file, or the output of a call, and 1 MiB for everything else.
+        longest = max(size_of(limits.max_file), 8 * size_of(limits.max_output))
+        self._decoder = Decoder(max_payload=longest + (1 << 20))
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, tuple[asyncio.Future[Any], Decode[Any]]] = {}  # by the id of the request
         self._next_id = 1
@@ -167,8 +170,8 @@ class Connection(asyncio.Protocol):
 class AttachedConnection(Connection):
     """A connection on which the engine puts a header with the number of the stream before every piece."""
 
-    def __init__(self, max_payload: int) -> None:
-        super().__init__(max_payload)
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
         self._prefix = bytearray()
         self._stream, self._left = 0, 0  # of the current piece: its stream, and the bytes still to come
 

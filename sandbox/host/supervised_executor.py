@@ -1,7 +1,7 @@
 """SupervisedExecutor: the executor contract over a connection to a supervisor (`guest/supervisor.py`).
 
 A subclass launches and removes the container or process in which the supervisor runs. This file starts, gives up and
-replaces boxes; `box.py` makes the requests to one box.
+replaces boxes; `supervisor_client.py` makes the requests to one box.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from typing import Any, TypeVar
 
 from ..arguments import checked_files, content_of
 from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, RetireReason, Status
-from ..cancellation import finish
-from ..errors import EngineError, ImageError, SandboxClosedError, SandboxLostError, SandboxTimeoutError, file_error
+from ..cancellation import finish, stop
+from ..errors import ImageError, SandboxLostError, SandboxTimeoutError, file_error
 from ..guest.protocol import SESSIONS
-from ..limits import Limits, check_timeout, size_of
+from ..limits import Limits, check_timeout
 from .connection import Connection
 from .supervisor_client import SupervisorClient
 
 Result = TypeVar("Result")
+Request = Callable[[SupervisorClient], Coroutine[Any, Any, Result]]
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +62,8 @@ class SupervisedExecutor(Executor):
 
     # For the subclasses.
 
-    what = "the image"
-    """The name, in errors, of the thing that lacks something a box needs."""
+    what = "the image"  # in errors, the thing that lacks something a box needs
+    _reusable = True  # whether a reset in place brings back everything
 
     @abstractmethod
     async def _prepare(self) -> None:
@@ -80,8 +81,8 @@ class SupervisedExecutor(Executor):
         """Return a better error for a supervisor that ended at its start with these last words, or None."""
         return None
 
-    def _revive(self, is_first: bool) -> bool:
-        """Begin to help a box whose answer is overdue, or return False if there is no use. See `SupervisorClient`."""
+    async def _revive(self, was_revived: bool) -> bool:
+        """Help a box whose answer is overdue, or return False if there is no use. See `SupervisorClient`."""
         return False
 
     async def _ran_out_of_memory(self) -> bool:
@@ -98,11 +99,6 @@ class SupervisedExecutor(Executor):
 
     async def _release(self, deadline: float) -> None:
         """Release everything else that the executor holds. The deadline is a time of the event loop."""
-
-    @property
-    def _reusable(self) -> bool:
-        """Whether a reset in place brings back everything."""
-        return True
 
     # The contract.
 
@@ -134,7 +130,7 @@ class SupervisedExecutor(Executor):
             self._require_open()
             if self.retire_reason is None and self._reusable:
                 try:
-                    await self._with_box(self._reset_in_place)
+                    await self._with_box(lambda box: box.reset(self.files))
                 except SandboxLostError as error:
                     self._require_open()
                     logger.info("a box was lost at its reset and is replaced: %s", error)
@@ -144,22 +140,16 @@ class SupervisedExecutor(Executor):
 
     @property
     def retire_reason(self) -> RetireReason | None:
-        lost = self._lost or (self._box.connection.lost if self._box is not None else None)
-        if lost:
-            return RetireReason("lost", lost)
-        if self._box is None or not self._box.retire:
-            return None
-        category, _, detail = self._box.retire.partition(": ")
-        return RetireReason(category, detail)
+        if self._lost:
+            return RetireReason("lost", self._lost)
+        return None if self._box is None else self._box.retire_reason
 
     @property
     def lifetime(self) -> float:
         return self.limits.lifetime
 
     async def start(self) -> None:
-        if self._state != "new":
-            raise SandboxClosedError(f"a box is started once, and this one is {self._state}")
-        self._state = "open"
+        self._begin()
         try:
             await self._open_box()
         except BaseException:
@@ -187,16 +177,14 @@ class SupervisedExecutor(Executor):
             self._unreported.discard(operation)
         return dataclasses.replace(result, duration=time.perf_counter() - started, state_lost=state_lost)
 
-    async def _with_files(
-        self, path: str, request: Callable[[SupervisorClient], Coroutine[Any, Any, Result]]
-    ) -> Result:
+    async def _with_files(self, path: str, request: Request[Result]) -> Result:
         async with self._turn:
             try:
                 return await self._with_box(request)
             except _OutOfMemoryError as error:
                 raise file_error(errno.ENOMEM, path, str(error)) from None
 
-    async def _with_box(self, request: Callable[[SupervisorClient], Coroutine[Any, Any, Result]]) -> Result:
+    async def _with_box(self, request: Request[Result]) -> Result:
         """Make requests to the box, or to a new one if a new one is due. Give up a box that is lost.
 
         Raises:
@@ -230,20 +218,6 @@ class SupervisedExecutor(Executor):
                 self._give_up(box.connection.lost)
             raise
 
-    async def _reset_in_place(self, box: SupervisorClient) -> None:
-        try:
-            await box.reset()
-            if not box.retire:
-                await self._put_files(box)
-        except BaseException:
-            box.retire = box.retire or "reset: it did not come to its end"
-            self._unreported.update(SESSIONS)
-            raise
-
-    async def _put_files(self, box: SupervisorClient) -> None:
-        for path, data in self.files.items():
-            await box.write_file(path, data)
-
     # The life of boxes.
 
     async def _replace(self) -> None:
@@ -262,11 +236,8 @@ class SupervisedExecutor(Executor):
         self._opening = opening = asyncio.ensure_future(self._open())
         try:
             await asyncio.wait({opening})
-        except asyncio.CancelledError:
-            await finish(_stop(opening))
-            raise
-        if not opening.cancelled():
-            opening.exception()  # mark it as seen, or asyncio logs it
+        finally:
+            await finish(stop(opening))
         self._require_open()  # close() may have stopped it
         opening.result()
 
@@ -280,7 +251,7 @@ class SupervisedExecutor(Executor):
                 await self._boot(box)
                 connection.on_end = self._examine
                 self._lost = ""
-                await self._put_files(box)
+                await box.write_files(self.files)
         except BaseException as error:
             late = deadline.expired()
             self._give_up("it was not ready in time" if late else "it could not be started")
@@ -290,18 +261,7 @@ class SupervisedExecutor(Executor):
             raise
 
     async def _boot(self, box: SupervisorClient) -> None:
-        try:
-            ready = await box.boot(self._settings())
-        except SandboxLostError as error:
-            said = box.connection.stderr
-            raise self._explain(said) or EngineError(f"the box ended while it was started: {said or error}") from error
-        if ready.unfit:
-            raise ImageError(f"{self.what} lacks {ready.unfit}")
-
-    @property
-    def _max_payload(self) -> int:
-        """Bytes of the longest answer: a file, or the output of a call, and 1 MiB for everything else."""
-        return max(size_of(self.limits.max_file), 8 * size_of(self.limits.max_output)) + (1 << 20)
+        await box.boot(self._settings(), self.what, self._explain)
 
     def _examine(self) -> None:
         """Find out now why the box has ended: the engine soon forgets its events."""
@@ -322,7 +282,7 @@ class SupervisedExecutor(Executor):
         """Wait until all boxes of this executor are gone."""
         for task in (self._opening, self._autopsy):
             if task is not None and task.get_loop() is asyncio.get_running_loop():
-                await _stop(task)
+                await stop(task)
         self._give_up("it was closed")
         deadline = asyncio.get_running_loop().time() + CLOSE_SECONDS
         removals = [asyncio.wrap_future(removal) for removal in list(self._removals)]
@@ -335,17 +295,6 @@ class SupervisedExecutor(Executor):
             if removal not in late:
                 removal.result()
 
-    def _require_open(self) -> None:
-        if self._state != "open":
-            raise SandboxClosedError(f"the box is {self._state}: use it inside `async with`, or call start() first")
-
 
 class _OutOfMemoryError(SandboxLostError):
     """The box ended for want of memory."""
-
-
-async def _stop(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()  # mark it as seen, or asyncio logs it

@@ -1,20 +1,21 @@
-"""The requests to one running box over its connection; `executor.py` starts boxes and replaces them."""
+"""The requests to one running box over its connection; `supervised_executor.py` starts boxes and replaces them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ..base import ExecutionResult, FileEntry, Status
+from ..base import ExecutionResult, FileEntry, RetireReason, Status
 from ..cancellation import finish
-from ..errors import SandboxLostError, file_error
-from ..guest.protocol import PIECE
+from ..errors import EngineError, ImageError, SandboxLostError, file_error
+from ..guest.protocol import PIECE, SESSIONS
 from ..limits import Limits, size_of
 from .boot import program
 from .connection import Answer, Connection, Content, Decode
-from .messages import FileFault, Ready, decode_content, decode_execution, decode_listing, decode_nothing
+from .messages import FileFault, decode_content, decode_execution, decode_listing, decode_nothing
 
 MARGIN = 5.0  # seconds beyond a call's own time until its answer is overdue
 OPERATION_SECONDS = 30.0  # for one file operation or reset
@@ -30,12 +31,12 @@ class SupervisorClient:
         connection: to the supervisor.
         limits: of the box.
         unreported: the sessions that have lost their state, while no result has said so; shared with later boxes.
-        revive: begins to help a box whose answer is overdue, or returns False if there is no use. Called again until
-            the answer comes; its argument says whether it is the first call for this answer.
+        revive: helps a box whose answer is overdue, or returns False if there is no use. Called again until the answer
+            comes; its argument says whether it was of use before.
     """
 
     def __init__(
-        self, connection: Connection, limits: Limits, unreported: set[str], revive: Callable[[bool], bool]
+        self, connection: Connection, limits: Limits, unreported: set[str], revive: Callable[[bool], Awaitable[bool]]
     ) -> None:
         self.connection = connection
         self.limits = limits
@@ -45,12 +46,35 @@ class SupervisorClient:
         self.silent = False  # it did not answer in time
         self._revive = revive
 
-    async def boot(self, settings: dict[str, Any]) -> Ready:
-        """Send the supervisor its program and its settings, and wait until it is ready."""
+    @property
+    def retire_reason(self) -> RetireReason | None:
+        """Why the box should be replaced; None without a reason."""
+        if self.connection.lost:
+            return RetireReason("lost", self.connection.lost)
+        category, _, detail = self.retire.partition(": ")
+        return RetireReason(category, detail) if category else None
+
+    async def boot(self, settings: dict[str, Any], what: str, explain: Callable[[str], Exception | None]) -> None:
+        """Send the supervisor its program and its settings, and wait until it is ready.
+
+        Args:
+            settings: of the supervisor.
+            what: the name, in errors, of the thing that lacks something a box needs.
+            explain: returns a better error for a supervisor that ended with these last words, or None.
+
+        Raises:
+            ImageError: `what` lacks something.
+            EngineError: the box ended.
+        """
         self.connection.send_raw(program())
-        ready = (await self.connection.hello(settings)).content
+        try:
+            ready = (await self.connection.hello(settings)).content
+        except SandboxLostError as error:
+            said = self.connection.stderr
+            raise explain(said) or EngineError(f"the box ended while it was started: {said or error}") from error
+        if ready.unfit:
+            raise ImageError(f"{what} lacks {ready.unfit}")
         self.has_bash = ready.bash
-        return ready
 
     async def execute(self, operation: str, source: str, timeout: float) -> ExecutionResult:
         """Run code in one of the two sessions; the duration is for the caller to fill in."""
@@ -90,8 +114,20 @@ class SupervisorClient:
         """Wait for a sign of life, without any help for the box."""
         await self._exchange({"op": "ping"}, b"", decode_nothing, timeout, helped=False)
 
-    async def reset(self) -> None:
-        await self._exchange({"op": "reset"}, b"", decode_nothing, OPERATION_SECONDS)
+    async def reset(self, files: Mapping[str, bytes]) -> None:
+        """Clean the box in place and write the files. If this does not come to its end, the box is retired."""
+        try:
+            await self._exchange({"op": "reset"}, b"", decode_nothing, OPERATION_SECONDS)
+            if not self.retire:
+                await self.write_files(files)
+        except BaseException:
+            self.retire = self.retire or "reset: it did not come to its end"
+            self.unreported.update(SESSIONS)
+            raise
+
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        for path, data in files.items():
+            await self.write_file(path, data)
 
     async def _file_operation(
         self,
@@ -143,25 +179,32 @@ class SupervisorClient:
         self, reply: asyncio.Future[Answer[Content]], patience: float, helped: bool
     ) -> Answer[Content]:
         """Await an answer. SandboxLostError if nothing of it came within `patience` seconds, nor with help."""
-        loop, looks, received = asyncio.get_running_loop(), 0, self.connection.received
-        began, is_first = loop.time(), True
-        end = began + patience + REVIVAL_SECONDS
+        loop, received = asyncio.get_running_loop(), self.connection.received
+        began = loop.time()
+        await asyncio.wait([reply], timeout=patience)  # it is still needed after a cancellation
+        await self._await_rest(reply, received)
+        if helped and not reply.done():
+            received = self.connection.received
+            await self._help(reply)
+            await self._await_rest(reply, received)
+        if not reply.done():
+            self.silent = True
+            raise SandboxLostError(f"it did not answer within {loop.time() - began:.1f} s")
+        return reply.result()
 
-        def expire() -> None:
-            # This loop may have stalled while a long answer came: wait on as long as more of it comes.
-            nonlocal alarm, received, looks, is_first
-            if self.connection.received > received and looks < _MORE_LOOKS:
-                received, looks = self.connection.received, looks + 1
-                alarm = loop.call_later(_LOOK_SECONDS, expire)
-            elif helped and loop.time() < end and self._revive(is_first):
-                is_first = False
-                alarm = loop.call_later(_REVIVAL_INTERVAL, expire)
-            elif not reply.done():
-                self.silent = True
-                reply.set_exception(SandboxLostError(f"it did not answer within {loop.time() - began:.1f} s"))
+    async def _await_rest(self, reply: asyncio.Future[Any], received: int) -> None:
+        """Wait on while more of an answer comes than was received: this loop may have stalled meanwhile."""
+        for _ in range(_MORE_LOOKS):
+            if reply.done() or self.connection.received == received:
+                return
+            received = self.connection.received
+            await asyncio.wait([reply], timeout=_LOOK_SECONDS)
 
-        alarm = loop.call_later(patience, expire)  # asyncio.timeout() costs noticeably more in every call
-        try:
-            return await asyncio.shield(reply)  # it is still needed after a cancellation
-        finally:
-            alarm.cancel()
+    async def _help(self, reply: asyncio.Future[Any]) -> None:
+        """Help the box until the answer comes, or help is of no use, or has taken too long."""
+        was_revived = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REVIVAL_SECONDS):
+                while not reply.done() and await self._revive(was_revived):
+                    was_revived = True
+                    await asyncio.wait([reply], timeout=_REVIVAL_INTERVAL)

@@ -1,1 +1,1 @@
-"""What an image is made of: this machine's own Python and tools, or a Dockerfile."""
+"""Images: their names and digests, and the root file system that is made of this machine's own Python and tools."""

@@ -1,4 +1,8 @@
-"""The root file system of the default image, made of this machine's own Python and command-line tools."""
+"""The root file system of the default image, which `gymnast sandbox build` makes without a registry.
+
+It holds this machine's own interpreter and standard library, Bash and the usual command-line tools, and the C libraries
+that these need. This requires Linux with glibc; elsewhere, build `dockerfiles/python`.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,9 @@ from pathlib import Path
 from ..errors import ImageError
 
 _METHOD = 2  # raise this when `make_archive` begins to make another image of the same parts
+
+RECIPE_LABEL = "gymnast.recipe"  # on the images of this recipe; the value is `recipe()`
+CHANGES = ("ENV PATH=/usr/local/bin:/usr/bin:/bin", 'CMD ["python3"]', "WORKDIR /workspace")  # as in a Dockerfile
 
 DOCKERFILES = Path(__file__).with_name("dockerfiles")
 

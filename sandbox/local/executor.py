@@ -20,8 +20,8 @@ from typing import Any, Self
 from ..arguments import checked_environment, checked_modules
 from ..errors import ImageError, SandboxClosedError
 from ..host.connection import Connection
-from ..host.executor import START_TIMEOUT, SupervisedExecutor
 from ..host.messages import supervisor_settings
+from ..host.supervised_executor import START_TIMEOUT, SupervisedExecutor
 from ..host.supervisor_client import SupervisorClient
 from ..limits import Limits, check_limits, size_of
 from .process import LocalProcess, has_proc, start_process
@@ -128,7 +128,7 @@ class LocalExecutor(SupervisedExecutor):
         with tempfile.TemporaryFile() as stderr, theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
             _, connection = await loop.create_connection(
-                lambda: _LocalConnection(self._max_payload, os.dup(stderr.fileno())), sock=ours
+                lambda: _LocalConnection(self.limits, os.dup(stderr.fileno())), sock=ours
             )
             undo.callback(connection.abort, "it could not be started")
             try:
@@ -178,8 +178,8 @@ class _LocalConnection(Connection):
     A pipe would have to be read beside the socket, and its end awaited as well as the socket's.
     """
 
-    def __init__(self, max_payload: int, stderr: int) -> None:
-        super().__init__(max_payload)
+    def __init__(self, limits: Limits, stderr: int) -> None:
+        super().__init__(limits)
         self._stderr_file = stderr
         self._close_stderr = weakref.finalize(self, os.close, stderr)  # a loop that ended calls no connection_lost()
         self._close_stderr.atexit = False  # a pool that is closed at exit may still need it

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import posixpath
 
-from ...base import WORKSPACE, FileEntry
-from ...errors import file_error
+from ..base import WORKSPACE, FileEntry
+from ..errors import file_error
 
 
 class MemoryFiles:

@@ -8,12 +8,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields
 from typing import Self, TypeAlias
 
-from ... import errors
-from ...arguments import checked_files, content_of
-from ...base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, RetireReason
-from ...errors import SandboxClosedError, SandboxError, SandboxFileError, SandboxLostError
-from ...limits import Limits, check_limits, check_timeout, size_of
-from .files import MemoryFiles
+from .. import errors
+from ..arguments import checked_files, content_of
+from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, RetireReason
+from ..errors import SandboxError, SandboxFileError, SandboxLostError
+from ..limits import Limits, check_limits, check_timeout, size_of
+from .memory_files import MemoryFiles
 
 Script: TypeAlias = Sequence[ExecutionResult | SandboxError]
 
@@ -68,9 +68,9 @@ class ScriptedExecutor(Executor):
                 stacklevel=2,
             )
         self._script = list(script)
-        self._begin()
+        self._begin_script()
 
-    def _begin(self) -> None:
+    def _begin_script(self) -> None:
         self._position = 0
         self._retire: RetireReason | None = None
         self._memory = MemoryFiles(size_of(self.limits.max_file))
@@ -83,10 +83,8 @@ class ScriptedExecutor(Executor):
         return len(self._script) - self._position
 
     async def start(self) -> None:
-        if self._state != "new":
-            raise SandboxClosedError(f"a box is started once, and this one is {self._state}")
-        self._begin()  # with the files that a pool has changed
-        self._state = "open"
+        self._begin()
+        self._begin_script()  # with the files that a pool has changed
 
     async def python(self, code: str, *, timeout: float = DEFAULT_TIMEOUT) -> ExecutionResult:
         check_timeout(timeout)
@@ -111,8 +109,8 @@ class ScriptedExecutor(Executor):
         self._open_files()
 
     async def reset(self) -> None:
-        self._check_open()
-        self._begin()
+        self._require_open()
+        self._begin_script()
 
     async def close(self) -> None:
         self._state = "closed"
@@ -128,15 +126,11 @@ class ScriptedExecutor(Executor):
     def clone(self) -> Self:
         twin = copy.copy(self)  # without a second warning
         twin._state = "new"
-        twin._begin()
+        twin._begin_script()
         return twin
 
-    def _check_open(self) -> None:
-        if self._state != "open":
-            raise SandboxClosedError(f"the box is {self._state}: use it inside `async with`, or call start() first")
-
     def _open_files(self) -> MemoryFiles:
-        self._check_open()
+        self._require_open()
         if self._retire is not None:
             raise SandboxLostError(f"{self._retire.detail}; reset() makes a new one")
         return self._memory

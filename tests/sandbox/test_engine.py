@@ -158,7 +158,7 @@ def test_an_engine_that_an_earlier_event_loop_left_open_says_so(counterfeit: Cou
 
     asyncio.run(next_loop())
     with pytest.raises(EngineError, match="the engine is not open"):
-        _ = engine.session
+        _ = engine.connection
     loop.close()
 
 

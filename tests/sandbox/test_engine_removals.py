@@ -85,7 +85,7 @@ async def test_a_container_that_ends_is_left_to_the_engine_and_one_that_does_not
     removals.ends = ends
     async with Engine() as engine:
         for _ in range(2):  # the second time the container is gone
-            await asyncio.wrap_future(engine.session.remove("one"))
+            await asyncio.wrap_future(engine.connection.remove("one"))
     assert removals.requests == requests
 
 
@@ -94,13 +94,13 @@ async def test_a_container_that_is_never_removed_is_named_and_tried_again_at_the
 ) -> None:
     removals.ends = "never"
     async with Engine() as engine:
-        await asyncio.wrap_future(engine.session.remove("stuck"))
+        await asyncio.wrap_future(engine.connection.remove("stuck"))
         assert "the container stuck is still there after 3 requests to remove it" in caplog.text
         removals.ends = "asked"
     assert not removals.there
     assert "the engine is closed" not in caplog.text
     removals.ends, removals.there = "never", True
     async with Engine() as engine:
-        engine.session.remove("stuck")
+        engine.connection.remove("stuck")
     assert "the engine is closed" in caplog.text
     assert caplog.text.rstrip().endswith("until they end: stuck")

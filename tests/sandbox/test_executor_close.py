@@ -89,7 +89,7 @@ def test_closed_from_another_event_loop_while_its_own_stands_still() -> None:
 async def test_the_end_of_a_box_is_seen_while_a_request_to_it_is_still_being_written() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
-        _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(1000), sock=ours)
+        _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(LIMITS), sock=ours)
         connection.send_raw(bytes(16 << 20))
         _, reply = connection.request({"op": "ping"}, b"", decode_nothing)
         theirs.shutdown(socket.SHUT_WR)

@@ -72,7 +72,7 @@ codes = [child.wait() for child in children]
     assert (await box.python("kept")).value == "1"
     assert box.retire_reason is None
     assert box._box is not None
-    await box._box.reset()
+    await box._box.reset({})
     assert box.retire_reason == ("oom", "")  # a process of the box was killed for memory, though no call failed
 
 

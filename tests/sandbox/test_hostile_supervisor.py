@@ -16,7 +16,7 @@ from gymnast.sandbox import Executor, Limits, SandboxError, SandboxFileError, Sa
 from gymnast.sandbox.cancellation import finish
 from gymnast.sandbox.guest.protocol import MAX_LISTED, Decoder, encode
 from gymnast.sandbox.host.connection import Connection
-from gymnast.sandbox.host.executor import SupervisedExecutor
+from gymnast.sandbox.host.supervised_executor import SupervisedExecutor
 
 Call = Callable[[Executor], Awaitable[Any]]
 
@@ -77,7 +77,7 @@ class CounterfeitBox(SupervisedExecutor):
         self.supervisor = Supervisor(self)
         try:
             await finish(loop.create_connection(lambda: self.supervisor, sock=theirs))
-            _, connection = await loop.create_connection(lambda: Connection(self._max_payload), sock=ours)
+            _, connection = await loop.create_connection(lambda: Connection(self.limits), sock=ours)
         except BaseException:
             ours.close()
             self.supervisor.transport.abort()

@@ -32,7 +32,7 @@ async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: 
             found["Id"] for found in await engine.call(engine.client.containers) if found["Id"] in made.values()
         ] == [made["living"]]
     finally:
-        await asyncio.wrap_future(engine.session.remove(made["living"]))
+        await asyncio.wrap_future(engine.connection.remove(made["living"]))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ async def test_a_running_box_may_be_that_of_another_machine_of_the_same_name(ima
         assert "gymnast-test-elsewhere" in await reap(engine)
     finally:
         launched.socket.close()
-        await asyncio.wrap_future(engine.session.remove(launched.container))
+        await asyncio.wrap_future(engine.connection.remove(launched.container))
 
 
 # --- an engine that does not remove everything ------------------------------------------------------------------

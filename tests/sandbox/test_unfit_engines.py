@@ -74,7 +74,7 @@ async def test_a_silent_box_that_is_ending_is_left_to_the_engine(
     """A request to remove it at that moment can leave it half removed for ever."""
     monkeypatch.setattr(grudging, "state", state)
     async with Engine() as engine:
-        await asyncio.wrap_future(engine.session.remove("one", is_silent=True))
+        await asyncio.wrap_future(engine.connection.remove("one", is_silent=True))
     [removal] = grudging.removed
     assert (removal != "by the engine itself") == asks
 
