@@ -188,7 +188,7 @@ def abilities_of(stem: str) -> Abilities:
     answer_end, call_end = (chat.template.decode([each]) for each in (chat.end_id, chat.call_end_id))
     return Abilities(
         tool_format=f"{name}, given" if native.recognition.problem else name,
-        renders_tools=native.template.supports_tools,
+        renders_tools=not native.template.tools_problem,
         one_call=reads_calls(stem, chat, "Zürich"),
         two_calls=reads_calls(stem, chat, "Rom", "Paris"),
         text_and_call=reads_calls(stem, chat, "Zürich", text=TEXT),

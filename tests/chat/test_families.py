@@ -111,7 +111,7 @@ def test_every_template_is_expected_and_has_its_tokens() -> None:
 def test_format_and_end_tokens(stem: str) -> None:
     chat = chat_of(stem)
     name, *ends = BY_STEM[stem]
-    assert (getattr(chat.tool_format, "name", ""), chat.template.supports_tools) == (name, bool(name))
+    assert (getattr(chat.tool_format, "name", ""), not chat.template.tools_problem) == (name, bool(name))
     assert [chat.template.decode([each]) for each in (chat.end_id, chat.call_end_id)] == ends
     assert {chat.end_id, chat.call_end_id} <= chat.end_ids
     assert chat.tokenizer.convert_tokens_to_ids(TOKENS[stem]["eos"])[0] in chat.end_ids

@@ -26,7 +26,7 @@ from .chat_template import TEMPLATE_DATE, ChatTemplate
 from .first_words import FirstWords
 from .prompted_tools import PromptTools
 from .recognition import Recognition, marked_formats, recognise
-from .turn_end import numbered
+from .template_probe import numbered
 from .turn_endings import TurnEndings
 
 CHARACTERS_A_TOKEN = 128  # at most: no vocabulary has longer runs of spaces

@@ -65,17 +65,12 @@ class ChatTemplate:
         self._speakers = _any_of(self.turn_tokens | special)
         self.tools_problem = self._find_tools()
 
-    @property
-    def supports_tools(self) -> bool:
-        """Whether the template renders tools."""
-        return not self.tools_problem
-
     def probe_tools(self, messages: Sequence[Message]) -> Sequence[ToolSchema]:
-        """The tools with which a probe renders these messages: results need some."""
+        """Return the tools for a probe. Templates render tool results only if tools are given."""
         return [PROBE_TOOL] if messages[0]["role"] == "tool" else self.least_tools
 
     def source(self) -> str:
-        """The Jinja source that is used when there are tools, without its comments.
+        """Return the Jinja source that is used when there are tools, without its comments.
 
         Raises:
             ConfigurationError: there are several templates, and no template for tools or default among them.
@@ -94,7 +89,7 @@ class ChatTemplate:
         more: bool = False,
         goes_on: bool = False,
     ) -> str:
-        """The conversation as text, for `encode`.
+        """Return the conversation as text, for `encode`.
 
         Args:
             messages: The conversation.
@@ -105,7 +100,7 @@ class ChatTemplate:
         Raises:
             ConfigurationError: the template refuses it, or a message has content that is not text.
         """
-        texts: list[Any] = [self._as_text(each) for each in messages]
+        texts: list[Any] = [self._as_text(message) for message in messages]
         if tools and self._tools_in_system:
             texts = _with_tools_in_system(texts, _break(list(tools), self._control))
             tools = ()
@@ -121,6 +116,10 @@ class ChatTemplate:
             ) from error
         return text.replace(_ESCAPED_BREAK, _BREAK)
 
+    def after_answer(self, messages: Sequence[Message], **options: Any) -> str:
+        """Return the rendered text after the first `SENTINEL`; empty if that is lost."""
+        return self.render(messages, **options).partition(SENTINEL)[2]
+
     def encode(self, text: str, *, behind: bool = False) -> Tokens:
         """Return the tokens of a rendered text, which may stand behind another one.
 
@@ -131,19 +130,19 @@ class ChatTemplate:
         return Tokens(ids + [token for piece in others for token in self._encode_behind(piece)])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of these tokens, special ones included."""
+        """Return the text of these tokens, special ones included."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def added_in(self, text: str) -> set[str]:
-        """The added tokens that the text spells, special or not."""
+        """Return the added tokens that the text spells, special or not."""
         return {token for token in self._added if token in text}
 
     def spell(self, pieces: Sequence[str]) -> str:
-        """A text of the assistant as `render` writes it: its special tokens are broken, except in `Verbatim` pieces."""
+        """Return a text of the assistant as `render` writes it: only `Verbatim` pieces keep their special tokens."""
         return self._joined(pieces, self._speakers)
 
     def _encode_behind(self, text: str) -> list[int]:
-        """Tokens of a text that goes on: behind a special token, SentencePiece puts no space before it."""
+        """Return the tokens of a text that goes on: behind a special token, SentencePiece puts no space before it."""
         end = self._tokenizer.eos_token
         return self._encode(end + text)[1:] if end else self._encode(text)
 
@@ -152,7 +151,7 @@ class ChatTemplate:
         return self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
     def _turn_tokens(self) -> set[str]:
-        """Added tokens that the template writes around messages, special or not; thinking markers are left out."""
+        """Return the added tokens that the template writes around messages, without the markers of thoughts."""
         answer: Message = {"role": "assistant", "content": "Sunny."}
         try:
             text = self.render([QUESTION, answer, QUESTION], tools=self.least_tools)
@@ -178,7 +177,7 @@ class ChatTemplate:
         self._in_parts = False
 
     def _find_tools(self) -> str:
-        """Why the template cannot render tools; empty if it can, as they are or in the system message."""
+        """Return why the template cannot render tools; empty if it can, as they are or in the system message."""
         problem = ""
         for self._tools_in_system in (False, True):
             try:
@@ -190,7 +189,7 @@ class ChatTemplate:
         return f"the tokenizer's chat template does not render tools{problem}"
 
     def _as_text(self, message: Message) -> Message:
-        """The message with its parts joined, since many templates drop parts silently, and tokens in it broken."""
+        """Return the message with broken tokens, and with joined parts, since many templates drop parts silently."""
         role = message["role"]
         pattern = self._speakers if role in _SPEAKERS else self._control
         broken = {key: value if key == "role" else _break(value, pattern) for key, value in message.items()}
@@ -204,7 +203,7 @@ class ChatTemplate:
         return broken  # type: ignore[return-value]
 
     def _joined(self, texts: Sequence[str], pattern: re.Pattern[str]) -> str:
-        """Texts joined; neighbours of one kind are broken as a whole, since they may share a token."""
+        """Join texts. Neighbours of one kind are broken as a whole, since they may share a token."""
         runs = itertools.groupby(texts, key=type)
         return "".join(self._broken("".join(run), kind, pattern) for kind, run in runs)
 
@@ -221,15 +220,15 @@ class FromTool(str):
 
 
 def _break(value: Any, pattern: re.Pattern[str]) -> Any:
-    """A JSON-like value with the tokens of its texts broken, and characters replaced that no tokenizer takes."""
+    """Break the tokens in the texts of a JSON-like value, and replace characters that no tokenizer takes."""
     if isinstance(value, str):
         if not value.isascii():
             value = value.replace(_BREAK, "\ufffd").encode("utf-8", "replace").decode()
         return pattern.sub(_cut, value)
     if isinstance(value, Mapping):
-        return {_break(key, pattern): _break(each, pattern) for key, each in value.items()}
+        return {_break(key, pattern): _break(item, pattern) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_break(each, pattern) for each in value]
+        return [_break(item, pattern) for item in value]
     return value
 
 
@@ -259,13 +258,14 @@ def _special_tokens(tokenizer: Any) -> set[str]:
 
 
 def _with_tools_in_system(messages: list[Any], tools: Sequence[ToolSchema]) -> list[Any]:
-    """The messages with the tools as JSON in the system message's `tools`, where Phi-4-mini's template looks."""
-    first = messages[0] if messages and messages[0]["role"] == "system" else {"role": "system", "content": ""}
-    rest = messages[1:] if messages and messages[0] is first else messages
-    functions = [tool["function"] for tool in tools]
-    return [{**first, "tools": json.dumps(functions, ensure_ascii=False)}, *rest]
+    """Put the tools as JSON into the system message's `tools`, where Phi-4-mini's template looks."""
+    if not messages or messages[0]["role"] != "system":
+        messages = [{"role": "system", "content": ""}, *messages]
+    functions = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+    return [{**messages[0], "tools": functions}, *messages[1:]]
 
 
+SENTINEL = "qZ7answerZq"  # letters and a digit only, so that no template or JSON escape changes it
 QUESTION: Message = {"role": "user", "content": "Hello."}
 PROBE_TOOL: ToolSchema = {
     "type": "function",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -13,9 +14,9 @@ from ...envs.core import ConfigurationError
 from ..tool_calls.custom import CallableFormat, ResponseTemplateFormat, ToolParser
 from ..tool_calls.families import FORMATS
 from ..tool_calls.formats import Conventions, KnownFormat, ToolFormat
-from .call_styles import call_styles, claims_probe, reads_probe
-from .chat_template import ChatTemplate
-from .turn_endings import TurnEndings
+from .chat_template import PROBE_TOOL, ChatTemplate
+from .template_probe import reads_probe
+from .turn_endings import TurnEndings, call_styles
 from .vllm_parsers import VLLM_PREFIX, vllm_tool_format
 
 _IN_PROMPT = "the model learns about its tools from the prompt"
@@ -41,17 +42,14 @@ class Recognition:
 
 
 def marked_formats(source: str) -> tuple[list[KnownFormat], dict[str, str]]:
-    """The formats whose markers all occur in a template's source, and the markers that the others miss."""
+    """Return the formats whose markers all occur in a template's source, and the markers that the others miss."""
     found: list[KnownFormat] = []
     missing: dict[str, str] = {}
-    for each in FORMATS.values():
-        absent = each.missing_marker(source)
-        if not each.markers:
-            continue  # it is only given by name
-        if absent:
-            missing[each.name] = f"the template has no {absent}"
-        else:
-            found.append(each)
+    for known in FORMATS.values():
+        if absent := known.missing_marker(source):
+            missing[known.name] = f"the template has no {absent}"
+        elif known.markers:  # a format without markers is only given by name
+            found.append(known)
     return found, missing
 
 
@@ -82,13 +80,13 @@ def recognise(
     if given is None and tokenizer.response_template is None:
         return _recognise_marked(marked, looked_for, endings)
     reader = given if isinstance(given, KnownFormat) else None
-    preferred = [reader] if reader else marked
-    problem = _find_call_end([*(each.conventions for each in preferred), Conventions()], endings, reader)
+    preferred = [known.conventions for known in ([reader] if reader else marked)]
+    problem = _find_call_end([*preferred, Conventions()], endings, reader)
     if isinstance(given, str):
         return _vllms(given.removeprefix(VLLM_PREFIX), tokenizer, template, endings, problem)
     if given is not None:
-        if isinstance(given, KnownFormat) and not problem:
-            _check_reads(given, endings)
+        if reader and not problem:
+            _check_reads(reader, endings)
         return Recognition(format=_as_format(given), reason="given", problem=problem)
     found = ResponseTemplateFormat.of(tokenizer)
     if not problem and not reads_probe(found, endings.probe_call()):
@@ -98,7 +96,7 @@ def recognise(
 
 
 def tells_of_tools(given: Any) -> bool:
-    """Whether a format describes the tools to the model by itself; see `PromptedFormat`.
+    """Return whether a format describes the tools to the model by itself; see `PromptedFormat`.
 
     Raises:
         ConfigurationError: it describes tools but not results, or the reverse.
@@ -125,8 +123,8 @@ def _check_reads(given: KnownFormat, endings: TurnEndings) -> None:
     probe = endings.probe_call()
     if probe is None or reads_probe(given, probe):
         return
-    fitting = fitting_formats(probe)
-    if not fitting and claims_probe(given, probe):
+    fitting = _fitting_formats(probe)
+    if not fitting and "malformed" in given.parse(probe[1], prefix=probe[0], tools=[PROBE_TOOL]):
         # No format can read the template's call (`f(city=Zürich)`); the model's own calls may still be readable.
         return
     advice = f"formats that do: {', '.join(fitting)}" if fitting else "a TextFormat or a function of your own might"
@@ -136,28 +134,27 @@ def _check_reads(given: KnownFormat, endings: TurnEndings) -> None:
     )
 
 
-def fitting_formats(probe: tuple[str, str]) -> list[str]:
-    """The names of all formats that read the call which a template renders, those without markers included."""
-    return [name for name, each in FORMATS.items() if reads_probe(each, probe)]
+def _fitting_formats(probe: tuple[str, str]) -> list[str]:
+    """Return the names of all formats that read the call which a template renders, those without markers included."""
+    return [name for name, known in FORMATS.items() if reads_probe(known, probe)]
 
 
 def _without_tools(
     given: Any, problem: str, marked: Sequence[KnownFormat], looked_for: dict[str, str], endings: TurnEndings
 ) -> Recognition:
-    """A template that does not describe tools may still render calls and results: DeepSeek V3."""
+    """Recognise a template that does not describe tools. It may still render calls and results: DeepSeek V3."""
     if isinstance(given, str):
         raise ConfigurationError(f"tool_format={given!r} has no effect: {problem}")
-    for each in [given] if isinstance(given, KnownFormat) else marked:
-        if _find_call_end([each.conventions], endings) or endings.probe_call() is None:
+    for known in [given] if isinstance(given, KnownFormat) else marked:
+        if _find_call_end([known.conventions], endings) or endings.probe_call() is None:
             continue
-        if given is None and reads_probe(each, endings.probe_call()):
-            problem += (
-                f", but calls of {each.name}: tool_format={each.name!r} describes the tools to the model in the prompt"
-            )
-            break
         if given is not None:
-            _check_reads(each, endings)
-            return Recognition(format=each, reason=f"given; {_IN_PROMPT}", described_in_prompt=True)
+            _check_reads(known, endings)
+            return Recognition(format=known, reason=f"given; {_IN_PROMPT}", described_in_prompt=True)
+        if reads_probe(known, endings.probe_call()):
+            name = known.name
+            problem += f", but calls of {name}: tool_format={name!r} describes the tools to the model in the prompt"
+            break
     return Recognition(format=_as_format(given), reason=problem, problem=problem, looked_for=looked_for)
 
 
@@ -207,7 +204,7 @@ def _unread(endings: TurnEndings) -> str:
     if probe is None:
         return "the chat template has no format's markers, and renders no calls"
     rendered = f"the call that the chat template renders, {probe[1]!r}"
-    if fitting := fitting_formats(probe):
+    if fitting := _fitting_formats(probe):
         return f"no format whose markers the template has reads {rendered}; formats that do: {', '.join(fitting)}"
     return f"no format reads {rendered}"
 
@@ -215,13 +212,13 @@ def _unread(endings: TurnEndings) -> str:
 def _find_call_end(conventions: Sequence[Conventions], endings: TurnEndings, reader: ToolFormat | None = None) -> str:
     """Let `endings` find the text after a call, with one of these conventions.
 
-    Returns why the end of a call is ambiguous; empty if it is not.
+    Return why the end of a call is ambiguous; empty if it is not.
 
     A style in which the reader reads the rendered call is preferred: a template may write an object as Python does,
     and only JSON text as it is.
     """
     first_problem, usable = "", None
-    for style in (style for each in conventions for style in call_styles(each)):
+    for style in itertools.chain.from_iterable(map(call_styles, conventions)):
         try:
             endings.find_call_end(style)
         except ConfigurationError as error:

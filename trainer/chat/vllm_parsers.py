@@ -22,8 +22,8 @@ from ...envs.core import ConfigurationError, Message, ToolCall, ToolSchema
 from ..tool_calls.assistant_message import make_call, make_message, split_thinking
 from ..tool_calls.value_readers import read_json
 from ..vllm import check_vllm
-from .call_styles import reads_probe
 from .chat_template import PROBE_TOOL, QUESTION, ChatTemplate
+from .template_probe import reads_probe
 
 VLLM_PREFIX = "vllm:"
 _NAME = PROBE_TOOL["function"]["name"]
