@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from gymnast.envs.core import ConfigurationError
-from gymnast.trainer import recognise_tool_format
+from gymnast.trainer import ChatFormat, recognise_tool_format
 
 from .families import GIVEN, STEMS, TEMPLATES, TOKENS, TOOLS, chat_of, tokenizer_of, usable_chat
 from .family_abilities import NO, YES, abilities_of, thoughts_of
@@ -153,6 +153,8 @@ def test_a_format_may_be_given_to_a_template_that_renders_calls_but_no_tools(ste
     chat.check_tools(TOOLS)
     assert format_name(chat) == GIVEN[stem]
     assert chat.recognition.described_in_prompt
+    own = ChatFormat(tokenizer_of(stem), tool_format=lambda text: {"role": "assistant", "content": text})
+    assert (format_name(own), own.recognition.described_in_prompt) == ("custom", True)
 
 
 # --- the matrix ---------------------------------------------------------------------------------------------------

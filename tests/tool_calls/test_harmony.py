@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gymnast.envs.core import Message, ToolSchema
-from gymnast.trainer.tool_calls.channel_formats import AtemFormat, HarmonyFormat
+from gymnast.trainer.tool_calls.channel_formats import ATEM, HARMONY
 
 from .writers import WRITERS, calls, errors
 
-HARMONY, ATEM = HarmonyFormat(), AtemFormat()
 harmony_call, atem_call = WRITERS["harmony"], WRITERS["atem"]  # after `<|start|>assistant`
 PROMPT = "<|start|>user<|message|>Add.<|end|><|start|>assistant"
 GO_ON = "<|end|><|start|>assistant"

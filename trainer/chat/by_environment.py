@@ -12,7 +12,7 @@ from .chat_format import ChatFormat
 
 GivenFormat = str | ToolFormat | ToolParser | None
 GivenFormats = GivenFormat | Mapping[str, GivenFormat]
-"""What `tool_format=` takes: a format for all environments, or those of some by name."""
+"""The values of `tool_format=`: a format for all environments, or formats by name of environment."""
 
 
 def chat_formats(
@@ -21,7 +21,7 @@ def chat_formats(
     chat_templates: Mapping[str, str] | None,
     make: Callable[[GivenFormat, str | None], ChatFormat],
 ) -> dict[str | None, ChatFormat]:
-    """The chat format of each environment; those for which nothing is given by name share one.
+    """Return the chat format of each environment. Environments with no format or template by name share one.
 
     Args:
         names: The names of the environments; None for a single one, which has no name.

@@ -15,7 +15,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ...envs.core import ConfigurationError, Message, ToolSchema
+from ...envs.core import ConfigurationError, Message, ToolSchema, text_of
 from ...envs.policy import text_before
 from ...envs.tokens import Tokens
 from ...envs.tools.results import cut
@@ -109,7 +109,7 @@ class ChatFormat:
     def _shown(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema]
     ) -> tuple[list[Message], Sequence[ToolSchema]]:
-        """The messages and the tools in the form that the template takes."""
+        """Return the messages and the tools in the form that the template takes."""
         if self._prompted is not None:
             messages, tools = self._prompted.prompt(messages, tools), ()
         return self.endings.in_style(messages), tools
@@ -120,13 +120,13 @@ class ChatFormat:
         Raises:
             ConfigurationError: it drops one.
         """
-        roles = tuple(each["role"] for each in messages)
+        roles = tuple(message["role"] for message in messages)
         if roles in self._rendered:
             return
         probes = numbered(messages)
         text = self.template.render(probes, tools=tools, more=True)
-        said = [(str(each.get("content")), each["role"]) for each in probes if each["role"] != "assistant"]
-        lost = [role for content, role in said if content not in text]
+        others = [probe for probe in probes if probe["role"] != "assistant"]
+        lost = [probe["role"] for probe in others if str(probe.get("content")) not in text]
         if lost:
             raise ConfigurationError(
                 f"the chat template drops messages of roles {lost} from first messages of roles {list(roles)}"
@@ -150,11 +150,11 @@ class ChatFormat:
         """
         if self._prompted is not None:
             messages, tools = self._prompted.observation(messages), ()
-        elif self.endings.call_end is None and any(each["role"] == "tool" for each in messages):
+        elif self.endings.call_end is None and any(message["role"] == "tool" for message in messages):
             raise ConfigurationError(self.recognition.problem)
         end, tokens = self.endings.follow(messages, tools=tools, more=not last)
-        ends = (self.endings.text_end, self.endings.call_end)
-        openings = {each.end_id for each in ends if each is not None and each.opens_next}
+        known = (self.endings.text_end, self.endings.call_end)
+        openings = {other.end_id for other in known if other is not None and other.opens_next}
         # An end token that opens one kind of message ends no answer before another kind.
         supplied = ended_by is None or (ended_by != end.end_id and (end.opens_next or ended_by in openings))
         return tokens if supplied else tokens[1:]
@@ -168,12 +168,12 @@ class ChatFormat:
         last: bool,
         max_tokens: int,
     ) -> tuple[Tokens, Sequence[Message]]:
-        """`observation_tokens`, with each text cut until all take at most `max_tokens`, markers of the cuts included.
+        """Return at most `max_tokens` tokens of an observation, and the messages, whose texts are cut until they fit.
 
-        Images, the template's own text and the markers are never cut: if these alone take more, so does the result.
-        Also returns the messages with their texts cut.
+        Images, the template's own text and the markers of the cuts are never cut: if these alone take more tokens, so
+        does the result.
         """
-        longest = max((_text_length(message) for message in messages), default=0)
+        longest = max((len(text_of(message)) for message in messages), default=0)
         most = max_tokens * CHARACTERS_A_TOKEN
         if longest <= most:
             tokens = self.observation_tokens(messages, tools=tools, ended_by=ended_by, last=last)
@@ -184,7 +184,9 @@ class ChatFormat:
         low, high = 0, min(longest, most)
         while low <= high:  # the largest number of characters that fits; if no number does, the last one tried is 0
             middle = (low + high) // 2
-            shorter: list[Message] = [{**each, "content": cut(each.get("content") or "", middle)} for each in messages]
+            shorter: list[Message] = [
+                {**message, "content": cut(message.get("content") or "", middle)} for message in messages
+            ]
             tried = self.observation_tokens(shorter, tools=tools, ended_by=ended_by, last=last), shorter
             if len(tried[0]) <= max_tokens:
                 best, low = tried, middle + 1
@@ -245,7 +247,7 @@ class ChatFormat:
         """
         if not tools or self._prompted is not None:
             return
-        names = [each["function"]["name"] for each in tools]
+        names = [tool["function"]["name"] for tool in tools]
         if self.recognition.problem:
             raise ConfigurationError(
                 f"the environment has tools, {names}, but {self.recognition.problem}; use another model, or a "
@@ -262,25 +264,20 @@ class ChatFormat:
             )
 
     def _ends_of(self, given: str | ToolFormat | ToolParser | None) -> set[int]:
-        """The end tokens of the format that is given, or of those whose markers the template has."""
+        """Return the end tokens of the given format, or of the formats whose markers the template has."""
         given = FORMATS.get(given, given) if isinstance(given, str) else given
         formats = [given] if isinstance(given, KnownFormat) else marked_formats(self.template.source())[0]
-        tokens = {token for each in formats for token in each.end_tokens}
+        tokens = {token for known_format in formats for token in known_format.end_tokens}
         known = self.tokenizer.get_vocab()
         return {known[token] for token in tokens if token in known}
 
 
 def recognise_tool_format(tokenizer: PreTrainedTokenizerBase) -> Recognition:
-    """The tool-call format of a tokenizer's chat template, the reason, and the formats that it is not."""
+    """Find the tool-call format of a tokenizer's chat template, the reason, and the formats that it is not."""
     try:
         return ChatFormat(tokenizer).recognition
     except ConfigurationError as error:
         return Recognition(format=None, reason=str(error), problem=str(error))
-
-
-def _text_length(message: Message) -> int:
-    content = message.get("content") or ""
-    return len(content) if isinstance(content, str) else sum(len(part.get("text", "")) for part in content)
 
 
 def _as_list(ids: int | Sequence[int] | None) -> Sequence[int]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Any
 
 from ...envs.core import ConfigurationError, Message, ToolSchema, text_of
 from ..tool_calls.assistant_message import THINK
-from ..tool_calls.channel_formats import AtemFormat, HarmonyFormat
+from ..tool_calls.channel_messages import ChannelFormat
 from ..tool_calls.formats import KnownFormat, TextFormat
 from .chat_template import ChatTemplate, Verbatim
 from .turn_endings import TurnEndings
@@ -31,18 +32,18 @@ class FirstWords:
 
     def __init__(self, found: Any, template: ChatTemplate, endings: TurnEndings, end_ids: Collection[int]) -> None:
         self._template = template
-        self._has_thoughts = not isinstance(found, HarmonyFormat | AtemFormat)
+        self._has_thoughts = not isinstance(found, ChannelFormat)
         self._opening, self._closing = found.thinking if isinstance(found, TextFormat) else THINK
         call = None if endings.call_end is None else endings.probe_call()
         markers = found.markers if isinstance(found, KnownFormat) else ()
-        texts = [*markers, (self._opening, self._closing), (call or ("", ""))[1:]]
-        obeyed = template.added_in("\n".join("\n".join([each] if isinstance(each, str) else each) for each in texts))
+        choices = [[marker] if isinstance(marker, str) else marker for marker in markers]
+        obeyed = template.added_in("\n".join([*chain(*choices), *(call or ())[1:], self._opening, self._closing]))
         around = template.turn_tokens - {self._opening, self._closing}
-        self._ending = around | {template.decode([each]) for each in end_ids}
-        self._obeyed = re.compile("|".join(f"({re.escape(each)})" for each in obeyed - self._ending) or "(?!)")
+        self._ending = around | {template.decode([end_id]) for end_id in end_ids}
+        self._obeyed = re.compile("|".join(f"({re.escape(token)})" for token in obeyed - self._ending) or "(?!)")
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, str]:
-        """The text before the answer that the last message begins, and the text of this answer so far.
+        """Return the text before the answer that the last message begins, and the text of this answer so far.
 
         Raises:
             ConfigurationError: the template does not render an open answer behind the beginning of an answer.
@@ -56,7 +57,7 @@ class FirstWords:
         spelled: Message = {"role": "assistant", "content": [{"type": "text", "text": Verbatim(self._spelled(text))}]}
         whole = self._template.render([*before, spelled], tools=tools, goes_on=True)
         starts = (prompt, self._without_thought(prompt))
-        start = next((each for each in starts if whole.startswith(each)), None)
+        start = next(filter(whole.startswith, starts), None)
         problem = ""
         if start is None or not whole[len(start) :].rstrip().endswith(self._spelled(text).strip()):
             problem = "the chat template does not render these words where an answer begins; leave them out"
@@ -68,7 +69,7 @@ class FirstWords:
         return start, whole[len(start) :]
 
     def _text(self, words: Message) -> str:
-        """The words as the model would write them, with their thought."""
+        """Return the words as the model would write them, with their thought."""
         text, thought = text_of(words), words.get("reasoning_content")
         for token in sorted(self._ending & self._template.added_in(f"{thought}{text}")):
             raise ValueError(
@@ -91,7 +92,7 @@ class FirstWords:
         return begun or text.lstrip().startswith(self._opening)
 
     def _thought_behind(self, prompt: str, text: str) -> str:
-        """The text of an answer that begins with a thought; the prompt may have opened it."""
+        """Return the text of an answer that begins with a thought, which the prompt may have opened."""
         if prompt.rstrip().endswith(self._closing):
             raise ConfigurationError(
                 f"the first words of the answer begin a thought, but the prompt ends with {self._closing!r}: let "
@@ -102,13 +103,11 @@ class FirstWords:
         return self._spelled(text)
 
     def _spelled(self, text: str) -> str:
-        """The text with its special tokens spelled out, except those of calls and thoughts."""
-        pieces = [each for each in self._obeyed.split(text) if each]
-        return self._template.spell([Verbatim(each) if self._obeyed.fullmatch(each) else each for each in pieces])
+        """Return the text with its special tokens spelled out, except those of calls and thoughts."""
+        pieces = filter(None, self._obeyed.split(text))
+        return self._template.spell([Verbatim(piece) if self._obeyed.fullmatch(piece) else piece for piece in pieces])
 
     def _without_thought(self, prompt: str) -> str:
-        """The prompt without a thought that it begins, or that it ends at once."""
-        rest = prompt.rstrip()
-        if rest.endswith(self._closing):
-            rest = rest.removesuffix(self._closing).rstrip()
+        """Return the prompt without a thought that it begins, or that it ends at once."""
+        rest = prompt.rstrip().removesuffix(self._closing).rstrip()
         return rest.removesuffix(self._opening) if rest.endswith(self._opening) else prompt

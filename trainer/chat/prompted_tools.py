@@ -18,11 +18,11 @@ class PromptedFormat(ToolFormat, Protocol):
     """A tool format that describes the tools to the model itself, as `ReActFormat` does."""
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        """The beginning of the system message: the tools, and how to call them."""
+        """Return the beginning of the system message: the tools, and how to call them."""
         ...
 
     def observation(self, results: Sequence[Message]) -> Message:
-        """The user's message with the results of the model's calls."""
+        """Return the user's message with the results of the model's calls."""
         ...
 
 
@@ -45,32 +45,31 @@ class PromptTools:
         self._has_system = _has_system(template)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> list[Message]:
-        """An episode's first messages, with the tools."""
-        runs = itertools.groupby(messages, key=lambda each: each["role"] == "tool")
-        messages = [each for is_result, run in runs for each in (self.observation(list(run)) if is_result else run)]
+        """Return an episode's first messages, with the tools."""
+        runs = itertools.groupby(messages, key=lambda message: message["role"] == "tool")
+        messages = list(itertools.chain.from_iterable(self.observation(list(run)) for _, run in runs))
         if not tools:
-            return list(messages)
+            return messages
         role = "system" if self._has_system else "user"
-        index = next((i for i, each in enumerate(messages) if each["role"] == role), None)
-        if index is None:
-            alone: Message = {"role": role, "content": _parts(self._instructions(tools))}
-            return [alone, *messages]
+        if all(message["role"] != role for message in messages):
+            messages = [{"role": role}, *messages]
+        index = next(i for i, message in enumerate(messages) if message["role"] == role)
         prompt: Message = {**messages[index], "content": _parts(self._instructions(tools), messages[index])}
         return [*messages[:index], prompt, *messages[index + 1 :]]
 
     def observation(self, messages: Sequence[Message]) -> list[Message]:
-        """The new messages, with all results and the user's next message in one user's message."""
-        results = [each for each in messages if each["role"] == "tool"]
+        """Return the new messages, with all results and the user's next message in one user's message."""
+        results = [message for message in messages if message["role"] == "tool"]
         if not results or self._observation is None:
             return list(messages)
         text = FromTool(self._observation(results)["content"])
-        others = [each for each in messages if each["role"] != "tool"]
+        others = [message for message in messages if message["role"] != "tool"]
         content = _parts([text], others.pop(0)) if others and others[0]["role"] == "user" else text
         return [{"role": "user", "content": content}, *others]
 
 
 def _by_example(endings: TurnEndings, tools: Sequence[ToolSchema]) -> list[str]:
-    """A description of the tools, and a call as the model has to write it, with control tokens."""
+    """Describe the tools, and show a call as the model has to write it, with control tokens."""
     example = endings.render_call("tool_name", {"key": "value"})
     assert example is not None
     syntax = "To call a tool, write its name and its arguments exactly like this:\n\n"
@@ -78,9 +77,9 @@ def _by_example(endings: TurnEndings, tools: Sequence[ToolSchema]) -> list[str]:
     return [description, Verbatim(example[1].strip())]
 
 
-def _parts(texts: Sequence[str], message: Message | None = None) -> list[dict[str, Any]]:
-    """Texts, followed by a message's content, as content parts."""
-    content = (message or {}).get("content")
+def _parts(texts: Sequence[str], message: Message) -> list[dict[str, Any]]:
+    """Return texts, followed by a message's content, as content parts."""
+    content = message.get("content")
     said = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
     parts = [{"type": "text", "text": text} for text in texts]
     return [*parts, {"type": "text", "text": "\n\n"}, *said] if said else parts

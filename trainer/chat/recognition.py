@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -68,12 +67,10 @@ def recognise(
     Raises:
         ConfigurationError: the given format cannot be used.
     """
-    if isinstance(given, str) and not given.startswith(VLLM_PREFIX):
-        given = _named(given)
-    if isinstance(given, type) or not (given is None or isinstance(given, str) or callable(given) or _parses(given)):
-        raise ConfigurationError(f"tool_format must be a name, a ToolFormat or a function, got {given!r}")
-    if tells_of_tools(given):  # the template need not render tools
-        return Recognition(format=_as_format(given), reason=f"given; {_IN_PROMPT}", described_in_prompt=True)
+    given = _as_format(given)
+    if given is not None and not isinstance(given, str) and _tells_of_tools(given):
+        # The template need not render tools.
+        return Recognition(format=given, reason=f"given; {_IN_PROMPT}", described_in_prompt=True)
     marked, looked_for = marked_formats(template.source())
     if template.tools_problem:
         return _without_tools(given, template.tools_problem, marked, looked_for, endings)
@@ -87,7 +84,7 @@ def recognise(
     if given is not None:
         if reader and not problem:
             _check_reads(reader, endings)
-        return Recognition(format=_as_format(given), reason="given", problem=problem)
+        return Recognition(format=given, reason="given", problem=problem)
     found = ResponseTemplateFormat.of(tokenizer)
     if not problem and not reads_probe(found, endings.probe_call()):
         reason = "the tokenizer's response_template does not read the call that its chat template renders"
@@ -95,7 +92,30 @@ def recognise(
     return Recognition(format=found, reason="the tokenizer's response_template", problem=problem)
 
 
-def tells_of_tools(given: Any) -> bool:
+def _as_format(given: str | ToolFormat | ToolParser | None) -> ToolFormat | str | None:
+    """Return the given format, the named one, or a function as a format; the name of a parser of vLLM stays a name.
+
+    Raises:
+        ConfigurationError: it is not one of these, or no format has this name.
+    """
+    if given is None or (isinstance(given, str) and given.startswith(VLLM_PREFIX)):
+        return given
+    if isinstance(given, str):
+        if given in FORMATS:
+            return FORMATS[given]
+        near = get_close_matches(given.lower().replace("-", "_").replace(".", "_"), FORMATS)
+        advice = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        known = f"{sorted(FORMATS)}, and {VLLM_PREFIX!r} with the name of one of vLLM's tool parsers"
+        raise ConfigurationError(f"unknown tool_format {given!r}; {advice}known are {known}. See docs/parsers.md")
+    if not isinstance(given, type):
+        if callable(getattr(given, "parse", None)):
+            return given  # type: ignore[return-value]
+        if callable(given):
+            return CallableFormat(parser=given)
+    raise ConfigurationError(f"tool_format must be a name, a ToolFormat or a function, got {given!r}")
+
+
+def _tells_of_tools(given: ToolFormat) -> bool:
     """Return whether a format describes the tools to the model by itself; see `PromptedFormat`.
 
     Raises:
@@ -108,10 +128,6 @@ def tells_of_tools(given: Any) -> bool:
             f"got {given!r}, which has {named[0]} only"
         )
     return bool(named)
-
-
-def _parses(given: Any) -> bool:
-    return callable(getattr(given, "parse", None))
 
 
 def _check_reads(given: KnownFormat, endings: TurnEndings) -> None:
@@ -140,7 +156,11 @@ def _fitting_formats(probe: tuple[str, str]) -> list[str]:
 
 
 def _without_tools(
-    given: Any, problem: str, marked: Sequence[KnownFormat], looked_for: dict[str, str], endings: TurnEndings
+    given: ToolFormat | str | None,
+    problem: str,
+    marked: Sequence[KnownFormat],
+    looked_for: dict[str, str],
+    endings: TurnEndings,
 ) -> Recognition:
     """Recognise a template that does not describe tools. It may still render calls and results: DeepSeek V3."""
     if isinstance(given, str):
@@ -149,26 +169,14 @@ def _without_tools(
         if _find_call_end([known.conventions], endings) or endings.probe_call() is None:
             continue
         if given is not None:
-            _check_reads(known, endings)
-            return Recognition(format=known, reason=f"given; {_IN_PROMPT}", described_in_prompt=True)
+            if known is given:
+                _check_reads(known, endings)
+            return Recognition(format=given, reason=f"given; {_IN_PROMPT}", described_in_prompt=True)
         if reads_probe(known, endings.probe_call()):
             name = known.name
             problem += f", but calls of {name}: tool_format={name!r} describes the tools to the model in the prompt"
             break
-    return Recognition(format=_as_format(given), reason=problem, problem=problem, looked_for=looked_for)
-
-
-def _named(name: str) -> ToolFormat:
-    if name in FORMATS:
-        return FORMATS[name]
-    near = get_close_matches(name.lower().replace("-", "_").replace(".", "_"), FORMATS)
-    advice = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    known = f"{sorted(FORMATS)}, and {VLLM_PREFIX!r} with the name of one of vLLM's tool parsers"
-    raise ConfigurationError(f"unknown tool_format {name!r}; {advice}known are {known}. See docs/parsers.md")
-
-
-def _as_format(given: Any) -> ToolFormat | None:
-    return given if given is None or _parses(given) else CallableFormat(parser=given)
+    return Recognition(format=given, reason=problem, problem=problem, looked_for=looked_for)
 
 
 def _vllms(

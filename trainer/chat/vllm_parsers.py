@@ -32,7 +32,7 @@ _NAME = PROBE_TOOL["function"]["name"]
 def vllm_tool_format(
     name: str, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, probe: tuple[str, str]
 ) -> VLLMToolFormat:
-    """The tool parser that vLLM knows by this name, if it reads the calls that the chat template renders.
+    """Return the tool parser that vLLM knows by this name, if it reads the calls that the chat template renders.
 
     Args:
         name: As vLLM's `--tool-call-parser` takes it.
@@ -56,7 +56,7 @@ def vllm_tool_format(
     tokenizer = import_module("vllm.tokenizers.hf").get_cached_tokenizer(tokenizer)
     found = VLLMToolFormat(name, tokenizer, template, probe)
     if problem := found.problem():
-        fitting = [each for each in known if not VLLMToolFormat(each, tokenizer, template, probe).problem()]
+        fitting = [other for other in known if not VLLMToolFormat(other, tokenizer, template, probe).problem()]
         advice = f"parsers that fit: {', '.join(fitting)}" if fitting else "none of vLLM's parsers fits this model"
         raise ConfigurationError(f"{given}: the parser {problem}; {advice}")
     return found
@@ -75,7 +75,7 @@ class VLLMToolFormat:
         self._beginning = _beginning(split_thinking(probe[1], probe[0])[1], template)
 
     def problem(self) -> str:
-        """Why the parser cannot be used with this tokenizer and template; empty when it can."""
+        """Return why the parser cannot be used with this tokenizer and template; empty if it can."""
         try:
             self._parser([PROBE_TOOL])
         except Exception as error:  # vLLM's own code may raise anything here, for example if a token is missing
@@ -94,8 +94,9 @@ class VLLMToolFormat:
             calls, errors = _read_calls(found.tool_calls)
             content = found.content or ("" if calls else text)  # some parsers drop text that looks like a call
         starts = self._beginnings(text, tools)
-        within = [self._beginnings(_arguments_text(call), tools) for call in calls]
-        if not errors and len(starts) - sum(map(len, within)) > len(calls):
+        arguments = [json.dumps(call["function"]["arguments"], ensure_ascii=False) for call in calls]
+        within = sum(len(self._beginnings(written, tools)) for written in arguments)
+        if not errors and len(starts) - within > len(calls):
             errors = [f"vLLM's tool parser {self._parser_name!r} could not read it"]
         if not errors:
             return make_message(content, thinking, calls, [])
@@ -103,14 +104,14 @@ class VLLMToolFormat:
         return make_message(text[:start], thinking, calls, [{"text": text[start:], "error": "; ".join(errors)}])
 
     def _parser(self, tools: Sequence[ToolSchema]) -> Callable[[str], Any]:
-        """vLLM's function from a text to its content and calls, for one text: some parsers keep what they have read."""
+        """Return vLLM's function from a text to content and calls. Use it for one text: some parsers keep a state."""
         request = _request(json.dumps(list(tools)))
         parser = _manager().get_tool_parser(self._parser_name)(self._tokenizer, request.tools)
         return lambda text: parser.extract_tool_calls(text, request)
 
     def _beginnings(self, text: str, tools: Sequence[ToolSchema]) -> list[int]:
-        """Where calls begin in the text."""
-        names = "|".join(re.escape(each["function"]["name"]) for each in tools) or "(?!)"
+        """Return the places of the text where calls begin."""
+        names = "|".join(re.escape(tool["function"]["name"]) for tool in tools) or "(?!)"
         pattern = self._beginning.replace(_NAME, f"(?:{names})")
         return [match.start() for match in re.finditer(pattern, text)]
 
@@ -121,33 +122,29 @@ def _manager() -> Any:
 
 @lru_cache(maxsize=64)
 def _request(tools: str) -> Any:
-    """The request that a parser asks for its tools, from their schemas as JSON."""
+    """Return the request that a parser asks for its tools, from their schemas as JSON."""
     protocol = import_module("vllm.entrypoints.openai.chat_completion.protocol")
     return protocol.ChatCompletionRequest(messages=[], tools=json.loads(tools) or None)
 
 
 def _read_calls(found: Sequence[Any]) -> tuple[list[ToolCall], list[str]]:
-    """vLLM's calls as ours, and the errors of calls that cannot be read, such as arguments that are not an object."""
+    """Return vLLM's calls as ours, and the errors of calls that cannot be read (arguments that are not an object)."""
     calls: list[ToolCall] = []
     errors = []
-    for each in found:
+    for call in found:
         try:
-            arguments = read_json(each.function.arguments)
-            calls.append(make_call({"name": each.function.name, "arguments": arguments}))
+            arguments = read_json(call.function.arguments)
+            calls.append(make_call({"name": call.function.name, "arguments": arguments}))
         except ValueError as error:
             errors.append(str(error))
     return calls, errors
 
 
-def _arguments_text(call: ToolCall) -> str:
-    return json.dumps(call["function"]["arguments"], ensure_ascii=False)
-
-
 def _beginning(probe: str, template: ChatTemplate) -> str:
-    """How a call begins, as a regular expression in which `probe_tool` stands for the name of any tool.
+    """Return how a call begins, as a regular expression in which `probe_tool` stands for the name of any tool.
 
-    It is the first tag (`<tool_call>`) that the template does not write in a plain answer too, or else all that stands
-    before the name, however it is spaced. Where that is punctuation only (`[`), the name belongs to it.
+    It is the first tag (`<tool_call>`) that does not occur in plain answers. If there is none: all text before the
+    tool's name, however it is spaced. If that is punctuation only (`[`), the name belongs to it.
     """
     plain = template.render([QUESTION, {"role": "assistant", "content": "Hello."}], tools=template.least_tools)
     before, after = re.split(f"{_NAME}|city", probe)[0], probe.partition(_NAME)[2]

@@ -13,7 +13,7 @@ THINK = ("<think>", "</think>")
 
 
 def make_call(call: Any, *, tools: Sequence[ToolSchema] = (), python: bool = False, textual: bool = False) -> ToolCall:
-    """A tool call from a normalised payload, `{name, arguments}` and perhaps `id`.
+    """Return a tool call from a normalised payload, `{name, arguments}` and perhaps `id`.
 
     Args:
         call: The payload.
@@ -27,7 +27,7 @@ def make_call(call: Any, *, tools: Sequence[ToolSchema] = (), python: bool = Fal
     name = call.get("name") if isinstance(call, dict) else None
     if not isinstance(name, str) or not name:
         raise ValueError('a tool call needs a "name"')
-    schemas = {each["function"]["name"]: each["function"].get("parameters") for each in tools}
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
     head, _, tail = name.partition(".")
     if head == tail and head in schemas and name not in schemas:
         name = head  # Muse Glimmer's prompt announces a tool as `weather.*`, and it calls `weather.weather`
@@ -49,7 +49,7 @@ def make_call(call: Any, *, tools: Sequence[ToolSchema] = (), python: bool = Fal
 
 
 def make_message(content: str, thinking: str | None, calls: list[ToolCall], malformed: list[MalformedCall]) -> Message:
-    """An assistant message without empty keys."""
+    """Return an assistant message without empty keys."""
     message: Message = {"role": "assistant", "content": content.strip() if calls or malformed else content}
     if thinking is not None:
         message["reasoning_content"] = thinking
@@ -61,7 +61,7 @@ def make_message(content: str, thinking: str | None, calls: list[ToolCall], malf
 
 
 def split_thinking(text: str, prefix: str, markers: tuple[str, str] = THINK) -> tuple[str | None, str]:
-    """Thinking and the rest; the template may have opened it already, at the end of the prefix."""
+    """Return the thinking, which the end of the prefix may have opened, and the rest."""
     opening, closing = markers
     opened = text.lstrip().startswith(opening)
     if not opened and not prefix.rstrip().endswith(opening.rstrip()):

@@ -12,7 +12,7 @@ from .value_readers import read_json, shorten
 
 
 def read_arguments(value: Any, *, python: bool = False) -> dict[str, Any]:
-    """The arguments of a call as an object.
+    """Return the arguments of a call as an object.
 
     Args:
         value: An object, nothing, or text that holds a JSON object: wrapped twice, or without its braces.
@@ -21,26 +21,21 @@ def read_arguments(value: Any, *, python: bool = False) -> dict[str, Any]:
     Raises:
         ValueError: it is anything else.
     """
-    if value is None:
-        return {}
     if isinstance(value, dict):
         return value
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return {}
     if isinstance(value, str):
-        if not value.strip():
-            return {}
         for text in _wrappings(value):
             for read in (read_json, read_python) if python else (read_json,):
-                try:
-                    found = read(text)
-                except ValueError:
-                    continue
-                if isinstance(found, dict):
-                    return found
+                with suppress(ValueError):
+                    if isinstance(found := read(text), dict):
+                        return found
     raise ValueError(f"the arguments must be a JSON object, got {shorten(value)}")
 
 
 def _wrappings(text: str) -> Iterable[str]:
-    """The texts in which an object may stand."""
+    """Return the texts in which an object may stand."""
     yield text
     try:
         inner = read_json(text)
@@ -53,7 +48,7 @@ def _wrappings(text: str) -> Iterable[str]:
 
 
 def convert(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None, *, textual: bool) -> dict[str, Any]:
-    """The arguments with text turned into the types of the tool's schema; text that the schema allows stays.
+    """Turn texts among the arguments into the types of the tool's schema; a text that the schema allows stays.
 
     Args:
         arguments: The arguments of a call.
@@ -71,7 +66,7 @@ def convert(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None, *, t
 
 
 def _convert(text: str, allowed: frozenset[str], textual: bool) -> Any:
-    """The value of a text in one of the allowed types; the text itself where that is allowed or no type fits."""
+    """Return the value of a text in one of the allowed types; the text itself if that is allowed or no type fits."""
     if textual and text.strip() in ("null", "None") and "null" in allowed and allowed != _ALL:
         return None
     if "string" in allowed:
@@ -88,7 +83,7 @@ def _convert(text: str, allowed: frozenset[str], textual: bool) -> Any:
 
 
 def _read_value(text: str, structured: bool) -> Any:
-    """The value of a text; the text itself where it cannot be read.
+    """Return the value of a text; the text itself if it cannot be read.
 
     Seed-OSS's template writes lists and objects as Python does, and GLM may escape their quotes.
     """
@@ -99,7 +94,7 @@ def _read_value(text: str, structured: bool) -> Any:
 
 
 def _escaped_json(text: str) -> Any:
-    """The value of JSON text whose quotes are escaped once more."""
+    """Read JSON text whose quotes are escaped once more."""
     return read_json(read_json(f'"{text}"'))
 
 
@@ -126,7 +121,7 @@ def _kind(value: Any) -> str:
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
-    """The types that a schema allows; all types if it names no type, or cannot be understood."""
+    """Return the types that a schema allows; all types if it names no type, or cannot be understood."""
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return _ALL
     bounds = [_named_types(schema)]
@@ -135,13 +130,13 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
     for keyword in ("anyOf", "oneOf", "allOf"):
         options = schema.get(keyword)
         if isinstance(options, list) and options:
-            each = [_types(option, root, depth + 1) for option in options]
-            bounds += each if keyword == "allOf" else [frozenset().union(*each)]
+            allowed = [_types(option, root, depth + 1) for option in options]
+            bounds += allowed if keyword == "allOf" else [frozenset().union(*allowed)]
     return reduce(_both, bounds)
 
 
 def _named_types(schema: Mapping[str, Any]) -> frozenset[str]:
-    """The types that `type`, `enum`, `const` and `nullable` allow."""
+    """Return the types that `type`, `enum`, `const` and `nullable` allow."""
     named = schema.get("type", sorted(_ALL))
     names = [named] if isinstance(named, str) else named
     known = isinstance(names, list) and all(isinstance(name, str) for name in names)
@@ -156,7 +151,7 @@ def _named_types(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _both(first: frozenset[str], second: frozenset[str]) -> frozenset[str]:
-    """Types that both allow: an integer is a number, too."""
+    """Return the types that both allow: an integer is a number, too."""
     shared = first & second
     if ("number" in first and "integer" in second) or ("integer" in first and "number" in second):
         shared |= {"integer"}
@@ -164,7 +159,7 @@ def _both(first: frozenset[str], second: frozenset[str]) -> frozenset[str]:
 
 
 def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
-    """The schema that a reference such as `#/$defs/Day` names; None when it is not there."""
+    """Return the schema that a reference such as `#/$defs/Day` names; None if it is not there."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     found: Any = root

@@ -3,41 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Collection
 
-from ...envs.core import Message, ToolSchema
 from .assistant_message import make_call
-from .channel_messages import START, WRITER, ChannelMessage, Header, PartialMessage, parse_channels
-from .formats import KnownFormat
+from .channel_messages import START, WRITER, ChannelFormat, ChannelMessage, Header, PartialMessage
 from .text_arguments import xml_call
 from .value_readers import next_end, read_json, read_json_at, shorten, skip_space
 
-# Harmony.
+# Harmony: analysis is thinking, final and commentary are content, and a message to a recipient is a call.
 
 _EVERYBODY = ("user", "all")  # recipients that mean the same as no recipient
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class HarmonyFormat(KnownFormat):
-    """Analysis is thinking, final and commentary are content, and a message to a recipient is a call.
-
-    A message that pretends to come from a tool or the user is malformed, and so is everything after it.
-    """
-
-    name: str = "harmony"
-    families: str = "gpt-oss"
-    markers: tuple[str, ...] = ("<|channel|>", "<|message|>", "<|call|>")
-    end_tokens: tuple[str, ...] = ("<|return|>", "<|call|>")
-
-    def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
-        ends = ("<|end|>", "<|call|>", "<|return|>")
-        return parse_channels(text, prefix, tools, ends=ends, skip_body=_skip_json, read=_read_harmony)
-
-
-def _skip_json(header: Header, text: str, start: int) -> int:
-    """Markers within the JSON strings of a call are its text."""
+def _skip_json(header: Header, text: str, start: int, names: Collection[str]) -> int:
+    """Skip the JSON of a call: markers within its strings are text."""
     try:
         return start if header.recipient is None else read_json_at(text, start)[1]
     except ValueError:
@@ -61,7 +40,24 @@ def _read_harmony(message: ChannelMessage, written: str, found: PartialMessage) 
         found.refuse(written, f"a message has {said}; the channels are analysis, commentary and final")
 
 
-# ATEM.
+HARMONY = ChannelFormat(
+    name="harmony",
+    families="gpt-oss",
+    markers=("<|channel|>", "<|message|>", "<|call|>"),
+    end_tokens=("<|return|>", "<|call|>"),
+    ends=("<|end|>", "<|call|>", "<|return|>"),
+    skip_body=_skip_json,
+    read=_read_harmony,
+)
+
+
+# ATEM: a message to `self` is thinking, one to `user` or without a recipient is content, and any other holds calls:
+#
+#     <|start|>assistant to=add<|message|><atem:function_calls>
+#     <atem:invoke name="add">
+#     <atem:parameter name="a">1</atem:parameter>
+#     </atem:invoke>
+#     </atem:function_calls>
 
 _CALLS = "<atem:function_calls>"
 _INVOKE = '<atem:invoke name="'
@@ -77,31 +73,8 @@ _read_invoke = xml_call(
 _NEXT_MESSAGE = re.compile(re.escape(START + WRITER))
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class AtemFormat(KnownFormat):
-    """A message to `self` is thinking, one to `user` or without a recipient is content, and any other holds calls.
-
-    A message that pretends to come from a tool or the user is malformed, and so is everything after it. A call is
-
-        <|start|>assistant to=add<|message|><atem:function_calls>
-        <atem:invoke name="add">
-        <atem:parameter name="a">1</atem:parameter>
-        </atem:invoke>
-        </atem:function_calls>
-    """
-
-    name: str = "atem"
-    families: str = "Muse Glimmer"
-    markers: tuple[str, ...] = ("<|message|>", "<atem:function_calls>", "<atem:invoke")
-    end_tokens: tuple[str, ...] = ("<|eot|>",)
-
-    def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
-        skip = partial(_skip_calls, names=PartialMessage(tools=tools).names)
-        return parse_channels(text, prefix, tools, ends=("<|eom|>", "<|eot|>"), skip_body=skip, read=_read_atem)
-
-
 def _has_calls(header: Header, names: Collection[str], text: str, start: int = 0) -> bool:
-    """Whether a message is for a tool, which may have the name of a channel."""
+    """Return whether a message is for a tool, which may have the name of a channel."""
     if header.recipient in (None, "self", "user"):
         return header.recipient in names and text.startswith(_CALLS, start)
     return True
@@ -116,13 +89,13 @@ def _read_atem(message: ChannelMessage, written: str, found: PartialMessage) -> 
         calls, end = _read_calls(body)
         if end < len(body):
             raise ValueError(f"not valid: {shorten(body[end:])} follows the calls")
-        found.calls += [make_call(each, tools=found.tools, textual=True) for each in calls]
+        found.calls += [make_call(call, tools=found.tools, textual=True) for call in calls]
     except ValueError as error:
         found.refuse(written, str(error))
 
 
-def _skip_calls(header: Header, text: str, start: int, *, names: Collection[str]) -> int:
-    """Markers within the values of a call are its text."""
+def _skip_calls(header: Header, text: str, start: int, names: Collection[str]) -> int:
+    """Skip calls: markers within their values are text."""
     if not _has_calls(header, names, text, start):
         return start
     limit = next_end(text, _NEXT_MESSAGE, start) or len(text)
@@ -133,7 +106,7 @@ def _skip_calls(header: Header, text: str, start: int, *, names: Collection[str]
 
 
 def _read_calls(text: str) -> tuple[list[dict[str, object]], int]:
-    """The calls with which a body begins, as `{name, arguments}` with text values, and where they end.
+    """Read the calls with which a body begins, as `{name, arguments}` with text values. Return their end, too.
 
     Raises:
         ValueError: they are not complete.
@@ -145,3 +118,14 @@ def _read_calls(text: str) -> tuple[list[dict[str, object]], int]:
         calls.append(reading.payload)
         position = skip_space(text, reading.end)
     return calls, _CLOSING.match(text, position).end()  # type: ignore[union-attr]
+
+
+ATEM = ChannelFormat(
+    name="atem",
+    families="Muse Glimmer",
+    markers=("<|message|>", "<atem:function_calls>", "<atem:invoke"),
+    end_tokens=("<|eot|>",),
+    ends=("<|eom|>", "<|eot|>"),
+    skip_body=_skip_calls,
+    read=_read_atem,
+)

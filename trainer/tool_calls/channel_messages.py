@@ -10,11 +10,12 @@ Decoded text cannot tell a special token from the same characters, so the marker
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...envs.core import MalformedCall, Message, ToolCall, ToolSchema
 from .assistant_message import make_message
+from .formats import KnownFormat
 from .value_readers import shorten, skip_space
 
 START, CHANNEL, CONSTRAIN, BODY = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
@@ -54,61 +55,27 @@ class ChannelMessage:
 
 
 def read_header(text: str) -> Header:
-    """A header: `[assistant] [to=NAME] [<|channel|>NAME [to=NAME] [type]] [<|constrain|>type]`, in many spellings.
+    """Read a header: `[assistant] [to=NAME] [<|channel|>NAME [to=NAME] [type]] [<|constrain|>type]`, in many spellings.
 
     Of several channels the last one counts, and a message to the assistant itself has no recipient.
     """
     before_words, *channels = [part.partition(CONSTRAIN)[0].split() for part in text.split(CHANNEL)]
     after_words = channels[-1] if channels else []
     words = [word for part in (before_words, *channels) for word in part]
-    recipients = {each[3:] for each in words if each.startswith("to=")} - {WRITER}
-    sender = tuple(each for each in before_words if not each.startswith("to="))
+    recipients = {word[3:] for word in words if word.startswith("to=")} - {WRITER}
+    sender = tuple(word for word in before_words if not word.startswith("to="))
     problem = ""
     if len(recipients) > 1:
         problem = f"a message has one recipient, this one has {shorten(sorted(recipients))}"
     elif "" in recipients:
         problem = "a message has an empty recipient"
     named = after_words[:1] if not "".join(after_words[:1]).startswith("to=") else []
-    return Header(
-        sender=sender,
-        recipient=next(iter(recipients), None),
-        channel=named[0] if named else None,
-        problem=problem,
-    )
-
-
-def read_messages(
-    text: str, *, ends: Sequence[str], skip_body: Callable[[Header, str, int], int]
-) -> Iterator[ChannelMessage]:
-    """The messages of an answer, in order.
-
-    Args:
-        text: The answer, from a header on.
-        ends: The markers that end a message; a `<|start|>` does so too.
-        skip_body: Header, text, where the body begins -> where to look for an end marker. Markers before that place
-            are text of the body.
-    """
-    closing = re.compile("|".join(map(re.escape, (START, *ends))))
-    marker = re.compile("|".join(map(re.escape, (START, BODY, *ends))))
-    position = 0
-    while (start := skip_space(text, position)) < len(text):
-        opened = text.startswith(START, start)
-        head = start + len(START) if opened else start
-        found = marker.search(text, head)
-        header = read_header(text[head : found.start() if found else len(text)])
-        first = None
-        if found and found[0] == BODY:
-            first = found.end()
-            expected = opened or position == 0  # else the text is broken, and its body may end anywhere
-            found = closing.search(text, skip_body(header, text, first) if expected else first)
-        stop = found.start() if found else len(text)
-        position = found.end() if found and found[0] != START else stop
-        body = None if first is None else text[first:stop]
-        yield ChannelMessage(start=start, end=position, opened=opened, header=header, body=body)
+    channel = named[0] if named else None
+    return Header(sender=sender, recipient=next(iter(recipients), None), channel=channel, problem=problem)
 
 
 def opened_by_prompt(prefix: str) -> str:
-    """The part of a header, or header and body, that the prompt has begun for the model; often empty."""
+    """Return the part of a header, or header and body, that the prompt has begun for the model; often empty."""
     _, found, turn = prefix.rpartition(START)
     begun = turn.removeprefix(WRITER)
     return begun if found and turn.startswith(WRITER) and begun.strip() else ""
@@ -127,7 +94,7 @@ class PartialMessage:
     @property
     def names(self) -> frozenset[str]:
         """The names of the tools."""
-        return frozenset(each["function"]["name"] for each in self.tools)
+        return frozenset(tool["function"]["name"] for tool in self.tools)
 
     def refuse(self, text: str, error: str) -> None:
         self.malformed.append({"text": text, "error": error})
@@ -137,46 +104,70 @@ class PartialMessage:
         return make_message("\n".join(self.content), thinking, self.calls, self.malformed)
 
 
-def parse_channels(
-    text: str,
-    prefix: str,
-    tools: Sequence[ToolSchema],
-    *,
-    ends: Sequence[str],
-    skip_body: Callable[[Header, str, int], int],
-    read: Callable[[ChannelMessage, str, PartialMessage], None],
-) -> Message:
-    """An answer in channels, or plain text of a model that left the format.
+@dataclass(kw_only=True, slots=True, frozen=True)
+class ChannelFormat(KnownFormat):
+    """A format whose answers are messages in channels; an answer without any marker is plain text.
 
-    Args:
-        text: The answer.
-        prefix: The rendered text before it.
-        tools: The tools of the episode.
-        ends: See `read_messages`; so is `skip_body`.
+    A message that pretends to come from a tool or the user is malformed, and so is everything after it.
+
+    Attributes:
+        ends: The markers that end a message; a `<|start|>` does so too.
+        skip_body: Header, text, where the body begins, names of the tools -> where to look for an end marker. Markers
+            before that place are text of the body.
         read: Adds one message, whose text is the second argument, to the answer.
     """
-    begun = opened_by_prompt(prefix)
-    header = read_header(text)
-    cut = header.recipient is not None and not header.sender  # the text is only `to=NAME`: no answer, but a header
-    if not begun and not cut and not any(marker in text for marker in (START, CHANNEL, BODY, CONSTRAIN, *ends)):
-        return make_message(text, None, [], [])
-    whole = begun + text
-    reading = PartialMessage(tools=tools)
-    for message in read_messages(whole, ends=ends, skip_body=skip_body):
-        header = message.header
-        if message.invented:
-            who = shorten(" ".join(header.sender))
-            reading.refuse(whole[message.start :], f"a message from {who} was invented; end the turn instead")
-            break
-        written = whole[max(message.start, len(begun)) : message.end]
-        if header.problem:
-            reading.refuse(written, header.problem)
-        elif message.stray:
-            reading.refuse(written, f"{shorten(message.stray)} stands where a message's header was expected")
-        elif message.body is not None:
-            read(message, written, reading)
-        elif header.recipient is not None:
-            reading.refuse(written, f"the message to {shorten(header.recipient)} was cut before its {BODY}")
-        elif header == Header() and not message.opened and reading == PartialMessage(tools=tools):
-            reading.refuse(written, "an end marker stands where a message was expected")
-    return reading.message()
+
+    ends: tuple[str, ...]
+    skip_body: Callable[[Header, str, int, Collection[str]], int]
+    read: Callable[[ChannelMessage, str, PartialMessage], None]
+
+    def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
+        begun = opened_by_prompt(prefix)
+        header = read_header(text)
+        cut = header.recipient is not None and not header.sender  # the text is only `to=NAME`: no answer, but a header
+        if (
+            not begun
+            and not cut
+            and not any(marker in text for marker in (START, CHANNEL, BODY, CONSTRAIN, *self.ends))
+        ):
+            return make_message(text, None, [], [])
+        whole = begun + text
+        reading = PartialMessage(tools=tools)
+        for message in self._messages(whole, reading.names):
+            header = message.header
+            if message.invented:
+                who = shorten(" ".join(header.sender))
+                reading.refuse(whole[message.start :], f"a message from {who} was invented; end the turn instead")
+                break
+            written = whole[max(message.start, len(begun)) : message.end]
+            if header.problem:
+                reading.refuse(written, header.problem)
+            elif message.stray:
+                reading.refuse(written, f"{shorten(message.stray)} stands where a message's header was expected")
+            elif message.body is not None:
+                self.read(message, written, reading)
+            elif header.recipient is not None:
+                reading.refuse(written, f"the message to {shorten(header.recipient)} was cut before its {BODY}")
+            elif header == Header() and not message.opened and reading == PartialMessage(tools=tools):
+                reading.refuse(written, "an end marker stands where a message was expected")
+        return reading.message()
+
+    def _messages(self, text: str, names: Collection[str]) -> Iterator[ChannelMessage]:
+        """Return the messages of an answer, in order; the text begins with a header."""
+        closing = re.compile("|".join(map(re.escape, (START, *self.ends))))
+        marker = re.compile("|".join(map(re.escape, (START, BODY, *self.ends))))
+        position = 0
+        while (start := skip_space(text, position)) < len(text):
+            opened = text.startswith(START, start)
+            head = start + len(START) if opened else start
+            found = marker.search(text, head)
+            header = read_header(text[head : found.start() if found else len(text)])
+            first = None
+            if found and found[0] == BODY:
+                first = found.end()
+                expected = opened or position == 0  # else the text is broken, and its body may end anywhere
+                found = closing.search(text, self.skip_body(header, text, first, names) if expected else first)
+            stop = found.start() if found else len(text)
+            position = found.end() if found and found[0] != START else stop
+            body = None if first is None else text[first:stop]
+            yield ChannelMessage(start=start, end=position, opened=opened, header=header, body=body)

@@ -28,7 +28,7 @@ class ResponseTemplateFormat:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> ResponseTemplateFormat:
-        """The tokenizer's template as a format.
+        """Return the tokenizer's template as a format.
 
         Raises:
             ConfigurationError: transformers cannot load it.
@@ -44,7 +44,7 @@ class ResponseTemplateFormat:
         try:
             parsed = self.tokenizer.parse_response(text, prefix=prefix, **options)
             found = parsed.get("tool_calls") or []
-            calls = [make_call(jmespath.search(self.payload, each), tools=tools) for each in found]
+            calls = [make_call(jmespath.search(self.payload, call), tools=tools) for call in found]
             content = parsed.get("content") or ""
             content.encode()
         except Exception as error:  # the template's own code runs here, and may raise anything
@@ -75,11 +75,8 @@ class CallableFormat:
             raise TypeError(f"tool_format must return an assistant message (a dict), got {message!r}")
         for call in message.get("tool_calls") or []:
             function: Any = call.get("function") if isinstance(call, dict) else None
-            if (
-                not isinstance(function, dict)
-                or not isinstance(function.get("name"), str)
-                or "arguments" not in function
-            ):
+            named = isinstance(function, dict) and isinstance(function.get("name"), str)
+            if not named or "arguments" not in function:
                 form = "{'function': {'name': str, 'arguments': dict}}"
                 raise TypeError(f"tool_format must return tool calls such as {form}, got {call!r}")
         return {"content": "", **message, "role": "assistant"}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from .channel_formats import AtemFormat, HarmonyFormat
+from .channel_formats import ATEM, HARMONY
 from .formats import Conventions, KnownFormat, TextFormat
 from .payload_readers import Reader, brace_call, json_or, json_payload, named_json, python_calls, python_lines
 from .react import ReActFormat
@@ -33,24 +33,24 @@ def _json(
     optional: str = "",
     **others: Any,
 ) -> TextFormat:
-    """Calls in JSON between two marks; if no markers are given, the first mark tells the format."""
+    """Return a format of calls in JSON between two marks. If no markers are given, the first mark tells the format."""
     others = {"markers": marks[:1], **others}
     return TextFormat(name=name, families=families, spans=tagged(*marks, reader, optional=optional), **others)
 
 
 def _text(name: str, families: str, markers: tuple[str, ...], spans: Spans, **others: Any) -> TextFormat:
-    """Calls whose arguments are text."""
+    """Return a format of calls whose arguments are text."""
     return TextFormat(name=name, families=families, markers=markers, spans=spans, values="text", **others)
 
 
 def _pair(mark: str) -> tuple[str, str]:
-    """`<mark>` and `</mark>`."""
+    """Return `<mark>` and `</mark>`."""
     return f"<{mark}>", f"</{mark}>"
 
 
 _FORMATS: tuple[KnownFormat, ...] = (
-    HarmonyFormat(),
-    AtemFormat(),
+    HARMONY,
+    ATEM,
     # Arguments that are text between tags.
     _text(
         "qwen3_coder",
@@ -352,4 +352,4 @@ _FORMATS: tuple[KnownFormat, ...] = (
     ReActFormat(),
 )
 
-FORMATS: Mapping[str, KnownFormat] = MappingProxyType({each.name: each for each in _FORMATS})
+FORMATS: Mapping[str, KnownFormat] = MappingProxyType({known.name: known for known in _FORMATS})

@@ -1,7 +1,7 @@
 """Tool-call formats: from the text that a model wrote to a message with tool calls.
 
-A `TextFormat` is declarative: how its calls are cut out of the text and read, and a JMESPath expression that maps each
-payload to `{name, arguments}`. The entries are in `families.py`.
+A `TextFormat` is a declaration: a function that cuts the calls out of the text and reads them, and a JMESPath
+expression that maps a payload to `{name, arguments}`. The entries are in `families.py`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .value_readers import skip_space
 
 
 class ToolFormat(Protocol):
-    """Reads a model's answer."""
+    """A reader of a model's answers."""
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
-        """The assistant message that this text means.
+        """Return the assistant message that this text means.
 
         Args:
             text: The model's text of this turn, without its end-of-turn token.
@@ -42,7 +42,7 @@ class ToolFormat(Protocol):
 
 
 def parse_ended(found: ToolFormat, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
-    """`found.parse` for an answer that the model ended by itself, which may hold calls in a thought it never closed.
+    """Parse an answer that the model ended by itself, perhaps within a thought that it never closed.
 
     Calls at the end of such a thought are read. Other calls in it may be mere thoughts of a call: they are malformed,
     so that the model gets an error. Otherwise the episode would end.
@@ -104,13 +104,13 @@ class KnownFormat(ABC):
 
     @abstractmethod
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
-        """The assistant message that this text means; see `ToolFormat`."""
+        """Return the assistant message that this text means; see `ToolFormat`."""
 
     def missing_marker(self, source: str) -> str | None:
-        """The first marker that a template's source lacks."""
+        """Return the first marker that a template's source lacks; None if it has all."""
         for marker in self.markers:
             choices = (marker,) if isinstance(marker, str) else marker
-            if not any(each in source for each in choices):
+            if not any(choice in source for choice in choices):
                 return " or ".join(map(repr, choices))
         return None
 
@@ -156,18 +156,18 @@ class TextFormat(KnownFormat):
             if errors:
                 malformed.append({"text": text[span.start : span.end], "error": "; ".join(errors)})
         pieces.append(text[position:])
-        content = "".join(without_ends(each, self.wrappers) for each in pieces)
+        content = "".join(_without_ends(piece, self.wrappers) for piece in pieces)
         return make_message(content, thinking, calls, malformed)
 
     def _unwrapped(self, text: str) -> str:
-        """The answer without the wrappers that it begins with."""
+        """Return the answer without the wrappers that it begins with."""
         opening = self.thinking[0]
         while not text.startswith(opening) and (found := next(filter(text.startswith, self.wrappers), "")):
             text = text.removeprefix(found)
         return text
 
     def _later_thoughts(self, text: str) -> tuple[list[str], str]:
-        """Thoughts that do not begin the answer, and the rest of it. A call within a thought is not run.
+        """Return thoughts that do not begin the answer, and the rest of it. A call within a thought is not run.
 
         A closing marker without an opening one ends thoughts that began before, unless nothing follows it: then the
         model closed a thought twice, and the marker is dropped. A marker within a call is its text.
@@ -192,28 +192,28 @@ class TextFormat(KnownFormat):
         return thoughts, "".join([*rest, text[position:]]).lstrip("\n") if thoughts else text
 
     def _read(self, span: Span, tools: Sequence[ToolSchema]) -> tuple[list[ToolCall], list[str]]:
-        """The calls of a span, and the errors of the calls that cannot be read."""
+        """Return the calls of a span, and the errors of the calls that cannot be read."""
         if span.error:
             return [], [span.error]
         payloads = span.payload if isinstance(span.payload, list) else [span.payload]
         calls: list[ToolCall] = []
         errors = [] if payloads else ["a list of tool calls without a call"]
         textual, python = self.values == "text", self.values == "python"
-        for each in payloads:
+        for payload in payloads:
             try:
-                calls.append(make_call(self._mapped(each), tools=tools, python=python, textual=textual))
+                calls.append(make_call(self._mapped(payload), tools=tools, python=python, textual=textual))
             except ValueError as error:
                 errors.append(str(error))
         return calls, errors
 
     def _mapped(self, payload: Any) -> Any:
-        """`{name, arguments}` of a payload.
+        """Return `{name, arguments}` of a payload.
 
         Raises:
             ValueError: the arguments are missing, and other keys stand in their place.
         """
         if not isinstance(payload, dict):
-            return payload
+            return payload  # `make_call` refuses it
         mapped = jmespath.search(self.payload, payload)
         others = payload.keys() - _CALL_KEYS
         if mapped["arguments"] is None and others:
@@ -226,13 +226,13 @@ def _within(place: int, stretches: Sequence[tuple[int, int]]) -> bool:
     return index >= 0 and place < stretches[index][1]
 
 
-def without_ends(text: str, markers: Sequence[str]) -> str:
-    """A text without the markers that it begins or ends with, and the white space around those."""
+def _without_ends(text: str, markers: Sequence[str]) -> str:
+    """Return a text without the markers that it begins or ends with, and the white space around those."""
     start, end = 0, len(text)
-    while marker := next((each for each in markers if text.startswith(each, skip_space(text, start))), None):
+    while marker := next((mark for mark in markers if text.startswith(mark, skip_space(text, start))), None):
         start = skip_space(text, start) + len(marker)
     trimmed = len(text.rstrip())
-    while marker := next((each for each in markers if text.endswith(each, start, trimmed)), None):
+    while marker := next((mark for mark in markers if text.endswith(mark, start, trimmed)), None):
         end = trimmed = trimmed - len(marker)
         while trimmed > start and text[trimmed - 1].isspace():
             trimmed -= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any
 
@@ -13,7 +14,7 @@ from .value_readers import Found, finite, next_end, read_json_at, reading_error,
 
 @lru_cache(maxsize=16)
 def _remembered_ends(grammar: type, text: str) -> dict[tuple[int, str], int | str]:
-    """For a place in a container and its kind: the end of that container, or why its rest cannot be read.
+    """Return for a place in a container and its kind: the end of that container, or why its rest cannot be read.
 
     Invariant: an entry depends on the text behind its place only, never on where a reading began. So a second reading
     that comes to a remembered place may jump to the end or fail at once, and all readings of a text together visit each
@@ -34,7 +35,7 @@ class Literals(ABC):
         self._making = False  # whether values are wanted, not only the end
 
     def whole(self, read: Callable[[], Found]) -> Found:
-        """The result of `read`, called once to see whether there is an end, and once to make the values.
+        """Call `read` once to see whether there is an end, and once to make the values.
 
         Raises:
             ValueError: there is no complete value.
@@ -49,7 +50,7 @@ class Literals(ABC):
             self._making = False
 
     def items(self, start: int, kind: str, read: Callable[[int], Found]) -> tuple[list[Any], int]:
-        """The items between `start` and the closing mark, which is the kind's last character; separated by commas.
+        """Read the items, separated by commas, up to the closing mark, which is the kind's last character.
 
         Args:
             start: The place behind the opening mark.
@@ -89,14 +90,14 @@ class Literals(ABC):
         return reading_error(self.text, position, expected)
 
     def value(self, start: int) -> Found:
-        """A list, an object, a number or a word; the subclasses add strings."""
+        """Read a list, an object, a number or a word; the subclasses add strings."""
         opening = self.text[start : start + 1]
         if opening == "[":
             return self.items(start + 1, "list]", self.value)
         return self.object(start + 1) if opening == "{" else self.plain(start)
 
     def object(self, start: int) -> Found:
-        """An object whose opening brace stands before `start`."""
+        """Read an object whose opening brace stands before `start`."""
         found, end = self.items(start, "object}", self._member)
         return dict(found), end
 
@@ -108,10 +109,10 @@ class Literals(ABC):
 
     @abstractmethod
     def key(self, start: int) -> Found:
-        """A key that a colon follows."""
+        """Read a key that a colon follows."""
 
     def string(self, start: int, quotes: Sequence[str], follow: str) -> Found:
-        """A string that ends at its quote where `follow` follows, so a quote within the text ends nothing.
+        """Read a string that ends at its quote where `follow` follows, so a quote within the text ends nothing.
 
         Args:
             start: Where the opening quote stands.
@@ -126,7 +127,7 @@ class Literals(ABC):
         raise ValueError(f"the text that begins with {shorten(self.text[start : start + 30])} does not end")
 
     def plain(self, start: int) -> Found:
-        """A number, or a word such as `true`."""
+        """Read a number, or a word such as `true`."""
         if number := _NUMBER.match(self.text, start):
             written = number[0]
             return (finite(written) if set(written) & set(".eE") else int(written)), number.end()
@@ -141,12 +142,10 @@ class PythonLiterals(Literals):
     escapes = True
 
     def json_or_value(self, start: int) -> Found:
-        """A value, as JSON if it is JSON: its strings have other escapes."""
+        """Read a value, as JSON if it is JSON: its strings have other escapes."""
         if self.text.startswith(("[", "{"), start):
-            try:
+            with suppress(ValueError):
                 return read_json_at(self.text, start)
-            except ValueError:
-                pass
         return self.value(start)
 
     def value(self, start: int) -> Found:
@@ -160,7 +159,7 @@ class PythonLiterals(Literals):
         return super().value(start)
 
     def quoted(self, start: int, follow: str) -> Found:
-        """A string in one or three quotes; three that never end are two quotes that begin a text."""
+        """Read a string in one or three quotes; three that never end are two quotes that begin a text."""
         one = self.text[start]
         return self.string(start, (one * 3, one) if self.text.startswith(one * 3, start) else one, follow)
 
@@ -192,7 +191,7 @@ class BraceLiterals(Literals):
 
 @cache
 def brace_literals(quote: str) -> type[BraceLiterals]:
-    """The reader for one mark around strings."""
+    """Return the reader for one mark around strings."""
     return type("BraceLiterals", (BraceLiterals,), {"quote": quote})
 
 
@@ -218,7 +217,7 @@ _ONE = {"\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "n": "\
 
 
 def unescape(text: str) -> str:
-    r"""The text that Python's escapes mean; an escape that is not a character (`\d`) stays."""
+    r"""Return the text that Python's escapes mean; an escape that is not a character (`\d`) stays."""
     if "\\" not in text:
         return text
     # Models escape a character as a surrogate pair, too, as JSON does.
@@ -233,7 +232,7 @@ def _character(match: re.Match[str]) -> str:
 
 
 def read_python(text: str) -> Any:
-    """The value of a text that is one Python literal, JSON-like: lists, objects with text keys, finite numbers.
+    """Return the value of a text that is one Python literal, JSON-like: lists, objects with text keys, finite numbers.
 
     Raises:
         ValueError: it is not.

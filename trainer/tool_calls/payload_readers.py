@@ -33,7 +33,7 @@ _NAME = r"[\w.\-]{1,256}"
 
 
 def json_payload(text: str, start: int) -> Reading:
-    """A JSON object or array."""
+    """Read a JSON object or array."""
     payload, end = read_json_at(text, start)
     if not isinstance(payload, dict | list):
         raise ValueError(f"a tool call must be a JSON object or array, got {shorten(payload)}")
@@ -41,7 +41,7 @@ def json_payload(text: str, start: int) -> Reading:
 
 
 def json_or(reader: Reader) -> Reader:
-    """A reader of calls in JSON where an object or a list of objects begins, and of other calls by `reader`."""
+    """Return a reader of JSON where an object or a list of objects begins, and of other calls by `reader`."""
     return lambda text, start: (json_payload if _JSON.match(text, start) else reader)(text, start)
 
 
@@ -49,7 +49,7 @@ _JSON = re.compile(r"\s*(?:\[\s*)?\{")
 
 
 def named_json(header: str) -> Reader:
-    """A reader of a header that names the tool, and the arguments as a JSON object after it.
+    """Return a reader of a header that names the tool, and the arguments as a JSON object after it.
 
     Args:
         header: A regular expression with the group `name`, and perhaps `id`.
@@ -101,7 +101,7 @@ _AFTER_ARGUMENT = rf"\s*(?:,\s*{_NAME}\s*[=(]|,?\s*\)(?![\w'\"]))"
 
 
 def python_calls(text: str, start: int) -> Reading:
-    """`[name(key=value, ...), other()]`, or one call without brackets; the payload is a list."""
+    """Read `[name(key=value, ...), other()]`, or one call without brackets; the payload is a list."""
     first = skip_space(text, start)
     reader = _Calls(text)
     if not text.startswith("[", first):
@@ -114,7 +114,7 @@ def python_calls(text: str, start: int) -> Reading:
 
 
 def python_lines(text: str, start: int) -> Reading:
-    """`name(key=value)` calls, each on a line of its own; the payload is a list."""
+    """Read `name(key=value)` calls, each on a line of its own; the payload is a list."""
     payload, position = [], skip_space(text, start)
     while not payload or _CALL.match(text, position):
         reading = python_calls(text, position)
@@ -124,7 +124,7 @@ def python_lines(text: str, start: int) -> Reading:
 
 
 def python_tag_call(text: str, start: int) -> Reading:
-    """`name.call(key=value, ...)`."""
+    """Read `name.call(key=value, ...)`."""
     reading = python_calls(text, start)
     call = reading.payload[0]
     if len(reading.payload) != 1 or not call["name"].endswith(".call") or call["name"] == ".call":
@@ -136,7 +136,7 @@ def python_tag_call(text: str, start: int) -> Reading:
 
 
 def brace_call(quote: str = '<|"|>') -> Reader:
-    """A reader of `call:NAME{key:value,...}`.
+    """Return a reader of `call:NAME{key:value,...}`.
 
     Args:
         quote: The mark before and behind each string.

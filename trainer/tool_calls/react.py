@@ -55,11 +55,11 @@ class ReActFormat(KnownFormat):
     families: str = "models whose chat template does not render tools"
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        """The beginning of the system prompt: the tools and how to call them."""
+        """Return the beginning of the system prompt: the tools and how to call them."""
         return "\n\n".join(["You have these tools:", *map(describe_tool, tools), _SYNTAX])
 
     def observation(self, results: Sequence[Message]) -> Message:
-        """The user message with the results of the model's calls, in their order.
+        """Return the user message with the results of the model's calls, in their order.
 
         Raises:
             ValueError: there are no results, or one has content that is not text.
@@ -69,9 +69,9 @@ class ReActFormat(KnownFormat):
         if len(results) == 1:
             return {"role": "user", "content": f"Observation: {_text(results[0])}"}
         lines = []
-        for number, each in enumerate(results, 1):
-            name = each.get("name")
-            lines.append(f"Observation {number}{f' ({name})' if name else ''}: {_text(each)}")
+        for number, result in enumerate(results, 1):
+            name = result.get("name")
+            lines.append(f"Observation {number}{f' ({name})' if name else ''}: {_text(result)}")
         return {"role": "user", "content": "\n".join(lines)}
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
@@ -115,7 +115,7 @@ class _Action:
 
 
 def _read_action(text: str, label: re.Match[str], following: Sequence[re.Match[str]]) -> _Action:
-    """The action that begins at a label, with the input that the next label may begin."""
+    """Read the action that begins at a label, with the input that the next label may begin."""
     line_end = text.find("\n", label.end())
     line_end = len(text) if line_end < 0 else line_end
     name = text[label.end() : line_end].strip()
@@ -129,7 +129,7 @@ def _read_action(text: str, label: re.Match[str], following: Sequence[re.Match[s
 
 
 def _read_input(text: str) -> tuple[str, int, bool]:
-    """The text of an action's input, without its fence; the characters that it takes; and whether it is one value.
+    """Return the text of an action's input without its fence, its length with the fence, and whether it is one value.
 
     Args:
         text: The text between the label and the next one. Lines after the input are not part of the input.
@@ -142,7 +142,7 @@ def _read_input(text: str) -> tuple[str, int, bool]:
 
 
 def _value_end(text: str, start: int) -> int:
-    """Where the value in JSON or Python that begins at `start` ends; `start` if there is no complete value."""
+    """Return the end of the value in JSON or Python that begins at `start`; `start` if there is no complete value."""
     for read in (partial(read_json_at, text), PythonLiterals(text).value):
         with suppress(ValueError, RecursionError, MemoryError):
             return read(start)[1]
@@ -158,21 +158,21 @@ def _call(action: _Action, tools: Sequence[ToolSchema], *, last: bool) -> ToolCa
         written = shorten(action.arguments)
         raise ValueError(f"the Action Input of {action.name!r} must be a JSON object and nothing else, got {written}")
     if action.arguments is None:
-        names = [each["function"]["name"] for each in tools]
+        names = [tool["function"]["name"] for tool in tools]
         if action.name not in names or not last:
             raise ValueError(f"an action without an Action Input; {_SYNTAX_HINT}")
     return make_call({"name": action.name, "arguments": action.arguments}, tools=tools, python=True)
 
 
 def describe_tool(tool: ToolSchema) -> str:
-    """A tool as the prompt shows it."""
+    """Return a tool as the prompt shows it."""
     function = tool["function"]
     schema = json.dumps(function.get("parameters") or {}, ensure_ascii=False)
     return f"{function['name']}: {function.get('description') or 'no description'}\nParameters (JSON schema): {schema}"
 
 
 def _text(message: Message) -> str:
-    """The text of a result, with its parts joined."""
+    """Return the text of a result, with its parts joined."""
     content = message.get("content") or ""
     parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
     for part in parts:

@@ -34,7 +34,7 @@ def tagged(
     begins: str = "",
     ends: str = "",
 ) -> Spans:
-    """Calls between an opening and a closing marker; markers within a string of the payload are text, and end nothing.
+    """Cut out calls between two markers; markers within a string of the payload are text, and end nothing.
 
     Args:
         opening: Opens a call; a text, or a regular expression.
@@ -81,7 +81,7 @@ class _Cutter:
     within: re.Pattern[str] | None
 
     def span(self, text: str, opened: re.Match[str]) -> Span:
-        """The call whose opening marker was found."""
+        """Return the call whose opening marker was found."""
         start, first = opened.span()
         try:
             reading = self.reader(text, first)
@@ -107,7 +107,7 @@ class _Cutter:
         return Span(start=start, end=end, payload=reading.payload)
 
     def _malformed(self, text: str, start: int, place: int, error: str) -> Span:
-        """A malformed call, up to the next marker from a place on.
+        """Return a malformed call, up to the next marker from a place on.
 
         Where texts are not escaped and that marker opens a call, it may stand in a text: it is not run, either.
         """
@@ -133,7 +133,7 @@ _CALL_LIST = re.compile(r"\[\s*[\w.\-]+\(")
 
 
 def json_answer(text: str, tag: re.Pattern[str] = _LLAMA3) -> Iterator[Span]:
-    """JSON objects with a name and parameters that begin the answer, separated by semicolons or white space.
+    """Cut out JSON objects with a name and parameters that begin the answer, separated by semicolons or white space.
 
     They may also follow a tag, and so may `name.call(key=value)`. An object without parameters that is more than a name
     is an answer in JSON, and no call.
@@ -153,7 +153,7 @@ def json_answer(text: str, tag: re.Pattern[str] = _LLAMA3) -> Iterator[Span]:
 
 
 def _is_call(text: str, first: int, tag: re.Pattern[str]) -> bool:
-    """Whether an object begins here that has a call's keys, or would have if it went on."""
+    """Return whether an object begins here that has a call's keys, or would have if it went on."""
     if not text.startswith("{", first):
         return False
     try:
@@ -169,7 +169,7 @@ def _until(tag: re.Pattern[str], text: str, first: int) -> int:
 
 
 def llama4_answer(text: str) -> Iterator[Span]:
-    """`[name(key=value), ...]` that begins the answer or follows `<|python_start|>`, or JSON as `json_answer`."""
+    """Cut out `[name(key=value), ...]` that begins the answer or follows `<|python_start|>`, or see `json_answer`."""
     start, first = 0, skip_space(text, 0)
     if not _CALL_LIST.match(text, first):
         start = text.find(_PYTHON_START)
@@ -181,7 +181,7 @@ def llama4_answer(text: str) -> Iterator[Span]:
 
 
 def _span(reader: Reader, text: str, start: int, first: int, stop: int) -> Span:
-    """The call whose payload begins at `first`; malformed up to `stop`."""
+    """Return the call whose payload begins at `first`; it is malformed up to `stop` if it cannot be read."""
     try:
         reading = reader(text, first)
     except ValueError as problem:

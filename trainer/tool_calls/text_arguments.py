@@ -42,7 +42,7 @@ class _Marks:
         return Reading(payload={"name": name, "arguments": arguments}, end=end)
 
     def _values(self, text: str, start: int) -> tuple[list[tuple[str, int, int, bool]], int]:
-        """The keys, each with the place of its value and whether that is JSON; and where the call ends."""
+        """Return each argument's key, the place of its value and whether that is JSON; and where the call ends."""
         dead, values, passed = _dead_ends(self, text), [], []
         position = skip_space(text, start)
         try:
@@ -65,7 +65,7 @@ class _Marks:
         return values, end.end()
 
     def _value_end(self, text: str, start: int) -> tuple[int, int] | None:
-        """Where a value ends, and where its mark does; the mark may be missing. None if the call was cut."""
+        """Return the end of a value, and of its mark, which may be missing. None if the call was cut."""
         closed = next_end(text, self.value_end, start + len(self.value_close))
         lost = next_end(text, self.lost_end, start)
         if lost is None or (closed is not None and closed <= lost):
@@ -83,7 +83,7 @@ class _Marks:
 
 @lru_cache(maxsize=16)
 def _dead_ends(marks: _Marks, text: str) -> dict[int, str]:
-    """Places from which the rest of a call cannot be read, and why."""
+    """Return the places from which the rest of a call cannot be read, and why."""
     return {}
 
 
@@ -96,7 +96,7 @@ def _unquoted(name: str) -> str:
 def xml_call(
     name: str, argument: str, closings: tuple[str, str, str], *, begins: str, newlines: bool = False
 ) -> Reader:
-    """A reader of tags around the call and around each argument, whose value is text.
+    """Return a reader of tags around the call and around each argument, whose value is text.
 
     A closing tag within a value ends it only where another argument or the call's end follows. It may be missing where
     the next argument stands on a line of its own, and where nothing follows the call but another one.
@@ -138,7 +138,7 @@ def xml_calls(
     shared: bool = False,
     newlines: bool = False,
 ) -> Spans:
-    """Calls between an opening mark and the last of `closings`, which all calls may share; see `xml_call`."""
+    """Cut out calls between an opening mark and the last of `closings`, which all calls may share; see `xml_call`."""
     reader = xml_call(name, argument, closings, begins=begins, newlines=newlines)
     if shared:
         return tagged(opening, "", reader, begins=begins, ends=closings[1])
@@ -146,7 +146,7 @@ def xml_calls(
 
 
 def argument_pairs_call(key: str, value: str, *, outer_close: str = "</tool_call>") -> Reader:
-    """A reader of a name, and keys and values between tags of their own; it ends before `outer_close`.
+    """Return a reader of a name, and keys and values between tags of their own; it ends before `outer_close`.
 
     Args:
         key: The name of the tags around keys.

@@ -20,12 +20,12 @@ Found = tuple[Any, int]
 
 
 def skip_space(text: str, start: int) -> int:
-    """The first place at or after `start` without white space."""
+    """Return the first place at or after `start` without white space."""
     return _SPACE.match(text, start).end()  # type: ignore[union-attr]
 
 
 def next_end(text: str, pattern: re.Pattern[str], start: int) -> int | None:
-    """Where the pattern's next match at or after `start` ends; all matches of a text are found once."""
+    """Return the end of the pattern's first match that ends at or after `start`; a text is searched once."""
     ends = _all_ends(pattern, text)
     index = bisect_left(ends, start)
     return ends[index] if index < len(ends) else None
@@ -40,7 +40,7 @@ _SPACE = re.compile(r"\s*")
 
 
 def shorten(value: Any) -> str:
-    """A value's `repr`, cut to about 60 characters."""
+    """Return a value's `repr`, cut to about 60 characters."""
     try:
         text = repr(value[:80] if isinstance(value, str) else value)
     except RecursionError:
@@ -49,14 +49,14 @@ def shorten(value: Any) -> str:
 
 
 def reading_error(text: str, position: int, expected: str) -> ValueError:
-    """The error of a reader that found something else at a place."""
+    """Return the error of a reader that found something else at a place."""
     if position >= len(text):
         return ValueError(f"the call is cut off: expected {expected}, got the end of the text")
     return ValueError(f"expected {expected}, got {shorten(text[position : position + 30])}")
 
 
 def read_json(text: str) -> Any:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
     Raises:
         ValueError: it is not JSON, or it holds a number that is not finite.
@@ -69,7 +69,7 @@ def read_json(text: str) -> Any:
 
 
 def read_json_at(text: str, start: int) -> Found:
-    """The JSON value that begins at `start`, after white space.
+    """Return the JSON value that begins at `start`, after white space.
 
     Raises:
         ValueError: there is no JSON value, or it holds a number that is not finite.
@@ -102,7 +102,7 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 def finite(text: str) -> float:
-    """The number of a text; a ValueError if a float cannot hold it."""
+    """Return the number of a text; raise a ValueError if a float cannot hold it."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{shorten(text)} is too large a number")
