@@ -7,6 +7,7 @@ import gc
 import random
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from gymnast.envs.core import ConfigurationError
 from gymnast.envs.tokens import Tokens
 from gymnast.trainer import Generation, GenerationRequest, Sampling
-from gymnast.trainer.generation.contract import GenerationError
+from gymnast.trainer.generation.contract import GenerationError, StopTexts
 from gymnast.trainer.generation.sampling import log_distribution
 from gymnast.trainer.vllm.in_process import VLLMGenerator
 
@@ -92,6 +93,18 @@ async def test_an_answer_ends_with_a_stop_token_or_at_its_budget(engine: VLLMGen
     assert stopped.token_ids == whole.token_ids[: whole.token_ids.index(stop) + 1]
     assert (whole.finish, stopped.finish) == ("length", "stop")
     assert len(whole.token_ids) == 16
+
+
+async def test_the_token_that_completes_a_stop_text_ends_an_answer(
+    engine: VLLMGenerator, model: Any, tokenizer: Any
+) -> None:
+    engine.load_weights(model, 0)
+    [whole] = await answers(engine, [ask(seed=3)])
+    text = tokenizer.decode(whole.token_ids[5:7])
+    texts = StopTexts(("never", text), tokenizer.decode)
+    [stopped] = await answers(engine, [replace(ask(seed=3), stop_texts=texts)])
+    assert (stopped.token_ids, stopped.finish) == (texts.cut(whole.token_ids), "stop")
+    assert len(stopped.logprobs) == len(stopped.token_ids)
 
 
 async def test_new_weights_are_sampled_with_and_old_prefixes_forgotten(engine: VLLMGenerator, model: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from gymnast.envs import Episode, OpenAIPolicy, RolloutEngine, StopReason, ToolE
 from gymnast.envs.core import ConfigurationError
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.trainer import Generation, GRPOTrainer
-from gymnast.trainer.generation.contract import GenerationError
+from gymnast.trainer.generation.contract import GenerationError, StopTexts
 from gymnast.trainer.testing.tiny import make_tiny_model
 from gymnast.trainer.vllm.servers import VLLMServerGenerator
 
@@ -124,6 +125,15 @@ async def test_both_servers_have_their_share(generator: VLLMServerGenerator, ser
     counts = [server.metric("vllm:request_success_total") - old for server, old in zip(servers, before, strict=True)]
     assert sum(counts) == 20
     assert min(counts) >= 5  # an answer may arrive before the last request is sent
+
+
+async def test_the_token_that_completes_a_stop_text_ends_an_answer(generator: VLLMServerGenerator) -> None:
+    whole = await generator.generate(ask(max_tokens=40))
+    text = tokenizer().decode(whole.token_ids[10:12])
+    texts = StopTexts(("never", text), tokenizer().decode)
+    stopped = await generator.generate(replace(ask(max_tokens=40), stop_texts=texts))
+    assert (stopped.token_ids, stopped.finish) == (texts.cut(whole.token_ids), "stop")
+    assert len(stopped.logprobs) == len(stopped.token_ids)
 
 
 async def test_answers_end_at_a_stop_token_or_the_limit(generator: VLLMServerGenerator) -> None:
