@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from inspect import signature
 from typing import Any, ClassVar
 
@@ -29,7 +29,6 @@ from .models.reward_model import RewardLike
 from .models.sharding import is_sharded
 from .options.algorithms import GRPOConfig, RLOOConfig
 from .options.config import AgentConfig
-from .options.rules import warn_of_equal_episodes
 from .rollout.schedule import Rows
 from .run_log.progress import rich_displays
 from .setup.parts import checked, make_parts
@@ -69,8 +68,6 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
 
     config_class: ClassVar[type[AgentConfig]] = AgentConfig
     _alone: Callable[[], AbstractContextManager[None]] = nullcontext  # no episodes of a training round are in flight
-    _reference_sync: ReferenceSync | None = None
-    _has_read_weights = False
 
     def __init__(
         self,
@@ -139,14 +136,12 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
         # `policy_loss` has the divisor of the whole step. What a subclass adds has not: transformers takes the mean.
         self.loss_is_scaled_for_ga = type(self).compute_loss is AgentTrainer.compute_loss
         if not self.processes.in_lockstep:
-            self._read_weights()  # the model is on its device now
+            _ = self._reference_sync  # the model is on its device now
 
-    def _read_weights(self) -> ReferenceSync | None:
-        """Make the reference and find the output head, once."""
-        if not self._has_read_weights:
-            self._reference_sync = self.parts.read_weights(self.scorer, self.processes)
-            self._has_read_weights = True
-        return self._reference_sync
+    @cached_property
+    def _reference_sync(self) -> ReferenceSync | None:
+        """The updates of the reference; the first access makes the reference, and finds the output head."""
+        return self.parts.read_weights(self.scorer, self.processes)
 
     @property
     def reference(self) -> Reference | None:
@@ -180,7 +175,7 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
             displays=self.displays,
             rows=self.train_dataset,  # type: ignore[arg-type]
             checkpoint=resume_from_checkpoint or None,
-            read_weights=self._read_weights,
+            read_weights=lambda: self._reference_sync,
             on_episodes=lambda episodes: self.on_episodes(episodes),
         )
         self._alone = self.loop.source.alone
@@ -279,14 +274,8 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
                 metrics |= self.evaluate(data_set, ignore_keys, f"{metric_key_prefix}_{name}", temperature=temperature)
             return metrics
         self._memory_tracker.start()
-        started = time.perf_counter()
-        if temperature is None:
-            temperature = self.config.eval_temperature
-        elif self.config.eval_temperature != 0:  # else the configuration has warned
-            warn_of_equal_episodes(self.config.num_generations_eval, temperature, stacklevel=3)
         with self._playing():
             metrics = evaluated(rows, self.config, self.player, self.processes, self.missing_metrics, temperature)
-        metrics["runtime"] = time.perf_counter() - started
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

@@ -333,6 +333,16 @@ def test_every_room_is_in_the_table_and_no_circle_is_among_them() -> None:
     TopologicalSorter(ROOMS).prepare()  # raises CycleError
 
 
+def test_no_circle_is_among_modules() -> None:
+    """Those that only types need count, too."""
+    graph: dict[str, set[str]] = {}
+    for path in (path for package in PACKAGES for path in source_files(package)):
+        targets = {target for _, target, relative in imports_of(path, path.read_text()) if relative}
+        names = {target if target in ALL_MODULES else target.rpartition(".")[0] for target in targets}
+        graph[module_name(path)] = names - {module_name(path)}
+    TopologicalSorter(graph).prepare()  # raises CycleError
+
+
 @pytest.mark.parametrize(
     ("file", "source", "message"),
     [
