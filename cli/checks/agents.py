@@ -15,27 +15,32 @@ WORDS = ("yes", "no", "42", "hello", "")
 
 
 def null_agent(messages: list[Message], tools: list[ToolSchema]) -> str:
-    """Says nothing."""
+    """Say nothing."""
     return ""
 
 
 def random_agent(seed: int) -> Agent:
-    """Calls a random tool with random valid arguments, or answers with a word where there is no tool."""
+    """Return an agent that calls a random tool with random valid arguments, or says a word where there is no tool."""
 
     def act(messages: list[Message], tools: list[ToolSchema]) -> Message | str:
         rng = random.Random(f"{seed} {messages[:1]} {len(messages)}")
         if not tools:
             return rng.choice(WORDS)
-        function = rng.choice(tools)["function"]
-        return tool_call(function["name"], **valid_arguments(function["parameters"], rng))
+        tool = rng.choice(tools)
+        return tool_call(tool["function"]["name"], **valid_arguments(tool, rng))
 
     return act
 
 
-def valid_arguments(schema: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
-    """Arguments that fit the schema of a tool."""
-    definitions = schema.get("$defs", {})
-    return {name: _value(each, definitions, rng) for name, each in schema.get("properties", {}).items()}
+def parameters_of(tool: ToolSchema) -> dict[str, Any]:
+    """Return the schema of each parameter of a tool."""
+    return tool["function"]["parameters"].get("properties", {})
+
+
+def valid_arguments(tool: ToolSchema, rng: random.Random) -> dict[str, Any]:
+    """Return random arguments that fit the schema of a tool."""
+    definitions = tool["function"]["parameters"].get("$defs", {})
+    return {name: _value(schema, definitions, rng) for name, schema in parameters_of(tool).items()}
 
 
 def _value(schema: Mapping[str, Any], definitions: Mapping[str, Any], rng: random.Random) -> Any:
@@ -66,35 +71,28 @@ def _value(schema: Mapping[str, Any], definitions: Mapping[str, Any], rng: rando
     return rng.choice(WORDS)
 
 
-def reading_agent(path: str, tool: ToolSchema) -> Sequence[Message]:
-    """Calls of one tool that try to read a file of the machine, one for each way to name it."""
-    function = tool["function"]
-    rng = random.Random(0)
-    texts = [
-        name for name, each in function["parameters"].get("properties", {}).items() if each.get("type") == "string"
-    ]
+def reading_calls(path: str, tool: ToolSchema) -> Sequence[Message]:
+    """Return calls of a tool that try to read a file of the machine, one for each way to name it."""
+    texts = [name for name, schema in parameters_of(tool).items() if schema.get("type") == "string"]
     if not texts:
         return []
     ways = [path, f"../../../../../../../..{path}", f"file://{path}", f"print(open({path!r}).read())", f"cat {path}"]
-    arguments = [valid_arguments(function["parameters"], rng) | dict.fromkeys(texts, way) for way in ways]
-    return [tool_call(function["name"], **each) for each in arguments]
+    rng = random.Random(0)
+    name = tool["function"]["name"]
+    return [tool_call(name, **valid_arguments(tool, rng) | dict.fromkeys(texts, way)) for way in ways]
 
 
-HOSTILE: dict[str, Any] = {
-    "a very long text": "x" * 1_000_000,
-    "NUL and lone surrogates": "\x00\ud800\udfff",
-    "a path out of the folder": "../../../../etc/shadow",
-    "shell syntax": "'; echo gymnast #`id`$(id)",
-    "a huge number": 10**400,
-    "deeply nested lists": None,  # made when needed
-    "NaN": float("nan"),
-}
-"""Arguments that a model may give, by mistake or because a text told it to."""
-
-
-def nested(depth: int = 500) -> Any:
-    """Lists in lists."""
-    value: Any = []
-    for _ in range(depth):
-        value = [value]
-    return value
+def hostile_values() -> dict[str, Any]:
+    """Return arguments, by their kind, that a model may give by mistake or because a text told it to."""
+    nested: Any = []
+    for _ in range(500):
+        nested = [nested]
+    return {
+        "a very long text": "x" * 1_000_000,
+        "NUL and lone surrogates": "\x00\ud800\udfff",
+        "a path out of the folder": "../../../../etc/shadow",
+        "shell syntax": "'; echo gymnast #`id`$(id)",
+        "a huge number": 10**400,
+        "deeply nested lists": nested,
+        "NaN": float("nan"),
+    }

@@ -1,4 +1,4 @@
-"""The steps of `gymnast sandbox doctor`: each needs the ones before it."""
+"""The checks of `gymnast sandbox doctor`: each needs the ones before it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...sandbox import DEFAULT_IMAGE, DockerExecutor, Engine, SandboxError
 from ...sandbox.docker.images import default_image
 from ...sandbox.docker.reaper import boxes
 from ...sandbox.images.host_image import RECIPE_LABEL, recipe
-from ..terminal.verdicts import Verdict
+from ..terminal.verdicts import Finding, Verdict
 
 SLOW_START = 5.0  # seconds
 SLOW_RESET = 0.5
@@ -31,7 +31,7 @@ async def diagnose() -> list[Verdict]:
             step = "box"
             verdicts += await _try_box(engine)
             step = "containers"
-            abandoned = sum(each.is_abandoned for each in await boxes(engine))
+            abandoned = sum(box.is_abandoned for box in await boxes(engine))
             advice = f"{abandoned} are abandoned: gymnast sandbox reap" if abandoned else "none is abandoned"
             verdicts.append(Verdict(step, "warn" if abandoned else "pass", advice))
     except SandboxError as error:
@@ -39,37 +39,35 @@ async def diagnose() -> list[Verdict]:
     return verdicts
 
 
+CONNECT = """
+import socket
+try:
+    socket.create_connection(("192.0.2.1", 80), 1)
+    print("open")
+except OSError:
+    print("closed")
+"""
+
+
 async def _try_box(engine: Engine) -> list[Verdict]:
-    """Start a box, run code in it, reset it, and try to leave it."""
-    verdicts = []
+    """Start a box, run code in it, try to leave it, and reset it."""
     started = time.perf_counter()
     async with DockerExecutor(engine=engine) as box:
-        seconds = time.perf_counter() - started
-        verdicts.append(_timed("box", "a box started", seconds, SLOW_START))
+        start = _timed("a box started", time.perf_counter() - started, SLOW_START)
         result = await box.python("print(6 * 7)", timeout=20)
         works = result.stdout.strip() == "42"
-        said = "code runs" if works else f"6 * 7 gave {result}"
-        verdicts.append(Verdict("code", "pass" if works else "fail", said))
-        out = await box.python(
-            "import socket\ntry:\n    socket.create_connection(('192.0.2.1', 80), 1); print('open')\n"
-            "except OSError: print('closed')",
-            timeout=20,
-        )
-        closed = out.stdout.strip() == "closed"
-        verdicts.append(
-            Verdict(
-                "network",
-                "pass" if closed else "fail",
-                "code in a box reaches no network" if closed else "code in a box can open connections",
-            )
-        )
+        code = Finding("pass", "code runs") if works else Finding("fail", f"6 * 7 gave {result}")
+        closed = (await box.python(CONNECT, timeout=20)).stdout.strip() == "closed"
+        reached = "code in a box reaches no network" if closed else "code in a box can open connections"
+        network = Finding("pass" if closed else "fail", reached)
         started = time.perf_counter()
         await box.reset()
-        verdicts.append(_timed("reset", "a clean box", time.perf_counter() - started, SLOW_RESET))
-    return verdicts
+        reset = _timed("a clean box", time.perf_counter() - started, SLOW_RESET)
+    found = {"box": start, "code": code, "network": network, "reset": reset}
+    return [Verdict(name, *finding) for name, finding in found.items()]
 
 
-def _timed(name: str, what: str, seconds: float, slow: float) -> Verdict:
+def _timed(event: str, seconds: float, slow: float) -> Finding:
     if seconds <= slow:
-        return Verdict(name, "pass", f"{what} in {seconds:.2f} s")
-    return Verdict(name, "warn", f"{what} in {seconds:.1f} s, which is slow: is the machine, or its disk, busy?")
+        return Finding("pass", f"{event} in {seconds:.2f} s")
+    return Finding("warn", f"{event} in {seconds:.1f} s, which is slow: is the machine, or its disk, busy?")

@@ -2,61 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from ..terminal.verdicts import Verdict
-from .episodes import (
-    deterministic,
-    episodes_are_apart,
-    group_members_begin_alike,
-    gymnasium_contract,
-    has_an_end,
-    plays,
-)
-from .leaks import leaves_nothing
-from .rewards import files_are_out_of_reach, null_agent_earns_nothing, oracle_is_best, rewards_differ
-from .subject import Check, Subject
-from .tools import (
-    does_not_block,
-    has_timeouts,
-    hostile_calls,
-    invalid_calls,
-    schemas,
-    servers_keep_episodes_apart,
-    tools_of_rows,
-    valid_calls,
-)
+from ..terminal.verdicts import Finding, Verdict
+from . import episodes, leaks, rewards, tools
+from .subject import Subject
 
-CHECKS: list[Check] = [
-    gymnasium_contract,
-    deterministic,
-    group_members_begin_alike,
-    episodes_are_apart,
-    servers_keep_episodes_apart,
-    has_an_end,
-    schemas,
-    tools_of_rows,
-    valid_calls,
-    invalid_calls,
-    hostile_calls,
-    has_timeouts,
-    null_agent_earns_nothing,
-    oracle_is_best,
-    rewards_differ,
-    files_are_out_of_reach,
-    leaves_nothing,
-    does_not_block,  # last: it looks at the episodes of all others
-]
+CHECKS: dict[str, Callable[[Subject], Finding]] = {
+    "gymnasium contract": episodes.gymnasium_contract,
+    "deterministic": episodes.deterministic,
+    "groups": episodes.group_members_begin_alike,
+    "episodes are apart": episodes.episodes_are_apart,
+    "servers": tools.servers_keep_episodes_apart,
+    "terminal signal": episodes.has_an_end,
+    "schemas": tools.schemas,
+    "rows' tools": tools.tools_of_rows,
+    "valid calls": tools.valid_calls,
+    "invalid calls": tools.invalid_calls,
+    "hostile calls": tools.hostile_calls,
+    "time-outs": tools.has_timeouts,
+    "null agent": rewards.null_agent_earns_nothing,
+    "oracle": rewards.oracle_is_best,
+    "rewards": rewards.rewards_differ,
+    "files": rewards.files_are_out_of_reach,
+    "leaks": leaks.leaves_nothing,
+    "blocking calls": tools.does_not_block,  # last: it looks at the episodes of all others
+}
 
 
 def check_environment(subject: Subject) -> Iterator[Verdict]:
-    """The verdicts of all checks; the others are left out if episodes cannot be played at all."""
-    verdict = plays(subject)
-    yield verdict
-    if verdict.outcome == "fail" and not any(episode.turns for episode in subject.null_episodes):
+    """Yield the verdict of `plays`, then those of all checks unless no episode can be played at all."""
+    finding = episodes.plays(subject)
+    yield Verdict("plays", *finding)
+    if finding.outcome == "fail" and not any(episode.turns for episode in subject.null_episodes):
         return
-    for check in CHECKS:
+    for name, check in CHECKS.items():
         try:
-            yield check(subject)
+            yield Verdict(name, *check(subject))
         except Exception as error:  # of the environment, outside an episode
-            yield Verdict(check.__name__.replace("_", " "), "fail", f"{type(error).__name__}: {error}")
+            yield Verdict(name, "fail", f"{type(error).__name__}: {error}")

@@ -10,26 +10,24 @@ import gymnasium
 from gymnasium.utils.env_checker import check_env
 
 from ...envs.core import Environment, StopReason, ToolCall
-from ...envs.engine.rollout_engine import episode_specs
 from ...envs.episode import Episode
-from ...envs.registry import EnvironmentSource
 from ...envs.runtime.rows import own_copy
-from ..terminal.verdicts import Verdict
+from ..terminal.output import one_line
+from ..terminal.verdicts import Finding
 from .subject import Subject, first_failure
 
 SEEDS = (0, 1, 2)  # of random agents
 
 
-def plays(subject: Subject) -> Verdict:
-    """Episodes of a silent and of a random agent do not fail, and every environment closes."""
+def plays(subject: Subject) -> Finding:
+    """Check that episodes of a silent and of a random agent do not fail, and that every environment closes."""
     episodes = subject.null_episodes + subject.random_episodes
-    failure = first_failure(episodes)
-    if failure is not None:
-        return Verdict("plays", "fail", f"an episode failed, in {failure}")
+    if failure := first_failure(episodes):
+        return Finding("fail", f"an episode failed, in {failure}")
     for episode in episodes:
         if episode.close_failure is not None:
-            return Verdict("plays", "fail", f"the environment does not close: {episode.close_failure}")
-    return Verdict("plays", "pass", f"{len(episodes)} episodes of a silent and of a random agent")
+            return Finding("fail", f"the environment does not close: {episode.close_failure}")
+    return Finding("pass", f"{len(episodes)} episodes of a silent and of a random agent")
 
 
 class _WithTask(gymnasium.Wrapper):  # type: ignore[type-arg]
@@ -43,29 +41,20 @@ class _WithTask(gymnasium.Wrapper):  # type: ignore[type-arg]
         return self.env.reset(seed=seed, options={"task": own_copy(self._row), **(options or {})})
 
 
-def gymnasium_contract(subject: Subject) -> Verdict:
-    """Gymnasium's own checker passes."""
-    name = "gymnasium contract"
-    [spec] = episode_specs(subject.rows[:1], group_size=1, seed=0)
-    environment = EnvironmentSource.of(subject.environment).create(spec)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            check_env(_WithTask(environment, spec.task.row), skip_render_check=True, skip_close_check=True)
-    except Exception as error:
-        return Verdict(name, "fail", f"gymnasium.utils.env_checker: {type(error).__name__}: {_line(error)}")
-    finally:
-        environment.close()
-    return Verdict(name, "pass", "gymnasium.utils.env_checker has no objection")
+def gymnasium_contract(subject: Subject) -> Finding:
+    """Let Gymnasium's own checker try the environment."""
+    with subject.made() as environment, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            check_env(_WithTask(environment, subject.rows[0]), skip_render_check=True, skip_close_check=True)
+        except Exception as error:
+            said = f"gymnasium.utils.env_checker: {type(error).__name__}: {one_line(error, 200)}"
+            return Finding("fail", said)
+    return Finding("pass", "gymnasium.utils.env_checker has no objection")
 
 
-def _line(error: object) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= 200 else text[:197] + "..."
-
-
-def deterministic(subject: Subject) -> Verdict:
-    """The same seed and the same answers give the same episode."""
+def deterministic(subject: Subject) -> Finding:
+    """Check that the same seed and the same answers give the same episode."""
     for seed in SEEDS:
         difference = _difference(subject.play(subject.random(seed)), subject.play(subject.random(seed)))
         if difference:
@@ -73,43 +62,41 @@ def deterministic(subject: Subject) -> Verdict:
                 f"{difference}; draw from self.np_random, which reset seeds, and from nothing else, and let reset undo "
                 f"what an episode leaves in the class, in globals, in files and in servers"
             )
-            return Verdict("deterministic", "fail", advice)
-    return Verdict("deterministic", "pass", "the same seed and answers gave the same episodes")
+            return Finding("fail", advice)
+    return Finding("pass", "the same seed and answers gave the same episodes")
 
 
-def group_members_begin_alike(subject: Subject) -> Verdict:
-    """Members of a group see the same prompt and tools: their rewards are compared."""
-    name = "groups"
+def group_members_begin_alike(subject: Subject) -> Finding:
+    """Check that the members of a group see the same prompt and tools: their rewards are compared."""
     episodes = subject.play(subject.random(), tasks=slice(4), members=2)
     for first, second in zip(episodes[::2], episodes[1::2], strict=True):
         if (first.first_messages, first.tools) != (second.first_messages, second.tools):
             what = "tools" if first.first_messages == second.first_messages else "prompts"
-            advice = (
-                f"two episodes of {first.spec.task.id} begin with different {what}; reset must depend on task and seed"
+            task = first.spec.task.id
+            return Finding(
+                "fail", f"two episodes of {task} begin with different {what}; reset must depend on task and seed"
             )
-            return Verdict(name, "fail", advice)
     # Not the seed: it may decide only what comes later, such as the slips on a frozen lake.
     tasks = {str({column: value for column, value in row.items() if column != "seed"}) for row in subject.rows[:4]}
-    if len({str(each.first_messages) for each in episodes}) == 1 and len(tasks) > 1:
+    if len({str(episode.first_messages) for episode in episodes}) == 1 and len(tasks) > 1:
         advice = (
             "different tasks begin with the same prompt: does reset read the row? Equal prompts are right if the model "
             "must find the task out, as in a guessing game"
         )
-        return Verdict(name, "warn", advice)
-    return Verdict(name, "pass", "the members of a group begin alike")
+        return Finding("warn", advice)
+    return Finding("pass", "the members of a group begin alike")
 
 
-def episodes_are_apart(subject: Subject) -> Verdict:
-    """Episodes that are played at the same time do not change one another."""
+def episodes_are_apart(subject: Subject) -> Finding:
+    """Check that episodes that are played at the same time do not change one another."""
     for seed in SEEDS:
         tasks = range(min(4, len(subject.rows)))
-        alone = [subject.play(subject.random(seed), tasks=slice(each, each + 1))[0] for each in tasks]
+        alone = [subject.play(subject.random(seed), tasks=slice(task, task + 1))[0] for task in tasks]
         difference = _difference(alone, subject.play(subject.random(seed)))
         if difference:
             shared = "do episodes share a class attribute, a file, a server or a global?"
-            advice = f"{difference}, alone and beside others; {shared}"
-            return Verdict("episodes are apart", "fail", advice)
-    return Verdict("episodes are apart", "pass", "an episode is the same alone and beside others")
+            return Finding("fail", f"{difference}, alone and beside others; {shared}")
+    return Finding("pass", "an episode is the same alone and beside others")
 
 
 def _difference(some: Sequence[Episode], others: Sequence[Episode]) -> str | None:
@@ -118,33 +105,26 @@ def _difference(some: Sequence[Episode], others: Sequence[Episode]) -> str | Non
             continue  # `plays` names it
         for place, (first, second) in enumerate(zip(one.messages, other.messages, strict=False)):
             if first != second:
-                return f"message {place} of {one.spec.task.id} differs: {_short(first)} and {_short(second)}"
+                contents = [one_line(repr(message.get("content")), 60) for message in (first, second)]
+                return f"message {place} of {one.spec.task.id} differs: {' and '.join(contents)}"
         if (one.reward, one.stop, len(one.messages)) != (other.reward, other.stop, len(other.messages)):
-            ends = [f"reward {each.reward}, {each.stop}" for each in (one, other)]
+            ends = [f"reward {episode.reward}, {episode.stop}" for episode in (one, other)]
             return f"the end of {one.spec.task.id} differs: {' and '.join(ends)}"
     return None
 
 
-def _short(message: Any) -> str:
-    text = repr(message.get("content"))
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def has_an_end(subject: Subject) -> Verdict:
-    """Some answer of the model ends the episode by the environment's will."""
-    name = "terminal signal"
-    if subject.oracle_episodes:
-        cut = [each for each in subject.oracle_episodes if not each.stop.is_termination]
-        if cut:
-            return Verdict(name, "fail", f"the oracle's episode of {cut[0].spec.task.id} ended with {cut[0].stop}")
-    episodes = [*subject.oracle_episodes, *subject.random_episodes]
+def has_an_end(subject: Subject) -> Finding:
+    """Check that some answer of the model ends the episode by the environment's will."""
+    for episode in subject.oracle_episodes:
+        if not episode.stop.is_termination:
+            return Finding("fail", f"the oracle's episode of {episode.spec.task.id} ended with {episode.stop}")
     own = {StopReason.FINAL_ANSWER, StopReason.ENV_TERMINATED}
-    if any(each.stop in own for each in episodes):
-        return Verdict(name, "pass", "an episode came to the environment's own end")
+    if any(episode.stop in own for episode in [*subject.oracle_episodes, *subject.random_episodes]):
+        return Finding("pass", "an episode came to the environment's own end")
     calls: list[ToolCall] = [
-        {"function": {"name": each["function"]["name"], "arguments": {}}} for each in subject.tools
+        {"function": {"name": tool["function"]["name"], "arguments": {}}} for tool in subject.tools
     ]
     if subject.after_reset(lambda core: isinstance(core, Environment) and any(map(core.is_final, calls))):
-        return Verdict(name, "pass", "a final tool ends the episode")
+        return Finding("pass", "a final tool ends the episode")
     advice = "no answer ended an episode: mark a tool with @tool(final=True), or name it in final_tools"
-    return Verdict(name, "warn", f"{advice}, or set self.terminated")
+    return Finding("warn", f"{advice}, or set self.terminated")

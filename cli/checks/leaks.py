@@ -9,14 +9,14 @@ import threading
 
 from ...sandbox import Engine, Executor, ExecutorPool, SandboxError
 from ...sandbox.docker.reaper import boxes
-from ..terminal.verdicts import Verdict
+from ..terminal.verdicts import Finding
 from .subject import Subject
 
 EPISODES = 6  # after a first round, in which pools and clients may be made
 
 
-def leaves_nothing(subject: Subject) -> Verdict:
-    """Threads, descriptors and containers do not grow with the episodes."""
+def leaves_nothing(subject: Subject) -> Finding:
+    """Check that threads, descriptors and containers do not grow with the episodes."""
     uses_boxes = _uses_boxes(subject)
     members = -(-EPISODES // len(subject.rows))
     subject.play(subject.random(), members=members)
@@ -28,20 +28,18 @@ def leaves_nothing(subject: Subject) -> Verdict:
     for name, number in left.items():
         if number >= count:
             advice = f"{count} episodes left {number} {name} open: close in close() all that reset opens"
-            return Verdict("leaks", "fail", advice)
-    return Verdict("leaks", "pass", f"{count} episodes left nothing open: {', '.join(left)}")
+            return Finding("fail", advice)
+    return Finding("pass", f"{count} episodes left nothing open: {', '.join(left)}")
 
 
 def _uses_boxes(subject: Subject) -> bool:
-    core = subject.core()
-    try:
-        return any(isinstance(each, Executor | ExecutorPool) for each in vars(core).values())
-    finally:
-        core.close()
+    with subject.made() as environment:
+        return any(isinstance(value, Executor | ExecutorPool) for value in vars(environment.unwrapped).values())
 
 
 def _threads() -> set[threading.Thread]:
-    return {each for each in threading.enumerate() if not isinstance(each, threading._DummyThread)}  # type: ignore[attr-defined]
+    dummy = threading._DummyThread  # type: ignore[attr-defined]
+    return {thread for thread in threading.enumerate() if not isinstance(thread, dummy)}
 
 
 def _held(with_boxes: bool) -> dict[str, int]:
@@ -53,7 +51,7 @@ def _held(with_boxes: bool) -> dict[str, int]:
 
 
 async def _count_boxes() -> int:
-    """The containers of this process; other programs may start and end theirs meanwhile."""
+    """Return the number of containers of this process; other programs may start and end theirs meanwhile."""
     try:
         async with Engine() as engine:
             return sum(box.is_own for box in await boxes(engine))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -16,8 +17,7 @@ from ...envs.episode import Episode
 from ...envs.policy import Policy, ScriptedPolicy
 from ...envs.registry import EnvironmentLike, EnvironmentSource
 from ...envs.runtime.threads import run_in_loop
-from ..terminal.places import user_place
-from ..terminal.verdicts import Verdict
+from ..terminal.places import at_place
 from .agents import null_agent, random_agent
 
 Found = TypeVar("Found")
@@ -33,7 +33,7 @@ class Subject:
     all_rows: Sequence[dict[str, Any]] = ()  # the whole data set, of which `rows` are played
     max_turns: int = 8  # of a scripted agent
     timeout: float = 30.0  # seconds of a reset or a step
-    logged: list[str] = field(default_factory=list)  # warnings of gymnast.envs while episodes were played
+    warnings: list[str] = field(default_factory=list)  # of gymnast.envs while episodes were played
 
     def play(self, policy: Policy, *, tasks: slice = slice(None), members: int = 1) -> list[Episode]:
         """Play episodes of these tasks, by default of all; a failure is in its episode."""
@@ -41,7 +41,7 @@ class Subject:
         specs = episode_specs(self.rows, group_size=members, seed=0)[wanted.start * members : wanted.stop * members]
         limits = EpisodeLimits(max_turns=self.max_turns, step_timeout=self.timeout)
         engine = RolloutEngine(self.environment, policy, limits=limits)
-        handler = _Keep(self.logged)
+        handler = _Keep(self.warnings)
         logger = logging.getLogger("gymnast.envs")
         logger.addHandler(handler)
         try:
@@ -50,7 +50,7 @@ class Subject:
             logger.removeHandler(handler)
 
     def random(self, seed: int = 0) -> ScriptedPolicy:
-        """A random agent, whose choices depend on the seed and the conversation only."""
+        """Return a random agent, whose choices depend on the seed and the conversation only."""
         return ScriptedPolicy(random_agent(seed))
 
     @cached_property
@@ -74,7 +74,7 @@ class Subject:
         return self.null_episodes[0].tools
 
     def after_reset(self, look: Callable[[Any], Found], row: dict[str, Any] | None = None) -> Found | None:
-        """The result of `look` at an environment that is reset with a row, the first by default; None if it fails.
+        """Return what `look` finds at an environment that is reset with a row, by default the first; None if it fails.
 
         `look` gets the environment without its wrappers.
         """
@@ -84,10 +84,15 @@ class Subject:
         run_in_loop(begin_episode(spec, environment, lambda *_: found.append(look(environment.unwrapped)), limits))
         return found[0] if found else None
 
-    def core(self) -> Any:
-        """A fresh environment without its wrappers; the caller closes it."""
+    @contextmanager
+    def made(self) -> Iterator[Any]:
+        """Make an environment for the first row, and close it at the end of this context."""
         [spec] = episode_specs(self.rows[:1], group_size=1, seed=0)
-        return EnvironmentSource.of(self.environment).create(spec).unwrapped
+        environment = EnvironmentSource.of(self.environment).create(spec)
+        try:
+            yield environment
+        finally:
+            environment.close()
 
 
 class _Keep(logging.Handler):
@@ -99,14 +104,7 @@ class _Keep(logging.Handler):
         self._messages.append(record.getMessage())
 
 
-Check = Callable[[Subject], Verdict]
-"""Its name is that of the function; an exception is a verdict too."""
-
-
 def first_failure(episodes: Sequence[Episode]) -> str | None:
-    """The failure of the first failed episode, with the place in the user's code; None if no episode failed."""
-    for episode in episodes:
-        if episode.failure is not None:
-            place = user_place(episode.failure.traceback)
-            return f"{episode.failure}{f', at {place}' if place else ''}"
-    return None
+    """Return the failure of the first failed episode, with the user's place; None if no episode failed."""
+    failures = (episode.failure for episode in episodes if episode.failure is not None)
+    return next((f"{failure}{at_place(failure.traceback)}" for failure in failures), None)

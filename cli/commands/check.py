@@ -45,8 +45,8 @@ def check(
         if model is not None:
             verdicts += check_model(model, subject)
     if as_json:
-        print_json({"checks": [each._asdict() for each in verdicts]})
+        print_json({"checks": [verdict._asdict() for verdict in verdicts]})
     else:
         print_verdicts(verdicts)
-    if any(each.outcome == "fail" for each in verdicts):
+    if any(verdict.outcome == "fail" for verdict in verdicts):
         raise typer.Exit(FAULTS)

@@ -20,8 +20,14 @@ def print_json(value: Mapping[str, Any] | str) -> None:
     sys.stdout.write(value + "\n")
 
 
+def one_line(text: object, most: int) -> str:
+    """Return the text in one line of at most so many characters."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= most else line[: most - 3] + "..."
+
+
 def console(*, stderr: bool = False) -> Console:
-    """The terminal; standard error takes progress and remarks, which are not the result of a command."""
+    """Return the terminal; standard error takes progress and remarks, which are not the result of a command."""
     from rich.console import Console
 
     return Console(highlight=False, stderr=stderr, soft_wrap=True)

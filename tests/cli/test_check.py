@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from gymnast.cli.checks.episodes import (
 from gymnast.cli.checks.leaks import leaves_nothing
 from gymnast.cli.checks.model import check_model
 from gymnast.cli.checks.rewards import files_are_out_of_reach, null_agent_earns_nothing, oracle_is_best, rewards_differ
-from gymnast.cli.checks.subject import Check, Subject
+from gymnast.cli.checks.subject import Subject
 from gymnast.cli.checks.tools import (
     does_not_block,
     has_timeouts,
@@ -36,7 +36,7 @@ from gymnast.cli.checks.tools import (
     tools_of_rows,
     valid_calls,
 )
-from gymnast.cli.terminal.verdicts import Verdict
+from gymnast.cli.terminal.verdicts import Finding, Verdict
 from gymnast.envs import ScriptedPolicy, ToolEnv
 from gymnast.envs.adapters import GymnasiumEnv, MCPTools
 from gymnast.envs.runtime.threads import run_in_loop
@@ -45,6 +45,8 @@ from gymnast.trainer.testing.tiny import CHAT_TEMPLATE, make_tiny_model, make_ti
 from ..envs.mcp_servers import PROCESS, make_server, served_over_http
 from . import broken
 from .running import Run
+
+Check = Callable[[Subject], Finding]
 
 WITHOUT_TOOLS = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -68,7 +70,7 @@ def subject_of(environment: type, oracle: object = broken.oracle) -> Subject:
 
 def test_a_sound_environment_passes_every_check() -> None:
     found = [*check_environment(subject_of(broken.Sound))]
-    assert [each for each in found if each.outcome != "pass"] == []
+    assert [verdict for verdict in found if verdict.outcome != "pass"] == []
     assert len(found) == 1 + len(CHECKS)
 
 
@@ -137,7 +139,7 @@ def test_a_row_that_chooses_a_tool_that_is_not_there_is_found(wrong: Any) -> Non
 
 
 def test_a_server_that_cannot_tell_episodes_apart_is_found() -> None:
-    def verdict(server: Any, include: list[str], **options: Any) -> Verdict:
+    def finding(server: Any, include: list[str], **options: Any) -> Finding:
         environment = ToolEnv([MCPTools(server, include, **options)])
         subject = Subject(environment=environment, rows=[{"prompt": "Count."}])
         assert plays(subject).outcome == "pass"
@@ -146,13 +148,13 @@ def test_a_server_that_cannot_tell_episodes_apart_is_found() -> None:
     shared = make_server()
     with served_over_http() as url:
         for server, place in [(lambda: url, "at a URL"), (shared, "in this process")]:
-            for harmless in (verdict(server, ["process_id"]), verdict(server, ["add"], share=True)):
+            for harmless in (finding(server, ["process_id"]), finding(server, ["add"], share=True)):
                 assert harmless.outcome == "pass"
-            found = verdict(server, ["add", "process_id"])
+            found = finding(server, ["add", "process_id"])
             assert found.outcome == "warn"
             assert f"{place} cannot tell episodes apart, so what add may change is shared by all" in found.advice
     for own in (PROCESS, make_server):
-        assert verdict(own, ["add"]).outcome == "pass"
+        assert finding(own, ["add"]).outcome == "pass"
 
 
 def test_a_final_tool_that_reset_chooses_is_an_end() -> None:
@@ -217,7 +219,7 @@ def test_containers_of_other_programs_are_not_counted(image: str, monkeypatch: p
 
 
 def test_a_check_that_cannot_run_is_a_fault() -> None:
-    assert "fail" in {each.outcome for each in check_environment(subject_of(broken.CrashInClose))}
+    assert "fail" in {verdict.outcome for verdict in check_environment(subject_of(broken.CrashInClose))}
 
 
 @pytest.mark.parametrize(
@@ -267,12 +269,12 @@ def tiny(tmp_path: Path) -> Any:
 
 
 def model_verdicts(name: str) -> dict[str, Verdict]:
-    return {each.name.removeprefix("model: "): each for each in check_model(name, subject_of(broken.Sound))}
+    return {verdict.name.removeprefix("model: "): verdict for verdict in check_model(name, subject_of(broken.Sound))}
 
 
 def test_a_model_that_fits(tiny: Any) -> None:
     found = model_verdicts(tiny())
-    assert {each.outcome for each in found.values()} == {"pass"}
+    assert {verdict.outcome for verdict in found.values()} == {"pass"}
     assert found["tool format"].advice.startswith("hermes")
     assert "'<|im_end|>'" in found["end of turn"].advice
     assert "8 episodes has up to" in found["first batch"].advice
@@ -305,4 +307,4 @@ def test_the_table_and_the_exit_code(run: Run) -> None:
     assert outcome.code == 0
     assert "null agent" in outcome.out
     outcome = run("check", "gymnast/Calculator-v0", "--num-tasks", 2, "--json")
-    assert {each["outcome"] for each in outcome.json["checks"]} == {"pass", "skip", "warn"}
+    assert {verdict["outcome"] for verdict in outcome.json["checks"]} == {"pass", "skip", "warn"}
