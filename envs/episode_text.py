@@ -46,11 +46,16 @@ def as_transcript(messages: Iterable[Message]) -> str:
 
 
 def _plain_text(message: Message) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "".join(str(part.get("text", f"<{part.get('type')}>")) for part in content)
     calls = [call["function"] for call in message.get("tool_calls") or []]
-    return (content or "") + "".join(f"\n  {call['name']}({call['arguments']})" for call in calls)
+    return named_text(message) + "".join(f"\n  {call['name']}({call['arguments']})" for call in calls)
+
+
+def named_text(message: Message) -> str:
+    """Return the text of a message; a part of its content that is not text is named, as in `[image]`."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text", f"[{part.get('type')}]")) for part in content)
 
 
 def entry_of(message: Message) -> Entry:
@@ -71,11 +76,12 @@ def entries_of_turn(answer: Message, observation: Sequence[Message], outcomes: S
 
 def _call(call: ToolCall | None, outcome: str, result: Message | None) -> str:
     """Return e.g. `add(a=1, b=2) -> 3`; the outcome stands before the arrow."""
-    text = "" if call is None else f"{call['function']['name']}({_arguments(call['function']['arguments'])})"
+    text = "" if call is None else f"{call['function']['name']}({written_arguments(call['function']['arguments'])})"
     return text + outcome if result is None else f"{text}{outcome} -> {_content(result)}"
 
 
-def _arguments(arguments: Any) -> str:
+def written_arguments(arguments: Any) -> str:
+    """Return the arguments of a tool call as Python would have them, `a=1, b=2`; a str stays as it is."""
     if not isinstance(arguments, dict):
         return str(arguments)
     return ", ".join(
@@ -84,8 +90,6 @@ def _arguments(arguments: Any) -> str:
 
 
 def _content(message: Message) -> str:
-    content: Any = message.get("content") or ""
-    if isinstance(content, list):
-        content = "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in content)
+    content = named_text(message)
     more = len(content) - LONGEST
     return content if more <= 0 else f"{content[:LONGEST]} ... {more} more characters"

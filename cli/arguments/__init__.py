@@ -1,1 +1,1 @@
-"""What arguments of the commands stand for: environments and other objects, rows, models, run folders and run files."""
+"""The objects that arguments name: environments, rows, models, run folders and run files."""

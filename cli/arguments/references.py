@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def load_environment(reference: str) -> EnvironmentLike:
-    """The environment that a reference names: a Gymnasium id, or a class, an instance or a function in Python.
+    """Return the environment that a reference names: a Gymnasium id, or a class, an instance or a function in Python.
 
     Raises:
         CommandError: nothing has that name, or it is not an environment.
@@ -50,7 +50,7 @@ def load_environment(reference: str) -> EnvironmentLike:
 
 
 def load_policy(reference: str) -> Policy:
-    """The policy that a reference names: a `Policy`, a list of answers, or a function that answers.
+    """Return the policy that a reference names: a `Policy`, a list of answers, or a function that answers.
 
     Raises:
         CommandError: nothing has that name, or it is another object.
@@ -68,7 +68,7 @@ def load_policy(reference: str) -> Policy:
 
 
 def load_object(reference: str, kind: str) -> Any:
-    """The object that `file.py:name` or `package.module:name` names; `kind` says in errors what it is for.
+    """Return the object that `file.py:name` or `package.module:name` names; `kind` says in errors what it is for.
 
     Raises:
         CommandError: the reference has another form, or the file, the module or the name does not exist.
@@ -123,8 +123,8 @@ def _put_on_path(folder: Path) -> None:
 
 
 def _names_in(module: ModuleType, name: str) -> str:
-    near = difflib.get_close_matches(name, [each for each in vars(module) if not each.startswith("_")], n=1)
-    own = sorted(each for each, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__)
-    if near:
+    names = {known: value for known, value in vars(module).items() if not known.startswith("_")}
+    if near := difflib.get_close_matches(name, names, n=1):
         return f"; do you mean {near[0]!r}?"
+    own = sorted(known for known, value in names.items() if getattr(value, "__module__", None) == module.__name__)
     return f"; it has {', '.join(own)}" if own else ""

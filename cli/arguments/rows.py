@@ -17,7 +17,7 @@ Rows = list[dict[str, Any]]
 
 
 def rows_to_play(environment: EnvironmentLike, reference: str | None, *, count: int | None, seed: int) -> Rows:
-    """The first `count` rows (None: all) of the referenced ones; without a reference, `count` that are drawn.
+    """Return the first `count` rows (None: all) of the referenced ones; without a reference, `count` that are drawn.
 
     Raises:
         CommandError: there are not so many, or neither a reference nor tasks of the environment.
@@ -31,14 +31,14 @@ def rows_to_play(environment: EnvironmentLike, reference: str | None, *, count: 
 
 
 def load_data_sets(reference: str | Mapping[str, str]) -> Rows | dict[str, Rows]:
-    """The rows that a reference names, or those of several named references."""
+    """Return the rows that a reference names, or those of several named references."""
     if isinstance(reference, str):
         return load_rows(reference)
-    return {name: load_rows(each) for name, each in reference.items()}
+    return {name: load_rows(rows) for name, rows in reference.items()}
 
 
 def load_rows(reference: str) -> Rows:
-    """The rows of a `.jsonl` or `.json` file, or of a list or function that `file.py:name` names.
+    """Return the rows of a `.jsonl` or `.json` file, or of a list or function that `file.py:name` names.
 
     Raises:
         CommandError: the file does not exist or holds something else, or there is no row.
@@ -76,7 +76,7 @@ def _parsed(text: str, place: str) -> Any:
 
 
 def draw_rows(environment: EnvironmentLike, count: int, seed: int) -> Rows:
-    """Rows that the environment draws; the same for the same seed.
+    """Return rows that the environment draws; the same for the same seed.
 
     Raises:
         CommandError: it has no tasks of its own.

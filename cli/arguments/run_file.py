@@ -38,11 +38,15 @@ FORMS = {
 
 
 @dataclass(kw_only=True)
-class Run:
-    """The description of a training."""
+class RunFile:
+    """The description of a training.
 
-    environment: str
-    model: str
+    Raises:
+        CommandError: the environment or the model is missing, or an entry has a wrong value.
+    """
+
+    environment: str = ""
+    model: str = ""
     tasks: str | None = None  # None: the environment's own `tasks`
     eval_tasks: str | dict[str, str] | None = None  # a dict names several data sets
     rewards: list[str] = field(default_factory=list)  # reward functions, file.py:name, or names of reward models
@@ -51,15 +55,17 @@ class Run:
     lora: dict[str, Any] | None = None  # arguments of peft.LoraConfig
 
     def __post_init__(self) -> None:
+        if missing := [name for name in ("environment", "model") if not getattr(self, name)]:
+            raise CommandError(f"the run has no {' and no '.join(missing)}: set it in the file or with --model")
         if self.algorithm not in ALGORITHMS:
             raise CommandError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {self.algorithm!r}")
-        for each in self.rewards:
-            if each.endswith(".py") or Path(each).is_file():
-                raise CommandError(f"{each} is a file: name the reward function in it, {each}:my_reward")
+        for reward in self.rewards:
+            if reward.endswith(".py") or Path(reward).is_file():
+                raise CommandError(f"{reward} is a file: name the reward function in it, {reward}:my_reward")
 
 
-def read_run(path: Path) -> dict[str, Any]:
-    """The entries of a run file.
+def read_entries(path: Path) -> dict[str, Any]:
+    """Return the entries of a run file.
 
     Raises:
         CommandError: it cannot be read, or has an entry that a run does not have, or one of another form.
@@ -70,7 +76,7 @@ def read_run(path: Path) -> dict[str, Any]:
         entries = tomllib.loads(text) if path.suffix == ".toml" else _read_yaml(text)
     except ValueError as error:
         raise CommandError(f"{path} is not {'TOML' if path.suffix == '.toml' else 'YAML'}: {error}") from error
-    known = [each.name for each in fields(Run)]
+    known = [entry.name for entry in fields(RunFile)]
     if unknown := sorted(map(str, entries.keys() - set(known))):
         raise CommandError(
             f"{path}: a run has no {', '.join(unknown)}, it has {', '.join(known)}; options of the training stand "
@@ -83,7 +89,7 @@ def read_run(path: Path) -> dict[str, Any]:
 def _check_forms(path: Path, entries: Mapping[str, Any]) -> None:
     from pydantic import TypeAdapter, ValidationError
 
-    for name, hint in get_type_hints(Run).items():
+    for name, hint in get_type_hints(RunFile).items():
         if name in entries:
             try:
                 TypeAdapter(hint).validate_python(entries[name], strict=True)
@@ -93,10 +99,10 @@ def _check_forms(path: Path, entries: Mapping[str, Any]) -> None:
 
 
 def _read_yaml(text: str) -> dict[str, Any]:
-    """The entries of YAML; what TOML has no form for is an error, since the run is written as TOML.
+    """Return the entries of YAML.
 
     Raises:
-        ValueError: it is no mapping of YAML, or has a null.
+        ValueError: it is no mapping of YAML, or has a null, which TOML has no form for: the run is written as TOML.
     """
     import yaml
 
@@ -117,19 +123,8 @@ def _read_yaml(text: str) -> dict[str, Any]:
     return entries
 
 
-def make_run(entries: Mapping[str, Any]) -> Run:
-    """A run of these entries.
-
-    Raises:
-        CommandError: the environment or the model is missing, or an entry has a wrong value.
-    """
-    if missing := [name for name in ("environment", "model") if not entries.get(name)]:
-        raise CommandError(f"the run has no {' and no '.join(missing)}: set it in the file or with --model")
-    return Run(**entries)
-
-
 def parse_setting(text: str) -> tuple[str, Any]:
-    """An option of the command line, `learning_rate=1e-5`; the value is TOML, or else text.
+    """Return the name and the value of an option such as `learning_rate=1e-5`; the value is TOML, or else text.
 
     Raises:
         CommandError: there is no `=`.
@@ -145,8 +140,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def to_toml(run: Run) -> str:
-    """The run as a file that `read_run` reads."""
+def to_toml(run: RunFile) -> str:
+    """Return the text of a file that `read_entries` reads."""
     entries = {name: value for name, value in asdict(run).items() if value not in (None, [], {})}
     tables = {name: value for name, value in entries.items() if isinstance(value, dict)}
     lines = [f"{name} = {_toml(value)}" for name, value in entries.items() if name not in tables]
@@ -156,14 +151,14 @@ def to_toml(run: Run) -> str:
 
 
 def _key(name: str) -> str:
-    """A name as TOML: quoted, unless it is a plain word."""
+    """Return a name as TOML: quoted, unless it is a plain word."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML; texts, numbers, booleans and lists are written as in JSON."""
+    """Return a value as TOML; texts, numbers, booleans and lists are written as in JSON."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if not isinstance(value, str | int | float):

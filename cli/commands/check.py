@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from ..terminal.exits import FAULTS
 from ..terminal.options import AsJSON, EnvironmentReference, Seed, Tasks
 
 
@@ -32,21 +31,13 @@ def check(
     from ..checks.catalogue import check_environment
     from ..checks.model import check_model
     from ..checks.subject import Subject
-    from ..terminal.output import console, print_json
-    from ..terminal.verdicts import print_verdicts
+    from ..terminal.output import console
+    from ..terminal.verdicts import conclude
 
     environment = load_environment(env)
     all_rows = load_rows(tasks) if tasks else draw_rows(environment, num_tasks, seed)
     player = None if oracle is None else load_policy(oracle)
     subject = Subject(environment=environment, rows=all_rows[:num_tasks], oracle=player, all_rows=all_rows)
-    verdicts = []
     with console(stderr=True).status("playing"):
-        verdicts += check_environment(subject)
-        if model is not None:
-            verdicts += check_model(model, subject)
-    if as_json:
-        print_json({"checks": [verdict._asdict() for verdict in verdicts]})
-    else:
-        print_verdicts(verdicts)
-    if any(verdict.outcome == "fail" for verdict in verdicts):
-        raise typer.Exit(FAULTS)
+        verdicts = [*check_environment(subject), *(check_model(model, subject) if model is not None else ())]
+    conclude(verdicts, as_json=as_json)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ...envs.episode import EpisodeSpec
     from ...records.evaluations.evaluation_file import EvaluationFile
     from ...records.evaluations.summary import Price
-    from ..arguments.players import Player
+    from ..arguments.evaluator import Evaluator
 
 NUM_TASKS = 32  # of an environment that draws its own
 
@@ -68,7 +68,7 @@ def evaluate(
     from ...envs.engine.rollout_engine import episode_specs
     from ...records.evaluations.evaluation_file import EvaluationFile
     from ...records.evaluations.summary import summary_of
-    from ..arguments.players import choose_player
+    from ..arguments.evaluator import choose_evaluator
     from ..arguments.references import load_environment
     from ..arguments.rows import rows_to_play
     from ..terminal.evaluations import print_summary
@@ -79,7 +79,7 @@ def evaluate(
     rows = rows_to_play(environment, tasks, count=num_tasks or (None if tasks else NUM_TASKS), seed=seed)
     answers: dict[str, Any] = {"model": model, "url": url, "policy": policy, "request": request}
     answers |= {"temperature": temperature, "max_tokens": max_tokens, "max_turns": max_turns or None}
-    player = choose_player(
+    evaluator = choose_evaluator(
         environment, rows, **answers, concurrency=concurrency, requests_per_minute=requests_per_minute
     )
     settings = {"environment": env, "rows": tasks, "tasks": len(rows), "samples": samples, "seed": seed, **answers}
@@ -88,7 +88,7 @@ def evaluate(
         raise CommandError(f"{path} exists: --resume plays what is missing in it, --output names another file")
     with explained():
         results = (EvaluationFile.resume if resume else EvaluationFile.begin)(path, settings)
-    _play(player, results, results.missing(episode_specs(rows, group_size=samples, seed=seed)))
+    _play(evaluator, results, results.missing(episode_specs(rows, group_size=samples, seed=seed)))
     options: dict[str, Any] = {"success_reward": success_reward, "price": prices, "temperature": temperature}
     summary = summary_of(results.episodes, **options) | {"results": str(path)}
     if as_json:
@@ -109,7 +109,7 @@ def _parse_price(text: str) -> Price:
     return Price(prompt, answer)
 
 
-def _play(player: Player, results: EvaluationFile, specs: Sequence[EpisodeSpec]) -> None:
+def _play(evaluator: Evaluator, results: EvaluationFile, specs: Sequence[EpisodeSpec]) -> None:
     """Play these episodes, keep each as soon as it is over, and show on a terminal where they are."""
     from rich.text import Text
 
@@ -117,11 +117,11 @@ def _play(player: Player, results: EvaluationFile, specs: Sequence[EpisodeSpec])
 
     class Now:
         def __rich__(self) -> Text:
-            return Text(player.describe() or "the model is made ready")
+            return Text(evaluator.describe() or "the model is made ready")
 
     with console(stderr=True).status(Now()):
         if specs:
-            player.play(specs, results.add)
+            evaluator.play(specs, results.add)
 
 
 def _plain(reference: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..arguments.run_folder import RunFolder, read_run
+from ..arguments.run_folder import RunArgument, read_run
 from ..terminal.exits import CommandError
 from ..terminal.options import AsJSON, Output
 
@@ -21,7 +21,7 @@ FORMATS = ("atif", "inspect")
 
 
 def export(
-    run: RunFolder,
+    run: RunArgument,
     to: Annotated[str, typer.Option("--to", help="atif: one JSON file for each episode. inspect: a log of Inspect.")],
     output: Output = None,
     step: Annotated[list[int] | None, typer.Option(help="Only the episodes of this step. Repeatable.")] = None,
@@ -31,17 +31,15 @@ def export(
 
     With atif, RUN/atif/ gets a trajectory for each episode; with inspect, RUN/run.eval is a log for `inspect view`.
     """
-    from ..terminal.output import print_json
+    from ..terminal.output import print_result
 
     if to not in FORMATS:
         raise CommandError(f"--to takes {' or '.join(FORMATS)}, got {to!r}")
     found = read_run(run)
     played = _episodes(found, step or [])
     path = _write_trajectories(found, played, output) if to == "atif" else _write_log(found, played, output)
-    if as_json:
-        print_json({"path": str(path), "episodes": len(played)})
-    else:
-        typer.echo(f"{path}: {len(played)} episodes")
+    figures = {"path": str(path), "episodes": len(played)}
+    print_result(figures, f"{path}: {len(played)} episodes", as_json=as_json)
 
 
 def _episodes(run: Run, steps: list[int]) -> list[tuple[int, Episode]]:
@@ -77,7 +75,7 @@ def _write_log(run: Run, played: list[tuple[int, Episode]], output: Path | None)
 
 
 def _model(run: Run) -> str:
-    """The model's name, if `gymnast train` wrote the run down."""
+    """Return the model's name, if `gymnast train` wrote the run down."""
     from ...records.files.run_files import RUN_FILE
 
     path = run.folder / RUN_FILE

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..arguments.run_folder import RunFolder, read_run
+from ..arguments.run_folder import RunArgument, read_run
 from ..terminal.exits import FAULTS, CommandError
 from ..terminal.options import AsJSON
 
 if TYPE_CHECKING:
     from ...records.files.run import Run
-    from ..rescoring.changes import Change, StepChange
+    from ..rescoring.changes import Change
     from ..rescoring.rewards import RewardChange
 
 
 def replay(
-    run: RunFolder,
+    run: RunArgument,
     reward: Annotated[
         list[str] | None,
         typer.Option(metavar="FILE:FUNCTION", help="A reward function; it replaces the part of its name. Repeatable."),
@@ -37,21 +37,22 @@ def replay(
 
     Nothing is generated, and no tool runs.
     """
-    from ..rescoring.changes import changes_of
+    from ..rescoring.changes import changes_of, figures_of
     from ..terminal.output import print_json
 
     found = read_run(run)
     steps = [*changes_of(found, _change(found, reward or [], weight or [], without or []))]
-    changes = sorted((each for step in steps for each in step.episodes), key=lambda each: each.size, reverse=True)
-    changes = [each for each in changes if each.size > 0]
-    failures = [each.failure for step in steps for each in step.episodes if each.failure is not None]
+    played = [change for _, changes in steps for change in changes]
+    failures = [change.failure for change in played if change.failure is not None]
+    largest = sorted((change for change in played if change.size > 0), key=lambda change: change.size, reverse=True)
+    figures = [figures_of(step, changes) for step, changes in steps]
     if as_json:
         from dataclasses import asdict
 
-        figures = [step.figures() for step in steps]
-        print_json({"steps": figures, "episodes": [asdict(each) for each in changes[:top]], "failures": failures[:top]})
+        episodes = [asdict(change) for change in largest[:top]]
+        print_json({"steps": figures, "episodes": episodes, "failures": failures[:top]})
     else:
-        _print(steps, changes, failures, top)
+        _print(figures, largest, failures, top)
     if failures:
         raise typer.Exit(FAULTS)
 
@@ -63,7 +64,7 @@ def _change(run: Run, rewards: list[str], weights: list[str], without: list[str]
     if not (rewards or weights or without):
         raise CommandError("nothing changes: give --reward file.py:function, --weight part=2 or --without part")
     return RewardChange(
-        functions=[load_object(each, "a reward function") for each in rewards],
+        functions=[load_object(name, "a reward function") for name in rewards],
         weights=dict(map(_parse_weight, weights)),
         without=without,
         recorded_weights=run.settings.get("reward_weights", {}),
@@ -81,29 +82,27 @@ def _parse_weight(text: str) -> tuple[str, float]:
     return name, weight
 
 
-def _print(steps: list[StepChange], changes: list[Change], failures: list[str], top: int) -> None:
+def _print(figures: list[dict[str, Any]], largest: list[Change], failures: list[str], top: int) -> None:
     from ..terminal.output import console, print_table
 
-    rows = [_row(step.figures()) for step in steps]
-    headings = ("step", "episodes", "reward", "advantages", "change sign", "0 before", "0 now")
-    print_table(rows, headings=headings)
-    if not changes:
+    counts = {"advantages": "advantages", "flipped": "change sign", "appeared": "0 before", "vanished": "0 now"}
+    rows = [
+        (step["step"], step["episodes"], _arrow(step["reward"], step["new_reward"]), *(step[name] for name in counts))
+        for step in figures
+    ]
+    print_table(rows, headings=("step", "episodes", "reward", *counts.values()))
+    if not largest:
         console().print("no advantage changes")
     elif top:
-        listed = [
-            (each.step, each.episode, f"{each.group}[{each.member}]", _arrow(each.reward, each.new_reward),
-             _arrow(each.advantage, each.new_advantage))
-            for each in changes[:top]
+        rows = [
+            (change.step, change.episode, f"{change.group}[{change.member}]",
+             _arrow(change.reward, change.new_reward), _arrow(change.advantage, change.new_advantage))
+            for change in largest[:top]
         ]  # fmt: skip
-        print_table(listed, headings=("step", "episode", "name", "reward", "advantage"), title="\nThe largest changes")
+        print_table(rows, headings=("step", "episode", "name", "reward", "advantage"), title="\nThe largest changes")
     if failures:
         console(stderr=True).print(f"{len(failures)} episodes have no reward now: {failures[0]}", markup=False)
 
 
-def _row(figures: dict[str, Any]) -> tuple[Any, ...]:
-    counts = (figures[name] for name in ("advantages", "flipped", "appeared", "vanished"))
-    return (figures["step"], figures["episodes"], _arrow(figures["reward"], figures["new_reward"]), *counts)
-
-
 def _arrow(before: float | None, after: float | None) -> str:
-    return " -> ".join("none" if each is None else f"{each:.3g}" for each in (before, after))
+    return " -> ".join("none" if value is None else f"{value:.3g}" for value in (before, after))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..terminal.exits import FAULTS
 from ..terminal.options import AsJSON
 
 if TYPE_CHECKING:
@@ -41,22 +40,18 @@ def build(
     """Make the image of the boxes from this machine's Python; needs no registry."""
     from ...sandbox.docker.images import build, build_dockerfile
     from ...sandbox.images.image import DEFAULT_IMAGE
-    from ..terminal.output import print_json
+    from ..terminal.output import print_result
 
     name = DEFAULT_IMAGE if name is None else name
     started = time.perf_counter()
     if not as_json:
         typer.echo(f"building {name} ...", err=True)
-
-    async def work(engine: Engine) -> Any:
-        return await (build_dockerfile(engine, dockerfile, name) if dockerfile else build(engine, name))
-
-    image = _with_engine(work)
+    image = _with_engine(
+        lambda engine: build_dockerfile(engine, dockerfile, name) if dockerfile else build(engine, name)
+    )
     seconds = time.perf_counter() - started
-    if as_json:
-        print_json({"image": name, "bytes": image.size, "seconds": seconds})
-    else:
-        typer.echo(f"built {name} ({image.size / 1e6:.1f} MB) in {seconds:.1f} s")
+    text = f"built {name} ({image.size / 1e6:.1f} MB) in {seconds:.1f} s"
+    print_result({"image": name, "bytes": image.size, "seconds": seconds}, text, as_json=as_json)
 
 
 @sandbox.command("list")
@@ -67,9 +62,9 @@ def list_boxes(as_json: AsJSON = False) -> None:
 
     found = _with_engine(boxes)
     if as_json:
-        print_json({"containers": [each._asdict() for each in found]})
+        print_json({"containers": [box._asdict() for box in found]})
         return
-    rows = [(each.name, each.state, f"{each.age:.0f} s", "yes" if each.is_abandoned else "") for each in found]
+    rows = [(box.name, box.state, f"{box.age:.0f} s", "yes" if box.is_abandoned else "") for box in found]
     print_table(rows, headings=("container", "state", "age", "abandoned"))
 
 
@@ -77,13 +72,11 @@ def list_boxes(as_json: AsJSON = False) -> None:
 def reap(as_json: AsJSON = False) -> None:
     """Remove the containers whose owner, a process on this machine, is dead."""
     from ...sandbox import reap
-    from ..terminal.output import print_json
+    from ..terminal.output import print_result
 
     removed = _with_engine(reap)
-    if as_json:
-        print_json({"removed": removed})
-    else:
-        typer.echo("\n  ".join([f"removed {len(removed)} containers", *removed]))
+    text = "\n  ".join([f"removed {len(removed)} containers", *removed])
+    print_result({"removed": removed}, text, as_json=as_json)
 
 
 @sandbox.command()
@@ -92,13 +85,6 @@ def doctor(as_json: AsJSON = False) -> None:
     import asyncio
 
     from ..checks.boxes import diagnose
-    from ..terminal.output import print_json
-    from ..terminal.verdicts import print_verdicts
+    from ..terminal.verdicts import conclude
 
-    verdicts = asyncio.run(diagnose())
-    if as_json:
-        print_json({"checks": [each._asdict() for each in verdicts]})
-    else:
-        print_verdicts(verdicts)
-    if any(each.outcome == "fail" for each in verdicts):
-        raise typer.Exit(FAULTS)
+    conclude(asyncio.run(diagnose()), as_json=as_json)

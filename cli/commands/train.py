@@ -11,7 +11,7 @@ from ..terminal.exits import INTERRUPTED, CommandError
 from ..terminal.options import AsJSON, Tasks
 
 if TYPE_CHECKING:
-    from ..arguments.run_file import Run
+    from ..arguments.run_file import RunFile
 
 DRAWN = 512  # tasks of an environment that draws its own
 
@@ -39,31 +39,28 @@ def train(
 
     Options on the command line override those in the file.
     """
-    from ..arguments.run_file import ENDINGS, make_run, parse_setting, read_run
-    from ..terminal.output import print_json
+    from ..arguments.run_file import ENDINGS, RunFile, parse_setting, read_entries
+    from ..terminal.output import print_result
 
-    entries: dict[str, Any] = read_run(Path(env)) if env.endswith(ENDINGS) else {"environment": env}
+    entries: dict[str, Any] = read_entries(Path(env)) if env.endswith(ENDINGS) else {"environment": env}
     given = {"model": model, "tasks": tasks, "algorithm": algorithm}
     entries |= {name: value for name, value in given.items() if value is not None}
     entries["options"] = {"output_dir": f"runs/{_name(env)}"} | entries.get("options", {})
     entries["options"] |= dict(map(parse_setting, settings or ()))
-    outcome = _train(make_run(entries), resume=resume)
-    if outcome is None:
-        return
-    if as_json:
-        print_json(outcome)
-    else:
-        typer.echo(f"the run is in {outcome['folder']}, the model in {outcome['model']}")
+    outcome = _train(RunFile(**entries), resume=resume)
+    if outcome is not None:
+        text = f"the run is in {outcome['folder']}, the model in {outcome['model']}"
+        print_result(outcome, text, as_json=as_json)
 
 
 def _name(env: str) -> str:
-    """A folder's name: `runs/mine.toml` -> `mine`, `game.py:Guess` -> `Guess`."""
+    """Return a folder's name: `runs/mine.toml` -> `mine`, `game.py:Guess` -> `Guess`."""
     from ..arguments.run_file import ENDINGS
 
     return Path(env).stem if env.endswith(ENDINGS) else env.replace(":", "/").rpartition("/")[2]
 
 
-def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
+def _train(run: RunFile, *, resume: bool) -> dict[str, Any] | None:
     """Train, and return the folders of the run and of the model, and the last value of each metric.
 
     Returns None in all processes of a training but the first, so that the outcome is printed once.
@@ -89,7 +86,7 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
         args,
         rows,
         load_data_sets(run.eval_tasks) if run.eval_tasks else None,
-        reward_funcs=[load_object(each, "a reward function") if ":" in each else each for each in run.rewards],
+        reward_funcs=[load_object(name, "a reward function") if ":" in name else name for name in run.rewards],
         peft_config=run.lora,
         callbacks=[records, RichProgress(console(stderr=True))],
     )
@@ -108,7 +105,7 @@ def _train(run: Run, *, resume: bool) -> dict[str, Any] | None:
     return {"folder": str(records.path), "model": str(model), "metrics": metrics}
 
 
-def _write(run: Run, folder: Path) -> None:
+def _write(run: RunFile, folder: Path) -> None:
     """Write the run's description; that of an earlier, other run in the folder is moved aside."""
     from ...records.files.run_files import RUN_FILE, move_aside
     from ..arguments.run_file import to_toml

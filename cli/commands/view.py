@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from ..arguments.run_folder import RunFolder, read_run
+from ..arguments.run_folder import RunArgument, read_run
 from ..terminal.exits import CommandError
 from ..terminal.options import AsJSON, Output
 
 
 def view(
-    run: RunFolder,
+    run: RunArgument,
     output: Output = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Serve the page on this machine while the run grows.")
@@ -25,7 +25,7 @@ def view(
     """Write the episodes of a training as one HTML file, RUN/view.html by default; it needs no server."""
     from ..microscope.follow import PageServer
     from ..microscope.page import write_page
-    from ..terminal.output import print_json
+    from ..terminal.output import print_result
 
     if port is not None and not follow:
         raise CommandError(f"--port {port} is for a page that is served: add --follow")
@@ -36,18 +36,13 @@ def view(
         path = output or run / "view.html"
         write_page(found, path)
         figures = {"path": str(path), "episodes": len(found.episodes), "bytes": path.stat().st_size}
-        if as_json:
-            print_json(figures)
-        else:
-            typer.echo(f"{path}: {figures['episodes']} episodes, {figures['bytes'] / 1e6:.1f} MB")
+        text = f"{path}: {figures['episodes']} episodes, {figures['bytes'] / 1e6:.1f} MB"
+        print_result(figures, text, as_json=as_json)
         _open(path.resolve().as_uri(), browser)
         return
     with PageServer(found, port or 0) as server:
-        if as_json:
-            print_json({"url": server.url})
-            sys.stdout.flush()  # a program waits for it
-        else:
-            typer.echo(f"{server.url} follows {run}; Ctrl-C ends it")
+        print_result({"url": server.url}, f"{server.url} follows {run}; Ctrl-C ends it", as_json=as_json)
+        sys.stdout.flush()  # a program waits for it
         _open(server.url, browser)
         try:
             server.serve_forever()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..arguments.run_folder import RunFolder, read_run
+from ..arguments.run_folder import RunArgument, read_run
 from ..terminal.options import AsJSON
 
 
-def why(run: RunFolder, as_json: AsJSON = False) -> None:
+def why(run: RunArgument, as_json: AsJSON = False) -> None:
     """Say in ten lines why the reward of a training is what it is."""
     from dataclasses import asdict
 

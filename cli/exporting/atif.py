@@ -10,7 +10,8 @@ from typing import Any
 
 from ...envs.core import Message
 from ...envs.episode import Episode, Turn
-from .messages import calls_of, others_of, results_of, text_of
+from ...envs.episode_text import named_text
+from .messages import calls_of, others_of, results_of
 from .turn_tokens import TurnTokens, turn_tokens
 
 SCHEMA = "ATIF-v1.5"
@@ -19,15 +20,14 @@ SOURCES = {"system": "system", "developer": "system", "assistant": "agent"}  # a
 
 
 def file_name(episode: Episode, step: int) -> str:
-    """The name of an episode's file."""
+    """Return the name of an episode's file."""
     group = re.sub(r"[^\w@.-]", "_", episode.spec.group)
     return f"{step:05d}-{group}-{episode.spec.member}.json"
 
 
 def trajectory(episode: Episode, step: int, model: str) -> dict[str, Any]:
-    """The trajectory of an episode that was played for this step."""
-    steps = [*_steps(episode)]
-    numbered = [{"step_id": number, **each} for number, each in enumerate(steps, 1)]
+    """Return the trajectory of an episode that was played for this step."""
+    steps = [{"step_id": number, **fields} for number, fields in enumerate(_steps(episode), 1)]
     turns = episode.turns
     return {
         "schema_version": SCHEMA,
@@ -38,19 +38,19 @@ def trajectory(episode: Episode, step: int, model: str) -> dict[str, Any]:
             "model_name": model,
             "tool_definitions": episode.tools,
         },
-        "steps": numbered,
+        "steps": steps,
         "final_metrics": {
             "total_prompt_tokens": sum(turn.num_prompt_tokens for turn in turns),
             "total_completion_tokens": sum(turn.num_tokens for turn in turns),
             "total_cached_tokens": sum(turn.num_cached_tokens for turn in turns),
-            "total_steps": len(numbered),
+            "total_steps": len(steps),
         },
         "extra": _facts(episode, step),
     }
 
 
 def _facts(episode: Episode, step: int) -> dict[str, Any]:
-    """What ATIF has no field for."""
+    """Return the facts that ATIF has no field for."""
     return {
         "training_step": step,
         "task": episode.spec.task.id,
@@ -79,23 +79,23 @@ def _steps(episode: Episode) -> Iterator[dict[str, Any]]:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    return {"source": SOURCES.get(message["role"], "user"), "message": text_of(message)}
+    return {"source": SOURCES.get(message["role"], "user"), "message": named_text(message)}
 
 
 def _answer(turn: Turn, number: int) -> dict[str, Any]:
-    step: dict[str, Any] = {"source": "agent", "message": text_of(turn.message)}
+    step: dict[str, Any] = {"source": "agent", "message": named_text(turn.message)}
     if reasoning := turn.message.get("reasoning_content"):
         step["reasoning_content"] = reasoning
     if calls := calls_of(turn.message, number):
         step["tool_calls"] = [
-            {"tool_call_id": each, "function_name": name, "arguments": arguments} for each, name, arguments in calls
+            {"tool_call_id": call, "function_name": name, "arguments": arguments} for call, name, arguments in calls
         ]
     results = [_result(call, message) for call, message, _ in results_of(turn, number)]
     return step | ({"observation": {"results": results}} if results else {})
 
 
 def _result(call: str | None, message: Message) -> dict[str, Any]:
-    return ({} if call is None else {"source_call_id": call}) | {"content": text_of(message)}
+    return ({} if call is None else {"source_call_id": call}) | {"content": named_text(message)}
 
 
 def _metrics(turn: Turn, tokens: TurnTokens | None) -> Mapping[str, Any]:

@@ -10,8 +10,9 @@ from typing import Any
 
 from ...envs.core import Message
 from ...envs.episode import Episode, ToolCallRecord
+from ...envs.episode_text import named_text
 from ..terminal.exits import CommandError
-from .messages import calls_of, others_of, results_of, text_of
+from .messages import calls_of, others_of, results_of
 from .turn_tokens import turn_tokens
 
 Played = Sequence[tuple[int, Episode]]
@@ -36,7 +37,7 @@ def write_log(path: Path, played: Played, *, name: str, model: str) -> None:
 
 
 def _log(played: Played, name: str, model: str) -> dict[str, Any]:
-    """The fields of an `EvalLog`; `inspect_ai.log` describes them."""
+    """Return the fields of an `EvalLog`; `inspect_ai.log` describes them."""
     rewards = [episode.reward for _, episode in played if episode.reward is not None]
     mean = {"mean": {"name": "mean", "value": sum(rewards) / len(rewards)}} if rewards else {}
     began = _time(min(episode.began for _, episode in played))
@@ -64,8 +65,8 @@ def _sample(step: int, episode: Episode, model: str) -> dict[str, Any]:
     failure = episode.failure
     error = failure and {"message": str(failure), "traceback": failure.traceback, "traceback_ansi": failure.traceback}
     values = {"reward": episode.reward, **{f"reward/{name}": part for name, part in episode.reward_parts.items()}}
-    prompt = [_message(each) for each in episode.prompt]
-    last = text_of(episode.turns[-1].message) if episode.turns else ""
+    prompt = [_message(message) for message in episode.prompt]
+    last = named_text(episode.turns[-1].message) if episode.turns else ""
     return {
         "id": f"{step}: {episode.spec.group}",
         "epoch": episode.spec.member + 1,
@@ -90,26 +91,26 @@ def _sample(step: int, episode: Episode, model: str) -> dict[str, Any]:
 
 
 def _turns(episode: Episode) -> Iterator[dict[str, Any]]:
-    """The messages after the prompt; those of the model have their exact tokens as metadata."""
+    """Yield the messages after the prompt; those of the model have their exact tokens as metadata."""
     for number, (turn, tokens) in enumerate(zip(episode.turns, turn_tokens(episode), strict=True)):
-        text, reasoning = text_of(turn.message), turn.message.get("reasoning_content")
+        text, reasoning = named_text(turn.message), turn.message.get("reasoning_content")
         thought = {"type": "reasoning", "reasoning": reasoning}
         calls = calls_of(turn.message, number)
         yield {
             "role": "assistant",
             "content": [thought, {"type": "text", "text": text}] if reasoning else text,
-            "tool_calls": [{"id": each, "function": name, "arguments": given} for each, name, given in calls] or None,
+            "tool_calls": [{"id": call, "function": name, "arguments": given} for call, name, given in calls] or None,
             "metadata": {"reward": turn.reward, "tokens": turn.num_tokens, **(tokens._asdict() if tokens else {})},
         }
         for call, message, record in results_of(turn, number):
             name = None if record is None else record.name
-            result = {"role": "tool", "content": text_of(message), "tool_call_id": call, "function": name}
+            result = {"role": "tool", "content": named_text(message), "tool_call_id": call, "function": name}
             yield result | {"error": _error(record)}
         yield from map(_message, others_of(turn))
 
 
 def _message(message: Message) -> dict[str, Any]:
-    return {"role": ROLES.get(message["role"], message["role"]), "content": text_of(message)}
+    return {"role": ROLES.get(message["role"], message["role"]), "content": named_text(message)}
 
 
 def _error(record: ToolCallRecord | None) -> dict[str, Any] | None:

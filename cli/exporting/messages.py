@@ -10,29 +10,17 @@ from ...envs.core import Message
 from ...envs.episode import ToolCallRecord, Turn
 
 
-def text_of(message: Message) -> str:
-    """The text of a message; parts that are not text are named."""
-    content = message.get("content")
-    if isinstance(content, list):
-        return "".join(str(part.get("text", f"[{part.get('type')}]")) for part in content)
-    return content or ""
-
-
 def calls_of(message: Message, number: int) -> list[tuple[str, str, dict[str, Any]]]:
-    """The id, name and arguments of each tool call of turn `number`; calls without an id get one."""
-    calls = enumerate(message.get("tool_calls") or [])
+    """Return the id, name and arguments of each tool call of turn `number`; calls without an id get one."""
     return [
-        (
-            call.get("id") or f"turn_{number}_call_{place}",
-            call["function"]["name"],
-            _arguments(call["function"]["arguments"]),
-        )
-        for place, call in calls
+        (call.get("id") or f"turn_{number}_call_{place}", function["name"], _arguments(function["arguments"]))
+        for place, call in enumerate(message.get("tool_calls") or [])
+        for function in [call["function"]]
     ]
 
 
 def results_of(turn: Turn, number: int) -> Iterator[tuple[str | None, Message, ToolCallRecord | None]]:
-    """The result messages of a turn's tools with the ids and records of their calls; results come in call order.
+    """Yield the result messages of a turn's tools with the ids and records of their calls; results come in call order.
 
     A result without a call tells the model of a malformed call.
     """
@@ -45,7 +33,7 @@ def results_of(turn: Turn, number: int) -> Iterator[tuple[str | None, Message, T
 
 
 def others_of(turn: Turn) -> list[Message]:
-    """The messages of the environment after a turn that are not results of tools."""
+    """Return the messages of the environment after a turn that are not results of tools."""
     return [message for message in turn.observation if message["role"] != "tool"]
 
 

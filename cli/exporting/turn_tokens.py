@@ -17,7 +17,7 @@ class TurnTokens(NamedTuple):
 
 
 def turn_tokens(episode: Episode) -> list[TurnTokens | None]:
-    """The tokens of each turn; None for turns without tokens, such as those of a server's model."""
+    """Return the tokens of each turn; None for turns without tokens, such as those of a server's model."""
     found: list[TurnTokens | None] = []
     sampled = [iter([place for place, mask in enumerate(trace.mask) if mask]) for trace in episode.traces]
     for turn in episode.turns:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from ...records.files.run import Run
 from .index import index_of, to_json
-from .page import CHUNK, chunk, page
+from .page import chunk, page
 
 
 class PageServer(ThreadingHTTPServer):
@@ -67,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
         return host in self.server.hosts and origin in (None, f"http://{host}") and site in ("none", "same-origin")
 
     def _answer(self, path: str, query: dict[str, list[str]]) -> tuple[str, bytes] | HTTPStatus:
-        """The content's type and the content, or why there is none."""
+        """Return the content's type and the content, or the status that says why there is none."""
         run = self.server.run
         match path.split("/")[1:]:
             case [""]:
@@ -77,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
                 run.read()
                 if query.get("since") == [str(run.changes)]:
                     return HTTPStatus.NO_CONTENT
-                return "application/json", to_json(index_of(run, chunk=CHUNK)).encode()
+                return "application/json", to_json(index_of(run)).encode()
             case ["chunk", number]:
                 return "application/json", chunk(run, int(number))
             case _:
@@ -97,4 +97,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are not worth a line on the terminal."""
+        """Write nothing: requests are not worth a line on the terminal."""

@@ -12,6 +12,9 @@ from ...records.alarms.alarms import find_alarms
 from ...records.files.episodes import TRUNCATIONS, EpisodeRow
 from ...records.files.run import Run
 
+CHUNK = 32
+"""Episodes that are fetched together."""
+
 CURVES = {
     "reward": "reward",
     "frac_reward_zero_std": "groups without spread",
@@ -40,8 +43,8 @@ class _Numbers(dict[Any, int]):
         return self[name]
 
 
-def index_of(run: Run, *, chunk: int) -> dict[str, Any]:
-    """The index of a run whose episodes come in chunks of this size."""
+def index_of(run: Run) -> dict[str, Any]:
+    """Return the index of a run."""
     groups, tasks, stops, tools, votes = (_Numbers() for _ in range(5))
     columns: dict[str, Callable[[EpisodeRow], Any]] = {
         "step": lambda row: row.step,
@@ -66,11 +69,11 @@ def index_of(run: Run, *, chunk: int) -> dict[str, Any]:
     return {
         "title": run.folder.resolve().name,
         "changes": run.changes,
-        "chunk": chunk,
+        "chunk": CHUNK,
         "count": len(run.episodes),
         "episodes": table,
         "groups": [*groups],
-        "tasks": [list(each) for each in tasks],
+        "tasks": [list(task) for task in tasks],
         "stops": [*stops],
         "truncations": sorted(TRUNCATIONS),
         "tools": [*tools],
@@ -84,7 +87,7 @@ def index_of(run: Run, *, chunk: int) -> dict[str, Any]:
 
 
 def _curves(run: Run) -> list[dict[str, Any]]:
-    """The curves that have a value: the reward, evaluations with steps of their own, and the other metrics."""
+    """Return the curves that have a value: the reward, evaluations with steps of their own, and the other metrics."""
     training = [
         {"name": name, "title": title, "values": [short(line.get(name)) for line in run.metrics]}
         for name, title in CURVES.items()
@@ -95,22 +98,22 @@ def _curves(run: Run) -> list[dict[str, Any]]:
             "name": f"{title}/{name}",
             "title": f"{name}, {title}",
             "steps": [step for step, _ in logs],
-            "values": [short(each.metrics.get(name)) for _, each in logs],
+            "values": [short(log.metrics.get(name)) for _, log in logs],
         }
         for title, logs in run.evaluations.items()
         for name in EVALUATION_CURVES
-        if any(each.metrics.get(name) is not None for _, each in logs)
+        if any(log.metrics.get(name) is not None for _, log in logs)
     ]
     return training[:1] + evaluations + training[1:]
 
 
 def short(value: float | None) -> float | None:
-    """The value with five digits; None if JSON has no such number."""
+    """Return the value with five digits; None if JSON has no such number."""
     if value is None or not math.isfinite(value):
         return None
     return int(value) if value == int(value) and abs(value) < 1e15 else float(f"{value:.5g}")
 
 
 def to_json(value: Any) -> str:
-    """JSON that may stand in a `<script>` element: no `<` can end it."""
+    """Return JSON that may stand in a `<script>` element: no `<` can end it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -19,10 +19,7 @@ from typing import Any
 import jinja2
 
 from ...records.files.run import Run
-from .index import index_of, to_json
-
-CHUNK = 32
-"""Episodes of one chunk."""
+from .index import CHUNK, index_of, to_json
 
 SCRIPTS = (
     *("dom.js", "data.js", "charts.js", "overview.js", "list.js", "transcript.js", "tokens.js", "timeline.js"),
@@ -38,7 +35,7 @@ def write_page(run: Run, path: Path) -> None:
 
 
 def page(run: Run, *, follows: bool = False) -> Iterator[str]:
-    """The parts of the page; one that follows fetches its episodes from the server that it came from."""
+    """Yield the parts of the page; one that follows fetches its episodes from the server that it came from."""
     script = _text("scripts", *SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     fetches = "'self'" if follows else "'none'"
@@ -46,7 +43,7 @@ def page(run: Run, *, follows: bool = False) -> Iterator[str]:
         title=run.folder.resolve().name,
         script=script,
         style=_text("", "style.css"),
-        index=to_json(index_of(run, chunk=CHUNK)),
+        index=to_json(index_of(run)),
         policy=f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
         f"connect-src {fetches}; base-uri 'none'; form-action 'none'",
         chunks=() if follows else _chunks(run),
@@ -55,7 +52,7 @@ def page(run: Run, *, follows: bool = False) -> Iterator[str]:
 
 
 def chunk(run: Run, number: int) -> bytes:
-    """A chunk of episodes as JSON."""
+    """Return a chunk of episodes as JSON."""
     return run.details(number * CHUNK, CHUNK)
 
 
@@ -71,7 +68,7 @@ def _template() -> jinja2.Template:
 
 @cache
 def _text(folder: str, *names: str) -> str:
-    """The text of these files of the package, one after the other."""
+    """Return the text of these files of the package, one after the other."""
     root: Any = files(str(__package__))
     texts = [(root / folder if folder else root).joinpath(name).read_text(encoding="utf-8") for name in names]
     return "\n".join(texts)

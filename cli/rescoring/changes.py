@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ...envs.core import StopReason
@@ -13,7 +13,7 @@ from ...envs.runtime.threads import run_in_loop
 from ...records.files.episodes import EpisodeRow
 from ...records.files.run import Run
 from ..terminal.exits import CommandError
-from ..terminal.places import user_place
+from ..terminal.places import at_place
 from .rewards import RewardChange
 
 ZERO = 1e-8  # smaller advantages teach nothing
@@ -45,46 +45,39 @@ class Change:
         return abs(self.new_advantage - self.advantage)
 
 
-@dataclass(kw_only=True, slots=True)
-class StepChange:
-    """The changes of one step."""
-
-    step: int
-    episodes: list[Change] = field(default_factory=list)
-
-    def figures(self) -> dict[str, Any]:
-        """The step's means and counts."""
-        counts = ("advantages", "flipped", "appeared", "vanished")
-        totals = {name: sum(getattr(each, name) for each in self.episodes) for name in counts}
-        return {
-            "step": self.step,
-            "episodes": len(self.episodes),
-            "reward": _mean([each.reward for each in self.episodes]),
-            "new_reward": _mean([each.new_reward for each in self.episodes]),
-            **totals,
-            "failed": sum(each.failure is not None for each in self.episodes),
-        }
+COUNTS = ("advantages", "flipped", "appeared", "vanished")
+"""The counts of a `Change`, which are added up for a step."""
 
 
-def changes_of(run: Run, change: RewardChange) -> Iterator[StepChange]:
-    """The changes of each recorded step of a run that was read.
+def figures_of(step: int, changes: Sequence[Change]) -> dict[str, Any]:
+    """Return the means and counts of the changes of a step."""
+    return {
+        "step": step,
+        "episodes": len(changes),
+        "reward": _mean([change.reward for change in changes]),
+        "new_reward": _mean([change.new_reward for change in changes]),
+        **{name: sum(getattr(change, name) for change in changes) for name in COUNTS},
+        "failed": sum(change.failure is not None for change in changes),
+    }
+
+
+def changes_of(run: Run, change: RewardChange) -> Iterator[tuple[int, list[Change]]]:
+    """Yield each recorded step of a run that was read, with the changes of its episodes.
 
     Raises:
         CommandError: the run does not say how it compared episodes, or the change does not fit.
     """
     if not run.episodes:
-        raise CommandError(
-            f"{run.folder} has no episodes; a training writes them with log_episodes_steps=1 in its configuration"
-        )
+        raise CommandError(f"{run.folder} has no episodes; a training writes them with log_episodes_steps=1")
     if "advantage_estimator" not in run.settings:
         raise CommandError(f"{run.folder} has no learning.jsonl that says how advantages were computed")
     numbers = {id(row): number for number, row in enumerate(run.episodes)}
     for step, rows in run.steps():
         # The baseline of a group is not known if a line about one of its episodes is broken.
-        unknown = {row.group for row in rows if row.vote is None and any(each.vote for each in rows)}
+        unknown = {row.group for row in rows if row.vote is None and any(other.vote for other in rows)}
         rows = [row for row in rows if row.group not in unknown and (step, row.group) not in run.incomplete]
         places = [numbers[id(row)] for row in rows]
-        yield StepChange(step=step, episodes=_of_step(run, rows, places, change))
+        yield step, _of_step(run, rows, places, change)
 
 
 def _of_step(run: Run, rows: Sequence[EpisodeRow], places: Sequence[int], change: RewardChange) -> list[Change]:
@@ -106,7 +99,7 @@ def _change(
 ) -> Change:
     before, after = episodes
     count = max(map(len, advantages))
-    old, new = ([*each, *[0.0] * (count - len(each))] for each in advantages)
+    old, new = ([*values, *[0.0] * (count - len(values))] for values in advantages)
     pairs = list(zip(old, new, strict=True))
     most = max(pairs, key=lambda pair: abs(pair[1] - pair[0]), default=(0.0, 0.0))
     signs = [(_sign(first), _sign(second)) for first, second in pairs]
@@ -128,14 +121,13 @@ def _change(
 
 
 def _told(failure: Failure) -> str:
-    place = user_place(failure.traceback)
-    return f"{failure.type}: {failure.message}{f', at {place}' if place else ''}"
+    return f"{failure.type}: {failure.message}{at_place(failure.traceback)}"
 
 
 def _advantages(
     settings: Mapping[str, Any], episodes: Sequence[Episode], charges: Sequence[float], votes: Sequence[bool]
 ) -> dict[Name, list[float]]:
-    """The advantages of the episodes that are learned from, computed as the training does; loads PyTorch."""
+    """Return the advantages of the episodes that are learned from, computed as the training does; loads PyTorch."""
     from ...trainer.learning.comparison import Comparison
     from ...trainer.learning.groups import TREATMENTS, form_groups
 
@@ -143,7 +135,7 @@ def _advantages(
     comparison = Comparison(**options)
     treatments: Any = {StopReason(name): value for name, value in settings.get("truncated", TREATMENTS).items()}
     charged = {_name(episode): charge for episode, charge in zip(episodes, charges, strict=True)}
-    groups, _ = form_groups([each for each, votes_here in zip(episodes, votes, strict=True) if votes_here], treatments)
+    groups, _ = form_groups([episode for episode, counts in zip(episodes, votes, strict=True) if counts], treatments)
     members = [episode for group in groups for episode in group]
     comparison.check(members)
     rewards = [(episode.reward or 0.0) - charged[_name(episode)] for episode in members]
@@ -155,7 +147,7 @@ def _advantages(
 
 
 def _charge(row: EpisodeRow) -> float:
-    """What the training took off the reward before it compared episodes: the divergence, with `kl_in="reward"`."""
+    """Return the divergence that the training took off the reward, with `kl_in="reward"`, before it compared."""
     for place in row.learning:
         line = json.loads(place.read())
         if "vote" in line and line.get("reward") is not None and row.reward is not None:

@@ -61,7 +61,7 @@ class RewardChange:
             )
 
     async def apply(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """Copies of the episodes of a step with their new rewards; an episode fails if a function fails for it."""
+        """Return copies of a step's episodes with their new rewards; an episode fails if a function fails for it."""
         copies = [self._copy(episode) for episode in episodes]
         groups: dict[str, list[Episode]] = {}
         for copy in copies:
@@ -80,7 +80,7 @@ class RewardChange:
         return copies
 
     def _copy(self, episode: Episode) -> Episode:
-        """A copy whose turns have the environment's rewards by their new weight."""
+        """Return a copy whose turns have the environment's rewards by their new weight."""
         weight = 0.0 if ENVIRONMENT in self.without else self.weights.get(ENVIRONMENT, 1.0)
         turns = [replace(turn, reward=weight * turn.reward) for turn in episode.turns]
         return replace(episode, turns=turns, reward_parts={})

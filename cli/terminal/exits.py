@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
+
+from .places import user_place
 
 SUCCESS = 0
 FAULTS = 1  # the command ran, and its result is bad: a check failed, an episode failed
@@ -21,7 +22,7 @@ class CommandError(Exception):
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Within this context the message of an error explains it in full: it becomes a `CommandError`."""
+    """Turn an error within this context, whose message explains it in full, into a `CommandError`."""
     try:
         yield
     except OSError as error:
@@ -38,18 +39,7 @@ def report(error: Exception) -> None:
         return
     named = isinstance(error, ValueError | TypeError | OSError) or type(error).__module__.startswith("gym")
     typer.echo(f"error: {error}" if named else f"error: {type(error).__name__}: {error}", err=True)
-    place = _place(error)
+    place = user_place("".join(traceback.format_tb(error.__traceback__)), or_installed=False)
     if place is not None:
         typer.echo(f"  raised at {place}", err=True)
     typer.echo("  for the traceback: gymnast --debug ...", err=True)
-
-
-def _place(error: Exception) -> str | None:
-    """The innermost call in a file of the user's, or None."""
-    found = None
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        code, module = frame.f_code, frame.f_globals.get("__name__", "")
-        installed = "site-packages" in code.co_filename or code.co_filename.startswith((sys.base_prefix, "<"))
-        if not installed and not module.startswith("gymnast."):
-            found = f"{code.co_filename}:{line}, in {code.co_name}"
-    return found

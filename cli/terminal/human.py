@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...envs.core import ConfigurationError, Message, ToolSchema
 from ...envs.episode import Episode, EpisodeSpec, Failure
+from ...envs.episode_text import named_text, written_arguments
 from ...envs.policy import Act, Conversation, Policy, ScriptedPolicy, tool_calls
 from ...envs.runtime.threads import run_in_thread
 from ...envs.tokens import TokenTrace
@@ -40,12 +40,12 @@ class HumanPolicy(ScriptedPolicy):
 
 
 def read_answer(line: str, tools: Sequence[ToolSchema]) -> Message | str:
-    """The message that a line stands for: calls if it begins with the name of a tool and a parenthesis, else text.
+    """Return the message that a line stands for: calls if it begins with a tool's name and a parenthesis, else text.
 
     Raises:
         ValueError: it begins like a call, and cannot be read as calls.
     """
-    parameters = {each["function"]["name"]: each["function"]["parameters"] for each in tools}
+    parameters = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
     name, parenthesis, _ = line.partition("(")
     if not parenthesis or name.strip() not in parameters:
         return line
@@ -53,7 +53,7 @@ def read_answer(line: str, tools: Sequence[ToolSchema]) -> Message | str:
         statements = ast.parse(line.strip()).body
     except SyntaxError as error:
         raise ValueError(f"this is not a call as in Python: {error.msg}") from None
-    return tool_calls(*[_call(each, parameters) for each in statements])
+    return tool_calls(*[_call(statement, parameters) for statement in statements])
 
 
 def _call(statement: ast.stmt, parameters: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -66,7 +66,7 @@ def _call(statement: ast.stmt, parameters: dict[str, Any]) -> tuple[str, dict[st
         raise ValueError(f"{name} takes {len(names)} arguments, got {len(values)}")
     try:
         given = dict(zip(names, map(ast.literal_eval, values), strict=False))
-        return name, given | {each.arg or "**": ast.literal_eval(each.value) for each in keywords}
+        return name, given | {keyword.arg or "**": ast.literal_eval(keyword.value) for keyword in keywords}
     except ValueError:
         raise ValueError(f"the arguments of {name} must be numbers, texts in quotes, lists or dicts") from None
 
@@ -80,8 +80,8 @@ class ShownPolicy:
         self._typed = isinstance(policy, HumanPolicy)
 
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Conversation:
-        for each in tools:
-            self._out.print(f"tool  {signature(each)}", style="dim", markup=False)
+        for tool in tools:
+            self._out.print(f"tool  {signature(tool)}", style="dim", markup=False)
         if self._typed:
             calls = f", or with calls such as {call_of(tools[0])}" if tools else ""
             self._out.print(f"answer with text{calls}; Ctrl-C ends the game", style="dim", markup=False)
@@ -120,7 +120,7 @@ class _ShownConversation:
 
 
 def signature(tool: ToolSchema) -> str:
-    """A tool in one line: `add(a: integer, b: integer)  Add two integers.`"""
+    """Return a tool in one line: `add(a: integer, b: integer)  Add two integers.`"""
     function = tool["function"]
     parameters = function["parameters"].get("properties", {}).items()
     types = ", ".join(f"{name}: {schema.get('type', 'any')}" for name, schema in parameters)
@@ -129,7 +129,7 @@ def signature(tool: ToolSchema) -> str:
 
 
 def call_of(tool: ToolSchema) -> str:
-    """A call as a person writes it: `add(a=..., b=...)`."""
+    """Return a call as a person writes it: `add(a=..., b=...)`."""
     function = tool["function"]
     return f"{function['name']}({', '.join(f'{name}=...' for name in function['parameters'].get('properties', {}))})"
 
@@ -138,18 +138,12 @@ def show_message(message: Message, out: Console) -> None:
     """Print a message: its role, its text and its tool calls."""
     from rich.text import Text
 
-    text = message.get("content") or ""
-    if not isinstance(text, str):
-        text = "".join(part.get("text", f"<{part.get('type')}>") for part in text)
-    lines = [text] if text else []
-    for call in message.get("tool_calls", ()):
-        function = call["function"]
-        given = function["arguments"]
-        arguments = given if isinstance(given, str) else ", ".join(f"{k}={json.dumps(v)}" for k, v in given.items())
-        lines.append(f"{function['name']}({arguments})")
+    functions = [call["function"] for call in message.get("tool_calls", ())]
+    calls = [f"{function['name']}({written_arguments(function['arguments'])})" for function in functions]
+    lines = "\n".join(filter(None, [named_text(message), *calls])).splitlines()
     role = message["role"]
     style = {"assistant": "cyan", "tool": "green", "system": "dim"}.get(role, "bold")
-    out.print(Text(f"{role:>9}  ", style) + Text("\n           ".join("\n".join(lines).splitlines())))
+    out.print(Text(f"{role:>9}  ", style) + Text("\n           ".join(lines)))
 
 
 def show_episode(episode: Episode, out: Console) -> None:
@@ -165,5 +159,5 @@ def show_episode(episode: Episode, out: Console) -> None:
 
 
 def _is_worth_reading(failure: Failure) -> bool:
-    """Whether the traceback says more than the message: gymnast's own lines say nothing about a user's mistake."""
+    """Return whether the traceback says more than the message: gymnast's own lines do not explain a user's mistake."""
     return user_place(failure.traceback) is not None or failure.type not in ("ValueError", "TypeError")

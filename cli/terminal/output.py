@@ -20,6 +20,14 @@ def print_json(value: Mapping[str, Any] | str) -> None:
     sys.stdout.write(value + "\n")
 
 
+def print_result(value: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    """Print the result of a command: the value for programs, or the text for people."""
+    if as_json:
+        print_json(value)
+    else:
+        sys.stdout.write(text + "\n")
+
+
 def one_line(text: object, most: int) -> str:
     """Return the text in one line of at most so many characters."""
     line = " ".join(str(text).split())

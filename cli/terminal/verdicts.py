@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from .output import print_table
+import typer
+
+from .exits import FAULTS
+from .output import print_json, print_table
 
 Outcome = Literal["pass", "warn", "fail", "skip"]
 
@@ -27,8 +30,17 @@ class Verdict(NamedTuple):
     advice: str
 
 
-def print_verdicts(verdicts: Iterable[Verdict]) -> None:
-    """Print a line for each check."""
+def conclude(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
+    """Print the verdicts, a line for each check or JSON, and end the command if one is bad.
+
+    Raises:
+        typer.Exit: a check failed.
+    """
     from rich.text import Text
 
-    print_table([(Text(outcome, STYLES[outcome]), name, advice) for name, outcome, advice in verdicts])
+    if as_json:
+        print_json({"checks": [verdict._asdict() for verdict in verdicts]})
+    else:
+        print_table([(Text(outcome, STYLES[outcome]), name, advice) for name, outcome, advice in verdicts])
+    if any(verdict.outcome == "fail" for verdict in verdicts):
+        raise typer.Exit(FAULTS)

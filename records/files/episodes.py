@@ -12,6 +12,7 @@ from pydantic_core import from_json
 
 from ...envs.core import StopReason
 from ...envs.episode import Episode
+from ...envs.episode_text import named_text
 from .tail import Place
 
 PREVIEW = 160
@@ -116,11 +117,8 @@ def add_learning(row: EpisodeRow, place: Place, line: Mapping[str, Any]) -> None
         row.cut += len({*line.get("clipped", ()), *line.get("cut", ())})
 
 
-def _question(prompt: list[dict[str, Any]]) -> str:
-    content = prompt[-1].get("content") if prompt else ""
-    if isinstance(content, list):
-        content = " ".join(str(part.get("text", f"[{part.get('type')}]")) for part in content)
-    return " ".join(str(content or "").split())[:PREVIEW]
+def _question(prompt: list[Any]) -> str:
+    return " ".join(named_text(prompt[-1]).split())[:PREVIEW] if prompt else ""
 
 
 def _error(call: Mapping[str, Any]) -> ToolError:

@@ -51,7 +51,7 @@ def read(folder: Path) -> RunOfFolder:
 def changes(folder: Path, **change: Any) -> list[Change]:
     run = read(folder)
     reward = RewardChange(recorded_weights=run.settings["reward_weights"], **change)
-    return [each for step in changes_of(run, reward) for each in step.episodes]
+    return [change for _, changes in changes_of(run, reward) for change in changes]
 
 
 def recorded_advantages(folder: Path) -> dict[tuple[int, str, int], float]:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from transformers import Trainer
 
-from ...envs.core import Message
 from ...envs.episode import Episode
+from ...envs.episode_text import as_transcript
 
 NAME = "episodes"  # of the table
 
 LONGEST = 4000
 """Characters of a cell."""
-
-Row = Mapping[str, Any]
 
 
 def report_episodes(trainer: Trainer, episodes: Sequence[Episode]) -> None:
@@ -31,7 +29,7 @@ def report_episodes(trainer: Trainer, episodes: Sequence[Episode]) -> None:
             send(callback, rows, trainer.state.global_step)
 
 
-def _row(step: int, episode: Episode) -> Row:
+def _row(step: int, episode: Episode) -> dict[str, Any]:
     return {
         "step": step,
         "group": episode.spec.group,
@@ -42,41 +40,32 @@ def _row(step: int, episode: Episode) -> Row:
         "tokens": episode.num_sampled,
         "tool_calls": len(episode.tool_calls),
         "failure": None if episode.failure is None else str(episode.failure),
-        "prompt": _text(episode.prompt),
-        "completion": _text(episode.completion),
+        "prompt": as_transcript(episode.prompt)[:LONGEST],
+        "completion": as_transcript(episode.completion)[:LONGEST],
         "task": json.dumps(dict(episode.spec.task.row), default=repr)[:LONGEST],
     }
 
 
-def _text(messages: Sequence[Message]) -> str:
-    lines = []
-    for message in messages:
-        calls = [call["function"] for call in message.get("tool_calls") or []]
-        parts = [str(message.get("content") or ""), *(f"{call['name']}({call['arguments']})" for call in calls)]
-        lines.append(f"[{message['role']}] " + "\n".join(filter(None, parts)))
-    return "\n".join(lines)[:LONGEST]
-
-
-def _to_wandb(callback: Any, rows: Sequence[Row], step: int) -> None:
+def _to_wandb(callback: Any, rows: Sequence[dict[str, Any]], step: int) -> None:
     wandb = importlib.import_module("wandb")
     table = wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
     wandb.log({NAME: table}, commit=False)  # with the metrics of the step
 
 
-def _to_trackio(callback: Any, rows: Sequence[Row], step: int) -> None:
+def _to_trackio(callback: Any, rows: Sequence[dict[str, Any]], step: int) -> None:
     trackio, pandas = importlib.import_module("trackio"), importlib.import_module("pandas")
     trackio.log({NAME: trackio.Table(dataframe=pandas.DataFrame(list(rows)))})
 
 
-def _to_tensorboard(callback: Any, rows: Sequence[Row], step: int) -> None:
-    """A table in Markdown, which TensorBoard shows under Text."""
+def _to_tensorboard(callback: Any, rows: Sequence[dict[str, Any]], step: int) -> None:
+    """Send a table in Markdown, which TensorBoard shows under Text."""
     lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     text = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
     callback.tb_writer.add_text(NAME, text, step)
 
 
 def _cell(value: Any) -> str:
-    """A cell of a table in Markdown, without characters that would end it or be taken for HTML."""
+    """Return a cell of a table in Markdown, without characters that would end it or be taken for HTML."""
     text = f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
     for character, replacement in {"&": "&amp;", "<": "&lt;", "|": "&#124;", "\n": "<br>"}.items():
         text = text.replace(character, replacement)

@@ -10,25 +10,22 @@ from ...envs.engine.play_episode import EpisodeLimits
 from ...envs.engine.rollout_engine import RolloutEngine
 from ...envs.episode import Episode, EpisodeSpec
 from ...envs.policies.openai_policy import OpenAIPolicy
-from ...envs.policy import Policy
 from ...envs.registry import EnvironmentLike
 from ...envs.runtime.threads import run_in_loop
 from ..terminal.exits import CommandError
 from .references import load_policy
 
 Keep = Callable[[Episode], None]
-PlayAll = Callable[[Sequence[EpisodeSpec], Keep], object]
-"""Plays episodes, and calls the function with each as soon as it is over."""
 
 
-class Player(NamedTuple):
-    """The model of an evaluation, with its environment."""
+class Evaluator(NamedTuple):
+    """Plays the episodes of an evaluation."""
 
-    play: PlayAll
-    describe: Callable[[], str]  # where the episodes in flight are
+    play: Callable[[Sequence[EpisodeSpec], Keep], object]  # calls the function with an episode as soon as it is over
+    describe: Callable[[], str]  # returns where the episodes in flight are
 
 
-def choose_player(
+def choose_evaluator(
     environment: EnvironmentLike,
     rows: Sequence[dict[str, Any]],
     *,
@@ -41,48 +38,45 @@ def choose_player(
     max_turns: int | None,
     concurrency: int,
     requests_per_minute: float | None,
-) -> Player:
-    """The player that the options of `gymnast eval` describe.
+) -> Evaluator:
+    """Return the evaluator that the options of `gymnast eval` describe.
 
     Raises:
-        CommandError: they describe several, or none.
+        CommandError: they describe several models, or no model.
     """
     if (model is None) == (policy is None) or (policy is not None and url is not None):
         raise CommandError("give --model NAME (and --url for a model of a server), or --policy SCRIPT")
     if url is None and (request is not None or requests_per_minute is not None):
         raise CommandError("--request and --requests-per-minute are for a server: give its --url")
     limits = EpisodeLimits(max_turns=max_turns)
-    if policy is not None:
-        return _player(load_policy(policy), environment, limits, concurrency)
-    assert model is not None
-    if url is None:
+    if model is not None and url is None:
         from ...trainer.setup.local_player import local_player  # loads PyTorch
 
         player = local_player(
             model, environment, rows, limits=limits, max_turn_tokens=max_tokens, max_concurrency=concurrency
         )
-        play: PlayAll = lambda specs, keep: player.run(specs, temperature=temperature, on_episode=keep)  # noqa: E731
-        return Player(play, player.engine.whereabouts.describe)
-    options = _json_object(request) | _given(temperature=temperature, max_tokens=max_tokens)
-    served = OpenAIPolicy(model, base_url=url, requests_per_minute=requests_per_minute, **options)
-    return _player(served, environment, limits, concurrency)
-
-
-def _player(policy: Policy, environment: EnvironmentLike, limits: EpisodeLimits, concurrency: int) -> Player:
-    engine = RolloutEngine(environment, policy, limits=limits, max_concurrency=concurrency)
+        return Evaluator(
+            lambda specs, keep: player.run(specs, temperature=temperature, on_episode=keep),
+            player.engine.whereabouts.describe,
+        )
+    if policy is not None:
+        answers = load_policy(policy)
+    else:
+        assert model is not None
+        assert url is not None
+        options = {"temperature": temperature, "max_tokens": max_tokens}
+        given = _json_object(request) | {name: value for name, value in options.items() if value is not None}
+        answers = OpenAIPolicy(model, base_url=url, requests_per_minute=requests_per_minute, **given)
+    engine = RolloutEngine(environment, answers, limits=limits, max_concurrency=concurrency)
 
     async def play(specs: Sequence[EpisodeSpec], keep: Keep) -> None:
         try:
             await engine.run(specs, keep)
         finally:
-            if isinstance(policy, OpenAIPolicy):
-                await policy.aclose()
+            if isinstance(answers, OpenAIPolicy):
+                await answers.aclose()
 
-    return Player(lambda specs, keep: run_in_loop(play(specs, keep)), engine.whereabouts.describe)
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+    return Evaluator(lambda specs, keep: run_in_loop(play(specs, keep)), engine.whereabouts.describe)
 
 
 def _json_object(text: str | None) -> dict[str, Any]:
