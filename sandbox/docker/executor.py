@@ -12,7 +12,7 @@ import concurrent.futures
 import uuid
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from ..arguments import checked_environment, checked_modules
 from ..errors import EngineError, ImageError
@@ -97,10 +97,6 @@ class DockerExecutor(SupervisedExecutor):
         self._given_engine = engine  # part of the key: two executors with engines of their own are alike
         self.what = f"the image {str(image)!r}"
         self._reusable = read_only
-        self._has_engine = False  # this executor has opened it
-        self._image: ImageFacts | None = None
-        self._launched: Launched | None = None
-        self._user = 0  # the id of the code's user in the box
 
     @property
     def key(self) -> Hashable:
@@ -110,27 +106,12 @@ class DockerExecutor(SupervisedExecutor):
     def creators(self) -> int:
         return self.engine.creators
 
-    def clone(self) -> Self:
-        options = self.options
-        twin = type(self)(
-            image=self.dockerfile or options.image,
-            limits=options.limits,
-            network=options.network,
-            runtime=options.runtime,
-            env=dict(options.environment),
-            files=self.files,
-            pull=self.pull,
-            preload=options.preload,
-            read_only=options.read_only,
-            seccomp=options.seccomp,
-            engine=self.engine,
-            best_effort=self.best_effort,
-            start_timeout=self.start_timeout,
-        )
-        twin._given_engine = self._given_engine
-        return twin
-
-    # How.
+    def _renew(self) -> None:
+        super()._renew()
+        self._has_engine = False  # this executor has opened it
+        self._image: ImageFacts | None = None
+        self._launched: Launched | None = None
+        self._user = 0  # the id of the code's user in the box
 
     async def _prepare(self) -> None:
         if not self._has_engine:

@@ -1,7 +1,4 @@
-"""The shell session: a Bash that runs one command after the other.
-
-Runs inside the box: standard library only, Python >= 3.8.
-"""
+"""The shell session: a Bash that runs one command after the other."""
 
 from __future__ import annotations
 

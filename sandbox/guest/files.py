@@ -2,7 +2,6 @@
 
 Each operation runs in a child process without privileges. A trap of the code (a link into /proc, a pipe without a
 writer) thus catches a process that has only the rights of the code itself.
-Runs inside the box: standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations

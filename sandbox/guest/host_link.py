@@ -1,7 +1,4 @@
-"""The supervisor's end of the connection to the host: requests on standard input, answers on standard output.
-
-Runs inside the box: standard library only, Python >= 3.8.
-"""
+"""The supervisor's end of the connection to the host: requests on standard input, answers on standard output."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The supervisor's event loop: it waits for descriptors, for children, and for the output of sessions.
-
-Runs inside the box: standard library only, Python >= 3.8.
-"""
+"""The supervisor's event loop: it waits for descriptors, for children, and for the output of sessions."""
 
 from __future__ import annotations
 

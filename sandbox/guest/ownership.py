@@ -2,7 +2,6 @@
 
 `Container` owns everything in a container; `Descendants` owns a part of a machine that belongs to others. Both have the
 same methods.
-Runs inside the box: standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations

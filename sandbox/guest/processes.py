@@ -1,7 +1,4 @@
-"""Processes inside the box: start them, find them, signal them.
-
-Runs inside the box: standard library only, Python >= 3.8.
-"""
+"""Processes inside the box: start them, find them, signal them."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 A frame is a u32 header length, a u32 payload length (big-endian), a JSON object as header, and raw bytes as payload.
 The receiver checks every field before use (on the host: `host/messages.py`).
-Runs inside the box: standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The Python session: the supervisor's side of a worker (`python_worker.py`).
-
-Runs inside the box: standard library only, Python >= 3.8.
-"""
+"""The Python session: the supervisor's side of a worker (`python_worker.py`)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 It is forked from the supervisor, which has imported everything already. Code can damage only this process: the
 supervisor bounds, checks and replaces it. They exchange messages of fixed fields, not JSON: the supervisor is root and
 reads bytes that hostile code may have written, and a number of 32 bits can be neither of a wrong type nor slow to read.
-Runs inside the box: standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations

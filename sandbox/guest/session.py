@@ -2,7 +2,6 @@
 
 The bytes of a session are untrusted. Its output is capped, its channel is read without waiting, and a reply must carry
 the request's nonce. Anything else is a fault, after which the session is replaced.
-Runs inside the box: standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ which processes and files belong to it. Workers are forked from it, with everyth
 starts within milliseconds. It ends when standard input ends, that is when its owner dies, and leaves nothing behind.
 
 Requests and answers are frames (`protocol.py`). The host sends one request at a time, and `interrupt` while it runs.
-Runs inside the box: standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations

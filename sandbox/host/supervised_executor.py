@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import copy
 import dataclasses
 import errno
 import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from ..arguments import checked_files, content_of
 from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, RetireReason, Status
@@ -23,7 +24,7 @@ from ..errors import ImageError, SandboxLostError, SandboxTimeoutError, file_err
 from ..guest.protocol import SESSIONS
 from ..limits import Limits, check_timeout
 from .connection import Connection
-from .supervisor_client import SupervisorClient
+from .supervisor_client import OutOfMemoryError, SupervisorClient
 
 Result = TypeVar("Result")
 Request = Callable[[SupervisorClient], Coroutine[Any, Any, Result]]
@@ -37,11 +38,6 @@ CLOSE_SECONDS = 15.0  # for the removal of a box when it is closed
 class SupervisedExecutor(Executor):
     """A box behind a supervisor.
 
-    Args:
-        limits: the resources that the box may use.
-        files: the content of the workspace after `start` and each `reset`, by relative path.
-        start_timeout: seconds until the box must be ready.
-
     Raises:
         TypeError, ValueError: as `checked_files`; or `start_timeout` is not positive and finite.
     """
@@ -50,6 +46,16 @@ class SupervisedExecutor(Executor):
         self.limits = limits
         self.files = checked_files(files, limits)
         self.start_timeout = check_timeout(start_timeout, "start_timeout")
+        self._renew()
+
+    def clone(self) -> Self:
+        twin = copy.copy(self)  # without a second warning about its arguments
+        twin._renew()
+        return twin
+
+    def _renew(self) -> None:
+        """Become an executor that was not started. A subclass adds the things of its own that belong to one box."""
+        self._state = "new"
         self._turn = asyncio.Lock()
         self._box: SupervisorClient | None = None
         self._lost = ""  # why there is no box any more
@@ -163,15 +169,13 @@ class SupervisedExecutor(Executor):
         self._give_up("it was closed")
         await finish(self._close())
 
-    # Calls.
-
     async def _execute(self, operation: str, source: str, timeout: float) -> ExecutionResult:
         timeout = check_timeout(timeout)
         async with self._turn:
             started = time.perf_counter()
             try:
                 result = await self._with_box(lambda box: box.execute(operation, source, timeout))
-            except _OutOfMemoryError as error:
+            except OutOfMemoryError as error:
                 result = ExecutionResult(status=Status.OOM, stderr=f"{error}\n", state_lost=True)
             state_lost = result.state_lost or operation in self._unreported
             self._unreported.discard(operation)
@@ -181,14 +185,14 @@ class SupervisedExecutor(Executor):
         async with self._turn:
             try:
                 return await self._with_box(request)
-            except _OutOfMemoryError as error:
+            except OutOfMemoryError as error:
                 raise file_error(errno.ENOMEM, path, str(error)) from None
 
     async def _with_box(self, request: Request[Result]) -> Result:
         """Make requests to the box, or to a new one if a new one is due. Give up a box that is lost.
 
         Raises:
-            _OutOfMemoryError: the box ended for want of memory, and the next call begins with a new one. Code can use
+            OutOfMemoryError: the box ended for want of memory, and the next call begins with a new one. Code can use
                 up the memory on purpose: if a call then had no result, its episode would escape a score.
             SandboxLostError: the box is lost for another reason.
         """
@@ -210,7 +214,7 @@ class SupervisedExecutor(Executor):
             self._give_up("it ran out of memory")
             self._to_be_replaced = True
             self._unreported.update(SESSIONS)
-            raise _OutOfMemoryError(
+            raise OutOfMemoryError(
                 "the box ran out of memory: its processes and files are gone, and the next call begins with a new one"
             ) from error
         except asyncio.CancelledError:
@@ -264,7 +268,7 @@ class SupervisedExecutor(Executor):
         await box.boot(self._settings(), self.what, self._explain)
 
     def _examine(self) -> None:
-        """Find out now why the box has ended: the engine soon forgets its events."""
+        # Find out now why the box has ended: the engine soon forgets its events.
         self._autopsy = asyncio.ensure_future(self._ran_out_of_memory())
 
     def _give_up(self, reason: str) -> None:
@@ -294,7 +298,3 @@ class SupervisedExecutor(Executor):
         for removal in removals:
             if removal not in late:
                 removal.result()
-
-
-class _OutOfMemoryError(SandboxLostError):
-    """The box ended for want of memory."""

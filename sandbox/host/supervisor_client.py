@@ -24,6 +24,10 @@ _MORE_LOOKS, _LOOK_SECONDS = 5, 1.0  # for the rest of an answer that has begun 
 REVIVAL_SECONDS, _REVIVAL_INTERVAL = 10.0, 0.25  # how long, and how often, a box with an overdue answer gets help
 
 
+class OutOfMemoryError(SandboxLostError):
+    """The box ended for want of memory."""
+
+
 class SupervisorClient:
     """A supervisor and its sessions. Requests are made one at a time.
 

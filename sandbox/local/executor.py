@@ -15,7 +15,7 @@ import warnings
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from ..arguments import checked_environment, checked_modules
 from ..errors import ImageError, SandboxClosedError
@@ -70,37 +70,24 @@ class LocalExecutor(SupervisedExecutor):
         start_timeout: float = START_TIMEOUT,
     ) -> None:
         limits = check_limits(limits)
-        self._set_up(str(python), limits, checked_environment(env), files, checked_modules(preload), start_timeout)
+        super().__init__(limits=limits, files=files, start_timeout=start_timeout)
+        self.python_path = str(python)
+        self.env = checked_environment(env)
+        self.preload = checked_modules(preload)
         if ignored := limits.changed(_NOT_HELD):
             warnings.warn(
                 f"LocalExecutor ignores these limits: {', '.join(ignored)}; DockerExecutor holds them",
                 stacklevel=2,
             )
 
-    def _set_up(
-        self,
-        python: str,
-        limits: Limits,
-        env: dict[str, str],
-        files: Mapping[str, bytes | str] | None,
-        preload: tuple[str, ...],
-        start_timeout: float,
-    ) -> None:
-        super().__init__(limits=limits, files=files, start_timeout=start_timeout)
-        self.python_path = python
-        self.env = env
-        self.preload = preload
+    def _renew(self) -> None:
+        super()._renew()
         self._process: LocalProcess | None = None
 
     @property
     def key(self) -> Hashable:
         environment = tuple(sorted(self.env.items()))
         return (type(self), self.python_path, self.limits, environment, self.preload)
-
-    def clone(self) -> Self:
-        twin = object.__new__(type(self))  # without a second warning
-        twin._set_up(self.python_path, self.limits, self.env, self.files, self.preload, self.start_timeout)
-        return twin
 
     @property
     def workspace(self) -> Path:
