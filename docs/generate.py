@@ -13,15 +13,14 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Literal, get_origin
 
 from gymnast.trainer import GRPOConfig, RLOOConfig
 from gymnast.trainer.options.checks import allowed_values
 from gymnast.trainer.options.config import AgentConfig
-from gymnast.trainer.options.fields import Allowed
+from gymnast.trainer.options.fields import Allowed, Range
 from gymnast.trainer.options.inherited import READ, REFUSED, WITHOUT_EFFECT
 from gymnast.trainer.options.trl_names import TRL_NAMES
 
@@ -54,7 +53,7 @@ def own_options(config: type[AgentConfig]) -> dict[str, Field[object]]:
 def options_tables() -> str:
     """Return a table in Markdown for each heading of `AgentConfig`, and one for the own options of the algorithms."""
     own = own_options(GRPOConfig) | own_options(RLOOConfig)
-    headings = [*headings_of(AgentConfig), ("Of one algorithm", [*own.keys() - own_options(AgentConfig).keys()])]
+    headings = [*headings_of(AgentConfig), ("Options of one trainer", [*own.keys() - own_options(AgentConfig).keys()])]
     return "\n".join(f"### {heading}\n\n{_table(_rows(names))}" for heading, names in headings)
 
 
@@ -86,11 +85,12 @@ def _rows(names: list[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _values(allowed: Allowed | None) -> str:
-    if allowed is None:
+    values = None if allowed is None else allowed.values
+    if isinstance(values, Range):
+        return values.text
+    if values is None or isinstance(values.names, Mapping):  # users may add rows to a table
         return ""
-    if get_origin(allowed.type) is Literal:  # not the rows of a table, to which users may add some
-        return ", ".join(f"`{name}`" for name in allowed.names)
-    return "" if allowed.range is None else allowed.range.text
+    return ", ".join(f"`{name}`" for name in values.names)
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> str:

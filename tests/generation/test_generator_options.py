@@ -22,7 +22,7 @@ from ..training.buttons import Buttons, ScriptedGenerator, call_ids, config, mak
         ({"generator": "vlm"}, "generator must be one of transformers, vllm, vllm-server, got 'vlm'"),
         (
             {"vllm_enable_sleep_mode": True},
-            r"'transformers' does not read vllm_enable_sleep_mode \(generator='vllm' does\)",
+            r"'transformers' does not read vllm_enable_sleep_mode, got True: .* use vllm",
         ),
         ({"generator": "vllm", "vllm_server_urls": ["http://a"]}, "'vllm' does not read vllm_server_urls"),
         ({"generator": "vllm-server", "generation_rows": 8}, "'vllm-server' does not read generation_rows"),

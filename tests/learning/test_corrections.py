@@ -219,11 +219,11 @@ def test_vllm_is_corrected_by_default_where_log_probabilities_are_comparable(tmp
     ("options", "message"),
     [
         ({"correction": "tiss"}, "one of none, tis,.*'tiss'"),
-        ({"correction": "tis", "top_p": 0.9}, "top_p=0.9"),
-        ({"correction": "tis", "top_k": 5}, "top_k=5"),
-        ({"correction": "icepop", "loss_type": "rloo"}, "'icepop' weighs tokens.*'rloo'"),
+        ({"correction": "tis", "top_p": 0.9}, "got 0.9, 0 and 0.0"),
+        ({"correction": "tis", "top_k": 5}, "correction='tis' needs top_p=1, top_k=0 and min_p=0, got 1.0, 5 and 0.0"),
+        ({"correction": "icepop", "loss_type": "rloo"}, "'icepop' needs a term for each token, .*'rloo'"),
         ({"correction": "icepop", "correction_min": 6.0}, "correction_min.*6.0 and 5.0"),
-        ({"correction_max": 3.0}, "need a correction"),
+        ({"correction_max": 3.0}, "correction_max=3.0 needs a correction, and there is none"),
     ],
 )
 def test_options_that_do_not_go_together_are_errors(options: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -126,10 +126,10 @@ def test_an_evaluation_waits_for_the_groups_in_flight(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"correction": "none"}, "older weights.* correction is 'none': leave correction out, or set it to 'tis'"),
+        ({"correction": "none"}, "older weights.* correction is 'none': leave correction out"),
         ({"top_p": 0.9}, "older weights.* switch off top_p, top_k and min_p"),
-        ({"max_refills": 1}, "max_refills=1 replaces groups"),
-        ({"generator": "vllm", "vllm_enable_sleep_mode": True}, "lets the generator sleep"),
+        ({"max_refills": 1}, "max_refills=1 needs max_staleness=0"),
+        ({"generator": "vllm", "vllm_enable_sleep_mode": True}, "vllm_enable_sleep_mode=True needs max_staleness=0"),
     ],
 )
 def test_options_that_overlap_cannot_have_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:

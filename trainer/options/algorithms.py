@@ -7,7 +7,7 @@ from typing import Annotated
 
 from ..learning.losses import LOSSES
 from .config import AgentConfig
-from .fields import RowOf, Weight, another_default, option
+from .fields import OneOf, Weight, option
 from .rules import RULES
 
 
@@ -30,5 +30,7 @@ class RLOOConfig(AgentConfig):
     algorithm = "rloo"
     rules = RULES
 
-    beta: Weight = another_default(AgentConfig, "beta", 0.05)
-    loss_type: Annotated[str, RowOf(LOSSES)] = another_default(AgentConfig, "loss_type", "rloo")
+    beta: Weight = option(0.05, AgentConfig.__dataclass_fields__["beta"].metadata["help"])
+    loss_type: Annotated[str, OneOf(LOSSES)] = option(
+        "rloo", AgentConfig.__dataclass_fields__["loss_type"].metadata["help"]
+    )

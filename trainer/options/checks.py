@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, get_type_hints
 
 from transformers import TrainingArguments
@@ -25,11 +25,10 @@ def unknown_names(
     """
     hints = []
     known = [name for name in known if name not in WITHOUT_EFFECT and name not in REFUSED]
-    options = {field.name for field in fields(config)} if config is not None else set()
     for name in given:
         near = difflib.get_close_matches(name, known, n=1)
         hint = TRL_NAMES.get(name) or (f"did you mean {near[0]!r}?" if near else "")
-        if config is not None and name in options:
+        if config is not None and name in config.__dataclass_fields__:
             hint = f"it is an option: args={config.__name__}({name}=...)"
         hints.append(f"{name!r}" + (f" ({hint})" if hint else ""))
     return TypeError(f"{owner} has no {', '.join(hints)}")
@@ -37,15 +36,10 @@ def unknown_names(
 
 def allowed_values(config: type[TrainingArguments]) -> dict[str, Allowed]:
     """Return the values that each option allows, without the options that transformers checks."""
-    inherited = {field.name for field in fields(TrainingArguments)}
-    own = {
-        name: Allowed.by(hint)
-        for name, hint in get_type_hints(config, include_extras=True).items()
-        if name in config.__dataclass_fields__
-    }
-    own = {name: allowed for name, allowed in own.items() if name not in inherited or allowed.range is not None}
-    of_transformers = get_type_hints(TrainingArguments)
-    return own | {name: Allowed.by(of_transformers[name]).within(limits) for name, limits in RANGES.items()}
+    own, inherited = get_type_hints(config, include_extras=True), get_type_hints(TrainingArguments)
+    allowed = {field.name: Allowed.by(own[field.name]) for field in fields(config)}
+    checked_here = {name: values for name, values in allowed.items() if name not in inherited or values.values}
+    return checked_here | {name: replace(Allowed.by(inherited[name]), values=limits) for name, limits in RANGES.items()}
 
 
 def check_values(args: TrainingArguments) -> None:
@@ -62,7 +56,5 @@ def check_values(args: TrainingArguments) -> None:
         types = _TYPES.get(allowed.type)
         if types and (not isinstance(value, types) or (isinstance(value, bool) and allowed.type is not bool)):
             raise TypeError(f"{name} must be of type {allowed.type.__name__}, got {type(value).__name__}: {value!r}")
-        if allowed.names and value not in [*allowed.names]:
-            raise ValueError(f"{name} must be one of {', '.join(allowed.names)}, got {value!r}")
-        if allowed.range is not None and not allowed.range.holds(value):
-            raise ValueError(f"{name} must be {allowed.range.text}, got {value}")
+        if allowed.values and not allowed.values.holds(value):
+            raise ValueError(f"{name} must be {allowed.values.text}, got {value!r}")

@@ -19,16 +19,17 @@ from ..learning.losses import LOSSES
 from ..rollout.token_policy import OverlongPrompts
 from .checks import check_values, unknown_names
 from .fields import (
-    AT_LEAST_0,
+    AtLeast0,
+    BelowOne,
     Count,
     Finite,
+    GroupSize,
     Number,
+    OneOf,
     OnNonFinite,
     Port,
     Positive,
     PositiveShare,
-    Range,
-    RowOf,
     Seconds,
     Share,
     Weight,
@@ -40,9 +41,6 @@ READ_BY_EVALUATION = ("eval_temperature", "num_generations_eval", "success_rewar
 
 READ_ONCE = ("per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed", "output_dir")
 """transformers' options that parts of gymnast take when they are made, so they may not."""
-
-_GROUP = Range("at least 2 (an advantage compares an episode with others of its group)", lambda n: n >= 2)
-_BELOW_1 = Range("in [0, 1)", lambda n: 0 <= n < 1)
 
 
 @dataclass
@@ -59,16 +57,12 @@ class AgentConfig(TrainingArguments):
 
     # --- Model and optimiser ---
 
-    learning_rate: Weight = option(
-        1e-6, "Initial learning rate. An adapter (peft_config) needs some ten times the default."
-    )
+    learning_rate: Weight = option(1e-6, "Initial learning rate. Adapters (peft_config) need ten times the default.")
     model_init_kwargs: dict[str, Any] | None = option(
         None, "Arguments of from_pretrained if the model is given by name. dtype is float32 unless it is given here."
     )
     max_tokens_per_batch: Count | None = option(
-        None,
-        "Maximum number of tokens in one forward and backward pass, padding included. A larger batch is computed in "
-        "several passes with the same gradient. None: no limit.",
+        None, "Maximum tokens in a pass, padding included. A larger batch takes several passes. None: no limit."
     )
     ddp_find_unused_parameters: bool | None = option(
         False, "Whether DDP searches each step for weights without a gradient. None: as in transformers."
@@ -77,47 +71,33 @@ class AgentConfig(TrainingArguments):
 
     # --- Tasks and rounds ---
 
-    num_generations: Annotated[int, _GROUP] = option(
-        8, "Number of episodes in a group. All play the same task from the same environment seed."
-    )
+    num_generations: GroupSize = option(8, "Number of episodes in a group, all of the same task and environment seed.")
     num_generations_eval: Count | None = option(
         None, "Number of episodes of each task in an evaluation. None: num_generations, or 1 at temperature 0."
     )
     steps_per_generation: Count | None = option(
-        None,
-        "Number of batches that a round is cut into, of per_device_train_batch_size episodes in each process. "
-        "None: gradient_accumulation_steps, so that a round serves one optimiser step.",
+        None, "Batches (per_device_train_batch_size episodes) in a process's round. None: gradient_accumulation_steps."
     )
     generation_batch_size: Count | None = option(
-        None, "Number of episodes in a round of all processes; another way to give steps_per_generation. None: by that."
+        None, "Episodes of all processes in a round, instead of steps_per_generation. None: by steps_per_generation."
     )
     num_iterations: Count = option(1, "Number of times that training uses each round.")
-    shuffle_dataset: bool = option(True, "Whether tasks are played in a random order, which seed decides.")
+    shuffle_dataset: bool = option(True, "Whether tasks are played in a random order, which follows from seed.")
     max_refills: Number = option(
-        0,
-        "How often a round may replace groups whose rewards are all equal by groups of other tasks (dynamic sampling). "
-        "0: never.",
+        0, "How often a round may replace groups of equal rewards by other tasks' groups (dynamic sampling). 0: never."
     )
     max_staleness: Number = option(
-        0,
-        "How many optimiser steps old the weights may be when an episode starts; episodes are then played while the "
-        "model is trained. 0: play, then train.",
+        0, "How many optimiser steps old the weights may be when an episode starts. 0: play, then train."
     )
 
     # --- Playing and budgets ---
 
-    max_completion_length: Count = option(
-        256, "Maximum number of tokens of an episode after its prompt, tool results included."
-    )
-    max_turn_tokens: Count | None = option(
-        None, "Maximum number of tokens in one answer of the model. None: what the other budgets leave."
-    )
+    max_completion_length: Count = option(256, "Maximum number of tokens after the prompt, tool results included.")
+    max_turn_tokens: Count | None = option(None, "Maximum number of tokens in one answer. None: only the other limits.")
     max_observation_tokens: Count | None = option(
         None, "Maximum number of tokens in one observation, such as a tool's result. The rest is cut. None: no limit."
     )
-    max_model_len: Count | None = option(
-        None, "Maximum number of tokens of prompt and completion together. None: the limit in the model's config."
-    )
+    max_model_len: Count | None = option(None, "Maximum tokens of prompt and completion. None: the model's limit.")
     max_turns: Count | None = option(None, "Maximum number of answers in an episode. None: no limit.")
     max_tool_calls: Count | None = option(
         None, "Maximum number of tool calls in an episode. A final answer counts even if it is reached. None: no limit."
@@ -136,44 +116,28 @@ class AgentConfig(TrainingArguments):
         "What to do with a prompt that fills the context. fail: the episode fails; drop: the episode is left out and "
         "is not a failure; raise: training stops.",
     )
-    max_concurrency: Count = option(
-        256, "Maximum number of episodes in flight in each process. Each may hold a sandbox, and so memory."
-    )
+    max_concurrency: Count = option(256, "Maximum number of episodes in flight in a process; each may hold a sandbox.")
 
     # --- Sampling and generation ---
 
     temperature: Positive = option(1.0, "Temperature of sampling in training.")
-    top_p: PositiveShare = option(
-        1.0, "Sample among the most probable tokens with this total probability. 1: among all."
-    )
-    top_k: Number = option(0, "Sample among this many most probable tokens. 0: among all.")
-    min_p: Share = option(
-        0.0, "Minimum probability of a token, as a share of the most probable token's. 0: no minimum."
-    )
-    eval_temperature: Weight | None = option(
-        None, "Temperature of sampling in evaluation. 0: greedy. None: temperature."
-    )
+    top_p: PositiveShare = option(1.0, "Sample among the most probable tokens with this total probability. 1: all.")
+    top_k: Number = option(0, "Sample among this many most probable tokens. 0: all.")
+    min_p: Share = option(0.0, "Minimum probability of a token, as a share of the most probable one's. 0: none.")
+    eval_temperature: Weight | None = option(None, "Temperature in evaluation. 0: greedy. None: as in training.")
     generator: Literal["transformers", "vllm", "vllm-server"] = option(
         "transformers",
-        "What samples the answers. transformers: the model itself; vllm: an engine in this process; vllm-server: the "
-        "servers of vllm_server_urls.",
+        "Sampler of the answers: the model in transformers, vLLM in this process, or vLLM servers (vllm_server_urls).",
     )
     generation_rows: Count = option(256, "Maximum number of answers that the generator samples at once.")
-    vllm_gpu_memory_utilization: PositiveShare = option(
-        0.3, "Share of the GPU's memory for vLLM in this process. The rest is for training."
-    )
-    vllm_enable_sleep_mode: bool = option(
-        False, "Whether vLLM in this process releases its GPU memory while the model is trained."
-    )
+    vllm_gpu_memory_utilization: PositiveShare = option(0.3, "Share of the GPU's memory for vLLM in this process.")
+    vllm_enable_sleep_mode: bool = option(False, "Whether vLLM in this process frees GPU memory during training.")
     vllm_engine_kwargs: dict[str, Any] | None = option(None, "Further arguments of vLLM's engine in this process.")
     vllm_request_seeds: bool = option(
-        True,
-        "Whether each request to vLLM has a seed of its own. False is faster on GPUs, but sampling cannot be repeated.",
+        True, "Whether each vLLM request has its own seed. False is faster on GPUs, but sampling cannot be repeated."
     )
     vllm_server_urls: list[str] | None = option(None, "Addresses of the vLLM servers. None: port 8000 of this machine.")
-    vllm_server_timeout: Positive = option(
-        240.0, "Seconds to wait for a server that is starting, for the first time or again."
-    )
+    vllm_server_timeout: Positive = option(240.0, "Seconds to wait for a server that is starting, or starting again.")
     vllm_group_port: Port = option(0, "Port of this machine from which servers fetch new weights. 0: any free port.")
     chat_template_kwargs: dict[str, Any] | None = option(
         None, "Arguments of the chat template, such as {'enable_thinking': False}."
@@ -184,13 +148,9 @@ class AgentConfig(TrainingArguments):
 
     # --- Rewards and advantages ---
 
-    reward_weights: list[float] | None = option(
-        None, "Weights of reward_funcs in the reward, in their order. None: 1 for each."
-    )
+    reward_weights: list[float] | None = option(None, "Weights of reward_funcs, in their order. None: 1 for each.")
     success_reward: Finite | None = option(
-        None,
-        "Minimum reward of a success in pass@k, for environments that report no metric `success`. None: these have no "
-        "pass@k.",
+        None, "Minimum reward of a success in pass@k, if environments report no `success`. None: they have no pass@k."
     )
     truncated: dict[str, str] | str | None = option(
         None,
@@ -199,86 +159,55 @@ class AgentConfig(TrainingArguments):
         "timeout, else teach.",
     )
     overlong_buffer: Number = option(
-        0,
-        "Number of tokens before max_completion_length in which the reward falls linearly, by overlong_penalty. "
-        "0: no penalty.",
+        0, "Tokens before max_completion_length in which the reward falls linearly by overlong_penalty. 0: no penalty."
     )
-    overlong_penalty: Weight = option(
-        1.0, "Reward that an episode loses if it reaches max_completion_length, with overlong_buffer."
-    )
-    advantage_estimator: Annotated[str, RowOf(ESTIMATORS)] | None = option(
-        None,
-        "Baseline of the rewards: a row of trainer.ESTIMATORS. None: the estimator that the algorithm is named by.",
+    overlong_penalty: Weight = option(1.0, "Reward lost at max_completion_length, if overlong_buffer is set.")
+    advantage_estimator: Annotated[str, OneOf(ESTIMATORS)] | None = option(
+        None, "Baseline of the rewards: a row of trainer.ESTIMATORS. None: the one with the trainer's name."
     )
     credit: Credit = option(
         "episode",
         "Which reward judges a token. episode: that of its episode; turn: the rewards from its turn on, compared with "
         "the same turn of the other episodes of the group.",
     )
-    discount: Share = option(
-        1.0, "Weight of the next turn's return in the return of a turn, with credit='turn'. 1: no discount."
-    )
+    discount: Share = option(1.0, "Weight of the next turn's return in a turn's, with credit='turn'. 1: in full.")
     scale_rewards: Scale | None = option(
         None,
         "Standard deviation of rewards that divides the advantages. group: of the group; batch: of all groups of a "
         "round; none: no division. None: the default of the estimator.",
     )
     normalize_advantages: bool = option(
-        False,
-        "Whether the advantages of a round are shifted and scaled to mean 0 and standard deviation 1. reinforce++ "
-        "always does.",
+        False, "Whether a round's advantages are scaled to mean 0 and standard deviation 1, as reinforce++ always does."
     )
 
     # --- Loss and corrections ---
 
-    loss_type: Annotated[str, RowOf(LOSSES)] = option("dapo", "Loss: a row of trainer.LOSSES.")
-    epsilon: Annotated[float, _BELOW_1] = option(
-        0.2, "The ratio of new and old policy is clipped below at 1 - epsilon."
-    )
-    epsilon_high: Annotated[float, AT_LEAST_0] | None = option(
-        None, "The ratio of new and old policy is clipped above at 1 + epsilon_high. None: epsilon."
-    )
-    delta: Positive | None = option(
-        None, "Upper bound of the ratio where the advantage is negative (dual clip). None: no bound."
-    )
+    loss_type: Annotated[str, OneOf(LOSSES)] = option("dapo", "Loss: a row of trainer.LOSSES.")
+    epsilon: BelowOne = option(0.2, "The ratio of new and old policy is clipped below at 1 - epsilon.")
+    epsilon_high: AtLeast0 | None = option(None, "The ratio is clipped above at 1 + epsilon_high. None: epsilon.")
+    delta: Positive | None = option(None, "Upper bound of the ratio at negative advantages (dual clip). None: none.")
     sapo_temperature_pos: Positive = option(
-        1.0,
-        "How fast the gradient of sapo fades as the ratio leaves 1, for tokens with a positive advantage. Higher: "
-        "faster.",
+        1.0, "How fast the gradient of sapo fades as the ratio leaves 1, at positive advantages. Higher: faster."
     )
-    sapo_temperature_neg: Positive = option(1.05, "As sapo_temperature_pos, for tokens with a negative advantage.")
-    entropy_coef: Weight = option(
-        0.0, "Weight of the mean entropy of the loss tokens, which is subtracted from the loss. 0: no bonus."
-    )
-    top_entropy_quantile: PositiveShare = option(
-        1.0, "Share of the loss tokens that are learned from: those of highest entropy. 1: all."
-    )
-    beta: Weight = option(
-        0.0, "Weight of the divergence (KL) from the reference model. 0: there is no reference model."
-    )
+    sapo_temperature_neg: Positive = option(1.05, "As sapo_temperature_pos, at negative advantages.")
+    entropy_coef: Weight = option(0.0, "Weight of the mean entropy of the loss tokens, subtracted from the loss.")
+    top_entropy_quantile: PositiveShare = option(1.0, "Share of loss tokens to learn from, of highest entropy. 1: all.")
+    beta: Weight = option(0.0, "Weight of the divergence (KL) from the reference model. 0: no reference model.")
     kl_in: KLIn | None = option(
-        None,
-        "Where the divergence counts. loss: a term for each token; reward: it is subtracted from the reward. None: "
-        "loss in GRPOTrainer, reward in RLOOTrainer.",
+        None, "Where the divergence counts: in each token's loss, or in the reward. None: loss (GRPO), reward (RLOO)."
     )
-    sync_ref_model: bool = option(
-        False, "Whether the reference moves towards the policy every ref_model_sync_steps optimiser steps."
-    )
+    sync_ref_model: bool = option(False, "Whether the reference follows the policy every ref_model_sync_steps steps.")
     ref_model_mixup_alpha: PositiveShare = option(
         0.6, "How far the reference moves: reference = alpha * policy + (1 - alpha) * reference. 1: it is replaced."
     )
     ref_model_sync_steps: Count = option(512, "Number of optimiser steps between two moves of the reference.")
-    correction: Annotated[str, RowOf(CORRECTIONS)] | None = option(
+    correction: Annotated[str, OneOf(CORRECTIONS)] | None = option(
         None,
-        "Correction of the mismatch between sampler and trainer: a row of trainer.CORRECTIONS. None: tis (sequence_tis "
-        "for a loss of whole sequences) with vLLM or max_staleness, else none.",
+        "Correction of the mismatch of sampler and trainer, by their ratio: a row of trainer.CORRECTIONS. None: tis "
+        "with vLLM or max_staleness (sequence_tis for a loss of whole sequences), else none.",
     )
-    correction_min: float | None = option(
-        None, "Lower bound of the ratio of trainer and sampler. None: the default of the correction."
-    )
-    correction_max: float | None = option(
-        None, "Upper bound of the ratio of trainer and sampler. None: the default of the correction."
-    )
+    correction_min: float | None = option(None, "Lower bound of the ratio. None: the correction's default.")
+    correction_max: float | None = option(None, "Upper bound of the ratio. None: the correction's default.")
 
     # --- Failures and records ---
 
@@ -288,23 +217,14 @@ class AgentConfig(TrainingArguments):
         "zero: its reward is 0; raise: training stops.",
     )
     max_failure_rate: Share = option(
-        0.5,
-        "Training stops if more than this share of the episodes of its last ten rounds, or of an evaluation, failed.",
+        0.5, "Training stops if a larger share of the episodes of its last ten rounds, or of an evaluation, failed."
     )
-    on_nonfinite: OnNonFinite = option(
-        "skip", "What to do if the loss or gradient of an optimiser step is not finite. skip: go on without the step."
-    )
-    stall_warning: Positive | None = option(
-        300.0, "Seconds without progress after which a warning names what the run waits for. None: no warning."
-    )
+    on_nonfinite: OnNonFinite = option("skip", "What to do with an update that is not finite: skip it, or stop.")
+    stall_warning: Positive | None = option(300.0, "Seconds without progress until a warning says why. None: never.")
     log_episodes_steps: Number = option(
-        0,
-        "Number of optimiser steps between two rounds whose episodes are written to episodes.jsonl, for `gymnast view` "
-        "and `gymnast why`. 0: none is written.",
+        0, "Optimiser steps between rounds written to episodes.jsonl, for `gymnast view` and `gymnast why`. 0: none."
     )
-    logging_steps: Positive = option(
-        10, "Number of optimiser steps between two logs of metrics. Below 1: a share of all steps."
-    )
+    logging_steps: Positive = option(10, "Optimiser steps between two logs. Below 1: a share of all steps.")
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Check the names: the error of a dataclass suggests no other name."""
@@ -371,8 +291,7 @@ class AgentConfig(TrainingArguments):
         check_values(self)
 
     def _check_together(self) -> None:
-        if self.lr_scheduler_type == "reduce_lr_on_plateau":
-            # torch's default takes a growing reward for a growing loss
+        if self._lr_follows_metric:  # by default such a scheduler takes a growing reward for a growing loss
             mode = "max" if self.greater_is_better else "min"
             self.lr_scheduler_kwargs = {"mode": mode, **(self.lr_scheduler_kwargs or {})}  # type: ignore[dict-item]
         for rule in self.rules:
@@ -382,8 +301,8 @@ class AgentConfig(TrainingArguments):
     @property
     def needs_best_metric(self) -> bool:
         """Whether `metric_for_best_model` is read."""
-        return (
-            self.load_best_model_at_end
-            or self.save_strategy == "best"
-            or self.lr_scheduler_type == "reduce_lr_on_plateau"
-        )
+        return self.load_best_model_at_end or self.save_strategy == "best" or self._lr_follows_metric
+
+    @property
+    def _lr_follows_metric(self) -> bool:
+        return self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
@@ -21,10 +21,19 @@ class Range(NamedTuple):
 
 
 @dataclass(slots=True, frozen=True, eq=False)
-class RowOf:
-    """The names that an option allows: those of a table, to which users may add rows."""
+class OneOf:
+    """The names that an option allows, such as those of a table, to which users may add rows."""
 
-    table: Mapping[str, Any]
+    names: Collection[str]
+
+    @property
+    def text(self) -> str:
+        """As in `Range`."""
+        return f"one of {', '.join(self.names)}"
+
+    def holds(self, value: Any) -> bool:
+        """Return whether this is one of the names."""
+        return value in [*self.names]  # a list: the value may have no hash
 
 
 AT_LEAST_1 = Range("at least 1", lambda n: n >= 1)
@@ -34,6 +43,11 @@ WEIGHT = Range("finite and at least 0", lambda n: 0 <= n < math.inf)
 
 Count = Annotated[int, AT_LEAST_1]
 Number = Annotated[int, AT_LEAST_0]
+GroupSize = Annotated[
+    int, Range("at least 2 (an advantage compares an episode with others of its group)", lambda n: n >= 2)
+]
+AtLeast0 = Annotated[float, AT_LEAST_0]
+BelowOne = Annotated[float, Range("in [0, 1)", lambda n: 0 <= n < 1)]
 Positive = Annotated[float, POSITIVE]
 Weight = Annotated[float, WEIGHT]
 Seconds = Annotated[float, Range("positive", lambda n: n > 0)]
@@ -48,36 +62,23 @@ def option(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
 
-def another_default(config: type[Any], name: str, default: Any) -> Any:
-    """Return the field of a base class with another default."""
-    return field(default=default, metadata=config.__dataclass_fields__[name].metadata)
-
-
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Allowed:
     """The values that the type of a field allows."""
 
     type: Any
-    """Without None and without a range."""
+    """Without None, and without a range or names."""
     optional: bool = False
     """Whether None is allowed."""
-    names: Collection[str] = ()
-    """The names that are allowed; empty: any value."""
-    range: Range | None = None
+    values: Range | OneOf | None = None
+    """None: all values of the type."""
 
     @classmethod
     def by(cls, hint: Any) -> Allowed:
-        """Read a type hint: `Count | None`, a Literal, or Annotated with a `Range` or a `RowOf`."""
+        """Read a type hint: `Count | None`, a Literal, or Annotated with a `Range` or `OneOf`."""
         parts = get_args(hint)
         if parts[1:] == (NoneType,):
             return replace(cls.by(parts[0]), optional=True)
         if get_origin(hint) is Literal:
-            return cls(type=hint, names=parts)
-        if get_origin(hint) is not Annotated:
-            return cls(type=hint)
-        kind, values = parts
-        return cls(type=kind, range=values) if isinstance(values, Range) else cls(type=kind, names=values.table)
-
-    def within(self, limits: Range) -> Allowed:
-        """Return the same with a range."""
-        return replace(self, range=limits)
+            return cls(type=hint, values=OneOf(parts))
+        return cls(type=parts[0], values=parts[1]) if get_origin(hint) is Annotated else cls(type=hint)

@@ -7,45 +7,32 @@ from __future__ import annotations
 
 from .fields import AT_LEAST_0, AT_LEAST_1, POSITIVE, WEIGHT, Range
 
-_READ = {
-    "batches, steps and the optimiser": """
-        per_device_train_batch_size gradient_accumulation_steps num_train_epochs max_steps learning_rate
-        lr_scheduler_type lr_scheduler_kwargs warmup_steps max_grad_norm optim optim_args optim_target_modules
-        weight_decay adam_beta1 adam_beta2 adam_epsilon""",
-    "precision, memory and speed": """
-        bf16 fp16 tf32 gradient_checkpointing gradient_checkpointing_kwargs torch_compile torch_compile_backend
-        torch_compile_mode torch_empty_cache_steps use_liger_kernel liger_kernel_config use_cpu accelerator_config
-        full_determinism""",
-    "logs": """
-        logging_strategy logging_steps logging_first_step log_on_each_node log_level log_level_replica disable_tqdm
-        include_num_input_tokens_seen skip_memory_metrics report_to run_name project debug trackio_space_id
-        trackio_bucket_id trackio_static_space_id""",
-    "evaluation and checkpoints": """
-        eval_strategy eval_steps eval_delay eval_on_start output_dir save_strategy save_steps save_total_limit
-        save_only_model save_on_each_node load_best_model_at_end metric_for_best_model greater_is_better
-        restore_callback_states_from_checkpoint push_to_hub hub_token hub_private_repo hub_model_id hub_strategy
-        hub_always_push hub_revision""",
-    "several processes": """
-        ddp_backend ddp_timeout ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph
-        fsdp fsdp_config deepspeed""",
-    "read by gymnast itself": "seed data_seed remove_unused_columns",
-}
-
-READ = frozenset(name for names in _READ.values() for name in names.split())
+_READ = """
+    per_device_train_batch_size gradient_accumulation_steps num_train_epochs max_steps learning_rate lr_scheduler_type
+    lr_scheduler_kwargs warmup_steps max_grad_norm optim optim_args optim_target_modules weight_decay adam_beta1
+    adam_beta2 adam_epsilon
+    bf16 fp16 tf32 gradient_checkpointing gradient_checkpointing_kwargs torch_compile torch_compile_backend
+    torch_compile_mode torch_empty_cache_steps use_liger_kernel liger_kernel_config use_cpu accelerator_config
+    full_determinism
+    logging_strategy logging_steps logging_first_step log_on_each_node log_level log_level_replica disable_tqdm
+    include_num_input_tokens_seen skip_memory_metrics report_to run_name project debug trackio_space_id
+    trackio_bucket_id trackio_static_space_id
+    eval_strategy eval_steps eval_delay eval_on_start output_dir save_strategy save_steps save_total_limit
+    save_only_model save_on_each_node load_best_model_at_end metric_for_best_model greater_is_better
+    restore_callback_states_from_checkpoint push_to_hub hub_token hub_private_repo hub_model_id hub_strategy
+    hub_always_push hub_revision
+    ddp_backend ddp_timeout ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph fsdp
+    fsdp_config deepspeed
+    seed data_seed remove_unused_columns
+"""
+READ = frozenset(_READ.split())
 """Options that work as transformers documents them; `transformers.Trainer` reads most of them."""
 
 RANGES: dict[str, Range] = {
-    "per_device_train_batch_size": AT_LEAST_1,
-    "gradient_accumulation_steps": AT_LEAST_1,
-    "save_total_limit": AT_LEAST_1,
-    "max_grad_norm": AT_LEAST_0,
-    "eval_delay": AT_LEAST_0,
-    "seed": AT_LEAST_0,
-    "data_seed": AT_LEAST_0,
+    **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps", "save_total_limit"), AT_LEAST_1),
+    **dict.fromkeys(("max_grad_norm", "eval_delay", "seed", "data_seed"), AT_LEAST_0),
+    **dict.fromkeys(("num_train_epochs", "eval_steps", "save_steps"), POSITIVE),
     "weight_decay": WEIGHT,
-    "num_train_epochs": POSITIVE,
-    "eval_steps": POSITIVE,
-    "save_steps": POSITIVE,
     "max_steps": Range("positive, or -1 (num_train_epochs decides)", lambda n: n == -1 or n > 0),
 }
 """The ranges of options for which transformers accepts senseless values, or fails later."""

@@ -5,17 +5,7 @@ A test compares the table with TRL's signatures, and docs/from_trl.md shows it.
 
 from __future__ import annotations
 
-_GENERATOR = "choose with generator='vllm' (in this process) or generator='vllm-server'"
-_SERVERS = "give vllm_server_urls=['http://host:port']"
-_ENVIRONMENT = "pass environment=..., a class with @tool methods"
-_CORRECTION = "give correction=..., one of trainer.CORRECTIONS"
-_EPISODES = "give log_episodes_steps=n: whole episodes go to episodes.jsonl"
-_OTHER_DISTRIBUTION = "samples would come from another distribution than the one that is trained"
-_ENTROPY = "entropy_coef stays the same during training"
-_VESPO = "VESPO is not here; loss_type is one of trainer.LOSSES"
-_BATCHING = "the generator batches requests itself; generation_rows limits a batch"
-
-TRL_NAMES = {
+_ADVICE = {
     # The model.
     "trust_remote_code": "give model_init_kwargs={'trust_remote_code': True}",
     "quantization_config": "give model_init_kwargs={'quantization_config': ...}",
@@ -24,9 +14,7 @@ TRL_NAMES = {
     "router_aux_loss_coef": "the load-balancing loss of a mixture of experts is not added",
     "ds3_gather_for_generation": "weights that ZeRO-3 shards are not sampled from: generator='vllm-server'",
     # Environments, rewards and data.
-    "environment_factory": _ENVIRONMENT,
-    "tools": _ENVIRONMENT,
-    "rollout_func": _ENVIRONMENT,
+    "environment_factory tools rollout_func": "pass environment=..., a class with @tool methods",
     "max_tool_calling_iterations": "give max_turns, or max_tool_calls",
     "max_prompt_length": "prompts are never cut: give max_model_len, and overlong_prompts='drop'",
     "reward_clip_range": "clip in the environment or in the reward function",
@@ -35,46 +23,33 @@ TRL_NAMES = {
     "data_collator": "there is nothing to collate: episodes become batches here",
     "pad_to_multiple_of": "rows of similar length share a batch, and are padded to its longest",
     # Sampling and generation.
-    "use_vllm": _GENERATOR,
-    "vllm_mode": _GENERATOR,
-    "vllm_server_base_url": _SERVERS,
-    "vllm_server_host": _SERVERS,
-    "vllm_server_port": _SERVERS,
+    "use_vllm vllm_mode": "choose with generator='vllm' (in this process) or generator='vllm-server'",
+    "vllm_server_base_url vllm_server_host vllm_server_port": "give vllm_server_urls=['http://host:port']",
     "vllm_tensor_parallel_size": "give generator='vllm-server', and --tensor-parallel-size to the servers",
     "vllm_max_model_length": "it is called max_model_len",
     "vllm_model_impl": "give vllm_engine_kwargs={'model_impl': ...}, or --model-impl to the servers",
-    "vllm_structured_outputs_regex": _OTHER_DISTRIBUTION,
+    "vllm_structured_outputs_regex repetition_penalty": "samples would come from another distribution than the one "
+    "that is trained",
     "generation_kwargs": "give temperature, top_p, top_k and min_p",
-    "repetition_penalty": _OTHER_DISTRIBUTION,
     "cache_implementation": "the generator has its own cache",
-    "use_transformers_continuous_batching": _BATCHING,
-    "use_transformers_paged": _BATCHING,
-    "transformers_continuous_batching_config": _BATCHING,
+    "use_transformers_continuous_batching use_transformers_paged transformers_continuous_batching_config": "the "
+    "generator batches requests itself; generation_rows limits a batch",
     # The objective.
     "importance_sampling_level": "it follows from loss_type: 'gspo' and 'rloo' have one ratio for each sequence",
-    "vllm_importance_sampling_correction": f"{_CORRECTION}; 'none' switches it off",
-    "vllm_importance_sampling_mode": _CORRECTION,
-    "vllm_importance_sampling_clip_max": "it is called correction_max",
-    "vllm_importance_sampling_cap": "it is called correction_max",
+    "vllm_importance_sampling_correction": "give correction=..., one of trainer.CORRECTIONS; 'none' switches it off",
+    "vllm_importance_sampling_mode": "give correction=..., one of trainer.CORRECTIONS",
+    "vllm_importance_sampling_clip_max vllm_importance_sampling_cap": "it is called correction_max",
     "vllm_importance_sampling_clip_min": "it is called correction_min",
     "off_policy_mask_threshold": "correction='geometric_mask' leaves out sequences that are too far from the policy",
     "mask_truncated_completions": "give truncated='mask', or a treatment for each stop reason",
     "scale_advantages": "it is called scale_rewards",
-    "use_adaptive_entropy": _ENTROPY,
-    "entropy_coef_min": _ENTROPY,
-    "entropy_coef_max": _ENTROPY,
-    "entropy_coef_delta": _ENTROPY,
-    "entropy_target": _ENTROPY,
-    "vespo_k_pos": _VESPO,
-    "vespo_k_neg": _VESPO,
-    "vespo_lambda_pos": _VESPO,
-    "vespo_lambda_neg": _VESPO,
+    "use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target": "entropy_coef stays "
+    "the same during training",
+    "vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg": "gymnast has no VESPO; loss_type is one of "
+    "trainer.LOSSES",
     # Records.
-    "log_completions": _EPISODES,
-    "log_completions_hub_repo": _EPISODES,
-    "log_unique_prompts": _EPISODES,
-    "log_multimodal": _EPISODES,
-    "num_completions_to_print": _EPISODES,
+    "log_completions log_completions_hub_repo log_unique_prompts log_multimodal num_completions_to_print": "give "
+    "log_episodes_steps=n: whole episodes go to episodes.jsonl",
     # Names that people try, though TRL has dropped them or never had them.
     "stop_tool_names": "an option of the environment: ToolEnv(tools, stop_tool_names=[...]); or mark your own tools "
     "with @tool(final=True)",
@@ -82,10 +57,10 @@ TRL_NAMES = {
     "named 'ref'; another model cannot be given yet",
     "tokenizer": "it is called processing_class",
     "config": "it is called args",
-    "batch_size": "it is called per_device_train_batch_size",
-    "per_device_batch_size": "it is called per_device_train_batch_size",
-    "max_tokens": "it is called max_completion_length",
-    "max_new_tokens": "it is called max_completion_length",
+    "batch_size per_device_batch_size": "it is called per_device_train_batch_size",
+    "max_tokens max_new_tokens": "it is called max_completion_length",
     "lr": "it is called learning_rate",
 }
+
+TRL_NAMES = {name: advice for names, advice in _ADVICE.items() for name in names.split()}
 """The advice that the error for an unknown name gives."""
