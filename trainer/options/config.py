@@ -62,7 +62,7 @@ class AgentConfig(TrainingArguments):
         None, "Arguments of from_pretrained if the model is given by name. dtype is float32 unless it is given here."
     )
     max_tokens_per_batch: Count | None = option(
-        None, "Maximum tokens in a pass, padding included. A larger batch takes several passes. None: no limit."
+        None, "Maximum tokens in a forward pass, padding included. A larger batch takes several. None: no limit."
     )
     ddp_find_unused_parameters: bool | None = option(
         False, "Whether DDP searches each step for weights without a gradient. None: as in transformers."
@@ -76,10 +76,10 @@ class AgentConfig(TrainingArguments):
         None, "Number of episodes of each task in an evaluation. None: num_generations, or 1 at temperature 0."
     )
     steps_per_generation: Count | None = option(
-        None, "Batches (per_device_train_batch_size episodes) in a process's round. None: gradient_accumulation_steps."
+        None, "Batches of per_device_train_batch_size episodes in a round. None: gradient_accumulation_steps."
     )
     generation_batch_size: Count | None = option(
-        None, "Episodes of all processes in a round, instead of steps_per_generation. None: by steps_per_generation."
+        None, "Episodes in a round of all processes, in place of steps_per_generation. None: that option decides."
     )
     num_iterations: Count = option(1, "Number of times that training uses each round.")
     shuffle_dataset: bool = option(True, "Whether tasks are played in a random order, which follows from seed.")
@@ -93,7 +93,7 @@ class AgentConfig(TrainingArguments):
     # --- Playing and budgets ---
 
     max_completion_length: Count = option(256, "Maximum number of tokens after the prompt, tool results included.")
-    max_turn_tokens: Count | None = option(None, "Maximum number of tokens in one answer. None: only the other limits.")
+    max_turn_tokens: Count | None = option(None, "Maximum number of tokens in one answer. None: no limit.")
     max_observation_tokens: Count | None = option(
         None, "Maximum number of tokens in one observation, such as a tool's result. The rest is cut. None: no limit."
     )
@@ -185,7 +185,7 @@ class AgentConfig(TrainingArguments):
     loss_type: Annotated[str, OneOf(LOSSES)] = option("dapo", "Loss: a row of trainer.LOSSES.")
     epsilon: BelowOne = option(0.2, "The ratio of new and old policy is clipped below at 1 - epsilon.")
     epsilon_high: AtLeast0 | None = option(None, "The ratio is clipped above at 1 + epsilon_high. None: epsilon.")
-    delta: Positive | None = option(None, "Upper bound of the ratio at negative advantages (dual clip). None: none.")
+    delta: Positive | None = option(None, "Upper bound of the ratio at negative advantages (dual clip). None: off.")
     sapo_temperature_pos: Positive = option(
         1.0, "How fast the gradient of sapo fades as the ratio leaves 1, at positive advantages. Higher: faster."
     )

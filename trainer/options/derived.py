@@ -111,11 +111,7 @@ def learning_settings(args: AgentConfig) -> LearningSettings:
 
 def overlong_penalty(args: AgentConfig) -> OverlongPenalty:
     """Return the penalty of episodes that come close to their token limit."""
-    return OverlongPenalty(
-        max_completion_length=args.max_completion_length,
-        overlong_buffer=args.overlong_buffer,
-        overlong_penalty=args.overlong_penalty,
-    )
+    return OverlongPenalty(limit=args.max_completion_length, buffer=args.overlong_buffer, penalty=args.overlong_penalty)
 
 
 def parse_treatments(given: Any) -> Treatments:
@@ -127,8 +123,7 @@ def parse_treatments(given: Any) -> Treatments:
     """
     if given is None:
         return TREATMENTS
-    if isinstance(given, str):
-        given = dict.fromkeys(TREATMENTS, given)
+    given = dict.fromkeys(TREATMENTS, given) if isinstance(given, str) else given
     if not isinstance(given, Mapping):
         raise TypeError(
             f"truncated must be 'teach', 'mask', 'leave', or a dict such as {{'max_turns': 'mask'}}, got {given!r}"

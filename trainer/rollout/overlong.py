@@ -15,23 +15,24 @@ PART = "overlong_penalty"
 class OverlongPenalty:
     """Makes the reward fall linearly in the last tokens before the limit.
 
-    The soft overlong punishment of DAPO (Yu et al. 2025, arXiv 2503.14476, equation 13), times `overlong_penalty`.
+    The soft overlong punishment of DAPO (Yu et al. 2025, arXiv 2503.14476, equation 13), times `penalty`.
     """
 
-    max_completion_length: int
-    overlong_buffer: int
+    limit: int
+    """The option `max_completion_length`."""
+    buffer: int
     """Tokens before the limit in which the reward falls; 0: there is no penalty."""
-    overlong_penalty: float
+    penalty: float
     """The reward that an episode loses if it reaches the limit."""
 
     def of(self, length: int) -> float:
         """The reward of an episode that has so many tokens after its prompt, tool results included; at most 0."""
-        over = length - (self.max_completion_length - self.overlong_buffer)
-        return -self.overlong_penalty * min(1.0, max(0.0, over / self.overlong_buffer))
+        over = length - (self.limit - self.buffer)
+        return -self.penalty * min(1.0, max(0.0, over / self.buffer))
 
     def charge(self, episodes: Iterable[Episode]) -> None:
         """Add the penalty to the reward of each episode that has a reward and did not fail."""
-        if not self.overlong_buffer:
+        if not self.buffer:
             return
         for episode in episodes:
             if episode.reward is not None and episode.traces and not episode.stop.is_failure:
