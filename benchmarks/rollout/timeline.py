@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gymnast.trainer.generation.contract import Generation, GenerationRequest
-from gymnast.trainer.generation.transformers_batch import Batch, Row
+from gymnast.trainer.generation.decoding import Decoding, Row
 from gymnast.trainer.generation.transformers_generator import TransformersGenerator
 
 Kind = Literal["generation", "tool"]
@@ -83,7 +83,7 @@ class WatchedGenerator(TransformersGenerator):
         self._timeline.add(EPISODE.get(), "generation", self._begun.pop(request.seed), time.perf_counter())
         return answer
 
-    def _prefill(self, rows: list[Row]) -> Batch:
+    def _prefill(self, rows: list[Row]) -> Decoding:
         now = time.perf_counter()
         self._begun |= {row.request.seed: now for row in rows}
         return super()._prefill(rows)

@@ -20,7 +20,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from gymnast.trainer.learning.advantages import ESTIMATORS, Scale, grpo, max_rl, rloo, scale_advantages, whiten
 from gymnast.trainer.learning.logprobs import token_logprobs
-from gymnast.trainer.learning.losses import kl_in_reward
+from gymnast.trainer.learning.ratios import kl_in_reward
 
 GROUPS, MEMBERS = 3, 4
 REWARDS = [0.0, 1.0, 0.25, -2.0, 3.0, 3.0, 3.0, 3.0, 0.1, 0.2, 0.9, 10.0]  # the second group has no spread

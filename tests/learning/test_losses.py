@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from gymnast.trainer import LOSSES, LearningSettings, losses
-from gymnast.trainer.learning.losses import LossInputs, StepCounts, clipped, kl_in_reward
+from gymnast.trainer.learning.losses import LossInputs, StepCounts, clipped
+from gymnast.trainer.learning.ratios import k3, kl_in_reward
 
 from .rows import EPSILON_HIGH, EPSILON_LOW, MAX_COMPLETION, counts_of, loss_of
 
@@ -209,10 +210,10 @@ def test_a_token_far_from_the_reference_has_no_gradient_from_the_kl(loss_type: s
 def test_k3_within_20_nats_is_its_formula_to_the_last_bit() -> None:
     log_ratio = torch.linspace(-300, 20, 10_001, requires_grad=True)
     formula = log_ratio.exp() - log_ratio - 1
-    gradients = [torch.autograd.grad(each.sum(), log_ratio)[0] for each in (losses.k3(log_ratio), formula)]
-    assert torch.equal(losses.k3(log_ratio), formula)
+    gradients = [torch.autograd.grad(each.sum(), log_ratio)[0] for each in (k3(log_ratio), formula)]
+    assert torch.equal(k3(log_ratio), formula)
     assert torch.equal(*gradients)
-    assert losses.k3(torch.tensor(119.0)) == losses.k3(torch.tensor(20.0))
+    assert k3(torch.tensor(119.0)) == k3(torch.tensor(20.0))
 
 
 @pytest.mark.parametrize("name", ["grpo", "gspo", "gspo_token", "rloo"])

@@ -1,10 +1,4 @@
-"""The contract between a policy and an inference engine: tokens in, sampled ids and their log-probabilities out.
-
-- `Generator`: the class that an engine implements, with `GenerationRequest` and `Generation`.
-- `GenerationError`: the engine could not answer.
-- `check_text_request`: the checks that an engine makes before it begins.
-- `settle`: resolves a request's future from the engine's thread.
-"""
+"""The contract between a policy and an inference engine: tokens in, sampled ids and their log-probabilities out."""
 
 from __future__ import annotations
 
@@ -102,7 +96,12 @@ class Generator(ABC):
 
     @abstractmethod
     async def generate(self, request: GenerationRequest) -> Generation:
-        """Generate one answer. Requests that are in flight together may share a batch."""
+        """Generate one answer. Requests that are in flight together may share a forward pass.
+
+        Raises:
+            ValueError: the prompt is empty or has an image, max_tokens is below 1, or a token is not in the vocabulary.
+            GenerationError: the engine failed or refused the request, no server was there in time, or it is closed.
+        """
 
     @abstractmethod
     def load_weights(self, model: PreTrainedModel, version: int) -> None:

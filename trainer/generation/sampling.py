@@ -1,8 +1,4 @@
-"""The distribution that tokens are sampled from.
-
-- `Sampling`: the options that shape it.
-- `log_distribution`, `sample`: its log-probabilities, and tokens drawn from it.
-"""
+"""The distribution that tokens are sampled from."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from ..models.cache_check import check_cache
 from ..models.evaluating import evaluating
 from .contract import Generation, GenerationError, GenerationRequest, Generator, check_text_request, settle
+from .decoding import Decoding, Row
 from .sampling import Sampling
-from .transformers_batch import Batch, Row
 
 QUIET_SECONDS = 0.003  # a batch starts once no request has come for this long ...
 GATHER_SECONDS = 0.05  # ... or after this long at most
@@ -71,12 +71,6 @@ class TransformersGenerator(Generator):
         self._thread: threading.Thread | None = None
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """Generate one answer.
-
-        Raises:
-            ValueError: the prompt is empty or has an image, max_tokens is below 1, or a token is not in the vocabulary.
-            GenerationError: the model failed, or the generator is closed.
-        """
         check_text_request(request, self.model.config.get_text_config().vocab_size, generator=self)
         row = Row(request, random=np.random.Generator(np.random.Philox(key=request.seed)))
         self._submit(row)
@@ -162,27 +156,27 @@ class TransformersGenerator(Generator):
 
     def _decode(self, rows: list[Row]) -> None:
         """Decode these rows, and rows that join them, until all are done."""
-        batch = None
+        decoding = None
         try:
             with evaluating(self.model), torch.no_grad(), self._autocast():
-                batch = self._prefill(rows)
+                decoding = self._prefill(rows)
                 steps = 0
-                while batch.rows and not self._closed:
-                    if steps >= JOIN_STEPS and self._join(batch):
+                while decoding.rows and not self._closed:
+                    if steps >= JOIN_STEPS and self._join(decoding):
                         steps = 0
                     else:
-                        batch.step()
+                        decoding.step()
                         steps += 1
-                _fail(batch.rows)
+                _fail(decoding.rows)
         except BaseException as error:
-            _fail(rows if batch is None else batch.rows, error)
+            _fail(rows if decoding is None else decoding.rows, error)
 
-    def _join(self, batch: Batch) -> bool:
-        """Let waiting requests join the batch. Return False if none can, or if their prefill failed."""
-        if not self._waiting or not batch.can_join or batch.weight_version != self.weight_version:
+    def _join(self, decoding: Decoding) -> bool:
+        """Let waiting requests join. Return False if none can, or if their prefill failed."""
+        if not self._waiting or not decoding.can_join or decoding.weight_version != self.weight_version:
             return False
         with self._changed:
-            rows = self._take(self.max_batch_size - len(batch.rows), batch.sampling)
+            rows = self._take(self.max_batch_size - len(decoding.rows), decoding.sampling)
         if not rows:
             return False
         try:
@@ -191,7 +185,7 @@ class TransformersGenerator(Generator):
             _fail(rows, error)  # the others go on
             return False
         try:
-            batch.join(joining)
+            decoding.join(joining)
         except BaseException as error:
             _fail(rows, error)
             raise
@@ -200,11 +194,11 @@ class TransformersGenerator(Generator):
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.model.device.type, dtype=self.dtype, enabled=self.dtype is not None)
 
-    def _prefill(self, rows: list[Row]) -> Batch:
-        """Return a batch of these rows, after its first step."""
-        batch = Batch(self.model, rows, self.pad_id, self.weight_version)
-        batch.step()
-        return batch
+    def _prefill(self, rows: list[Row]) -> Decoding:
+        """Return the decoding of these rows, after its first step."""
+        decoding = Decoding(self.model, rows, self.pad_id, self.weight_version)
+        decoding.step()
+        return decoding
 
 
 def _cast_as_autocast(model: nn.Module, dtype: torch.dtype) -> None:

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MAX_LOG_RATIO = 20.0
-"""Larger log-ratios are clamped to this: `exp` overflows float32 at 88."""
+from .ratios import ratio_of
 
 Bounds = tuple[float, float]
 
@@ -52,19 +51,19 @@ Keep = Callable[[Tensor, Bounds], bool]
 
 def truncated(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
     """Return min(pi/mu, max) of each token."""
-    ratio_BT = _exp(mismatch.log_ratio_BT)
+    ratio_BT = ratio_of(mismatch.log_ratio_BT)
     return ratio_BT.clamp(max=bounds[1]), ratio_BT > bounds[1]
 
 
 def truncated_sequence(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
     """Return min(pi/mu, max) of each sequence."""
-    ratio_B1 = _exp(mismatch.log_ratio_BT.sum(dim=1, keepdim=True))
+    ratio_B1 = ratio_of(mismatch.log_ratio_BT.sum(dim=1, keepdim=True))
     return ratio_B1.clamp(max=bounds[1]), ratio_B1 > bounds[1]
 
 
 def masked(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
     """Return pi/mu of each token; 0 outside the bounds."""
-    ratio_BT = _exp(mismatch.log_ratio_BT)
+    ratio_BT = ratio_of(mismatch.log_ratio_BT)
     is_cut_BT = (ratio_BT < bounds[0]) | (ratio_BT > bounds[1])
     return ratio_BT.masked_fill(is_cut_BT, 0.0), is_cut_BT
 
@@ -76,12 +75,12 @@ def behaviour_clip(mismatch: Mismatch, bounds: Bounds) -> tuple[Tensor, Tensor]:
     training to pi, so the product is their ratio to mu.
     """
     is_cut_BT = mismatch.probability_gain_BT * mismatch.advantages_BT.sign() > bounds[1]
-    return _exp(mismatch.log_ratio_BT).masked_fill(is_cut_BT, 0.0), is_cut_BT
+    return ratio_of(mismatch.log_ratio_BT).masked_fill(is_cut_BT, 0.0), is_cut_BT
 
 
 def geometric_mean_within(log_ratio_N: Tensor, bounds: Bounds) -> bool:
     """Return whether the geometric mean of pi/mu over an episode is within the bounds."""
-    return bounds[0] <= _exp(log_ratio_N.mean()).item() <= bounds[1]
+    return bounds[0] <= ratio_of(log_ratio_N.mean()).item() <= bounds[1]
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -125,7 +124,7 @@ def mismatch_metrics(log_ratio_N: Tensor) -> dict[str, Tensor]:
         `mismatch/kl`: KL(mu || pi) in nats a token, by the estimator k3. `MEANS_OF_RATIOS`: the means of pi/mu and of
         its square, for `effective_sample_size`.
     """
-    ratio_N = _exp(log_ratio_N)
+    ratio_N = ratio_of(log_ratio_N)
     means = dict(zip(MEANS_OF_RATIOS, (ratio_N.mean(), ratio_N.square().mean()), strict=True))
     return {"mismatch/kl": (ratio_N - 1 - log_ratio_N).mean(), **means}
 
@@ -136,7 +135,3 @@ def effective_sample_size(mean_ratio: float, mean_square: float) -> float:
     The sizes of parts have no mean that is the size of the whole, so it is computed once, from means over all tokens.
     """
     return mean_ratio**2 / mean_square if mean_square else 0.0
-
-
-def _exp(log_ratio: Tensor) -> Tensor:
-    return log_ratio.clamp(max=MAX_LOG_RATIO).exp()

@@ -6,7 +6,6 @@ rows, and C of a chunk; H hidden size; V vocabulary.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from types import MethodType
@@ -18,7 +17,7 @@ from accelerate.utils.operations import ConvertOutputsToFp32
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..models.output_head import OutputHead, inner_model, without_cache
+from ..models.output_head import OutputHead, known_options
 
 Entropy = Literal["none", "value", "differentiable"]
 
@@ -68,7 +67,7 @@ def token_logprobs(
         vocabulary = head.vocabulary
     else:
         _keep_precision(model)
-        options = _fewer_logits(model, keep + 1) | without_cache(model)
+        options = known_options(model, use_cache=False, logits_to_keep=keep + 1)
         logits_BLV = model(**inputs, **options).logits
         states_NH, to_logits = logits_BLV[:, -(keep + 1) : -1].flatten(0, 1)[places_N], _unchanged
         vocabulary = logits_BLV.shape[2]
@@ -108,12 +107,6 @@ def _chosen_logprobs(
     parts = [checkpoint(chosen, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
     logprobs, entropies = zip(*parts, strict=True)
     return torch.cat(logprobs), None if entropy == "none" else torch.cat(entropies)
-
-
-def _fewer_logits(model: nn.Module, count: int) -> dict[str, int]:
-    """Return the argument that asks for the logits of the last positions only, if the model has it."""
-    forward: Any = inner_model(model).forward
-    return {"logits_to_keep": count} if "logits_to_keep" in inspect.signature(forward).parameters else {}
 
 
 def _keep_precision(model: nn.Module) -> None:

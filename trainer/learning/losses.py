@@ -16,11 +16,8 @@ import torch
 from torch import Tensor
 
 from .corrections import CORRECTIONS, Mismatch
+from .ratios import MAX_LOG_RATIO, k3, ratio_of
 from .settings import LearningSettings
-
-MAX_LOG_RATIO = 20.0
-"""Larger log-ratios are clamped to this. `exp` overflows float32 at 88, which a sum over a long sequence can reach. The
-gradient of an infinite ratio is NaN even where clipping discards it (0 * inf)."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -99,9 +96,6 @@ class Loss:
         return torch.equal(self.ratio(small, mask), of_sequence(small, mask))
 
 
-# Ratios.
-
-
 def of_token(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Return one ratio for each token."""
     return log_ratio_BT
@@ -120,9 +114,6 @@ def of_mean_token(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
 def of_mean_token_at_token(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Return the value of `of_mean_token` at each token, with the gradient of the token's own ratio."""
     return of_mean_token(log_ratio_BT, mask_BT).detach() + log_ratio_BT - log_ratio_BT.detach()
-
-
-# Surrogates.
 
 
 def clipped(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> Tensor:
@@ -153,9 +144,6 @@ def score(ratio_BR: Tensor, logprobs_BR: Tensor, advantages_BR: Tensor, settings
     return -advantages_BR * logprobs_BR
 
 
-# Clips, for the metrics.
-
-
 def outside_epsilon(ratio_BR: Tensor, advantages_BR: Tensor, settings: LearningSettings) -> tuple[Tensor, Tensor]:
     """Return the terms of `clipped` without gradient: their ratio is out of bounds, as their advantage asks."""
     low_BR = (ratio_BR < 1 - settings.epsilon_low) & (advantages_BR < 0)
@@ -166,9 +154,6 @@ def above_epsilon(ratio_BR: Tensor, advantages_BR: Tensor, settings: LearningSet
     """Return the terms of `clipped_weight` with an advantage above 0 and a ratio above the largest weight."""
     low_BR, high_BR = outside_epsilon(ratio_BR, advantages_BR, settings)
     return torch.zeros_like(low_BR), high_BR
-
-
-# Reductions.
 
 
 def mean_of_sequence_means(terms_BR: Tensor, sizes_B: Tensor, counts: StepCounts, settings: LearningSettings) -> Tensor:
@@ -244,12 +229,12 @@ def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCoun
     old_logprobs_BT = logprobs_BT.detach() if inputs.old_logprobs_BT is None else inputs.old_logprobs_BT
     # Masked before `exp`, so that nothing at a masked position can become infinite: inf * 0 is NaN.
     log_ratio_BT = torch.where(mask_BT, logprobs_BT - old_logprobs_BT, 0.0)
-    log_ratio_BR = loss.ratio(log_ratio_BT, mask_BT)
-    mask_BR = mask_BT if loss.is_of_tokens else mask_BT.any(dim=1, keepdim=True)
-
-    ratio_BR = log_ratio_BR.clamp(max=MAX_LOG_RATIO).exp()
-    advantages_BT = torch.where(mask_BT, inputs.advantages_BT, 0.0)
-    advantages_BR = advantages_BT if loss.is_of_tokens else _of_first_loss_token(advantages_BT, mask_BT)
+    ratio_BR = ratio_of(loss.ratio(log_ratio_BT, mask_BT))
+    advantages_BR = advantages_BT = torch.where(mask_BT, inputs.advantages_BT, 0.0)
+    mask_BR = mask_BT
+    if not loss.is_of_tokens:  # then the first loss token has the advantage of all
+        advantages_BR = advantages_BT.gather(1, mask_BT.int().argmax(dim=1, keepdim=True))
+        mask_BR = mask_BT.any(dim=1, keepdim=True)
     terms_BR = loss.surrogate(ratio_BR, logprobs_BT, advantages_BR, settings)
     stats = _clip_stats(loss, ratio_BR.detach(), advantages_BR, mask_BR, settings)
 
@@ -289,29 +274,6 @@ def _loss_for(inputs: LossInputs, loss_type: str) -> Loss:
             f"The KL of loss_type {loss_type!r} goes into the reward: use kl_in_reward instead of ref_logprobs_BT."
         )
     return loss
-
-
-def k3(log_ratio: Tensor) -> Tensor:
-    """Estimate KL(pi || ref) at tokens sampled from pi, from log(ref/pi): unbiased and never negative.
-
-    The estimator k3 of Schulman 2020, http://joschu.net/blog/kl-approx.html. Above a log-ratio of `MAX_LOG_RATIO` it is
-    constant: one token that the reference finds far likelier would make the loss infinite.
-    """
-    log_ratio = log_ratio.clamp(max=MAX_LOG_RATIO)
-    return log_ratio.exp() - log_ratio - 1
-
-
-def kl_in_reward(old_logprobs_BT: Tensor, ref_logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return the sum of log(pi_old/ref) over each sequence's loss tokens, (B,); beta times it is taken off the reward.
-
-    Unlike `k3` this may be negative; its expectation is the KL of the sequence (Ahmadian et al. 2024, arXiv
-    2402.14740).
-    """
-    return torch.where(mask_BT.bool(), old_logprobs_BT - ref_logprobs_BT, 0.0).sum(dim=1)
-
-
-def _of_first_loss_token(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    return values_BT.gather(1, mask_BT.int().argmax(dim=1, keepdim=True))
 
 
 def _masked_mean(values_BR: Tensor, mask_BR: Tensor) -> Tensor:

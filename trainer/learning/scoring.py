@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,9 @@ from .corrections import CORRECTIONS
 from .credit import at_loss_tokens
 from .groups import Group
 from .logprobs import token_logprobs
-from .losses import kl_in_reward
+from .ratios import kl_in_reward
 from .samples import EpisodeSamples, Sample, completion_slice, filler, make_micro_batch, micro_batches, samples_of
 from .settings import LearningSettings
-
-Item = TypeVar("Item")
 
 Mean = tuple[float, int]
 """A mean and the number of values that it is of, which is its weight among the means of other rounds and processes."""
@@ -48,32 +46,30 @@ class Scorer:
         """Return the samples with loss tokens of each episode of these groups, in order, and metrics."""
         settings = self.settings
         metrics: dict[str, Mean] = {}
-        episodes = _flat(groups)
-        samples = [self._samples(episode) for episode in episodes]
+        episodes = [*chain(*groups)]
+        treatment = settings.truncated.get
+        samples = [samples_of(episode, is_masked=treatment(episode.stop) == "mask") for episode in episodes]
         if settings.scores_all:
-            self._add_old_logprobs(_flat(samples))
+            self._add_old_logprobs([*chain(*samples)])
         if CORRECTIONS[settings.correction].keep is not None:
             episodes, samples, metrics["mismatch/rejected"] = self._without_rejected(episodes, samples)
         rewards = [episode.reward or 0.0 for episode in episodes]
         if settings.charges_kl:
-            self._add_ref_logprobs(_flat(samples))
+            self._add_ref_logprobs([*chain(*samples)])
             metrics["kl"] = self._charge_kl(samples, rewards)
         self._add_advantages(episodes, samples, rewards)
         scored = [*zip(episodes, samples, rewards, strict=True)]
         samples = [own_samples for own_samples in samples if not own_samples[0].is_masked]
         if settings.top_entropy_quantile < 1:
-            self._keep_top_entropy(_flat(samples))
+            self._keep_top_entropy([*chain(*samples)])
         if self.on_scored is not None:
             self.on_scored(scored)
-        taught = [sample for sample in _flat(samples) if sample.has_gradient(settings)]
+        taught = [sample for sample in [*chain(*samples)] if sample.has_gradient(settings)]
         if not (settings.scores_all or settings.is_on_policy):
             self._add_old_logprobs(taught)
         if not settings.charges_kl:
             self._add_ref_logprobs(taught)
         return samples, metrics
-
-    def _samples(self, episode: Episode) -> EpisodeSamples:
-        return samples_of(episode, is_masked=self.settings.truncated.get(episode.stop) == "mask")
 
     def _without_rejected(
         self, episodes: Sequence[Episode], samples: Sequence[EpisodeSamples]
@@ -177,7 +173,3 @@ def _log_ratio(episode: EpisodeSamples) -> Tensor:
         difference_T = sample.old_logprobs - torch.tensor(sample.sampling_logprobs)
         ratios.append(difference_T[torch.tensor(sample.mask) == 1])
     return torch.cat(ratios)
-
-
-def _flat(lists: Iterable[Iterable[Item]]) -> list[Item]:
-    return [item for inner in lists for item in inner]

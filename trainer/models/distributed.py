@@ -15,10 +15,7 @@ from ...envs.core import ConfigurationError
 
 Result = TypeVar("Result")
 
-_SUPPORTED = (
-    *(DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU),
-    *(DistributedType.FSDP, DistributedType.DEEPSPEED),
-)
+_SUPPORTED = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED")
 
 
 class Processes:
@@ -34,7 +31,7 @@ class Processes:
         self.in_lockstep = fsdp or deepspeed  # all processes compute each micro-batch together
         plugin: Any = accelerator.deepspeed_plugin
         self.share_weights = fsdp or (deepspeed and plugin.zero_stage == 3)
-        if accelerator.distributed_type not in _SUPPORTED or (fsdp and not accelerator.is_fsdp2):
+        if accelerator.distributed_type.value not in _SUPPORTED or (fsdp and not accelerator.is_fsdp2):
             raise ConfigurationError(
                 f"{accelerator.distributed_type.value} is not supported: use data parallelism, or shard with FSDP2 "
                 f"(fsdp_version: 2) or DeepSpeed; examples/accelerate has files for them"

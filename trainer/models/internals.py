@@ -18,7 +18,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 from transformers.core_model_loading import revert_weight_conversion
 
-from . import zero3
+from .sharding import by_zero3
 
 
 def is_plain(cache: DynamicCache) -> bool:
@@ -82,7 +82,7 @@ def merged_state(model: nn.Module, *, merge: bool = True) -> dict[str, Tensor]:
             [active] = layer.active_adapters
             replaced[name] = (layer.modules_to_save[active] if merge else layer.original_module).state_dict()
     prefixes = tuple(f"{name}." for name in replaced)
-    state = model.state_dict(keep_vars=zero3.is_sharded(model))  # only a parameter of ZeRO-3 itself can be gathered
+    state = model.state_dict(keep_vars=by_zero3(model))  # only a parameter of ZeRO-3 itself can be gathered
     state = {name: value for name, value in state.items() if not name.startswith(prefixes)}
     return state | {f"{name}.{key}": value for name, own in replaced.items() for key, value in own.items()}
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...envs.core import ConfigurationError
-from . import zero3
 from .internals import is_adapted, merged_state, ties, to_checkpoint_names
-from .sharding import own_part, reshard, whole
+from .output_head import inner_model
+from .sharding import by_zero3, own_part, reshard, whole, without_data
 
 
 def check_loadable(model: PreTrainedModel) -> None:
@@ -38,7 +38,7 @@ def named_weights(model: PreTrainedModel, *, merge: bool = True) -> dict[str, Te
     Raises:
         ConfigurationError: an adapter changes one of two weights that the config ties.
     """
-    base = _base(model)
+    base = inner_model(model)
     return to_checkpoint_names(base, _merged_weights(model, base, merge=merge))
 
 
@@ -51,18 +51,14 @@ def whole_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     Raises:
         ConfigurationError: ZeRO-3 shards weights that become one weight of a checkpoint.
     """
-    if not zero3.is_sharded(model):
+    if not by_zero3(model):
         return ((name, whole(weight)) for name, weight in named_weights(model).items())
-    base = _base(model)
+    base = inner_model(model)
     weights = _merged_weights(model, base)
     _check_convertible_one_by_one(base, weights)
     return (
         item for name, weight in weights.items() for item in to_checkpoint_names(base, {name: whole(weight)}).items()
     )
-
-
-def _base(model: Any) -> Any:
-    return model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's wrapper
 
 
 def _merged_weights(model: PreTrainedModel, base: Any, *, merge: bool = True) -> dict[str, Tensor]:
@@ -81,7 +77,7 @@ def _merged_weights(model: PreTrainedModel, base: Any, *, merge: bool = True) ->
 
 
 def _check_convertible_one_by_one(base: Any, weights: Mapping[str, Tensor]) -> None:
-    empty = {name: zero3.without_data(weight) for name, weight in weights.items()}
+    empty = {name: without_data(weight) for name, weight in weights.items()}
     together = to_checkpoint_names(base, empty)
     apart = {
         new: value for name, weight in empty.items() for new, value in to_checkpoint_names(base, {name: weight}).items()

@@ -17,8 +17,7 @@ import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
-from . import zero3
-from .sharding import gather_before_use, is_sharded, reshard
+from .sharding import by_zero3, gather_before_use, is_sharded, reshard
 
 
 class OutputHead:
@@ -44,7 +43,7 @@ class OutputHead:
         self._autocast: torch.dtype | None = None
         # The hook stays for good: a compiled model keeps the hooks that it was compiled with.
         # A gradient that went through the hooks of DeepSpeed would free the weights of the layer.
-        self._layer.register_forward_pre_hook(self._keep_input, prepend=zero3.is_sharded(model))
+        self._layer.register_forward_pre_hook(self._keep_input, prepend=by_zero3(model))
 
     @classmethod
     def of(cls, model: nn.Module) -> OutputHead | None:
@@ -97,7 +96,7 @@ class OutputHead:
     def _forward(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Any, Tensor]:
         self._is_aside = True
         try:
-            output = model(**inputs, **without_cache(model))
+            output = model(**inputs, **known_options(model, use_cache=False))
             hidden_BLH = self._input
         finally:
             self._is_aside, self._input = False, None
@@ -138,7 +137,8 @@ def inner_model(model: nn.Module) -> nn.Module:
     return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
 
 
-def without_cache(model: nn.Module) -> dict[str, bool]:
-    """Return the argument that keeps a forward pass from filling a cache, if the model has it."""
+def known_options(model: nn.Module, **options: Any) -> dict[str, Any]:
+    """Return those of these options that the forward pass of the model takes."""
     forward: Any = inner_model(model).forward
-    return {"use_cache": False} if "use_cache" in inspect.signature(forward).parameters else {}
+    known = inspect.signature(forward).parameters
+    return {name: value for name, value in options.items() if name in known}

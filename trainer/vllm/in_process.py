@@ -24,10 +24,11 @@ from transformers import PreTrainedModel
 from ...envs.core import ConfigurationError
 from ...envs.tokens import Tokens
 from ..generation.contract import Generation, GenerationRequest, Generator, check_text_request
-from ..models.named_weights import check_loadable, whole_weights
+from ..models.named_weights import check_loadable, named_weights, whole_weights
+from ..models.output_head import inner_model
 from . import check_vllm
 from .engine_thread import EngineThread
-from .lora import adapter_request, base_version, base_weights, load_adapter, lora_options, lora_rank
+from .lora import base_version, load_adapter, lora_options, lora_rank
 from .options import CPU_OPTIONS, sampling_options
 from .private_api import replace_weights, unchanged_process
 
@@ -108,12 +109,6 @@ class VLLMGenerator(Generator):
         self._finalizer = weakref.finalize(self, self._engine.close)  # also for a generator that nobody closes
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """Generate one answer.
-
-        Raises:
-            ValueError: the prompt is empty or has an image, max_tokens is below 1, or a token is not in the vocabulary.
-            GenerationError: vLLM failed or refused the request, or the generator is closed.
-        """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         check_text_request(request, self._vocab_size, generator=self)
@@ -139,20 +134,20 @@ class VLLMGenerator(Generator):
         base = base_version(model) if sends_adapter else None
         weights: Iterable[tuple[str, torch.Tensor]] | None = None
         if base is None or base != self._base:
-            weights = base_weights(model).items() if sends_adapter else whole_weights(model)
+            weights = named_weights(model, merge=False).items() if sends_adapter else whole_weights(model)
 
-        def load(engine: Any) -> None:
+        def load(engine: Any) -> Any:
             if weights is not None:
                 _replace_weights(engine, weights)
-            if sends_adapter:
-                load_adapter(engine, model)
+            adapter = load_adapter(engine, model) if sends_adapter else None
             if not engine.reset_prefix_cache():
                 raise RuntimeError("vLLM still holds a prefix that was computed with the old weights")
             _synchronize()  # before the optimiser changes the weights that are being copied
+            return adapter
 
         _synchronize()  # the optimiser and the merging of adapters run in another stream than vLLM's
-        self._engine.call(load)
-        self._base, self._adapter = base, adapter_request() if sends_adapter else None
+        self._adapter = self._engine.call(load)
+        self._base = base
         self.weight_version = version
 
     def wake(self) -> None:
@@ -204,8 +199,7 @@ def _make_engine(model: PreTrainedModel, max_model_len: int, options: dict[str, 
     if not dist.is_initialized():
         atexit.register(_leave_group)
     with tempfile.TemporaryDirectory() as folder, unchanged_process():
-        base: Any = model
-        base = base.get_base_model() if hasattr(base, "get_base_model") else base  # without PEFT's wrapper
+        base: Any = inner_model(model)
         config = base.config.to_dict() | {"architectures": [type(base).__name__]}
         type(base.config).from_dict(config).save_pretrained(folder)
         try:

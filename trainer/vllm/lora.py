@@ -15,10 +15,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from ..models.named_weights import named_weights
-
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of vLLM's `max_lora_rank`
 NAME, NUMBER = "gymnast", 1  # the id of the adapter; the engine has no other
 
@@ -53,11 +49,6 @@ def base_version(model: Any) -> tuple[int, ...]:
     return tuple(parameter._version for parameter in model.parameters() if not parameter.requires_grad)
 
 
-def base_weights(model: Any) -> dict[str, Tensor]:
-    """Return the base weights, by their names in a checkpoint."""
-    return named_weights(model, merge=False)
-
-
 def save_adapter(model: Any, folder: str) -> str:
     """Write the adapter into this folder; return the folder that vLLM loads."""
     name = model.active_adapters[0]
@@ -75,8 +66,8 @@ def packed_adapter(model: Any) -> bytes:
     return packed.getvalue()
 
 
-def load_adapter(engine: Any, model: Any) -> None:
-    """Replace the adapter of an engine in this process by the model's.
+def load_adapter(engine: Any, model: Any) -> Any:
+    """Replace the adapter of an engine in this process by the model's; return the argument of requests to it.
 
     Raises:
         RuntimeError: vLLM has not loaded it.
@@ -87,10 +78,4 @@ def load_adapter(engine: Any, model: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if not engine.add_lora(LoRARequest(NAME, NUMBER, save_adapter(model, folder), load_inplace=True)):
             raise RuntimeError("vLLM has not loaded the adapter")
-
-
-def adapter_request() -> Any:
-    """Return the argument of a request that the engine answers with the adapter."""
-    from vllm.lora.request import LoRARequest
-
     return LoRARequest(NAME, NUMBER, "already loaded")

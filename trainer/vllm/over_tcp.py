@@ -1,8 +1,6 @@
 """Sends weights over TCP between any two devices, as a backend of vLLM's weight transfer.
 
-- `WeightListener`: the trainer's side. It sends all weights over every connection that presents its token.
-- `fetch_weights`: the side of vLLM's workers. `register` makes it vLLM's backend `gymnast`.
-
+`WeightListener` is the trainer's side, `fetch_weights` that of vLLM's workers.
 Each worker has its own connection, so a slow or lost server affects no other.
 """
 
@@ -38,10 +36,8 @@ class Offer:
     host: str
     port: int
     token: str
-    names: list[str]
-    dtypes: list[str]
-    shapes: list[list[int]]
-    exact: list[bool]  # whether a weight keeps its dtype; others may come in that of the worker
+    weights: list[tuple[str, str, list[int], bool]]
+    """Name, dtype and shape of each, and whether it keeps its dtype; others may come in that of the worker."""
 
 
 class WeightListener(ThreadingTCPServer):
@@ -78,16 +74,11 @@ class WeightListener(ThreadingTCPServer):
 
     def offer(self, host: str) -> dict[str, Any]:
         """Return the offer for a server that reaches this machine as `host`."""
-        offer = Offer(
-            host=host,
-            port=self.server_address[1],
-            token=self.token,
-            names=list(self.weights),
-            dtypes=[str(weight.dtype).removeprefix("torch.") for weight in self.weights.values()],
-            shapes=[list(weight.shape) for weight in self.weights.values()],
-            exact=self.exact,
-        )
-        return asdict(offer)
+        weights = [
+            (name, str(weight.dtype).removeprefix("torch."), list(weight.shape), exact)
+            for (name, weight), exact in zip(self.weights.items(), self.exact, strict=True)
+        ]
+        return asdict(Offer(host=host, port=self.server_address[1], token=self.token, weights=weights))
 
 
 class _Sending(BaseRequestHandler):
@@ -121,7 +112,7 @@ def fetch_weights(offer: Offer, dtype: torch.dtype = torch.float32) -> Iterator[
     with socket.create_connection((offer.host, offer.port), timeout=STALL_SECONDS) as connection:
         wanted = str(dtype).removeprefix("torch.").ljust(_NAME_BYTES)
         connection.sendall((offer.token + wanted).encode())
-        for name, own, shape, exact in zip(offer.names, offer.dtypes, offer.shapes, offer.exact, strict=True):
+        for name, own, shape, exact in offer.weights:
             tensor = torch.empty(shape, dtype=_sent_dtype(getattr(torch, own), dtype, exact=exact))
             _read(connection, _bytes_of(tensor))
             yield name, tensor

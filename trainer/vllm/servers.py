@@ -106,12 +106,7 @@ class VLLMServerGenerator(SharedGenerator):
         self._finalizer = weakref.finalize(self, _hang_up, self._fleet, self._transfer, self._loop)
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """Generate one answer; on cancellation the server drops the request.
-
-        Raises:
-            ValueError: the prompt is empty or has an image, max_tokens is below 1, or a token is not in the vocabulary.
-            GenerationError: a server refused the request, none was there in time, or the generator is closed.
-        """
+        """Generate one answer; on cancellation the server drops the request."""
         if self._vocab_size is None:
             raise GenerationError("no weights were loaded; call load_weights first")
         check_text_request(request, self._vocab_size, generator=self)

@@ -19,7 +19,7 @@ from ..generation.contract import GenerationError
 from ..models.internals import kept_in_float32
 from ..models.named_weights import named_weights
 from . import check_vllm
-from .lora import base_version, base_weights, packed_adapter
+from .lora import base_version, packed_adapter
 from .over_nccl import NCCLSenders, SyncClient
 from .over_tcp import WeightListener
 from .server import Server, ServerGoneError
@@ -76,10 +76,11 @@ class WeightTransfer:
             adapter = await run_in_thread(packed_adapter, model)
         weights = gathered
         if weights is None:
-            function = named_weights if base is None else base_weights
-            weights = await run_in_thread(function, model) if holders != set(servers) else {}
+            weights = {}
+            if holders != set(servers):
+                weights = await run_in_thread(named_weights, model, merge=base is None)
         with WeightListener(weights, exact=kept_in_float32(model), port=self._port) as listener:
-            update = _Update(label, weights, listener, adapter, base, lora_rank or 0)
+            update = _Shipment(label, weights, listener, adapter, base, lora_rank or 0)
             updates = [self._update(server, update, has_base=server in holders) for server in servers]
             return dict(zip(servers, await asyncio.gather(*updates), strict=True))
 
@@ -87,7 +88,7 @@ class WeightTransfer:
         """Destroy the NCCL process groups."""
         self._nccl.close()
 
-    async def _update(self, server: Server, update: _Update, *, has_base: bool) -> Exception | None:
+    async def _update(self, server: Server, update: _Shipment, *, has_base: bool) -> Exception | None:
         if server.lora_rank < update.lora_rank:  # it was started again
             return ConfigurationError(
                 f"{server.url} takes adapters up to rank {server.lora_rank} (--enable-lora, --max-lora-rank), and the "
@@ -116,7 +117,7 @@ class WeightTransfer:
         server.base = None if update.base is None else (update.label, update.base)
         return None
 
-    async def _replace(self, server: Server, update: _Update) -> None:
+    async def _replace(self, server: Server, update: _Shipment) -> None:
         host = await server.own_address()
         if server.backend == "nccl":
             world_size = (await server.get("get_world_size"))["world_size"]  # workers, over all replicas
@@ -130,7 +131,7 @@ class WeightTransfer:
 
 
 @dataclass(slots=True, frozen=True)
-class _Update:
+class _Shipment:
     label: str
     weights: Mapping[str, Tensor]  # with an adapter, the base weights
     listener: WeightListener  # of the weights

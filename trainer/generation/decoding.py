@@ -1,12 +1,7 @@
-"""Decoding one batch of requests, from their prompts to their last tokens.
-
-- `Row`: one request while it is decoded.
-- `Batch`: decodes rows with a transformers model. Rows leave it when they are done, and another batch may join it.
-"""
+"""Decoding requests together, from their prompts to their last tokens."""
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from concurrent.futures import Future
@@ -20,6 +15,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from ...envs.tokens import Tokens
 from ..models.internals import append_rows, drop_columns, is_plain, keep_rows, rope_types, stack
+from ..models.output_head import known_options
 from .contract import Generation, GenerationRequest, settle
 from .sampling import sample
 
@@ -40,8 +36,8 @@ class Row:
     waiting_seconds: float = 0.0  # until its prefill
 
 
-class Batch:
-    """One batch from prefill to its last token. Rows leave as they finish, and rows of another batch may join."""
+class Decoding:
+    """Rows that are decoded together. They leave as they finish, and the rows of another decoding may join."""
 
     def __init__(self, model: PreTrainedModel, rows: list[Row], pad_id: int, weight_version: int = 0) -> None:
         self.model: Any = model
@@ -58,17 +54,14 @@ class Batch:
         ids_BL = torch.tensor(padded, device=model.device)
         columns_L = torch.arange(length, device=model.device)
         starts_B1 = torch.tensor(padding, device=model.device)[:, None]
-        self.inputs = {  # tensors of the next forward pass, whose rows are those of the batch
+        self.inputs = {  # tensors of the next forward pass, one row for each of `rows`
             "input_ids": ids_BL,  # (B, L); after the prefill (B, 1)
             "attention_mask": (columns_L >= starts_B1).long(),  # (B, all tokens so far)
             "position_ids": (columns_L - starts_B1).clamp(min=0),  # (B, L); after the prefill (B, 1)
         }
         for row, ids, count in zip(rows, ids_BL.tolist(), padding, strict=True):
             row.seen_ids = ids[count:]
-        # PEFT's wrapper takes any argument.
-        base = self.model.get_base_model() if hasattr(model, "get_base_model") else model
-        keep_last = "logits_to_keep" in inspect.signature(base.forward).parameters
-        self.options = {"logits_to_keep": 1} if keep_last else {}
+        self.options = {"use_cache": True} | known_options(model, logits_to_keep=1)
 
     def step(self) -> None:
         """Sample one token for each row, and drop the rows that are done. Afterwards `rows` may be empty."""
@@ -92,33 +85,28 @@ class Batch:
 
     @property
     def can_join(self) -> bool:
-        """Whether this batch, after its prefill, may be joined with a batch of another length.
+        """Whether these rows, after their prefill, may be joined with rows of another length.
 
-        Sliding windows and recurrent states depend on a row's padding, `longrope` on a batch's longest row.
+        Sliding windows and recurrent states depend on a row's padding, `longrope` on the longest row.
         """
         return is_plain(self.cache) and "longrope" not in rope_types(self.model)
 
-    def join(self, other: Batch) -> None:
-        """Take over the rows of another batch. Both are prefilled, and both `can_join`."""
+    def join(self, other: Decoding) -> None:
+        """Take over the rows of another decoding. Both are prefilled, and both `can_join`."""
         if not other.rows:
             return
-        for batch in (self, other):
-            batch._keep(batch._alive())
+        for decoding in (self, other):
+            decoding._keep(decoding._alive())
         self.rows = self.rows + other.rows
         append_rows(self.cache, other.cache)
-        masks = [batch.inputs["attention_mask"][..., None] for batch in (self, other)]
+        masks = [decoding.inputs["attention_mask"][..., None] for decoding in (self, other)]
         ids_and_positions = ("input_ids", "position_ids")
         self.inputs = {name: torch.cat([self.inputs[name], other.inputs[name]]) for name in ids_and_positions}
         self.inputs["attention_mask"] = stack(*masks)[..., 0]
 
     def _forward(self) -> Tensor:
         """Return next-token logits (B, V) in float32."""
-        output = self.model(
-            **self.inputs,
-            past_key_values=self.cache,
-            use_cache=True,
-            **self.options,
-        )
+        output = self.model(**self.inputs, past_key_values=self.cache, **self.options)
         return output.logits[:, -1].float()
 
     def _take(self, row: Row, token: int, logprob: float) -> None:
