@@ -13,6 +13,7 @@ import torch
 
 from gymnast.envs.core import StopReason
 from gymnast.envs.episode import EpisodeSpec
+from gymnast.envs.tokens import Image, ImageSpan
 from gymnast.trainer.learning.groups import form_groups
 from gymnast.trainer.learning.samples import EpisodeSamples, MicroBatch, Sample
 from gymnast.trainer.rollout.round import Round
@@ -182,6 +183,17 @@ def test_a_round_is_saved_and_cut_into_batches(tmp_path: Path) -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=0)
     found = [token for batch in micro_batches_of(made) for token in batch["inputs"]["input_ids"][:, -1].tolist()]
     assert found == [sample.completion_ids[0] for samples in episodes for sample in samples]
+
+
+def test_the_images_of_a_saved_round_are_images_again(tmp_path: Path) -> None:
+    image = Image(b"\x89PNG\r\n\x1a\n\xff\xfe")
+    sample = Sample(
+        prompt_ids=[1, 2], completion_ids=[3], mask=[1], sampling_logprobs=[-1.0], images=[ImageSpan(0, 2, image)]
+    )
+    Round(7, [[sample]], parts=1, settings=SETTINGS, pad_id=PAD).save(tmp_path / "round.pt")
+    _, [[again]] = Round.read(tmp_path / "round.pt")
+    assert again == sample
+    assert again.images[0].image.data == image.data
 
 
 def test_a_round_without_samples_has_batches_that_teach_nothing() -> None:

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import NotRequired, TypedDict, TypeVar
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
 
 from ...envs.episode import Episode
-from ...envs.tokens import ImageSpan, TokenTrace
+from ...envs.tokens import Image, ImageSpan, TokenTrace
 from .settings import LearningSettings
 
 Item = TypeVar("Item")
@@ -65,6 +65,12 @@ class Sample:
             share=share,
             is_masked=is_masked,
         )
+
+    @classmethod
+    def restored(cls, fields: dict[str, Any], *, number: int = -1) -> Sample:
+        """Return the sample of the fields that `dataclasses.asdict` gave, with another number."""
+        spans = [ImageSpan(span["start"], span["length"], Image(span["image"]["data"])) for span in fields["images"]]
+        return cls(**fields | {"images": spans, "number": number})
 
 
 EpisodeSamples = list[Sample]

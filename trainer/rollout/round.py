@@ -41,6 +41,4 @@ class Round:
         """Return the number and the samples of the round that `save` wrote."""
         saved: dict[str, Any] = torch.load(path, weights_only=True)
         # Their numbers belong to the records of the training that was stopped.
-        return saved["index"], [
-            [Sample(**sample | {"number": -1}) for sample in samples] for samples in saved["episodes"]
-        ]
+        return saved["index"], [[Sample.restored(sample) for sample in samples] for samples in saved["episodes"]]
