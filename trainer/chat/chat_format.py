@@ -74,8 +74,8 @@ class ChatFormat:
         in_prompt = self.recognition.described_in_prompt
         self._prompted = PromptTools(self.tool_format, self.template, self.endings) if in_prompt else None
         self.end_id = self.endings.text_end.end_id
-        # Text that the template writes between an answer and its end token is the format's, not the answer's, only if
-        # it has a token of its own.
+        # Text between an answer and its end token is the template's only if it contains an added token. Otherwise the
+        # model may have written it.
         closing = self.endings.text_end.closing
         self._closing = closing if self.template.added_in(closing) else ""
         self.call_end_id = self.end_id if self.endings.call_end is None else self.endings.call_end.end_id

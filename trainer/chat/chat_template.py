@@ -59,9 +59,10 @@ class ChatTemplate:
         self._control = _any_of(frozenset({*special, *(token for token in added if token in source)}))
         self._in_parts = False
         self._tools_in_system = False
-        self.least_tools: Sequence[ToolSchema] = ()  # the template renders nothing with less
-        self._find_least()
-        self.turn_tokens = frozenset(self._turn_tokens())
+        self.least_tools: Sequence[ToolSchema] = ()  # without them the template fails
+        written = self._find_least()
+        # Added tokens that the template writes around messages, without the markers of thoughts.
+        self.turn_tokens = frozenset(token for token in self.added_in(written) if "think" not in token.lower())
         self._speakers = _any_of(self.turn_tokens | special)
         self.tools_problem = self._find_tools()
 
@@ -150,19 +151,11 @@ class ChatTemplate:
         # A text longer than the context ends its episode: transformers would warn of errors that do not come.
         return self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
-    def _turn_tokens(self) -> set[str]:
-        """Return the added tokens that the template writes around messages, without the markers of thoughts."""
-        answer: Message = {"role": "assistant", "content": "Sunny."}
-        try:
-            text = self.render([QUESTION, answer, QUESTION], tools=self.least_tools)
-        except ConfigurationError:
-            return set()
-        return {token for token in self._added if token in text and "think" not in token.lower()}
-
-    def _find_least(self) -> None:
+    def _find_least(self) -> str:
         """Find whether the template takes content as a list of parts only, and whether it needs tools.
 
-        Templates of some vision models take parts only; those for the use of tools may fail without any.
+        Templates of some vision models take parts only; those for the use of tools may fail without any. Return the
+        text of a small conversation; empty if the template cannot render it.
         """
         answer: Message = {"role": "assistant", "content": "Sunny."}
         for tools, in_parts in itertools.product(((), (PROBE_TOOL,)), (False, True)):
@@ -173,8 +166,9 @@ class ChatTemplate:
                 continue
             if "Hello." in text and "Sunny." in text:
                 self.least_tools = tools
-                return
+                return text
         self._in_parts = False
+        return ""
 
     def _find_tools(self) -> str:
         """Return why the template cannot render tools; empty if it can, as they are or in the system message."""
@@ -212,7 +206,7 @@ class ChatTemplate:
 
 
 class Verbatim(str):
-    """Text in which special tokens are obeyed; only gymnast's own words are."""
+    """Text in which special tokens count as such; only gymnast's own words are `Verbatim`."""
 
 
 class FromTool(str):

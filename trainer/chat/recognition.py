@@ -85,7 +85,7 @@ def recognise(
         if reader and not problem:
             _check_reads(reader, endings)
         return Recognition(format=given, reason="given", problem=problem)
-    found = ResponseTemplateFormat.of(tokenizer)
+    found = ResponseTemplateFormat(tokenizer=tokenizer)
     if not problem and not reads_probe(found, endings.probe_call()):
         reason = "the tokenizer's response_template does not read the call that its chat template renders"
         return Recognition(format=None, reason=reason)

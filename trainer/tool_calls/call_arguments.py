@@ -15,7 +15,7 @@ def read_arguments(value: Any, *, python: bool = False) -> dict[str, Any]:
     """Return the arguments of a call as an object.
 
     Args:
-        value: An object, nothing, or text that holds a JSON object: wrapped twice, or without its braces.
+        value: None, an object, or text that holds a JSON object, perhaps quoted twice or without its braces.
         python: Whether the format also writes Python's literals.
 
     Raises:

@@ -20,24 +20,21 @@ ToolParser = Callable[[str], Message]
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class ResponseTemplateFormat:
-    """The tokenizer's own `response_template` (transformers >= 5.13)."""
+    """The tokenizer's own `response_template` (transformers >= 5.13).
+
+    Raises:
+        ConfigurationError: transformers cannot load it.
+    """
 
     tokenizer: Any
     payload: str = "{name: function.name, arguments: function.arguments, id: id}"
     name: str = "response_template"
 
-    @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> ResponseTemplateFormat:
-        """Return the tokenizer's template as a format.
-
-        Raises:
-            ConfigurationError: transformers cannot load it.
-        """
+    def __post_init__(self) -> None:
         try:
-            load_response_template(tokenizer.response_template)
+            load_response_template(self.tokenizer.response_template)
         except ValueError as error:
             raise ConfigurationError(f"the tokenizer's response_template cannot be used: {error}") from error
-        return cls(tokenizer=tokenizer)
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
         options = {"tools": list(tools)} if tools and _TYPES_ARGUMENTS else {}

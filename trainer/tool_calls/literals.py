@@ -13,7 +13,7 @@ from .value_readers import Found, finite, next_end, read_json_at, reading_error,
 
 
 @lru_cache(maxsize=16)
-def _remembered_ends(grammar: type, text: str) -> dict[tuple[int, str], int | str]:
+def _remembered_ends(grammar: tuple[type, str], text: str) -> dict[tuple[int, str], int | str]:
     """Return for a place in a container and its kind: the end of that container, or why its rest cannot be read.
 
     Invariant: an entry depends on the text behind its place only, never on where a reading began. So a second reading
@@ -25,13 +25,19 @@ def _remembered_ends(grammar: type, text: str) -> dict[tuple[int, str], int | st
 
 
 class Literals(ABC):
-    """Reads containers, numbers and words; the subclasses know strings and keys."""
+    """A reader of containers, numbers and words; the subclasses know strings and keys.
+
+    Args:
+        text: The text to read.
+        quote: The mark around strings, if the subclass leaves it open.
+    """
 
     escapes = False  # whether a backslash escapes within strings
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, quote: str = "") -> None:
         self.text = text
-        self._remembered = _remembered_ends(type(self), text)
+        self.quote = quote
+        self._remembered = _remembered_ends((type(self), quote), text)
         self._making = False  # whether values are wanted, not only the end
 
     def whole(self, read: Callable[[], Found]) -> Found:
@@ -159,7 +165,7 @@ class PythonLiterals(Literals):
         return super().value(start)
 
     def quoted(self, start: int, follow: str) -> Found:
-        """Read a string in one or three quotes; three that never end are two quotes that begin a text."""
+        """Read a string in one or three quotes. Three that are never closed are one quote, and two of the text."""
         one = self.text[start]
         return self.string(start, (one * 3, one) if self.text.startswith(one * 3, start) else one, follow)
 
@@ -171,8 +177,6 @@ class PythonLiterals(Literals):
 
 class BraceLiterals(Literals):
     """Gemma's way: `{key:value}` with keys that need no quotes; strings stand between two marks, without escapes."""
-
-    quote = ""
 
     def value(self, start: int) -> Found:
         if self.text.startswith(self.quote, start):
@@ -187,12 +191,6 @@ class BraceLiterals(Literals):
         if match := _KEY.match(self.text, start):
             return match[0].strip(), match.end()
         raise self.error(start, "a key and ':'")
-
-
-@cache
-def brace_literals(quote: str) -> type[BraceLiterals]:
-    """Return the reader for one mark around strings."""
-    return type("BraceLiterals", (BraceLiterals,), {"quote": quote})
 
 
 @cache

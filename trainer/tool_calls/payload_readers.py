@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .literals import PythonLiterals, brace_literals
+from .literals import BraceLiterals, PythonLiterals
 from .value_readers import Found, read_json_at, reading_error, shorten, skip_space
 
 
@@ -141,7 +141,6 @@ def brace_call(quote: str = '<|"|>') -> Reader:
     Args:
         quote: The mark before and behind each string.
     """
-    literals = brace_literals(quote)
     opening = re.compile(r"call:\s*(?P<name>[^\s{}:<>]{1,256})\s*\{")
 
     def read(text: str, start: int) -> Reading:
@@ -149,7 +148,7 @@ def brace_call(quote: str = '<|"|>') -> Reader:
         match = opening.match(text, first)
         if not match:
             raise reading_error(text, first, "`call:`, the name of a tool and '{'")
-        reader = literals(text)
+        reader = BraceLiterals(text, quote)
         arguments, end = reader.whole(lambda: reader.object(match.end()))
         return Reading(payload={"name": match["name"], "arguments": arguments}, end=end)
 

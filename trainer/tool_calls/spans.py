@@ -13,7 +13,7 @@ from .value_readers import shorten, skip_space
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Span:
-    """A stretch of text that claims to be one or several calls: their payload, or the error that makes it malformed."""
+    """Text that looks like one or several calls, with their payload or the error that makes it malformed."""
 
     start: int
     end: int

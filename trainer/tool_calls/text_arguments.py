@@ -22,9 +22,9 @@ class _Marks:
 
     opening: re.Pattern[str]  # group `name`
     argument: re.Pattern[str]  # group `key`; the value begins behind it
-    value_end: re.Pattern[str]  # the mark behind a value, where it can be nothing else
+    value_end: re.Pattern[str]  # the mark behind a value, where it cannot be text of the value
     value_close: str
-    lost_end: re.Pattern[str]  # empty, where a value ends whose mark is missing
+    lost_end: re.Pattern[str]  # matches the empty text at the end of a value whose mark is missing
     strict: bool  # a call without such a mark is malformed
     call_end: re.Pattern[str]
     call_close: str
