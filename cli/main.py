@@ -61,7 +61,7 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options that stand before the command: `gymnast --debug play ...`."""
+    """Take the options that stand before the command: `gymnast --debug play ...`."""
 
 
 for name, command in COMMANDS.items():

@@ -126,12 +126,17 @@ class Failure:
             traceback=_encodable(traceback_of(error)),
         )
 
+    @property
+    def kind(self) -> str:
+        """The stage and the exception, as in `reset: ConnectionError`."""
+        return f"{self.stage}: {self.type}"
+
     def __str__(self) -> str:
-        return f"{self.stage}: {self.type}: {self.message}"
+        return f"{self.kind}: {self.message}"
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback as text, without the calls in this package that led to the user's code."""
+    """Return the traceback as text, without the calls in this package that led to the user's code."""
     report: traceback.TracebackException | None = traceback.TracebackException.from_exception(error)
     text, part = report, report
     while part is not None:

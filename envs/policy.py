@@ -92,7 +92,7 @@ class Policy(Protocol):
 
 
 def continued(words: Message, answer: Message) -> Message:
-    """The whole answer, from its first words, which the environment gave, and the rest."""
+    """Return the whole answer, from its first words, which the environment gave, and the rest."""
     given: Any = {key: value for key, value in words.items() if value is not None}  # tables fill absent keys with None
     whole: Any = {**given, **answer, "content": text_of(words) + text_of(answer)}
     thought = given.get("reasoning_content", "") + answer.get("reasoning_content", "")
@@ -101,16 +101,16 @@ def continued(words: Message, answer: Message) -> Message:
 
 def text_before(text: str, stop: Sequence[str], start: int = 0) -> str:
     """Return the text before the first of these texts that is found at `start` or behind it."""
-    return text[: min((place for each in stop if (place := text.find(each, start)) >= 0), default=len(text))]
+    return text[: min((place for end in stop if (place := text.find(end, start)) >= 0), default=len(text))]
 
 
 def tool_call(name: str, /, **arguments: Any) -> Message:
-    """An assistant message that calls one tool: `tool_call("add", a=1, b=2)`."""
+    """Return an assistant message that calls one tool: `tool_call("add", a=1, b=2)`."""
     return tool_calls((name, arguments))
 
 
 def tool_calls(*calls: tuple[str, dict[str, Any]]) -> Message:
-    """An assistant message that calls several tools: `tool_calls(("add", {"a": 1, "b": 2}), ...)`."""
+    """Return an assistant message that calls several tools: `tool_calls(("add", {"a": 1, "b": 2}), ...)`."""
     return {
         "role": "assistant",
         "content": "",
@@ -154,10 +154,10 @@ class ScriptedPolicy:
 
 
 def _takes_two(function: Callable[..., Any]) -> bool:
-    """Whether a function has a second parameter without a default, for the tools."""
+    """Return whether a function has a second parameter without a default, for the tools."""
     parameters = inspect.signature(function).parameters.values()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(each.kind in positional and each.default is each.empty for each in parameters) == 2
+    return sum(taken.kind in positional and taken.default is taken.empty for taken in parameters) == 2
 
 
 class _ScriptedConversation:

@@ -65,7 +65,7 @@ class EnvironmentSource:
         if isinstance(environment, Mapping):
             if not environment:
                 raise ValueError("environment is an empty dict: give it at least one environment")
-            return cls({str(name): _factory(each) for name, each in environment.items()})
+            return cls({str(name): _factory(entry) for name, entry in environment.items()})
         return cls({None: _factory(environment)})
 
     @property
@@ -100,7 +100,7 @@ class EnvironmentSource:
         return await play_episode(spec, self.create, *how)
 
     def choose(self, row: Mapping[str, Any]) -> str | None:
-        """The name of the environment that a row is played in; None if there is only one, which has no name.
+        """Return the name of the environment that a row is played in; None if there is only one, which has no name.
 
         Raises:
             ValueError: the row does not choose one of several environments.
@@ -136,7 +136,7 @@ def _factory(environment: Any) -> Factory:
 
 
 def _registered(environment: str) -> Factory:
-    """The factory of an id, or of "module:id", as `gymnasium.make` takes it."""
+    """Return the factory of an id, or of "module:id", as `gymnasium.make` takes it."""
     module, _, name = environment.rpartition(":")
     try:
         if module:

@@ -105,11 +105,11 @@ class Rewards:
         for name, function in self.functions.items():
             parameters = inspect.signature(function).parameters
             missing = [
-                each.name
-                for each in parameters.values()
-                if each.default is each.empty
-                and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-                and (each.name not in known or each.kind is each.POSITIONAL_ONLY)
+                taken.name
+                for taken in parameters.values()
+                if taken.default is taken.empty
+                and taken.kind not in (taken.VAR_KEYWORD, taken.VAR_POSITIONAL)
+                and (taken.name not in known or taken.kind is taken.POSITIONAL_ONLY)
             ]
             if not missing and (_takes_all(parameters) or known & set(parameters)):
                 continue
@@ -189,7 +189,7 @@ def _name(function: Any) -> str:
 
 
 def _arguments(function: RewardFunction, episodes: Sequence[Episode]) -> dict[str, list[Any]]:
-    """The arguments that the function takes, by name."""
+    """Return the arguments that the function takes, by name."""
     rows = [episode.spec.task.row for episode in episodes]
     columns = {name: None for row in rows for name in row}
     arguments: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in columns}
@@ -205,11 +205,11 @@ def _arguments(function: RewardFunction, episodes: Sequence[Episode]) -> dict[st
 
 
 def _takes_all(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    return any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return any(taken.kind is taken.VAR_KEYWORD for taken in parameters.values())
 
 
 def _checked(rewards: Any, count: int) -> list[float | None]:
-    """One number or None for each episode.
+    """Return one number or None for each episode.
 
     Raises:
         TypeError: it is not a list of numbers.
@@ -232,7 +232,7 @@ def _checked(rewards: Any, count: int) -> list[float | None]:
 
 
 def matches(expression: str, *, value: Any = True, name: str | None = None) -> RewardFunction:
-    """A reward function that gives 1.0 to episodes for which a JMESPath expression has this value, else 0.0.
+    """Return a reward function that gives 1.0 to episodes for which a JMESPath expression has this value, else 0.0.
 
     The expression is evaluated on `{"prompt": [...], "completion": [...], "task": {...}, "stop": "..."}`. With
     `value=True` any true result counts, as in `matches("completion[?role=='tool'] | length(@) > `0`")`.
@@ -251,7 +251,7 @@ def matches(expression: str, *, value: Any = True, name: str | None = None) -> R
             found = [compiled.search(_view(episode)) for episode in episodes]
         except JMESPathError as error:  # such as length() of null
             raise ValueError(f"the JMESPath expression {expression!r} does not fit the episode: {error}") from error
-        return [float(bool(each) if value is True else each == value) for each in found]
+        return [float(bool(result) if value is True else result == value) for result in found]
 
     reward.__name__ = name or f"matches({expression})"
     return reward

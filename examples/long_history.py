@@ -50,7 +50,7 @@ def ask() -> Message:
 
 def compact(messages: list[Message]) -> list[Message]:
     """The agent's last answer as its note, and the question that it must answer now."""
-    answers = [each.get("content") for each in messages if each["role"] == "assistant"]
+    answers = [message.get("content") for message in messages if message["role"] == "assistant"]
     return [note(answers[-1]), messages[-1]]
 
 

@@ -62,7 +62,7 @@ def demonstration(rng: random.Random) -> list[Message]:
     terminated = False
     while not terminated:
         guess = rng.choice(possible if rng.random() < 0.4 else WORDS)
-        possible = [each for each in possible if marks(guess, each) == marks(guess, word)]
+        possible = [other for other in possible if marks(guess, other) == marks(guess, word)]
         messages.append(tool_call("guess", word=guess))
         answer, _, terminated, _, _ = game.step(messages[-1])
         messages += answer

@@ -92,7 +92,7 @@ def failure_counts(episodes: Iterable[Episode]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for episode in episodes:
         if episode.failure is not None:
-            counts[f"{episode.failure.stage}: {episode.failure.type}"] += 1
+            counts[episode.failure.kind] += 1
         elif episode.stop is StopReason.TIMEOUT:
             counts["timeout"] += 1
     return counts
@@ -105,7 +105,7 @@ def failure_summary(episodes: Iterable[Episode]) -> str:
     """
     episodes = list(episodes)
     failures = [episode.failure for episode in episodes]
-    last = {f"{failure.stage}: {failure.type}": failure.message for failure in failures if failure}
+    last = {failure.kind: failure.message for failure in failures if failure}
     parts = []
     for reason, count in failure_counts(episodes).most_common():
         message = last.get(reason, "").strip().partition("\n")[0]

@@ -15,7 +15,7 @@ from ..rewards import Rewards
 from ..runtime.rows import Row
 from ..runtime.seeds import stable_seed
 from ..runtime.threads import run_in_loop
-from ..runtime.whereabouts import Batch, Whereabouts
+from ..runtime.whereabouts import Progress, Whereabouts
 from .compaction import Compact, check_compact
 from .failures import EpisodeFailedError, OnFailure
 from .garbage import rare_collections
@@ -96,8 +96,8 @@ class RolloutEngine:
         in_flight = min(len(specs), self.max_concurrency)
         tasks: list[asyncio.Task[Episode]] = []
         try:
-            with rare_collections(in_flight), self.whereabouts.batch(len(specs)) as batch:
-                run = _Run(self, specs, asyncio.Semaphore(in_flight), batch, on_episode, on_played)
+            with rare_collections(in_flight), self.whereabouts.progress(len(specs)) as progress:
+                run = _Run(self, specs, asyncio.Semaphore(in_flight), progress, on_episode, on_played)
                 async with asyncio.TaskGroup() as group:
                     for place, spec in enumerate(specs):
                         await run.places.acquire()
@@ -128,12 +128,12 @@ class _Run:
         engine: RolloutEngine,
         specs: Sequence[EpisodeSpec],
         places: asyncio.Semaphore,
-        batch: Batch,
+        progress: Progress,
         on_episode: Callable[[Episode], None] | None,
         on_played: Callable[[EpisodeSpec], None] | None,
     ) -> None:
         self.places = places
-        self._batch = batch
+        self._progress = progress
         self._engine = engine
         self._on_episode = on_episode
         self._on_played = on_played
@@ -152,7 +152,7 @@ class _Run:
                     self._on_played(spec)
                 return episode
         finally:
-            self._batch.over += 1
+            self._progress.over += 1
             self.places.release()
 
     async def _rewarded(self, place: int, episode: Episode) -> list[Episode]:

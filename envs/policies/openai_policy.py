@@ -232,7 +232,7 @@ class _Dialogue:
     def _limits(self, max_tokens: int | None, stop: tuple[str, ...]) -> dict[str, Any]:
         own, limits = self._policy.request, dict[str, Any]()
         if max_tokens is not None:
-            name = next((each for each in TOKEN_LIMITS if own.get(each) is not None), TOKEN_LIMITS[0])
+            name = next((limit for limit in TOKEN_LIMITS if own.get(limit) is not None), TOKEN_LIMITS[0])
             limits[name] = min(max_tokens, own.get(name) or max_tokens)
         if stop:
             texts = own.get("stop") or []
@@ -259,12 +259,12 @@ class _Dialogue:
 
 
 def is_overflow(error: Exception) -> bool:
-    """Whether a server refused a conversation because the model's context is too short for it."""
+    """Return whether a server refused a conversation because the model's context is too short for it."""
     return getattr(error, "status_code", None) == 400 and bool(CONTEXT_IS_FULL.search(str(error)))
 
 
 def as_message(answer: Any) -> Message:
-    """The server's answer as our message. Arguments that are a JSON object become a dict, as templates want them."""
+    """Return the server's answer as our message. Arguments that are a JSON object become a dict, as templates want."""
     message: Message = {"role": "assistant", "content": answer.content or answer.refusal or ""}
     extra = answer.model_extra or {}
     thought = extra.get("reasoning_content") or extra.get("reasoning")  # two names that servers have for it

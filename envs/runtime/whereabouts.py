@@ -49,8 +49,8 @@ class Place:
         return f"tool {tools[0]}" if tools else self._stage
 
 
-class Batch:
-    """Episodes that are played together."""
+class Progress:
+    """Counts the episodes that are played together, and those that are over."""
 
     __slots__ = ("count", "over")
 
@@ -64,18 +64,18 @@ class Whereabouts:
     def __init__(self) -> None:
         self.moves = 0  # of all episodes so far; it does not change during a stall
         self._places: set[Place] = set()
-        self._batches: set[Batch] = set()
+        self._in_progress: set[Progress] = set()
         self._purpose = ""
 
     @contextmanager
-    def batch(self, count: int) -> Iterator[Batch]:
+    def progress(self, count: int) -> Iterator[Progress]:
         """Within this context so many episodes are played; the caller counts those that are over."""
-        batch = Batch(count)
-        self._batches.add(batch)
+        progress = Progress(count)
+        self._in_progress.add(progress)
         try:
-            yield batch
+            yield progress
         finally:
-            self._batches.discard(batch)
+            self._in_progress.discard(progress)
 
     @contextmanager
     def playing_for(self, purpose: str) -> Iterator[None]:
@@ -91,10 +91,10 @@ class Whereabouts:
 
         The seconds are those of the episode that has been at this place for longest. It is empty if nothing is played.
         """
-        batches, places, now = list(self._batches), list(self._places), time.monotonic()
-        if not batches:
+        played, places, now = list(self._in_progress), list(self._places), time.monotonic()
+        if not played:
             return ""
-        over, count = sum(batch.over for batch in batches), sum(batch.count for batch in batches)
+        over, count = sum(progress.over for progress in played), sum(progress.count for progress in played)
         longest: dict[str, float] = {}
         for place in places:
             longest[str(place)] = max(longest.get(str(place), 0.0), now - place.since)

@@ -18,19 +18,19 @@ Z95 = 1.959964
 
 
 def reports_success(episodes: Iterable[Episode]) -> bool:
-    """Whether one of these episodes, all of one environment, has the metric `success`; it is 0 in the others."""
+    """Return whether one of these episodes, all of one environment, has the metric `success`; it is 0 in the others."""
     return any("success" in episode.metrics for episode in episodes if was_played(episode))
 
 
 def was_played(episode: Episode) -> bool:
-    """Whether an episode counts in pass@k: it did not fail, and its prompt was not too long."""
+    """Return whether an episode counts in pass@k: it did not fail, and its prompt was not too long."""
     return not (episode.stop.is_failure or episode.is_overlong)
 
 
 def successes_by_task(
     episodes: Sequence[Episode], success_reward: float | None = None, *, has_metric: bool | None = None
 ) -> dict[str, list[bool]]:
-    """For each group of one environment, whether each of its episodes succeeded; empty if success is not defined.
+    """Return whether the episodes of each group succeeded; empty if success is not defined in their environment.
 
     An episode is a success if its environment's metric `success` is 1, or, where the environment has no such metric, if
     its reward is at least `success_reward`. Failed episodes and those whose prompt was too long are left out.
@@ -55,13 +55,13 @@ def successes_by_task(
 
 
 def pass_at_each_k(outcomes: Sequence[Sequence[bool]]) -> Iterator[tuple[str, float]]:
-    """Names and values of `pass@k`, `pass@k/low` and `pass@k/high` for k = 1, 2, 4, ...
+    """Yield names and values of `pass@k`, `pass@k/low` and `pass@k/high` for k = 1, 2, 4, ...
 
     Args:
         outcomes: For each task, the successes of its episodes. A task with fewer than k episodes is not in `pass@k`.
     """
     k = 1
-    while counted := [(len(each), sum(each)) for each in outcomes if len(each) >= k]:
+    while counted := [(len(task), sum(task)) for task in outcomes if len(task) >= k]:
         passes_T = np.array([pass_at_k(episodes, successes, k) for episodes, successes in counted])
         low, high = confidence_interval(passes_T, most=sum(episodes // k for episodes, _ in counted))
         yield f"pass@{k}", float(passes_T.mean())
@@ -71,7 +71,7 @@ def pass_at_each_k(outcomes: Sequence[Sequence[bool]]) -> Iterator[tuple[str, fl
 
 
 def pass_at_k(episodes: int, successes: int, k: int) -> float:
-    """The probability that a success is among k of these episodes, drawn without replacement.
+    """Return the probability that a success is among k of these episodes, drawn without replacement.
 
     As an estimate for newly sampled episodes it is unbiased (Chen et al. 2021, arXiv 2107.03374, equation 1), unlike
     1 - (1 - successes / episodes)^k.
@@ -80,7 +80,7 @@ def pass_at_k(episodes: int, successes: int, k: int) -> float:
 
 
 def confidence_interval(shares_T: np.ndarray, *, most: int) -> tuple[float, float]:
-    """A 95 % interval of the mean of shares in [0, 1], one for each task, over the tasks that could have been drawn.
+    """Return a 95 % interval of the mean of shares in [0, 1], one a task, over the tasks that could have been drawn.
 
     The episodes of a task are alike, so tasks are the independent samples. Wilson's score interval, since it stays in
     [0, 1] and has a width where all shares are 0 or 1; its number of samples is the number of independent yes-or-no

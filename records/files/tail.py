@@ -35,7 +35,7 @@ class Tail:
         self._number = 0  # of the last of them
 
     def look(self) -> int:
-        """The size of the file now.
+        """Return the size of the file now.
 
         Raises:
             Replaced: it was replaced or cut since the last time.
@@ -48,7 +48,7 @@ class Tail:
         return status.st_size
 
     def lines(self, size: int) -> Iterator[tuple[Place, bytes]]:
-        """The lines that end within the first `size` bytes and were not read yet."""
+        """Yield the lines that end within the first `size` bytes and were not read yet."""
         with self.path.open("rb") as file:
             file.seek(self._end)
             for line in file:

@@ -18,7 +18,7 @@ class EvaluationLog:
 
     @classmethod
     def of(cls, log: Mapping[str, Any]) -> EvaluationLog | None:
-        """The evaluation that a log is of; None if it is one of a training step, or the summary after the last."""
+        """Return the evaluation that a log is of; None for a log of a training step, or the summary at the end."""
         ends = [name for name in log if name.endswith("_runtime")]
         if not ends or not log.keys().isdisjoint({"loss", "reward", "train_runtime"}):
             return None

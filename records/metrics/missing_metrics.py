@@ -71,7 +71,7 @@ class MissingMetrics:
 
 
 def _environments(values: Weighted) -> Iterator[str]:
-    """The beginning of the names of each environment; empty for an only one."""
+    """Yield the beginning of the names of each environment; empty for an only one."""
     named = [name.removesuffix(EPISODES) for name in values if name.endswith("/" + EPISODES)]
     yield from named or [""] * (EPISODES in values)
 

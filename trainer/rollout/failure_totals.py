@@ -61,4 +61,4 @@ def _listed(counts: Counter[str]) -> str:
 
 
 def _kinds(failures: Iterable[Failure]) -> Counter[str]:
-    return Counter(f"{each.stage}: {each.type}" for each in failures)
+    return Counter(failure.kind for failure in failures)

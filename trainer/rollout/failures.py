@@ -73,7 +73,7 @@ class FailureWatch:
                 f"max_failure_rate={self._max_failure_rate:g} allows. In the last round {lost}{_traceback(episodes)}"
             )
         # Log each kind of failure once, retried or not, and every skipped round.
-        new = {_kind(each) for each in _failures(episodes)} - self._warned
+        new = {failure.kind for failure in _failures(episodes)} - self._warned
         if samples == 0:
             logger.warning("no group of this round can be learned from, so it is skipped: %s", lost)
         elif new:
@@ -126,9 +126,9 @@ def lost_episodes(episodes: Sequence[Episode], treatments: Treatments, *, reject
 
 def _traceback(episodes: Sequence[Episode]) -> str:
     """The traceback of one failure of the most frequent kind; empty if nothing failed."""
-    kinds = Counter(_kind(each.failure) for each in episodes if each.failure is not None)
+    kinds = Counter(episode.failure.kind for episode in episodes if episode.failure is not None)
     for episode in episodes:
-        if episode.failure is not None and _kind(episode.failure) == kinds.most_common(1)[0][0]:
+        if episode.failure is not None and episode.failure.kind == kinds.most_common(1)[0][0]:
             name = f"{episode.spec.group}[{episode.spec.member}]"
             return f"\n\n{name} failed: {episode.failure}\n\n{episode.failure.traceback}"
     return ""
@@ -137,10 +137,6 @@ def _traceback(episodes: Sequence[Episode]) -> str:
 def _failures(episodes: Sequence[Episode]) -> list[Failure]:
     """The failures of these episodes, those of earlier attempts included."""
     return [each for episode in episodes for each in (*episode.retried, episode.failure) if each is not None]
-
-
-def _kind(failure: Failure) -> str:
-    return f"{failure.stage}: {failure.type}"
 
 
 def _line(failure: Failure) -> str:

@@ -18,7 +18,7 @@ def evaluation_metrics(
     success_reward: float | None = None,
     missing: MissingMetrics | None = None,
 ) -> dict[str, float]:
-    """`episode_metrics`, and `pass@k` of all episodes and of each environment where there are several.
+    """Return `episode_metrics`, and `pass@k` of all episodes and of each environment where there are several.
 
     `pass@k` for k = 1, 2, 4, ... up to the episodes of a task is the share of tasks that one of k episodes solves;
     `successes_by_task` says what a success is. Failed episodes are not counted. A task with fewer than k episodes left

@@ -89,14 +89,14 @@ class LearningLog:
             options = asdict(self._settings.comparison)
             options |= {name: _plain(getattr(self._settings, name)) for name in SETTINGS}
             self._write({"settings": options | {"reward_weights": self._reward_weights}})
-        ids = {token for each in episodes for trace in each.traces for token in trace.ids} - self._known
+        ids = {token for episode in episodes for trace in episode.traces for token in trace.ids} - self._known
         self._known |= ids
         self._write({"tokens": {str(token): self._decode(token) for token in sorted(ids)}})
 
     def add_scored(self, scored: Sequence[tuple[Episode, EpisodeSamples, float]]) -> None:
         """Write the votes of a round: see `Scorer.on_scored`."""
         own = {id(episode): (samples, reward) for episode, samples, reward in scored}
-        members = Counter(each.spec.group for each in self._played if self._absence(each) is None)
+        members = Counter(episode.spec.group for episode in self._played if self._absence(episode) is None)
         for episode in self._played:
             name = {"group": episode.spec.group, "member": episode.spec.member}
             if id(episode) not in own:
@@ -105,13 +105,15 @@ class LearningLog:
                 continue
             samples, reward = own[id(episode)]
             vote = "counts only" if samples[0].is_masked else "counts"
-            self._write(name | {"vote": vote, "reward": reward, "advantages": [_advantages(each) for each in samples]})
+            self._write(
+                name | {"vote": vote, "reward": reward, "advantages": [_advantages(sample) for sample in samples]}
+            )
             for trace, sample in enumerate(samples):
                 sample.number = max(self._samples, default=-1) + 1
                 self._samples[sample.number] = self._step, sample, name | {"trace": trace}
 
     def _absence(self, episode: Episode) -> str | None:
-        """Why an episode is in no group."""
+        """Return why an episode is in no group; None if it is in one."""
         if episode.failure is not None and episode.reward is None:
             return "failed"
         if episode.reward is None:
@@ -121,7 +123,7 @@ class LearningLog:
         return "left" if self._settings.truncated.get(episode.stop) == "leave" else None
 
     def watch(self, batch: MicroBatch) -> Watch | None:
-        """A function to call with the log-probabilities of a micro-batch; None if none of its rows is recorded."""
+        """Return a function that takes the log-probabilities of a micro-batch; None if no row of it is recorded."""
         if not self._samples:
             return None
         length, keep = batch["inputs"]["input_ids"].shape[1], batch["mask"].shape[1]
@@ -146,14 +148,14 @@ class LearningLog:
             for row, number, place in update.rows:
                 played, sample, name = self._samples[number]
                 values = {"logprobs": logprobs_BT[row, place], "gradient": gradient_BT[row, place]}
-                values = {key: _rounded(each) for key, each in values.items()}
+                values = {key: _rounded(values_T) for key, values_T in values.items()}
                 cuts = self._cuts(sample, logprobs_BT[row, place])
                 self._write(name | {"update": step} | values | cuts, step=played)
         # Batches are used in the order of their rounds, so all of an earlier round are used up.
-        self._samples = {number: each for number, each in self._samples.items() if each[0] == self._step}
+        self._samples = {number: entry for number, entry in self._samples.items() if entry[0] == self._step}
 
     def _cuts(self, sample: Sample, logprobs_T: Tensor) -> dict[str, list[int]]:
-        """The places of the tokens that the loss clips, and of those that the correction cuts."""
+        """Return the places of the tokens that the loss clips, and of those that the correction cuts."""
         assert sample.advantages is not None
         mask_1T = torch.tensor([sample.mask]).bool()
         logprobs_1T, advantages_1T = logprobs_T[None], sample.advantages[None]
@@ -165,7 +167,7 @@ class LearningLog:
             mismatch = Mismatch.of(logprobs_1T, old_1T, sampling_1T, mask_1T, advantages_1T)
             _, is_cut = weigh(mismatch, self._settings.correction_bounds)
             found["cut"] = is_cut.expand(mask_1T.shape) & mask_1T
-        return {name: each[0].nonzero()[:, 0].tolist() for name, each in found.items() if each.any()}
+        return {name: is_1T[0].nonzero()[:, 0].tolist() for name, is_1T in found.items() if is_1T.any()}
 
     def _write(self, line: Mapping[str, Any], step: int | None = None) -> None:
         append_lines(self.path, [json.dumps({"step": self._step if step is None else step, **line})])
@@ -174,7 +176,7 @@ class LearningLog:
 def _is_clipped(
     logprobs_1T: Tensor, old_1T: Tensor, advantages_1T: Tensor, mask_1T: Tensor, settings: LearningSettings
 ) -> Tensor:
-    """The tokens with an advantage whose term of the loss has no gradient, (1, T)."""
+    """Return the tokens with an advantage whose term of the loss has no gradient, (1, T)."""
     loss = LOSSES[settings.loss_type]
     logprobs_1T = torch.where(mask_1T, logprobs_1T, 0.0).requires_grad_()
     ratio_1R = loss.ratio(torch.where(mask_1T, logprobs_1T - old_1T, 0.0), mask_1T).clamp(max=MAX_LOG_RATIO).exp()
@@ -185,17 +187,17 @@ def _is_clipped(
 
 
 def _plain(option: Any) -> Any:
-    """The option as JSON has it: bounds as a list, without infinity."""
-    return [each if math.isfinite(each) else None for each in option] if isinstance(option, tuple) else option
+    """Return the option as JSON has it: bounds as a list, without infinity."""
+    return [bound if math.isfinite(bound) else None for bound in option] if isinstance(option, tuple) else option
 
 
 def _rounded(values_T: Tensor) -> list[float | None]:
-    """The values with six digits; None for those that JSON does not have."""
+    """Return the values with six digits; None for those that JSON does not have."""
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values_T.tolist()]
 
 
 def _advantages(sample: Sample) -> list[float | None] | float | None:
-    """The advantages of a sample: one number if its loss tokens have the same, else one for each token."""
+    """Return the advantages of a sample: one number if its loss tokens have the same, else one for each token."""
     assert sample.advantages is not None
     values = _rounded(sample.advantages)
     of_loss_tokens = {value for value, is_sampled in zip(values, sample.mask, strict=True) if is_sampled}

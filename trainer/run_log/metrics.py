@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from ...envs.core import StopReason
-from ...envs.episode import Episode, ToolCallRecord
+from ...envs.episode import Episode
 from ...records.metrics.missing_metrics import MissingMetrics, Weighted
 from ..learning.comparison import BY_REWARD
 from ..learning.corrections import MEANS_OF_RATIOS, effective_sample_size
@@ -26,8 +26,7 @@ SUMS = frozenset(
     {
         *("episodes/played", "episodes/failed", "episodes/close_failed", "episodes/retried"),
         *("groups/dropped", "groups/refilled", "groups/replaced", "rounds/skipped", "steps/nonfinite"),
-        "staleness/late",
-        *("prompts/overlong", "tools/calls"),
+        *("staleness/late", "prompts/overlong", "tools/calls"),
         *("tokens/cached", "tokens/drift", "tokens/prompt", "tokens/sampled"),
     }
 )
@@ -84,10 +83,10 @@ class Metrics:
         self._of_step.clear()
 
     def pending(self) -> Weighted:
-        """The values of this process from finished steps since the last log, without NaN."""
-        read = {name: [(float(value), weight) for value, weight in each] for name, each in self._values.items()}
-        known = {name: [pair for pair in each if not math.isnan(pair[0])] for name, each in read.items()}
-        return {name: each for name, each in known.items() if each}
+        """Return the values of this process from finished steps since the last log, without NaN."""
+        read = {name: [(float(value), weight) for value, weight in pairs] for name, pairs in self._values.items()}
+        known = {name: [pair for pair in pairs if not math.isnan(pair[0])] for name, pairs in read.items()}
+        return {name: pairs for name, pairs in known.items() if pairs}
 
     def restore(self, pending: Mapping[str, Iterable[Sequence[float]]]) -> None:
         """Add the values that `pending` returned."""
@@ -101,8 +100,8 @@ class Metrics:
         """
         merged: Weighted = defaultdict(list)
         for values in gather([self.pending()]):
-            for name, each in values.items():
-                merged[name] += each
+            for name, pairs in values.items():
+                merged[name] += pairs
         self._values.clear()
         self._missing.count(merged)
         values = {name: _one(name, *zip(*pairs, strict=True)) for name, pairs in merged.items()}
@@ -113,17 +112,14 @@ class Metrics:
 
 
 def _one(name: str, values: Sequence[float], weights: Sequence[float]) -> float:
-    if name in SUMS:
-        return float(sum(values))
-    if name in MAXIMA:
-        return float(max(values))
-    if name in MINIMA:
-        return float(min(values))
+    for names, function in ((SUMS, sum), (MAXIMA, max), (MINIMA, min)):
+        if name in names:
+            return float(function(values))
     return float(np.average(values, weights=weights))
 
 
 def _mean_of(name: str) -> str:
-    """The name of the mean that belongs to a standard deviation; empty for other metrics."""
+    """Return the name of the mean that belongs to a standard deviation; empty for other metrics."""
     if name == "reward_std":
         return "reward"
     is_part = name.startswith("rewards/") and name.endswith("/std")
@@ -131,7 +127,7 @@ def _mean_of(name: str) -> str:
 
 
 def _pooled_std(stds: Sequence[tuple[float, float]], means: Sequence[tuple[float, float]]) -> float:
-    """The standard deviation of all values, from those of its parts; each pair is a value and a number of values."""
+    """Return the standard deviation of all values from those of parts; a pair is a value and a number of values."""
     values, counts = np.array(stds).T
     centre = np.average(np.array(means).T[0], weights=counts)
     squares = (values**2 * (counts - 1)).sum() + (counts * (np.array(means).T[0] - centre) ** 2).sum()
@@ -141,7 +137,7 @@ def _pooled_std(stds: Sequence[tuple[float, float]], means: Sequence[tuple[float
 def episode_metrics(
     episodes: Sequence[Episode], environment_of: NameOf | None = None, missing: MissingMetrics | None = None
 ) -> dict[str, float]:
-    """The metrics of a round of episodes; those that failed count in `stop/failed` and `episodes/failed` only.
+    """Return the metrics of a round of episodes; failed ones count in `stop/failed` and `episodes/failed` only.
 
     With `on_failure="zero"` they count in the rewards too.
     """
@@ -149,14 +145,15 @@ def episode_metrics(
     values: Weighted = {name: [(value, weight)] for weight, part in parts for name, value in part.items()}
     (missing or MissingMetrics()).count(values)
     return {
-        name: each[0][0] if len(each) == 1 else _one(name, *zip(*each, strict=True)) for name, each in values.items()
+        name: pairs[0][0] if len(pairs) == 1 else _one(name, *zip(*pairs, strict=True))
+        for name, pairs in values.items()
     }
 
 
 def weighted_metrics(
     episodes: Sequence[Episode], environment_of: NameOf | None = None, spreads: Spreads = BY_REWARD.has_spread
 ) -> list[Part]:
-    """`episode_metrics` in parts, each with the number of episodes, groups or calls that it is the mean of.
+    """Return `episode_metrics` in parts, each with the number of episodes, groups or calls that it is the mean of.
 
     `environment_of` returns the name of an episode's environment, or None if there is only one. `spreads` says whether
     rewards differ within a group.
@@ -172,16 +169,17 @@ def weighted_metrics(
         "tokens/sampled": float(sum(episode.num_sampled for episode in episodes)),
         "tokens/prompt": float(sum(turn.num_prompt_tokens for episode in episodes for turn in episode.turns)),
         "tokens/cached": float(sum(turn.num_cached_tokens for episode in episodes for turn in episode.turns)),
-        "tools/calls": float(sum(len(_calls_run(episode)) for episode in episodes)),
+        "tools/calls": float(sum(call.outcome != "not_run" for episode in episodes for call in episode.tool_calls)),
     }
     for reason in StopReason:
         metrics[f"stop/{reason.value}"] = _mean(episode.stop is reason for episode in episodes)
     parts: list[Part] = [(len(episodes), metrics)]
     if played:
+        turns = [episode.turns for episode in played]
         means = {
-            "turns/mean": _mean(len(episode.turns) for episode in played),
-            "time/generation": _mean(sum(turn.generation_seconds for turn in each.turns) for each in played),
-            "time/environment": _mean(sum(turn.environment_seconds for turn in each.turns) for each in played),
+            "turns/mean": _mean(map(len, turns)),
+            "time/generation": _mean(sum(turn.generation_seconds for turn in own) for own in turns),
+            "time/environment": _mean(sum(turn.environment_seconds for turn in own) for own in turns),
         }
         parts += [*_rewards(episodes, spreads), (len(played), means)]
         parts += [*_lengths(played), *_tools(played), *_environment(played)]
@@ -194,7 +192,7 @@ def weighted_metrics(
 
 
 def by_environment(episodes: Sequence[Episode], environment_of: NameOf | None) -> dict[str, list[Episode]]:
-    """The episodes of each environment by its name; empty if there is only one, which has no name."""
+    """Return the episodes of each environment by its name; empty if there is only one, which has no name."""
     named: dict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:
         if environment_of is not None and (name := environment_of(episode)) is not None:
@@ -203,12 +201,12 @@ def by_environment(episodes: Sequence[Episode], environment_of: NameOf | None) -
 
 
 def _of_environment(episodes: Sequence[Episode], spreads: Spreads) -> list[Part]:
-    """Metrics of one environment of several, in parts as those of `weighted_metrics`."""
+    """Return metrics of one environment of several, in parts as those of `weighted_metrics`."""
     played = [episode for episode in episodes if not (episode.stop.is_failure or episode.is_overlong)]
-    parts = [(len(episodes), {"failed": _mean(each.stop.is_failure for each in episodes)})]
+    parts = [(len(episodes), {"failed": _mean(episode.stop.is_failure for episode in episodes)})]
     parts += _only(("reward", "frac_reward_zero_std"), _rewards(episodes, spreads))
     if played:
-        parts.append((len(played), {"turns/mean": _mean(len(each.turns) for each in played)}))
+        parts.append((len(played), {"turns/mean": _mean(len(episode.turns) for episode in played)}))
         parts += _environment(played)
         for weight, lengths in _only(("completions/mean_length", "completions/clipped_ratio"), _lengths(played)):
             parts.append((weight, {name.removeprefix("completions/"): value for name, value in lengths.items()}))
@@ -221,10 +219,11 @@ def _only(names: Sequence[str], parts: Sequence[Part]) -> list[Part]:
 
 
 def _rewards(episodes: Sequence[Episode], spreads: Spreads) -> list[Part]:
-    rewards = [episode.reward for episode in episodes if episode.reward is not None]
+    rewards: list[float] = []
     groups: dict[str, Group] = defaultdict(list)
     for episode in episodes:
         if episode.reward is not None:
+            rewards.append(episode.reward)
             groups[episode.spec.group].append(episode)
     equal = _mean(not spreads(group) for group in groups.values())
     found: list[Part] = [
@@ -232,7 +231,7 @@ def _rewards(episodes: Sequence[Episode], spreads: Spreads) -> list[Part]:
         (len(groups), {"frac_reward_zero_std": equal}),
     ]
     for name in {name: None for episode in episodes for name in episode.reward_parts}:
-        parts = [part for each in episodes if (part := each.reward_parts.get(name)) is not None]
+        parts = [part for episode in episodes if (part := episode.reward_parts.get(name)) is not None]
         if parts:  # none if the environment gives no rewards, or the function applies to no episode
             found.append((len(parts), {f"rewards/{name}/mean": _mean(parts), f"rewards/{name}/std": _std(parts)}))
     return found
@@ -263,7 +262,7 @@ def _range_of(name: str, lengths: Sequence[int]) -> dict[str, float]:
 
 
 def _tools(episodes: Sequence[Episode]) -> list[Part]:
-    records = [record for episode in episodes for record in _calls_run(episode)]
+    records = [record for episode in episodes for record in episode.tool_calls if record.outcome != "not_run"]
     refused = sum(len(episode.tool_calls) for episode in episodes) - len(records)
     metrics = {
         "tools/refused": refused / len(episodes),
@@ -286,16 +285,10 @@ def _tools(episodes: Sequence[Episode]) -> list[Part]:
     return parts
 
 
-def _calls_run(episode: Episode) -> list[ToolCallRecord]:
-    return [record for record in episode.tool_calls if record.outcome != "not_run"]
-
-
 def _environment(episodes: Sequence[Episode]) -> list[Part]:
-    values: dict[str, list[float]] = defaultdict(list)
-    for episode in episodes:
-        for name, value in episode.metrics.items():
-            values[name].append(value)
-    return [(len(each), {f"environment/{name}": _mean(each)}) for name, each in values.items()]
+    names = {name: None for episode in episodes for name in episode.metrics}
+    values = {name: [episode.metrics[name] for episode in episodes if name in episode.metrics] for name in names}
+    return [(len(own), {f"environment/{name}": _mean(own)}) for name, own in values.items()]
 
 
 def _mean(values: Iterable[float]) -> float:

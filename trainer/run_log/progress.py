@@ -42,7 +42,7 @@ class _BarWithText(Progress):
         if time.monotonic() - self._looked >= LOOK_SECONDS:
             self._looked = time.monotonic()
             self._now = Text(self.describe(), style="cyan")
-        yield from (each for each in (self._now, self.text) if each)
+        yield from filter(None, (self._now, self.text))
 
 
 class RichProgress(TrainerCallback):
@@ -111,7 +111,7 @@ class RichProgress(TrainerCallback):
             self._print(line.plain)
 
     def _show(self) -> None:
-        self.bar.text = Text("\n").join(each for each in (self._training, *self._evaluations.values()) if each)
+        self.bar.text = Text("\n").join(filter(None, (self._training, *self._evaluations.values())))
 
     def _print(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -126,16 +126,16 @@ class RichProgress(TrainerCallback):
 
 
 def rich_displays(trainer: Trainer, describe: Callable[[], str]) -> list[RichProgress]:
-    """The trainer's live displays, which show what `describe` returns.
+    """Return the trainer's live displays, which show what `describe` returns.
 
     Where it has one, those of transformers are removed; else they are made brief.
     """
     callbacks = trainer.callback_handler.callbacks
-    displays = [each for each in callbacks if isinstance(each, RichProgress)]
+    displays = [callback for callback in callbacks if isinstance(callback, RichProgress)]
     for display in displays:
         display.bar.describe = describe
     for kind, short in _BRIEF.items():
-        if any(type(each) is kind for each in callbacks):
+        if any(type(callback) is kind for callback in callbacks):
             trainer.remove_callback(kind)
             if not displays:
                 trainer.add_callback(short)
@@ -162,7 +162,7 @@ TROUBLE = frozenset(
 
 
 def brief(logs: dict[str, Any] | None) -> dict[str, Any]:
-    """The metrics in `SHOWN`, those of the environment, and each ending and trouble that there was."""
+    """Return the metrics in `SHOWN`, those of the environment, and each ending and trouble that there was."""
     shown, evaluation = {}, EvaluationLog.of(logs or {})
     for name, value in (logs or {}).items():
         plain = name if evaluation is None else name.removeprefix(evaluation.prefix)
@@ -203,17 +203,17 @@ def _shown(logs: dict[str, Any], *, seconds: float, failures: float) -> dict[str
 
 
 def _endings(logs: Mapping[str, Any]) -> dict[str, str]:
-    """The most frequent stop reasons of the episodes, with their shares."""
+    """Return the most frequent stop reasons of the episodes, with their shares."""
     shares = {name.removeprefix("stop/"): value for name, value in logs.items() if name.startswith("stop/") and value}
     frequent = sorted(shares.items(), key=lambda item: -item[1])[:3]
     return {"ends": ", ".join(f"{name} {share:.0%}" for name, share in frequent)} if frequent else {}
 
 
 def _alarms(logs: dict[str, Any]) -> dict[str, str]:
-    """The alarms that are raised."""
+    """Return the names of the alarms that are raised."""
     names = [name.removeprefix("alarms/") for name, value in logs.items() if name.startswith("alarms/") and value]
     return {"alarms": ", ".join(sorted(names))} if names else {}
 
 
 def _dim_names(values: dict[str, str]) -> Text:
-    return Text("  ").join(Text.assemble((name, "dim"), " ", each) for name, each in values.items())
+    return Text("  ").join(Text.assemble((name, "dim"), " ", value) for name, value in values.items())

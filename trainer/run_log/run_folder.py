@@ -102,7 +102,7 @@ class RunFolder(TrainerCallback):
 
 
 def _evaluations(lines: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
-    """The steps and rewards of the evaluations of each data set, by title."""
+    """Return the steps and rewards of the evaluations of each data set, by title."""
     points: dict[str, list[tuple[int, float]]] = {}
     for line in lines:
         evaluation = EvaluationLog.of(line)
