@@ -69,7 +69,7 @@ async def _cat(engine: Engine) -> AsyncIterator[_Echo]:
         finally:
             echo.transport.abort()
     finally:
-        await asyncio.wrap_future(engine.session.remove(launched.container))
+        await asyncio.wrap_future(engine.connection.remove(launched.container))
 
 
 class _Echo(asyncio.Protocol):

@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gymnast.sandbox import Limits
 from gymnast.sandbox.errors import SandboxLostError
 from gymnast.sandbox.guest import supervisor
 from gymnast.sandbox.guest.protocol import MAX_HEADER, MAX_PAYLOAD, Decoder, ProtocolError, encode, split
 from gymnast.sandbox.host import connection
 from gymnast.sandbox.host.messages import Header
 
+SMALL = Limits(max_output="1k", max_file="1k", max_code="1k")
+LONGEST = (8 << 10) + (1 << 20)  # bytes of an answer within them
 GUEST = sorted(Path(supervisor.__file__).parent.glob("*.py"))
 HEADERS = st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.none(), st.booleans()), max_size=4)
 
@@ -99,7 +102,7 @@ class FakeTransport:
 
 def connected() -> tuple[connection.AttachedConnection, FakeTransport]:
     transport = FakeTransport()
-    conn = connection.AttachedConnection(max_payload=1000)
+    conn = connection.AttachedConnection(SMALL)
     conn.connection_made(transport)  # type: ignore[arg-type]
     return conn, transport
 
@@ -126,7 +129,7 @@ async def test_a_reply_reaches_its_request_byte_by_byte() -> None:
         piece(encode({"id": 1})),
         piece(encode({"id": 1, "lengths": [5]}, b"abc")),
         piece(b"\xff" * 100),
-        piece(encode({"id": 1, "lengths": [2000]}, bytes(2000))),
+        piece(encode({"id": 1, "lengths": [LONGEST + 1]}, bytes(LONGEST + 1))),
         piece(b"x", stream=7),
     ],
 )
