@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from gymnast.envs import tool
 from gymnast.trainer import AgentTrainer
 
-from .buttons import ROWS, config, make_trainer
+from .buttons import ROWS, Buttons, config, make_trainer
 from .inspecting import BOTH
 
 
@@ -99,7 +100,11 @@ def test_the_best_model_has_the_highest_reward_by_default(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "options",
-    [{"load_best_model_at_end": True}, {"save_strategy": "best"}, {"lr_scheduler_type": "reduce_lr_on_plateau"}],
+    [
+        {"load_best_model_at_end": True},
+        {"save_strategy": "best"},
+        *({"lr_scheduler_type": scheduler} for scheduler in ("reduce_lr_on_plateau", "greedy")),
+    ],
 )
 def test_the_best_of_several_data_sets_needs_a_metric_of_one(options: dict[str, Any], tmp_path: Path) -> None:
     common: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
@@ -109,3 +114,34 @@ def test_the_best_of_several_data_sets_needs_a_metric_of_one(options: dict[str, 
     ):
         make_trainer(tmp_path, **common)
     make_trainer(tmp_path, metric_for_best_model="easy_reward", **common).train()
+
+
+class ReportsOnlySuccess(Buttons):
+    """Has the metric `success` only where an episode succeeds, and no episode does."""
+
+    @tool(final=True)
+    def left(self) -> str:
+        """Press the left button."""
+        self.reward = 0.0
+        return "done"
+
+    @tool(final=True)
+    def right(self) -> str:
+        """Press the right button."""
+        return self.left()
+
+
+def test_a_best_metric_that_no_episode_has_is_named_at_the_first_evaluation(tmp_path: Path) -> None:
+    rows = [{"good": "neither"}]
+    trainer = make_trainer(
+        tmp_path,
+        environment=ReportsOnlySuccess(),
+        rows=rows,
+        eval_rows=rows,
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="best",
+        metric_for_best_model="environment/success",
+    )
+    with pytest.raises(KeyError, match=r"'eval_environment/success', which is not found .*'eval_reward'"):
+        trainer.train()

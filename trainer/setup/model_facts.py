@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -12,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from ...envs.core import Message, ToolSchema
 from ..chat.chat_format import ChatFormat
 from ..options.algorithms import GRPOConfig
+from .player import end_token_ids
 
 
 @dataclass(kw_only=True)
@@ -73,10 +73,9 @@ def model_facts(
 
 def _end_ids(model: str) -> list[int]:
     try:
-        ids: Any = GenerationConfig.from_pretrained(model).eos_token_id
+        return end_token_ids(GenerationConfig.from_pretrained(model))
     except OSError:  # the tokenizer's own token counts in any case
         return []
-    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
 
 
 def _round_trip(chat: ChatFormat, messages: list[Message], tools: list[ToolSchema], call: Message) -> str | None:

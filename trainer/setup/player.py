@@ -9,7 +9,7 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...envs.core import ConfigurationError
 from ...envs.engine.compaction import Compact, check_compact
@@ -132,7 +132,7 @@ def _make_chat(
     chat = ChatFormat(
         tokenizer,
         tool_format=tool_format,
-        end_token_ids=_end_token_ids(model),
+        end_token_ids=end_token_ids(model.generation_config),
         template_kwargs=settings.chat_template_kwargs,
         today=settings.today,
     )
@@ -151,7 +151,7 @@ def _check_template_kwargs(tokenizer: PreTrainedTokenizerBase, given: Mapping[st
         raise unknown_names("chat_template_kwargs: the chat template", sorted(unknown), known)
 
 
-def _end_token_ids(model: PreTrainedModel) -> list[int]:
-    """Return every end-of-turn id of the model's generation config."""
-    ids = model.generation_config.eos_token_id if model.generation_config is not None else None
+def end_token_ids(config: GenerationConfig | None) -> list[int]:
+    """Return every end-of-turn id of a model's generation config."""
+    ids = None if config is None else config.eos_token_id
     return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
