@@ -80,19 +80,19 @@ class WeightTransfer:
             if holders != set(servers):
                 weights = await run_in_thread(named_weights, model, merge=base is None)
         with WeightListener(weights, exact=kept_in_float32(model), port=self._port) as listener:
-            update = _Shipment(label, weights, listener, adapter, base, lora_rank or 0)
-            updates = [self._update(server, update, has_base=server in holders) for server in servers]
+            shipment = _Shipment(label, weights, listener, adapter, base, lora_rank or 0)
+            updates = [self._update(server, shipment, has_base=server in holders) for server in servers]
             return dict(zip(servers, await asyncio.gather(*updates), strict=True))
 
     def close(self) -> None:
         """Destroy the NCCL process groups."""
         self._nccl.close()
 
-    async def _update(self, server: Server, update: _Shipment, *, has_base: bool) -> Exception | None:
-        if server.lora_rank < update.lora_rank:  # it was started again
+    async def _update(self, server: Server, shipment: _Shipment, *, has_base: bool) -> Exception | None:
+        if server.lora_rank < shipment.lora_rank:  # it was started again
             return ConfigurationError(
                 f"{server.url} takes adapters up to rank {server.lora_rank} (--enable-lora, --max-lora-rank), and the "
-                f"adapter in training has rank {update.lora_rank}: start that server again, as it was"
+                f"adapter in training has rank {shipment.lora_rank}: start that server again, as it was"
             )
         server.base = None
         try:
@@ -100,9 +100,9 @@ class WeightTransfer:
             await server.post("pause", mode="abort")
             try:
                 if not has_base:
-                    await self._replace(server, update)
-                if update.adapter is not None:  # after the base: then vLLM forgets all adapters
-                    await server.load_adapter(update.adapter, update.label)
+                    await self._replace(server, shipment)
+                if shipment.adapter is not None:  # after the base: then vLLM forgets all adapters
+                    await server.load_adapter(shipment.adapter, shipment.label)
             except GenerationError as error:
                 return GenerationError(
                     f"{error}. Its weights are incomplete now: start that server again, with the model that is trained"
@@ -114,24 +114,26 @@ class WeightTransfer:
             return error
         except (RuntimeError, OSError) as error:  # from NCCL, or from the network on this side
             return ServerGoneError(f"{server.url}: {type(error).__name__}: {error}")
-        server.base = None if update.base is None else (update.label, update.base)
+        server.base = None if shipment.base is None else (shipment.label, shipment.base)
         return None
 
-    async def _replace(self, server: Server, update: _Shipment) -> None:
+    async def _replace(self, server: Server, shipment: _Shipment) -> None:
         host = await server.own_address()
         if server.backend == "nccl":
             world_size = (await server.get("get_world_size"))["world_size"]  # workers, over all replicas
-            client = SyncClient(server, asyncio.get_running_loop(), update.label)
+            client = SyncClient(server, asyncio.get_running_loop(), shipment.label)
             where: dict[str, Any] = {"device": self._device, "host": host, "num_workers": world_size}
-            await run_in_thread(self._nccl.send, client, update.weights, **where)
+            await run_in_thread(self._nccl.send, client, shipment.weights, **where)
         else:
             await server.post("start_weight_update")
-            await server.post("update_weights", {"update_info": update.listener.offer(host)})
-            await server.post("finish_weight_update", {"weight_version": update.label})
+            await server.post("update_weights", {"update_info": shipment.listener.offer(host)})
+            await server.post("finish_weight_update", {"weight_version": shipment.label})
 
 
 @dataclass(slots=True, frozen=True)
 class _Shipment:
+    """The weights of one update, as all servers get them."""
+
     label: str
     weights: Mapping[str, Tensor]  # with an adapter, the base weights
     listener: WeightListener  # of the weights
