@@ -35,7 +35,7 @@ def test_the_site_is_whole_and_names_no_file_of_the_network(site: Path) -> None:
     assert {name: found for name, text in pages.items() if (found := LOADED.findall(text))} == {}
     assert not any("fonts.googleapis" in path.read_text() for path in site.rglob("*.css"))
     assert "RolloutEngine" in pages["reference/envs.html"]
-    assert "Most episodes in flight in each process." in pages["reference/options.html"]
+    assert "Maximum number of episodes in flight in a process" in pages["reference/options.html"]
     assert "--num-tasks" in pages["reference/commands.html"]
     assert r"ENV\|" not in pages["command_line.html"]
 
