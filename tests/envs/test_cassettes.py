@@ -153,8 +153,8 @@ def test_an_episode_whose_first_turn_ends_it_is_graded(tmp_path: Path) -> None:
             conversation: Any = super().begin(spec, messages, tools)
             act = conversation.act
 
-            async def cut() -> Any:
-                return dataclasses.replace(await act(), stop=StopReason.TURN_TRUNCATED)
+            async def cut(**limits: Any) -> Any:
+                return dataclasses.replace(await act(**limits), stop=StopReason.TURN_TRUNCATED)
 
             conversation.act = cut
             return conversation
