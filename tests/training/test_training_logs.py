@@ -46,8 +46,7 @@ OWN_METRICS = {
 }
 
 
-def test_the_alarm_of_a_mismatch_names_the_given_generator(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-
+def test_a_generator_with_wrong_log_probabilities_is_an_alarm(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Wrong(ScriptedGenerator):
         async def generate(self, request: Any) -> Any:
             generation = await super().generate(request)
@@ -55,7 +54,7 @@ def test_the_alarm_of_a_mismatch_names_the_given_generator(tmp_path: Path, caplo
 
     generator = Wrong(lambda request: call_ids("right" if request.seed % 2 else "left"))
     make_trainer(tmp_path, generator=generator, max_steps=3).train()
-    assert "the log-probabilities of the generator (Wrong) are far from the trainer's" in caplog.text
+    assert "The generator's log-probabilities are far from the trainer's" in caplog.text
 
 
 @BOTH
