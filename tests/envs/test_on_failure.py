@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from gymnast.envs import Calculator, ConfigurationError, Episode, EpisodeSpec, RolloutEngine, ScriptedPolicy
 
+from ..sandbox.boxes import eventually
 from .episodes import Log, Probe, play_one, specs
 
 
@@ -76,5 +76,5 @@ async def test_a_configuration_error_stops_the_run() -> None:
     )
     with pytest.raises(ConfigurationError, match="the template has no tools"):
         await engine.run(specs(3))
-    while set(log.closed) != {1}:  # a thread closes an environment that it was still making
-        await asyncio.sleep(0.001)
+    # A thread closes an environment that it was still making.
+    assert await eventually(lambda: set(log.closed) == {1}, 10)
