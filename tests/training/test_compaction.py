@@ -195,6 +195,16 @@ async def test_a_call_that_could_not_be_read_stays_as_it_was_written() -> None:
     check_exact(episode, generator, ids(answer))
 
 
+async def test_a_call_that_could_not_be_read_stays_as_it_was_written_without_its_thought() -> None:
+    answer = '<think>\nhm\n</think>\n\n<tool_call>\n{"name": }\n</tool_call><|im_end|>'
+    episode, generator = await play(
+        EveryTurn(strip_thoughts), answer=answer, environment=WithTool, max_model_len=4000, max_turn_tokens=None
+    )
+    shown = tokenizer().decode(episode.traces[1].prompt_ids)
+    assert '<|im_start|>assistant\n<tool_call>\n{"name": }\n</tool_call><|im_end|>' in shown
+    check_exact(episode, generator, ids(answer))
+
+
 class WithTool(Talk):
     def tool_schemas(self) -> Any:
         return [{"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {}}}]

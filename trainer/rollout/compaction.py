@@ -17,10 +17,11 @@ def strip_thoughts(messages: Sequence[Message]) -> list[Message]:
     with `compact=EveryTurn(strip_thoughts)` sees the histories that it sees when it is used.
     """
     last = max((index for index, each in enumerate(messages) if each["role"] == "user"), default=0)
-    return [*map(_without_thought, messages[:last]), *messages[last:]]
+    return [*map(without_thought, messages[:last]), *messages[last:]]
 
 
-def _without_thought(message: Message) -> Message:
+def without_thought(message: Message) -> Message:
+    """Return a message without the thought of an answer."""
     if message["role"] != "assistant":
         return message
     kept: Message = {**message}

@@ -25,6 +25,7 @@ from ..chat.chat_format import ChatFormat
 from ..generation.contract import GenerationRequest, Generator, StopTexts
 from ..generation.sampling import Sampling
 from .budgets import TokenBudgets
+from .compaction import without_thought
 
 OverlongPrompts = Literal["fail", "drop", "raise"]
 """The consequence of a prompt longer than the context: its episode fails or is dropped, or the run stops."""
@@ -132,8 +133,13 @@ class _Spent:
     """Answers that the template does not render as they were read, and their form in a prompt."""
 
     def as_written(self, message: Message) -> Message:
-        """Return the form of a message in a prompt."""
-        return next((shown for answer, shown in self.written if same_message(answer, message)), message)
+        """Return the form of a message in a prompt; an answer whose thought was stripped has none there, either."""
+        for answer, shown in self.written:
+            if same_message(answer, message):
+                return shown
+            if same_message(without_thought(answer), message):
+                return without_thought(shown)
+        return message
 
 
 class TokenConversation:
