@@ -101,7 +101,7 @@ def warn_of_alarms(history: Logs, log: Mapping[str, Any], settings: Mapping[str,
         settings: `correction` and `correction_bounds`.
     """
     seen = Evidence(logs=_of_steps(history, log), settings=settings)
-    for kind in ("gap", "rejected"):
+    for kind in ("gap", "sample size", "rejected"):
         if log[_metric(kind)] and not any(earlier.get(_metric(kind)) for earlier in history):
             for alarm in seen.alarms(kind):
                 logger.warning("%s. %s", alarm.title, alarm.cause)
@@ -231,11 +231,14 @@ def _gap(seen: Evidence) -> Iterator[Alarm]:
             f"the generator's log-probabilities differ from the trainer's by {after:.3g}; it was {before:.3g}",
             "Precision, kernels or stale weights differ: colour tokens by gap in `gymnast view` to see where.",
         )
+
+
+def _sample_size(seen: Evidence) -> Iterator[Alarm]:
     sizes = latest(seen.logs, "mismatch/ess", LOGS_IN_A_ROW)
     if len(sizes) == LOGS_IN_A_ROW and max(sizes) < LEAST_SAMPLE_SIZE:
         below = f"was below {LEAST_SAMPLE_SIZE} in {LOGS_IN_A_ROW} logs in a row"
         yield Alarm(
-            "gap",
+            "sample size",
             f"the effective sample size is {sizes[-1]:.2f}, and {below}",
             "The generator's log-probabilities are far from the trainer's, so most of the gradient comes from few "
             "tokens. Compare the precision of both (dtype, bf16, quantisation). Check that the generator has the "
@@ -273,6 +276,7 @@ CHECKS: Mapping[str, Callable[[Evidence], Iterator[Alarm]]] = {
     "truncation": _truncation,
     "stop reasons": _stop_reasons,
     "gap": _gap,
+    "sample size": _sample_size,
     "rejected": _rejected,
     "length": _length,
 }

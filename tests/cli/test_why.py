@@ -44,7 +44,7 @@ def alarms_of(folder: Path) -> list[Any]:
         ("gap", "differ from the trainer's by 0.05", {
             "metrics": logs("sampling/sampling_logp_difference/mean", 0.001, 0.01, 0.02, 0.03, 0.05)
         }),
-        ("gap", "the effective sample size is 0.20", {"metrics": logs("mismatch/ess", 0.9, 0.8, 0.4, 0.4, 0.2)}),
+        ("sample size", "the effective sample size is 0.2", {"metrics": logs("mismatch/ess", 0.9, 0.8, 0.4, 0.4, 0.2)}),
         ("rejected", "the correction removed 80% of the episodes", {"metrics": logs("mismatch/rejected", 0.1, 0.8)}),
         ("length", "answers grow: 10 tokens", {"metrics": logs("completions/mean_length", 10, 12, 20, 30, 90)}),
     ],

@@ -36,7 +36,7 @@ def logs(name: str, *values: float) -> list[dict[str, float]]:
         ("truncation", logs("stop/max_tokens", 0.1, 0.3)),
         ("stop_reasons", logs("stop/model_stopped", 0, 0, 0.2, 0.3, 0.5)),
         ("gap", logs("sampling/sampling_logp_difference/mean", 0.001, 0.01, 0.02, 0.03, 0.05)),
-        ("gap", logs("mismatch/ess", 0.9, 0.8, 0.4, 0.4, 0.2)),
+        ("sample_size", logs("mismatch/ess", 0.9, 0.8, 0.4, 0.4, 0.2)),
         ("rejected", logs("mismatch/rejected", 0.1, 0.8)),
         ("length", logs("completions/mean_length", 10, 12, 20, 30, 90)),
     ],
@@ -87,6 +87,18 @@ def test_a_sample_size_that_stays_low_warns_once_a_run(caplog: pytest.LogCapture
         warn_of_alarms(history[:-1], history[-1], settings={})
     [message] = caplog.messages
     assert message.startswith("the effective sample size is 0.20, and was below 0.5 in 3 logs in a row. The generator")
+
+
+def test_a_gap_that_was_warned_of_hides_no_low_sample_size(caplog: pytest.LogCaptureFixture) -> None:
+    history: list[dict[str, float]] = []
+    gaps = logs("sampling/sampling_logp_difference/mean", 0.001, 0.01, 0.02, 0.03, 0.05, 0.05, 0.05, 0.05)
+    for gap, size in zip(gaps, (0.9, 0.9, 0.9, 0.9, 0.9, 0.4, 0.4, 0.2), strict=True):
+        log = gap | {"mismatch/ess": size}
+        history.append(log | alarm_metrics(history, log))
+        warn_of_alarms(history[:-1], history[-1], settings={})
+    gap_warning, size_warning = caplog.messages
+    assert gap_warning.startswith("the generator's log-probabilities differ")
+    assert size_warning.startswith("the effective sample size is 0.20")
 
 
 def test_a_correction_that_removes_most_episodes_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
