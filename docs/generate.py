@@ -18,11 +18,11 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 
 from gymnast.trainer import GRPOConfig, RLOOConfig
-from gymnast.trainer.options.checks import allowed_values
 from gymnast.trainer.options.config import AgentConfig
 from gymnast.trainer.options.fields import Allowed, Range
 from gymnast.trainer.options.inherited import READ, REFUSED, WITHOUT_EFFECT
 from gymnast.trainer.options.trl_names import TRL_NAMES
+from gymnast.trainer.options.value_checks import allowed_values
 
 OPTIONS_PAGE = Path(__file__).with_name("reference") / "options.md"
 TRL_PAGE = Path(__file__).with_name("from_trl.md")

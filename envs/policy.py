@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .core import Message, StopReason, ToolSchema, text_of
+from .core import ConfigurationError, Message, StopReason, ToolSchema, text_of
 from .episode import EpisodeSpec
 from .tokens import TokenTrace
 
@@ -198,6 +198,11 @@ class _ScriptedConversation:
         return script[turn]
 
     async def observe(self, messages: Sequence[Message], *, last: bool, whole: bool = False) -> None:
+        if whole:
+            raise ConfigurationError(
+                "compact= needs a policy that knows how full the model's context is, and a script has no context: give "
+                "compact=EveryTurn(f), which is called after every turn"
+            )
         self._messages.extend(messages)
 
     def fitted(self, messages: Sequence[Message]) -> Sequence[Message]:

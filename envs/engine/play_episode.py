@@ -127,9 +127,12 @@ class _EpisodeLoop:
                 raise Broken("step", TimeoutError(f"{over} while the final call was answered")) from None
             return StopReason.TIMEOUT
         except Broken as broken:
-            if isinstance(broken.error, LimitReachedError) and broken.stage in ("policy", "compact"):
-                return broken.error.stop
-            raise
+            error = broken.error
+            if not isinstance(error, LimitReachedError) or broken.stage not in ("policy", "compact"):
+                raise
+            if not self.episode.turns and error.stop is not StopReason.CONTEXT_OVERFLOW:
+                raise  # the model has not answered, so there is nothing to grade
+            return error.stop
 
     def enter(self, stage: Stage) -> None:
         """Go to this stage."""

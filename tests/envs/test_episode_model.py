@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from gymnast.envs import Episode, EpisodeModel, Message, OverlongPromptError, ScriptedPolicy, StopReason, tool_call
+from gymnast.envs import (
+    Calculator,
+    ConfigurationError,
+    Episode,
+    EpisodeModel,
+    Message,
+    OverlongPromptError,
+    RolloutEngine,
+    ScriptedPolicy,
+    StopReason,
+    tool_call,
+)
 from gymnast.envs.core import LimitReachedError
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.trainer import ChatFormat, Generation, GenerationRequest, Generator, Sampling, TokenBudgets, TokenPolicy
@@ -256,3 +267,21 @@ async def test_wrong_requests_are_refused(messages: Any, options: dict[str, Any]
     with pytest.raises(ValueError, match=error):
         await model.ask(messages, **options)
     assert model.episode.turns == []
+
+
+def test_a_script_cannot_tell_when_its_context_is_full() -> None:
+    engine = RolloutEngine(
+        Calculator, ScriptedPolicy([tool_call("add", a=1, b=2)] * 2), compact=lambda messages: messages
+    )
+    with pytest.raises(ConfigurationError, match=r"a script has no context: give compact=EveryTurn\(f\)"):
+        engine.play([{"question": "What is 1 plus 2?", "answer": 3}])
+
+
+def test_a_limit_before_the_first_answer_is_a_failure() -> None:
+    class Spent(ScriptedPolicy):
+        def begin(self, spec: Any, messages: Any, tools: Any) -> Any:
+            raise LimitReachedError("no tokens are left", stop=StopReason.MAX_TOKENS)
+
+    [episode] = RolloutEngine(Calculator, Spent(["x"])).play([{"question": "What is 1 plus 2?", "answer": 3}])
+    assert (episode.stop, episode.reward) == (StopReason.FAILED, None)
+    assert "no tokens are left" in str(episode.failure)

@@ -63,7 +63,7 @@ class BrokenPolicy:
         self.breaks = breaks
         self.trace = None
 
-    def begin(self, spec: EpisodeSpec, messages: Any, tools: Any) -> BrokenPolicy:
+    def begin(self, spec: EpisodeSpec, messages: Any, tools: Any) -> Any:
         self.maybe_break("begin")
         return self
 

@@ -129,8 +129,8 @@ async def test_both_servers_have_their_share(generator: VLLMServerGenerator, ser
 
 async def test_the_token_that_completes_a_stop_text_ends_an_answer(generator: VLLMServerGenerator) -> None:
     whole = await generator.generate(ask(max_tokens=40))
-    text = tokenizer().decode(whole.token_ids[10:12])
-    texts = StopTexts(("never", text), tokenizer().decode)
+    decode: Any = tokenizer().decode
+    texts = StopTexts(("never", decode(whole.token_ids[10:12])), decode)
     stopped = await generator.generate(replace(ask(max_tokens=40), stop_texts=texts))
     assert (stopped.token_ids, stopped.finish) == (texts.cut(whole.token_ids), "stop")
     assert len(stopped.logprobs) == len(stopped.token_ids)

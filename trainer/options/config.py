@@ -17,7 +17,6 @@ from ..learning.corrections import CORRECTIONS
 from ..learning.credit import Credit
 from ..learning.losses import LOSSES
 from ..rollout.token_policy import OverlongPrompts
-from .checks import check_values, unknown_names
 from .fields import (
     AtLeast0,
     BelowOne,
@@ -35,6 +34,7 @@ from .fields import (
     Weight,
     option,
 )
+from .value_checks import check_values, unknown_names
 
 READ_BY_EVALUATION = ("eval_temperature", "num_generations_eval", "success_reward")
 """gymnast's options that each evaluation reads, so they may change while a trainer exists."""

@@ -20,7 +20,6 @@ from ..models.file_bars import file_bars
 from ..models.output_head import OutputHead
 from ..models.reference import ADAPTER, Reference, ReferenceSync
 from ..models.reward_model import RewardLike, as_reward_functions
-from ..options.checks import unknown_names
 from ..options.config import AgentConfig
 from ..options.derived import (
     groups_per_process,
@@ -30,6 +29,7 @@ from ..options.derived import (
     play_settings,
 )
 from ..options.sharding import has_master_weights
+from ..options.value_checks import unknown_names
 from ..rollout.episode_player import EpisodePlayer
 from ..rollout.group_source import GroupSource, InStep
 from ..rollout.overlap.group_log import GroupLog

@@ -19,7 +19,7 @@ from ...envs.rewards import Rewards
 from ..chat.by_environment import GivenFormat, GivenFormats, chat_formats
 from ..chat.chat_format import ChatFormat
 from ..generation.contract import Generator
-from ..options.checks import unknown_names
+from ..options.value_checks import unknown_names
 from ..rollout.compaction import check_room
 from ..rollout.episode_player import EpisodePlayer
 from ..rollout.schedule import Rows
