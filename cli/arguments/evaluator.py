@@ -42,12 +42,14 @@ def choose_evaluator(
     """Return the evaluator that the options of `gymnast eval` describe.
 
     Raises:
-        CommandError: they describe several models, or no model.
+        CommandError: they describe several models, or no model, or one of them has no effect.
     """
     if (model is None) == (policy is None) or (policy is not None and url is not None):
         raise CommandError("give --model NAME (and --url for a model of a server), or --policy SCRIPT")
     if url is None and (request is not None or requests_per_minute is not None):
         raise CommandError("--request and --requests-per-minute are for a server: give its --url")
+    if policy is not None and (temperature is not None or max_tokens is not None):
+        raise CommandError("--temperature and --max-tokens are for a model: a script of --policy has no tokens")
     limits = EpisodeLimits(max_turns=max_turns)
     if model is not None and url is None:
         from ...trainer.setup.local_player import local_player  # loads PyTorch

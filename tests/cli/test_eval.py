@@ -10,6 +10,7 @@ import pytest
 
 from gymnast.envs import StopReason
 from gymnast.records.evaluations.comparison import sign_flip_test
+from gymnast.records.evaluations.evaluation_file import EvaluationFile
 from gymnast.records.evaluations.summary import summary_of
 from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
@@ -105,6 +106,8 @@ def test_an_evaluation_goes_on_where_it_ended(run: Run, game: Path) -> None:
         (["--resume", "-k", 2], "holds another evaluation: samples was 1 and is 2"),
         (["--resume", "-o", "guessing.py"], "guessing.py does not hold an evaluation"),
         (["--model", "m"], "give --model NAME (and --url for a model of a server), or --policy SCRIPT"),
+        (["--temperature", 0], "--temperature and --max-tokens are for a model"),
+        (["--max-tokens", 9], "--temperature and --max-tokens are for a model"),
         (["--request", "{}"], "--request and --requests-per-minute are for a server: give its --url"),
         (["--price", "cheap"], "--price takes two numbers, such as 0.15,0.60, got 'cheap'"),
     ],
@@ -147,7 +150,8 @@ def test_a_broken_line_of_results_costs_its_episode(run: Run, game: Path) -> Non
 
 
 def test_greedy_episodes_of_one_task_are_said_to_be_equal(run: Run, game: Path) -> None:
-    summary = run(*EVAL, "--policy", "guessing.py:oracle", "-k", 2, "--temperature", 0, "--json").json
+    run(*EVAL, "--policy", "guessing.py:oracle", "-k", 2, "-o", "greedy.jsonl")
+    summary = summary_of(EvaluationFile.read(game / "greedy.jsonl").episodes, temperature=0.0)
     assert summary["notes"] == [
         "at temperature 0 the episodes of a task are equal, or nearly: one sample of a task says as much"
     ]

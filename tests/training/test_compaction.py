@@ -218,6 +218,11 @@ def test_the_length_of_an_answer_must_be_bounded(tmp_path: Path, longest: int | 
         make_trainer(tmp_path, compact=last_exchange, max_turn_tokens=longest)
 
 
+async def test_an_engine_of_ones_own_needs_the_bound_too() -> None:
+    with pytest.raises(ConfigurationError, match=r"max_turn_tokens must be set, to less than the context of 80"):
+        await play(last_exchange, max_turn_tokens=None)
+
+
 def test_a_compact_that_is_no_function_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="compact must be a function from messages to messages, got 'last'"):
         make_trainer(tmp_path, compact="last", max_turn_tokens=8)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...envs.core import ConfigurationError, Message
-from ...envs.engine.compaction import Compact, EveryTurn
 from ..tool_calls.assistant_message import THINK
 from .budgets import TokenBudgets
 
@@ -32,14 +31,14 @@ def without_thought(message: Message) -> Message:
     return kept
 
 
-def check_room(compact: Compact | None, budgets: TokenBudgets) -> None:
-    """Check that `max_turn_tokens` can decide when the history is rewritten.
+def check_room(budgets: TokenBudgets) -> None:
+    """Check that `max_turn_tokens` can decide when a function of `compact=` rewrites the history.
 
     Raises:
         ConfigurationError: it is not set, or is not less than the context.
     """
     longest, context = budgets.max_turn_tokens, budgets.max_model_len
-    if compact is not None and not isinstance(compact, EveryTurn) and (longest is None or longest >= context):
+    if longest is None or longest >= context:
         raise ConfigurationError(
             f"compact= rewrites the history when the context has less room than one answer may take, so "
             f"max_turn_tokens must be set, to less than the context of {context} tokens; got {longest}. "

@@ -25,7 +25,7 @@ from ..chat.chat_format import ChatFormat
 from ..generation.contract import GenerationRequest, Generator, StopTexts
 from ..generation.sampling import Sampling
 from .budgets import TokenBudgets
-from .compaction import without_thought
+from .compaction import check_room, without_thought
 
 OverlongPrompts = Literal["fail", "drop", "raise"]
 """The consequence of a prompt longer than the context: its episode fails or is dropped, or the run stops."""
@@ -218,6 +218,8 @@ class TokenConversation:
             if messages and room > 0:
                 trace.append_observation(self._observed(messages, room)[0].up_to(room))
             return
+        if whole:
+            check_room(self._policy.budgets)
         tokens, _ = self._observed(messages)
         self._check_room(trace, len(tokens), whole=whole)
         trace.append_observation(tokens)
@@ -252,7 +254,7 @@ class TokenConversation:
         """
         budgets, length = self._policy.budgets, len(trace) + new
         room, reason = self._room(trace)
-        if whole and length + (budgets.max_turn_tokens or 1) > budgets.max_model_len:
+        if whole and length + (budgets.max_turn_tokens or 0) > budgets.max_model_len:
             room, reason = 0, StopReason.CONTEXT_OVERFLOW
         if new < room:
             return

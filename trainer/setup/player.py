@@ -12,7 +12,7 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...envs.core import ConfigurationError
-from ...envs.engine.compaction import Compact, check_compact
+from ...envs.engine.compaction import Compact, EveryTurn, check_compact
 from ...envs.engine.rollout_engine import RolloutEngine
 from ...envs.registry import EnvironmentLike, EnvironmentSource
 from ...envs.rewards import Rewards
@@ -47,16 +47,12 @@ def make_player(
     The data sets (for training and evaluation) are checked before a generator is made, which takes long.
 
     Args:
-        model: Plays.
-        tokenizer: The model's.
-        environment: As in `AgentTrainer`.
+        model, tokenizer: The model that plays, and its own tokenizer.
+        environment, tool_format, chat_templates, compact: As in `AgentTrainer`.
         settings: The options.
         make_generator: Makes the generator, from the id of the token that fills rows and the tokens of the context.
         rewards: The reward functions.
         data_sets: The tasks for training and for evaluation.
-        tool_format: As in `AgentTrainer`.
-        chat_templates: As in `AgentTrainer`.
-        compact: As in `AgentTrainer`.
         step: As in `EpisodePlayer`.
 
     Raises:
@@ -67,7 +63,8 @@ def make_player(
     formats = chat_formats(source.names, tool_format, chat_templates, partial(_make_chat, model, tokenizer, settings))
     chat = formats[source.names[0]]
     check_compact(compact)
-    check_room(compact, settings.budgets)
+    if compact is not None and not isinstance(compact, EveryTurn):
+        check_room(settings.budgets)
     check_data_sets(
         *data_sets,
         source=source,
