@@ -14,7 +14,6 @@ from typing import Any, Self
 from ...envs.core import BrokenEnvironmentError, Environment, Message, StepResult, StopReason, ToolCall, ToolSchema
 from ...envs.engine.environment_caller import Grade
 from ...envs.registry import EnvironmentSource
-from ...envs.runtime.threads import run_in_loop
 from ...envs.spaces import check_action
 from .link import HostLink, HostLostError, Opened, ResetReply, StepReply
 
@@ -102,8 +101,7 @@ class RemoteEnvironments(EnvironmentSource, ABC):
     """
 
     def __init__(self, names: Iterable[str | None], links: Sequence[HostLink]) -> None:
-        self._names = list(names)
-        super().__init__({name: partial(self._open, name) for name in self._names})
+        super().__init__({name: partial(self._open, name) for name in names})
         self._facts: dict[str | None, Opened] = {}
         self.links = list(links)
         self._numbers = itertools.count()
@@ -150,22 +148,17 @@ class RemoteEnvironments(EnvironmentSource, ABC):
             logger.warning("lost the host %s; %d of %d are left", link.name, present, len(self.links))
         self._reported = lost
 
-    def learn(self) -> None:
+    async def learn(self) -> None:
         """Make each environment once, on the first host, for the facts that the engine reads before it is reset.
 
         Raises:
             Exception: an exception of the constructor of an environment.
         """
-        self._facts = run_in_loop(self._make_each(self.links[0]))
-
-    async def _make_each(self, link: HostLink) -> dict[str | None, Opened]:
-        facts: dict[str | None, Opened] = {}
-        for name in self._names:
+        for name in self.names:
             number = next(self._numbers)
-            facts[name] = await link.call("open", number, name)
+            self._facts[name] = await self.links[0].call("open", number, name)
             with contextlib.suppress(Exception):  # if it cannot be closed, its episodes will say so
-                await link.call("close", number)
-        return facts
+                await self.links[0].call("close", number)
 
     def _open(self, name: str | None) -> RemoteEnvironment:
         """Choose a host. This must not wait for it: each call holds a thread, and thousands may come at once."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from ...envs.core import ConfigurationError
 from ...envs.registry import EnvironmentLike, EnvironmentSource
+from ...envs.runtime.threads import run_in_loop
 from ..hosting.host import EnvironmentHost
 from ..hosting.link import HostLink, HostLostError
 from ..hosting.recipes import pack
@@ -58,7 +59,8 @@ class RayLink(HostLink):
             if not self.is_lost:
                 self.is_lost = True
                 self._ray.kill(self.actor)  # a host that only seemed lost must not keep boxes open
-            raise HostLostError(f"{self.name}: {type(error).__name__}: {_first_line(error)}") from error
+            first_line = str(error).strip().partition("\n")[0]
+            raise HostLostError(f"{self.name}: {type(error).__name__}: {first_line}") from error
 
     def close(self) -> None:
         """Close the host's environments, and end its process."""
@@ -119,7 +121,7 @@ class RayEnvironments(RemoteEnvironments):
             self._hosts = self._start(recipe, hosts, resources, placement_timeout)
             self._check()
             self.links += self._hosts
-            self.learn()
+            run_in_loop(self.learn())
         except BaseException:
             self.close()
             raise
@@ -153,9 +155,8 @@ class RayEnvironments(RemoteEnvironments):
             if hosts is not None:
                 return ["SPREAD"] * hosts
             return [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
-        bundles = [resources] * (hosts or len(nodes))
-        strategy = "SPREAD" if hosts else "STRICT_SPREAD"
-        self._places = Places(self._ray, "hosts of environments", bundles, strategy=strategy, timeout=timeout)
+        count, strategy = (hosts, "SPREAD") if hosts else (len(nodes), "STRICT_SPREAD")
+        self._places = Places(self._ray, "hosts of environments", count, resources, strategy=strategy, timeout=timeout)
         return self._places.strategies
 
     def _check(self) -> None:
@@ -165,19 +166,11 @@ class RayEnvironments(RemoteEnvironments):
         except self._ray.exceptions.GetTimeoutError as error:
             raise ConfigurationError(f"a host of environments did not start within {START_SECONDS:g} s") from error
         except self._ray.exceptions.RayError as error:
+            cause = str(error).strip().rpartition("\n")[2]  # Ray's report ends with the exception in the actor
             raise ConfigurationError(
-                f"a host of environments did not start: {_cause(error)}. Its code must be importable on the nodes; "
+                f"a host of environments did not start: {cause}. Its code must be importable on the nodes; "
                 f"ray.init(runtime_env={{'working_dir': '.'}}) takes the present folder there"
             ) from error
         for host, (name, theirs) in zip(self._hosts, answers, strict=True):
             host.name = name
             check_versions(name, theirs, packages=("gymnast", "Python", "Ray"))
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
-
-
-def _cause(error: BaseException) -> str:
-    """Return the last line of Ray's report, which is the exception in the actor."""
-    return str(error).strip().rpartition("\n")[2]

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ...envs.core import ConfigurationError
@@ -66,31 +65,31 @@ def nodes_with(ray: Any, resources: Resources) -> list[dict[str, Any]]:
 
 
 class Places:
-    """Places for actors, one for each bundle of resources, that are reserved until `free` is called.
+    """Places for actors with the same resources, which are reserved until `free` is called.
 
     Ray itself would wait for ever for resources that the cluster does not have.
 
     Raises:
-        ConfigurationError: the cluster could not place the bundles in time.
+        ConfigurationError: the cluster could not find the places in time.
     """
 
-    def __init__(self, ray: Any, what: str, bundles: Sequence[Resources], *, strategy: str, timeout: float) -> None:
+    def __init__(
+        self, ray: Any, actors: str, count: int, resources: Resources, *, strategy: str, timeout: float
+    ) -> None:
         from ray.util import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         self._ray = ray
-        self._group: Any = placement_group([dict(bundle) for bundle in bundles], strategy=strategy)
-        self.strategies = [PlacementGroupSchedulingStrategy(self._group, place) for place in range(len(bundles))]
+        self._group: Any = placement_group([dict(resources)] * count, strategy=strategy)
+        self.strategies = [PlacementGroupSchedulingStrategy(self._group, place) for place in range(count)]
         if self._group.wait(timeout_seconds=timeout):
             return
         self.free()
-        asked: Counter[str] = Counter()
-        for bundle in bundles:
-            asked.update(bundle)  # type: ignore[arg-type]
+        asked = {name: count * amount for name, amount in resources.items()}
         spread = ", each on a node of its own" if strategy == "STRICT_SPREAD" else ""
         raise ConfigurationError(
-            f"the Ray cluster has no place for {what} within {timeout:g} s: asked for {len(bundles)} x "
-            f"{_text(bundles[0])}{spread}, in all {_text(asked)}; {_offer(ray, asked)}"
+            f"the Ray cluster has no place for {actors} within {timeout:g} s: asked for {count} x "
+            f"{_text(resources)}{spread}, in all {_text(asked)}; {_offer(ray, asked)}"
         )
 
     def free(self) -> None:

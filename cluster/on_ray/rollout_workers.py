@@ -22,7 +22,7 @@ from ...envs.runtime.threads import run_in_thread
 from ...envs.runtime.whereabouts import current_place
 from ...sandbox.cancellation import finish
 from ..hosting.host import EnvironmentHost
-from ..hosting.link import HostLink, HostLostError
+from ..hosting.link import HostLostError
 from ..hosting.recipes import pack
 from .environments import HostActor, RayEnvironments
 
@@ -111,21 +111,17 @@ class RayRolloutWorkers(RayEnvironments):
         if place is not None:
             place.enter(f"worker {link.name}")
         try:
-            played = await self._play_at(link, episode, shipped, weights, spec, limits)
+            played = await link.call("play", episode, shipped, weights, spec, limits)
             played.spec = spec  # the same object, whose row is the data set's
             return played
-        except HostLostError as error:
-            return _failed(spec, BrokenEnvironmentError(f"the worker of this episode was lost: {error}"))
-        finally:
-            self.free_host(link)
-
-    async def _play_at(self, link: HostLink, episode: int, *arguments: Any) -> Episode:
-        try:
-            return await link.call("play", episode, *arguments)
         except asyncio.CancelledError:
             with contextlib.suppress(HostLostError):
                 await finish(link.call("close", episode))  # cancels the episode there, and waits for its end
             raise
+        except HostLostError as error:
+            return _failed(spec, BrokenEnvironmentError(f"the worker of this episode was lost: {error}"))
+        finally:
+            self.free_host(link)
 
     def _ship(self, policy: Policy, compact: Compact | None) -> Shipped:
         """Store the policy and the function in the cluster, once for each pair of objects."""

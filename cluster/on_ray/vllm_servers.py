@@ -130,9 +130,8 @@ class RayVLLMServers:
         full_command = [*command, model, *parallel, *arguments]
         self._ray: Any = join(address)
         self._actors: list[Any] = []
-        bundle = {"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}
-        bundles = [bundle] * servers
-        self._places = Places(self._ray, "vLLM servers", bundles, strategy="PACK", timeout=placement_timeout)
+        resources = {"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}
+        self._places = Places(self._ray, "vLLM servers", servers, resources, strategy="PACK", timeout=placement_timeout)
         try:
             self.urls = self._start(full_command, gpus, start_timeout)
         except BaseException:

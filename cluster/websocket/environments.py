@@ -1,4 +1,4 @@
-"""WebSocketEnvironments: environments on machines that run `python -m gymnast.cluster.serve`."""
+"""WebSocketEnvironments: environments on machines that run `gymnast serve environments`."""
 
 from __future__ import annotations
 
@@ -50,11 +50,29 @@ class WebSocketLink(HostLink):
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self.loop))
 
     async def connect(self) -> list[str | None]:
-        """Connect now, and return the names of the server's environments."""
+        """Connect now, and return the names of the server's environments.
+
+        Raises:
+            HostLostError: it does not answer.
+            ConfigurationError: it refuses the token, is no server of ours, or has another version.
+        """
         self.loop = asyncio.get_running_loop()
-        self._connection = await _connect(self.name, self._headers, self._heartbeat, self._lose)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+        session = aiohttp.ClientSession(headers=self._headers, timeout=timeout)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                names = await _facts(self.name, session)
+                socket = await session.ws_connect(
+                    f"{self.name}/calls", heartbeat=self._heartbeat, max_msg_size=MAX_BYTES
+                )
+        except BaseException as error:
+            await session.close()
+            if isinstance(error, aiohttp.ClientError | OSError | TimeoutError):
+                raise HostLostError(f"{self.name}: {error or type(error).__name__}") from error
+            raise
+        self._connection = _Connection(self.name, session, socket, self._lose)
         self.is_lost = False
-        return self._connection.names
+        return names
 
     async def close(self) -> None:
         self._is_closed = True
@@ -103,10 +121,8 @@ class _Connection:
         url: str,
         session: aiohttp.ClientSession,
         socket: aiohttp.ClientWebSocketResponse,
-        names: list[str | None],
         ended: Callable[[], None],
     ) -> None:
-        self.names = names
         self.trouble = ""  # why it has ended
         self._url = url
         self._session = session
@@ -159,27 +175,6 @@ class _Connection:
             await self._session.close()
 
 
-async def _connect(url: str, headers: dict[str, str], heartbeat: float, ended: Callable[[], None]) -> _Connection:
-    """Connect to a server and check that it fits; `ended` is called when the connection ends.
-
-    Raises:
-        HostLostError: it does not answer.
-        ConfigurationError: it refuses the token, is no server of ours, or has another version.
-    """
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
-    session = aiohttp.ClientSession(headers=headers, timeout=timeout)
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            names = await _facts(url, session)
-            socket = await session.ws_connect(f"{url}/calls", heartbeat=heartbeat, max_msg_size=MAX_BYTES)
-        return _Connection(url, session, socket, names, ended)
-    except BaseException as error:
-        await session.close()
-        if isinstance(error, aiohttp.ClientError | OSError | TimeoutError):
-            raise HostLostError(f"{url}: {error or type(error).__name__}") from error
-        raise
-
-
 async def _facts(url: str, session: aiohttp.ClientSession) -> list[str | None]:
     """Return the names of the server's environments, after a look at its version."""
     async with session.get(f"{url}/facts") as response:
@@ -191,13 +186,13 @@ async def _facts(url: str, session: aiohttp.ClientSession) -> list[str | None]:
             facts = await response.json()
             theirs, names = facts["versions"], facts["environments"]
         except (aiohttp.ContentTypeError, ValueError, TypeError, KeyError) as error:
-            raise ConfigurationError(f"{url} is no server of `python -m gymnast.cluster.serve`") from error
+            raise ConfigurationError(f"{url} is no server of `gymnast serve environments`") from error
     check_versions(url, theirs, packages=("gymnast",))
     return names
 
 
 class WebSocketEnvironments(RemoteEnvironments):
-    """Environments on machines that run `python -m gymnast.cluster.serve`; valid wherever `environment=` is.
+    """Environments on machines that run `gymnast serve environments`; valid wherever `environment=` is.
 
         trainer = GRPOTrainer(model, environment=WebSocketEnvironments(["ws://10.0.0.7:8760"]), ...)
 
@@ -224,7 +219,7 @@ class WebSocketEnvironments(RemoteEnvironments):
         self._finalizer = weakref.finalize(self, _hang_up, links)
         try:
             super().__init__(run_in_loop(_connect_all(links)), links)
-            self.learn()
+            run_in_loop(self.learn())
         except BaseException as error:
             self.close()
             if isinstance(error, HostLostError):

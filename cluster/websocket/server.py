@@ -1,10 +1,11 @@
-"""EnvironmentServer: serves environments to trainers; `python -m gymnast.cluster.serve` runs it."""
+"""EnvironmentServer: serves environments to trainers; `gymnast serve environments` runs it."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import logging
+import signal
 import weakref
 from typing import Any
 
@@ -24,6 +25,17 @@ METHODS = frozenset({"open", "reset", "step", "grade", "close"})
 logger = logging.getLogger("gymnast.cluster")
 
 
+async def serve(environment: Any, *, token: str, host: str, port: int) -> None:
+    """Serve an environment until Ctrl-C or SIGTERM, which close all environments."""
+    server = EnvironmentServer(environment, token=token)
+    logger.info("serving on ws://%s:%d", host, await server.start(host, port))
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    await stopped.wait()
+    await server.close()
+
+
 class EnvironmentServer:
     """Answers the calls of trainers. Each connection has its own environments, which end with it.
 
@@ -39,13 +51,12 @@ class EnvironmentServer:
         self._token = token.encode()
         self._heartbeat = heartbeat
         self._sockets: weakref.WeakSet[web.WebSocketResponse] = weakref.WeakSet()
-        self._runner: web.AppRunner | None = None
-
-    async def start(self, host: str, port: int) -> int:
-        """Begin to serve, and return the port; 0 takes any free one."""
         application = web.Application(middlewares=[self._check_token])
         application.add_routes([web.get("/facts", self._facts), web.get("/calls", self._calls)])
         self._runner = web.AppRunner(application, access_log=None)
+
+    async def start(self, host: str, port: int) -> int:
+        """Begin to serve, and return the port; 0 takes any free one."""
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
         return self._runner.addresses[0][1]
@@ -54,8 +65,7 @@ class EnvironmentServer:
         """End all connections, and close their environments."""
         for socket in list(self._sockets):
             await socket.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._runner.cleanup()
 
     @web.middleware
     async def _check_token(self, request: web.Request, handler: Any) -> web.StreamResponse:

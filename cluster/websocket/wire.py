@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any, cast
+from typing import Any
 
 from ...envs.core import StepResult
 from ...envs.engine.environment_caller import Grade
@@ -56,7 +56,9 @@ def _plain(value: Any) -> Any:
     """Return the value as JSON has it. Other types are an object with one key that begins with "$"."""
     tag = f"${type(value).__name__}"
     if _CLASSES.get(tag) is type(value):
-        return {tag: [_plain(part) for part in _fields(value)]}
+        is_tuple = isinstance(value, tuple)
+        names: Any = _CLASSES[tag]._fields if is_tuple else [field.name for field in dataclasses.fields(value)]
+        return {tag: {name: _plain(getattr(value, name)) for name in names}}
     match value:
         case None | bool():
             return value
@@ -84,12 +86,6 @@ def _plain(value: Any) -> Any:
     )
 
 
-def _fields(value: Any) -> list[Any]:
-    if isinstance(value, tuple):
-        return list(value)
-    return [getattr(value, field.name) for field in dataclasses.fields(value)]
-
-
 def _read(found: dict[str, Any]) -> Any:
     if len(found) != 1:
         return found
@@ -103,10 +99,4 @@ def _read(found: dict[str, Any]) -> Any:
             return dict(content)
         case "$row":
             return Row(content)
-    made: Any = _CLASSES.get(tag)
-    if made is None:
-        return found
-    if dataclasses.is_dataclass(made):
-        names = [field.name for field in dataclasses.fields(made)]
-        return cast(Any, made)(**dict(zip(names, content, strict=True)))
-    return made(*content)
+    return _CLASSES[tag](**content) if tag in _CLASSES else found

@@ -27,6 +27,7 @@ from gymnast.sandbox import ExecutionResult, ScriptedExecutor
 from .hosted import ADD, ANSWER, ROW, Drawn, Noted, noted_class, play, without_times
 
 TOKEN = "a secret of this test"
+SERVE = (sys.executable, "-m", "gymnast.cli", "serve", "environments")
 
 
 @contextmanager
@@ -228,8 +229,8 @@ def test_raise_stops_the_run_with_the_error_of_the_host() -> None:
 
 @contextmanager
 def program(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`python -m gymnast.cluster.serve`, and its URL."""
-    command = [sys.executable, "-m", "gymnast.cluster.serve", "gymnast.envs:Calculator", "--port", str(port)]
+    """`gymnast serve environments`, and its URL."""
+    command = [*SERVE, "gymnast.envs:Calculator", "--port", str(port)]
     environment = os.environ | {"GYMNAST_CLUSTER_TOKEN": TOKEN}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
@@ -241,7 +242,7 @@ def program(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def test_the_program_serves_until_it_is_stopped() -> None:
-    command = [sys.executable, "-m", "gymnast.cluster.serve", "gymnast.envs:Calculator", "--port", "0"]
+    command = [*SERVE, "gymnast.envs:Calculator"]
     short = subprocess.run(command, env=os.environ | {"GYMNAST_CLUSTER_TOKEN": "x"}, capture_output=True, text=True)
     assert "set GYMNAST_CLUSTER_TOKEN to a secret of at least 16 characters" in short.stderr
     with program() as (server, url), WebSocketEnvironments([url], token=TOKEN) as environments:

@@ -95,7 +95,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "cluster/hosting": set(),
     "cluster/on_ray": {"cluster/hosting"},
     "cluster/websocket": {"cluster/hosting"},
-    "cluster": {"cluster/websocket"},
+    "cluster": set(),
     "cli/terminal": set(),
     "cli/arguments": {"cli/terminal"},
     "cli/microscope": set(),
