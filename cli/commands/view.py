@@ -23,7 +23,9 @@ def view(
     as_json: AsJSON = False,
 ) -> None:
     """Write the episodes of a training as one HTML file, RUN/view.html by default; it needs no server."""
-    from ..microscope.follow import PageServer
+    import asyncio
+
+    from ..microscope.follow import serve_page
     from ..microscope.page import write_page
     from ..terminal.output import print_result
 
@@ -38,20 +40,17 @@ def view(
         figures = {"path": str(path), "episodes": len(found.episodes), "bytes": path.stat().st_size}
         text = f"{path}: {figures['episodes']} episodes, {figures['bytes'] / 1e6:.1f} MB"
         print_result(figures, text, as_json=as_json)
-        _open(path.resolve().as_uri(), browser)
+        if browser:
+            typer.launch(path.resolve().as_uri())
         return
-    with PageServer(found, port or 0) as server:
-        print_result({"url": server.url}, f"{server.url} follows {run}; Ctrl-C ends it", as_json=as_json)
+
+    def started(url: str) -> None:
+        print_result({"url": url}, f"{url} follows {run}; Ctrl-C ends it", as_json=as_json)
         sys.stdout.flush()  # a program waits for it
-        _open(server.url, browser)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            typer.echo("")
+        if browser:
+            typer.launch(url)
 
-
-def _open(url: str, wanted: bool) -> None:
-    if wanted:
-        import webbrowser
-
-        webbrowser.open(url)
+    try:
+        asyncio.run(serve_page(found, port or 0, started))
+    except KeyboardInterrupt:
+        typer.echo("")

@@ -1,100 +1,72 @@
-"""PageServer: the page of a run that still grows, on this machine only."""
+"""The page of a run that still grows, served on this machine only."""
 
 from __future__ import annotations
 
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock
-from urllib.parse import parse_qs, urlsplit
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
 
 from ...records.files.run import Run
 from .index import index_of, to_json
 from .page import chunk, page
 
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+}
+CLOSE_SECONDS = 1.0  # for answers that a browser is slow to take
 
-class PageServer(ThreadingHTTPServer):
-    """Serves the page on the loopback interface.
 
-    A web page of another site can send requests here, too. It must not read a run: a request must name this server as
-    its host (else a name that points to 127.0.0.1 could reach it), and must not come from another origin.
+async def serve_page(run: Run, port: int, started: Callable[[str], object]) -> None:
+    """Serve the page of a run that was read, until this is cancelled.
 
     Args:
-        run: A run that was read; each question about the index reads what is new.
+        run: The run; each question about the index reads what is new.
         port: 0 = any free one.
+        started: Called with the page's URL.
     """
 
-    daemon_threads = True  # a browser may keep a connection open
+    async def show(request: web.Request) -> web.Response:
+        run.read()
+        return web.Response(text="".join(page(run, follows=True)), content_type="text/html", headers=HEADERS)
 
-    def __init__(self, run: Run, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
-        self.run = run
-        self.lock = Lock()  # a run is read by one thread at a time
+    async def index(request: web.Request) -> web.Response:
+        run.read()
+        if request.query.get("since") == str(run.changes):
+            return web.Response(status=204)
+        return web.json_response(text=to_json(index_of(run)), headers=HEADERS)
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/"
+    async def episodes(request: web.Request) -> web.Response:
+        body = chunk(run, int(request.match_info["number"]))
+        return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
-    @property
-    def hosts(self) -> set[str]:
-        return {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
+    application = web.Application(middlewares=[_refuse_other_sites])
+    application.add_routes([web.get("/", show), web.get("/index", index), web.get(r"/chunk/{number:\d+}", episodes)])
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLOSE_SECONDS)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        started(f"http://127.0.0.1:{runner.addresses[0][1]}/")
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: PageServer  # type: ignore[assignment]
+@web.middleware
+async def _refuse_other_sites(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Refuse what a web page of another site may send here, which must not read a run.
 
-    def do_GET(self) -> None:
-        if not self._is_trusted():
-            self.send_error(HTTPStatus.FORBIDDEN, "another host or origin")
-            return
-        address = urlsplit(self.path)
-        try:
-            with self.server.lock:  # which is free again before the answer is sent: a browser may be slow to take it
-                answer = self._answer(address.path, parse_qs(address.query))
-        except ValueError as error:  # not a number
-            self.send_error(HTTPStatus.BAD_REQUEST, explain=str(error))
-            return
-        if answer is HTTPStatus.NO_CONTENT:
-            self.send_response(answer)
-            self.end_headers()
-        elif isinstance(answer, HTTPStatus):
-            self.send_error(answer)
-        else:
-            self._send(*answer)
-
-    def _is_trusted(self) -> bool:
-        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
-        site = self.headers.get("Sec-Fetch-Site", "none")
-        return host in self.server.hosts and origin in (None, f"http://{host}") and site in ("none", "same-origin")
-
-    def _answer(self, path: str, query: dict[str, list[str]]) -> tuple[str, bytes] | HTTPStatus:
-        """Return the content's type and the content, or the status that says why there is none."""
-        run = self.server.run
-        match path.split("/")[1:]:
-            case [""]:
-                run.read()
-                return "text/html; charset=utf-8", "".join(page(run, follows=True)).encode()
-            case ["index"]:
-                run.read()
-                if query.get("since") == [str(run.changes)]:
-                    return HTTPStatus.NO_CONTENT
-                return "application/json", to_json(index_of(run)).encode()
-            case ["chunk", number]:
-                return "application/json", chunk(run, int(number))
-            case _:
-                return HTTPStatus.NOT_FOUND
-
-    def _send(self, kind: str, body: bytes) -> None:
-        self.send_response(HTTPStatus.OK)
-        for name, value in {
-            "Content-Type": kind,
-            "Content-Length": str(len(body)),
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-            "Content-Security-Policy": "frame-ancestors 'none'",
-        }.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Write nothing: requests are not worth a line on the terminal."""
+    A request must name this server as its host (else a name that points to 127.0.0.1 could reach it), and must not come
+    from another origin.
+    """
+    assert request.transport is not None
+    port = request.transport.get_extra_info("sockname")[1]
+    own = request.host in (f"127.0.0.1:{port}", f"localhost:{port}")
+    same_origin = request.headers.get("Origin") in (None, f"http://{request.host}")
+    if not (own and same_origin and request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")):
+        raise web.HTTPForbidden(text="another host or origin")
+    return await handler(request)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import count
 from typing import Any
 
 from ...records.alarms.alarms import find_alarms
@@ -35,17 +37,10 @@ EVALUATION_CURVES = ("reward", "pass@1")
 """Metrics of evaluations that are drawn."""
 
 
-class _Numbers(dict[Any, int]):
-    """The number of each name, so that a column of names is a column of numbers."""
-
-    def __missing__(self, name: Any) -> int:
-        self[name] = len(self)
-        return self[name]
-
-
 def index_of(run: Run) -> dict[str, Any]:
     """Return the index of a run."""
-    groups, tasks, stops, tools, votes = (_Numbers() for _ in range(5))
+    # The number of each name, so that a column of names is a column of numbers.
+    groups, tasks, stops, tools, votes = (defaultdict[Any, int](count().__next__) for _ in range(5))
     columns: dict[str, Callable[[EpisodeRow], Any]] = {
         "step": lambda row: row.step,
         "group": lambda row: groups[row.group],

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
@@ -36,13 +35,13 @@ def write_page(run: Run, path: Path) -> None:
 
 def page(run: Run, *, follows: bool = False) -> Iterator[str]:
     """Yield the parts of the page; one that follows fetches its episodes from the server that it came from."""
-    script = _text("scripts", *SCRIPTS)
+    script = "\n".join(_text(f"scripts/{name}") for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     fetches = "'self'" if follows else "'none'"
     yield from _template().generate(
         title=run.folder.resolve().name,
         script=script,
-        style=_text("", "style.css"),
+        style=_text("style.css"),
         index=to_json(index_of(run)),
         policy=f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
         f"connect-src {fetches}; base-uri 'none'; form-action 'none'",
@@ -63,12 +62,10 @@ def _chunks(run: Run) -> Iterator[str]:
 
 @cache
 def _template() -> jinja2.Template:
-    return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_text("", "page.html"))
+    return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_text("page.html"))
 
 
 @cache
-def _text(folder: str, *names: str) -> str:
-    """Return the text of these files of the package, one after the other."""
-    root: Any = files(str(__package__))
-    texts = [(root / folder if folder else root).joinpath(name).read_text(encoding="utf-8") for name in names]
-    return "\n".join(texts)
+def _text(name: str) -> str:
+    """Return the text of a file of this package."""
+    return (files(str(__package__)) / name).read_text(encoding="utf-8")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
-import socket
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from gymnast.cli.main import main
-from gymnast.cli.microscope.follow import PageServer
+from gymnast.cli.microscope.follow import serve_page
 from gymnast.cli.microscope.page import write_page
 from gymnast.envs import StopReason
+from gymnast.envs.runtime.threads import run_in_loop
 from gymnast.records.files.run import Run
 
 from ..training.buttons import make_trainer
@@ -35,7 +37,6 @@ def browser() -> Iterator[Browser]:
 def page_of(folder: Path) -> str:
     """Write the page of a run folder; returns its address."""
     run = Run(folder)
-    run.read()
     write_page(run, folder / "view.html")
     return (folder / "view.html").as_uri()
 
@@ -153,7 +154,6 @@ def test_nothing_of_a_transcript_is_interpreted(browser: Browser, tmp_path: Path
     tokens = {"step": 0, "tokens": {str(token): HOSTILE for token in range(1, 6)}}
     folder = write_run(tmp_path / "run<b>", [(0, hostile)] * 3, learning=[tokens])
     run = Run(folder)
-    run.read()
     write_page(run, folder / "view.html")
     page = browser.new_page()
     page.goto((folder / "view.html").as_uri())
@@ -180,40 +180,33 @@ def test_a_phone_and_the_dark(browser: Browser, trained: str) -> None:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[PageServer]:
+def serving(folder: Path) -> Iterator[str]:
+    """Serve the page of a run folder; yields its URL."""
     run = Run(folder)
-    run.read()
-    with PageServer(run) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    url: Future[str] = Future()
+
+    async def begin() -> asyncio.Task[None]:
+        return asyncio.create_task(serve_page(run, 0, url.set_result))
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.wait([task])
+
+    task = run_in_loop(begin())
+    try:
+        yield url.result(20)
+    finally:
+        run_in_loop(end())
 
 
 def test_a_page_that_follows_shows_new_episodes(browser: Browser, tmp_path: Path) -> None:
     write_run(tmp_path, [(0, episode(question="the first"))])
-    with serving(tmp_path) as server, opened(browser, server.url) as page:
+    with serving(tmp_path) as url, opened(browser, url) as page:
         expect(page.locator("#summary")).to_contain_text("1 recorded episode")
         write_run(tmp_path, [(1, episode(question="the second"))])
         expect(page.locator("#summary")).to_contain_text("2 recorded episodes")
         page.evaluate("go({episode: 1})")
         expect(page.locator(".episodehead h2")).to_have_text("the second")
-
-
-def test_a_browser_that_takes_no_answer_holds_up_no_other(tmp_path: Path) -> None:
-    with serving(write_run(tmp_path, [(0, episode())])) as server, socket.socket() as slow:
-        server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # less than the page
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        slow.connect(("127.0.0.1", server.server_port))
-        slow.sendall(f"GET / HTTP/1.0\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
-        assert slow.recv(8) == b"HTTP/1.0"  # the server is sending its page
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
-        connection.request("GET", "/index")
-        assert connection.getresponse().status == 200
-        connection.close()
 
 
 def test_evaluations_have_curves(browser: Browser, tmp_path: Path) -> None:
@@ -241,8 +234,8 @@ def test_a_curve_of_many_steps_is_drawn(browser: Browser, tmp_path: Path) -> Non
     ],
 )
 def test_other_sites_cannot_read_a_run(headers: dict[str, str], status: int, tmp_path: Path) -> None:
-    with serving(write_run(tmp_path, [(0, episode())])) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
+    with serving(write_run(tmp_path, [(0, episode())])) as url:
+        connection = http.client.HTTPConnection(urlsplit(url).netloc)
         connection.request("GET", "/chunk/0", headers=headers)
         answer = connection.getresponse()
         assert (answer.status, b"a question" in answer.read()) == (status, status == 200)
