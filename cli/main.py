@@ -22,18 +22,7 @@ from .commands.view import view
 from .commands.why import why
 from .terminal.exits import ERROR, report
 
-COMMANDS = {
-    "init": init,
-    "play": play,
-    "check": check,
-    "train": train,
-    "eval": evaluate,
-    "compare": compare,
-    "view": view,
-    "why": why,
-    "replay": replay,
-    "export": export,
-}
+COMMANDS = (init, play, check, train, evaluate, compare, view, why, replay, export)
 GROUPS = {"serve": serve, "sandbox": sandbox}
 
 app = typer.Typer(
@@ -64,8 +53,8 @@ def options(
     """Take the options that stand before the command: `gymnast --debug play ...`."""
 
 
-for name, command in COMMANDS.items():
-    app.command(name)(command)
+for command in COMMANDS:
+    app.command("eval" if command is evaluate else None)(command)
 for name, group in GROUPS.items():
     app.add_typer(group, name=name)
 

@@ -109,7 +109,6 @@ def main() -> None:
         write_run(folder, arguments.episodes, arguments.tokens)
         started = time.perf_counter()
         run = Run(folder)
-        run.read()
         read = time.perf_counter()
         path = folder / "view.html"
         write_page(run, path)

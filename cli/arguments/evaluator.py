@@ -39,11 +39,7 @@ def choose_evaluator(
     concurrency: int,
     requests_per_minute: float | None,
 ) -> Evaluator:
-    """Return the evaluator that the options of `gymnast eval` describe.
-
-    Raises:
-        CommandError: they describe several models, or no model, or one of them has no effect.
-    """
+    """Return the evaluator that the options of `gymnast eval` describe."""
     if (model is None) == (policy is None) or (policy is not None and url is not None):
         raise CommandError("give --model NAME (and --url for a model of a server), or --policy SCRIPT")
     if url is None and (request is not None or requests_per_minute is not None):

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 def load_environment(reference: str) -> EnvironmentLike:
-    """Return the environment that a reference names: a Gymnasium id, or a class, an instance or a function in Python.
-
-    Raises:
-        CommandError: nothing has that name, or it is not an environment.
-    """
+    """Return the environment that a reference names: a Gymnasium id, or a class, an instance or a function."""
     if reference.endswith(".py"):
         raise CommandError(f"{reference} is a file: name the class in it, {reference}:MyEnvironment")
     if reference.endswith(RUN_FILES):
@@ -50,11 +46,7 @@ def load_environment(reference: str) -> EnvironmentLike:
 
 
 def load_policy(reference: str) -> Policy:
-    """Return the policy that a reference names: a `Policy`, a list of answers, or a function that answers.
-
-    Raises:
-        CommandError: nothing has that name, or it is another object.
-    """
+    """Return the policy that a reference names: a `Policy`, a list of answers, or a function that answers."""
     from ...envs.policy import ScriptedPolicy
 
     script = load_object(reference, "a policy")
@@ -88,23 +80,11 @@ def _load_file(path: Path) -> ModuleType:
     path = path.resolve()
     if not path.is_file():
         raise CommandError(f"there is no file {path}")
-    known = sys.modules.get(path.stem)
-    if known is not None and known.__file__ == str(path):
-        return known
-    if known is not None:
-        raise CommandError(f"{path} has the name of a module that is loaded already, {path.stem!r}; rename the file")
     _put_on_path(path.parent)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # where pickle and dataclasses look for it
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[path.stem]
-        raise
-    return module
+    spec = importlib.util.find_spec(path.stem)
+    if spec is None or Path(spec.origin or "").resolve() != path:
+        raise CommandError(f"{path} has the name of another module, {path.stem!r}; rename the file")
+    return importlib.import_module(path.stem)
 
 
 def _import(name: str) -> ModuleType:
@@ -115,6 +95,11 @@ def _import(name: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there, and imports another one that is not
         raise CommandError(f"there is no module {name!r}, neither installed nor in {os.getcwd()}") from None
+
+
+def name_of(reference: str) -> str:
+    """Return the last part of a reference, for names of files: `gymnast/Calculator-v0` -> `Calculator-v0`."""
+    return reference.rstrip("/").replace(":", "/").rpartition("/")[2]
 
 
 def _put_on_path(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,11 +18,7 @@ Rows = list[dict[str, Any]]
 
 
 def rows_to_play(environment: EnvironmentLike, reference: str | None, *, count: int | None, seed: int) -> Rows:
-    """Return the first `count` rows (None: all) of the referenced ones; without a reference, `count` that are drawn.
-
-    Raises:
-        CommandError: there are not so many, or neither a reference nor tasks of the environment.
-    """
+    """Return the first `count` rows (None: all) of the referenced ones; without a reference, `count` that are drawn."""
     if reference is None:
         return draw_rows(environment, 1 if count is None else count, seed)
     rows = load_rows(reference)
@@ -38,11 +35,7 @@ def load_data_sets(reference: str | Mapping[str, str]) -> Rows | dict[str, Rows]
 
 
 def load_rows(reference: str) -> Rows:
-    """Return the rows of a `.jsonl` or `.json` file, or of a list or function that `file.py:name` names.
-
-    Raises:
-        CommandError: the file does not exist or holds something else, or there is no row.
-    """
+    """Return the rows of a `.jsonl` or `.json` file, or of a list or function that `file.py:name` names."""
     path = Path(reference)
     if path.suffix in (".json", ".jsonl"):
         rows = _rows_of_file(path)
@@ -76,11 +69,7 @@ def _parsed(text: str, place: str) -> Any:
 
 
 def draw_rows(environment: EnvironmentLike, count: int, seed: int) -> Rows:
-    """Return rows that the environment draws; the same for the same seed.
-
-    Raises:
-        CommandError: it has no tasks of its own.
-    """
+    """Return rows that the environment draws; the same for the same seed."""
     from gymnasium.utils import seeding
 
     from ...envs.core import Environment
@@ -88,16 +77,13 @@ def draw_rows(environment: EnvironmentLike, count: int, seed: int) -> Rows:
     from ...envs.registry import EnvironmentSource
 
     [spec] = group_specs("draw", {}, group_size=1, seed=seed)
-    made = EnvironmentSource.of(environment).create(spec)
-    core = made.unwrapped
-    if not isinstance(core, Environment):  # its `reset` makes the task from the seed
-        made.close()
-        return [{} for _ in range(count)]
-    core.np_random, _ = seeding.np_random(seed)
-    try:
-        return [dict(core.sample_task()) for _ in range(count)]
-    except ValueError as error:
-        remedy = "--tasks (in a run file: tasks) takes rows.jsonl, or file.py:name"
-        raise CommandError(f"{error}; {remedy}") from error
-    finally:
-        made.close()
+    with closing(EnvironmentSource.of(environment).create(spec)) as made:
+        core = made.unwrapped
+        if not isinstance(core, Environment):  # its `reset` makes the task from the seed
+            return [{} for _ in range(count)]
+        core.np_random, _ = seeding.np_random(seed)
+        try:
+            return [dict(core.sample_task()) for _ in range(count)]
+        except ValueError as error:
+            remedy = "--tasks (in a run file: tasks) takes rows.jsonl, or file.py:name"
+            raise CommandError(f"{error}; {remedy}") from error

@@ -13,7 +13,6 @@ The same may stand in YAML. Names of files are relative to the folder in which t
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -39,11 +38,7 @@ FORMS = {
 
 @dataclass(kw_only=True)
 class RunFile:
-    """The description of a training.
-
-    Raises:
-        CommandError: the environment or the model is missing, or an entry has a wrong value.
-    """
+    """The description of a training."""
 
     environment: str = ""
     model: str = ""
@@ -65,11 +60,7 @@ class RunFile:
 
 
 def read_entries(path: Path) -> dict[str, Any]:
-    """Return the entries of a run file.
-
-    Raises:
-        CommandError: it cannot be read, or has an entry that a run does not have, or one of another form.
-    """
+    """Return the entries of a run file."""
     with explained():
         text = path.read_text()
     try:
@@ -102,7 +93,7 @@ def _read_yaml(text: str) -> dict[str, Any]:
     """Return the entries of YAML.
 
     Raises:
-        ValueError: it is no mapping of YAML, or has a null, which TOML has no form for: the run is written as TOML.
+        ValueError: it is no mapping of YAML.
     """
     import yaml
 
@@ -116,19 +107,11 @@ def _read_yaml(text: str) -> dict[str, Any]:
         raise ValueError(str(error)) from error
     if not isinstance(entries, dict):
         raise ValueError(f"expected names and values, got {type(entries).__name__}")
-    options = entries.get("options")
-    for name, value in [*entries.items(), *(options.items() if isinstance(options, dict) else ())]:
-        if value is None:
-            raise ValueError(f"{name} is null: leave it out")
     return entries
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """Return the name and the value of an option such as `learning_rate=1e-5`; the value is TOML, or else text.
-
-    Raises:
-        CommandError: there is no `=`.
-    """
+    """Return the name and the value of an option such as `learning_rate=1e-5`; the value is TOML, or else text."""
     name, equals, value = text.partition("=")
     if not equals:
         raise CommandError(f"--set takes name=value, such as learning_rate=1e-5, got {text!r}")
@@ -140,27 +123,9 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def to_toml(run: RunFile) -> str:
+def to_yaml(run: RunFile) -> str:
     """Return the text of a file that `read_entries` reads."""
+    import yaml
+
     entries = {name: value for name, value in asdict(run).items() if value not in (None, [], {})}
-    tables = {name: value for name, value in entries.items() if isinstance(value, dict)}
-    lines = [f"{name} = {_toml(value)}" for name, value in entries.items() if name not in tables]
-    for name, table in tables.items():
-        lines += ["", f"[{name}]", *[f"{_key(key)} = {_toml(value)}" for key, value in table.items()]]
-    return "\n".join(lines) + "\n"
-
-
-def _key(name: str) -> str:
-    """Return a name as TOML: quoted, unless it is a plain word."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
-
-
-def _toml(value: Any) -> str:
-    """Return a value as TOML; texts, numbers, booleans and lists are written as in JSON."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(entry)}" for key, entry in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    if not isinstance(value, str | int | float):
-        raise CommandError(f"a run file cannot hold {value!r}")
-    return json.dumps(value, ensure_ascii=False)
+    return yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)

@@ -16,17 +16,12 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The output_dir
 
 
 def read_run(folder: Path, *, names_broken_lines: bool = True) -> Run:
-    """Read a run folder, and name on standard error the broken lines that it skips.
-
-    Raises:
-        CommandError: it is no run folder.
-    """
+    """Read a run folder, and name on standard error the broken lines that it skips."""
     from ...envs.line_files import skipped
     from ...records.files.run import Run
 
     with explained():
         run = Run(folder)
-    run.read()
     if run.broken and names_broken_lines:
         typer.echo(skipped(run.broken), err=True)
     return run

@@ -8,35 +8,35 @@ from ...sandbox import DEFAULT_IMAGE, DockerExecutor, Engine, SandboxError
 from ...sandbox.docker.images import default_image
 from ...sandbox.docker.reaper import boxes
 from ...sandbox.images.host_image import RECIPE_LABEL, recipe
-from ..terminal.verdicts import Finding, Verdict
+from ..terminal.verdicts import Finding
 
 SLOW_START = 5.0  # seconds
 SLOW_RESET = 0.5
 
 
-async def diagnose() -> list[Verdict]:
+async def diagnose() -> dict[str, Finding]:
     """Try the engine, the image, a box and its isolation, in this order, until one fails."""
-    verdicts: list[Verdict] = []
+    findings: dict[str, Finding] = {}
     step = "engine"
     try:
         async with Engine() as engine:
-            verdicts.append(Verdict(step, "pass", "a container engine answers"))
+            findings[step] = Finding("pass", "a container engine answers")
             step = "image"
             image = await default_image(engine)
             if image.labels.get(RECIPE_LABEL) == recipe():
-                verdicts.append(Verdict(step, "pass", f"{DEFAULT_IMAGE}, {image.size / 1e6:.0f} MB"))
+                findings[step] = Finding("pass", f"{DEFAULT_IMAGE}, {image.size / 1e6:.0f} MB")
             else:
                 advice = f"{DEFAULT_IMAGE} was made from another Python or version of gymnast: gymnast sandbox build"
-                verdicts.append(Verdict(step, "warn", advice))
+                findings[step] = Finding("warn", advice)
             step = "box"
-            verdicts += await _try_box(engine)
+            findings |= await _try_box(engine)
             step = "containers"
             abandoned = sum(box.is_abandoned for box in await boxes(engine))
             advice = f"{abandoned} are abandoned: gymnast sandbox reap" if abandoned else "none is abandoned"
-            verdicts.append(Verdict(step, "warn" if abandoned else "pass", advice))
+            findings[step] = Finding("warn" if abandoned else "pass", advice)
     except SandboxError as error:
-        verdicts.append(Verdict(step, "fail", str(error)))
-    return verdicts
+        findings[step] = Finding("fail", str(error))
+    return findings
 
 
 CONNECT = """
@@ -49,7 +49,7 @@ except OSError:
 """
 
 
-async def _try_box(engine: Engine) -> list[Verdict]:
+async def _try_box(engine: Engine) -> dict[str, Finding]:
     """Start a box, run code in it, try to leave it, and reset it."""
     started = time.perf_counter()
     async with DockerExecutor(engine=engine) as box:
@@ -63,8 +63,7 @@ async def _try_box(engine: Engine) -> list[Verdict]:
         started = time.perf_counter()
         await box.reset()
         reset = _timed("a clean box", time.perf_counter() - started, SLOW_RESET)
-    found = {"box": start, "code": code, "network": network, "reset": reset}
-    return [Verdict(name, *finding) for name, finding in found.items()]
+    return {"box": start, "code": code, "network": network, "reset": reset}
 
 
 def _timed(event: str, seconds: float, slow: float) -> Finding:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from ..terminal.verdicts import Finding, Verdict
+from ..terminal.verdicts import Finding
 from . import episodes, leaks, rewards, tools
 from .subject import Subject
 
@@ -30,14 +30,14 @@ CHECKS: dict[str, Callable[[Subject], Finding]] = {
 }
 
 
-def check_environment(subject: Subject) -> Iterator[Verdict]:
-    """Yield the verdict of `plays`, then those of all checks unless no episode can be played at all."""
-    finding = episodes.plays(subject)
-    yield Verdict("plays", *finding)
-    if finding.outcome == "fail" and not any(episode.turns for episode in subject.null_episodes):
-        return
+def check_environment(subject: Subject) -> dict[str, Finding]:
+    """Return the finding of `plays`, and those of all checks unless no episode can be played at all."""
+    findings = {"plays": episodes.plays(subject)}
+    if findings["plays"].outcome == "fail" and not any(episode.turns for episode in subject.null_episodes):
+        return findings
     for name, check in CHECKS.items():
         try:
-            yield Verdict(name, *check(subject))
+            findings[name] = check(subject)
         except Exception as error:  # of the environment, outside an episode
-            yield Verdict(name, "fail", f"{type(error).__name__}: {error}")
+            findings[name] = Finding("fail", f"{type(error).__name__}: {error}")
+    return findings

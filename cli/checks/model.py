@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 from ...envs.policy import tool_call
-from ..terminal.verdicts import Finding, Verdict
+from ..terminal.verdicts import Finding
 from .agents import valid_arguments
 from .subject import Subject
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 BYTES_OF_TRAINING = 16  # for each weight in float32: itself, its gradient, and two moments of Adam
 
 
-def check_model(model: str, subject: Subject) -> list[Verdict]:
-    """Return the verdicts about a model with the environment's prompts and tools; its weights are not loaded."""
+def check_model(model: str, subject: Subject) -> dict[str, Finding]:
+    """Return the findings about a model with the environment's prompts and tools; its weights are not loaded."""
     from ...trainer.setup.model_facts import model_facts  # loads PyTorch
 
     prompts = [(episode.first_messages, episode.tools) for episode in subject.null_episodes]
@@ -34,7 +34,7 @@ def check_model(model: str, subject: Subject) -> list[Verdict]:
             "prompts": _prompts(facts),
         }
     findings["first batch"] = _cost(facts)
-    return [Verdict(f"model: {name}", *finding) for name, finding in findings.items()]
+    return {f"model: {name}": finding for name, finding in findings.items()}
 
 
 def _format(facts: ModelFacts) -> Finding:

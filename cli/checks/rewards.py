@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ...envs.episode import Episode
-from ...envs.policy import ScriptedPolicy
 from ..terminal.verdicts import Finding
 from .agents import reading_calls
 from .subject import Subject
@@ -77,8 +76,7 @@ def files_are_out_of_reach(subject: Subject) -> Finding:
         path = Path(folder, "secret.txt")
         path.write_text(secret)
         for call in [call for tool in subject.tools for call in reading_calls(str(path), tool)]:
-            answers = iter([call])
-            [episode] = subject.play(ScriptedPolicy(lambda messages, left=answers: next(left, "")), tasks=slice(1))
+            episode = subject.call(call)
             function: Any = call.get("tool_calls", [{}])[0].get("function")
             said = f"{function['name']}({function['arguments']})"
             if secret in str(episode.completion):

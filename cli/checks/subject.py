@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from ...envs.core import ToolSchema
+from ...envs.core import Message, ToolSchema
 from ...envs.engine.begin_episode import begin_episode
 from ...envs.engine.play_episode import EpisodeLimits
 from ...envs.engine.rollout_engine import RolloutEngine, episode_specs
-from ...envs.episode import Episode
+from ...envs.episode import Episode, EpisodeSpec
 from ...envs.policy import Policy, ScriptedPolicy
 from ...envs.registry import EnvironmentLike, EnvironmentSource
 from ...envs.runtime.threads import run_in_loop
@@ -49,6 +49,12 @@ class Subject:
         finally:
             logger.removeHandler(handler)
 
+    def call(self, message: Message) -> Episode:
+        """Play the first task; the model makes this call, and then says nothing."""
+        answers = iter([message])
+        [episode] = self.play(ScriptedPolicy(lambda messages: next(answers, "")), tasks=slice(1))
+        return episode
+
     def random(self, seed: int = 0) -> ScriptedPolicy:
         """Return a random agent, whose choices depend on the seed and the conversation only."""
         return ScriptedPolicy(random_agent(seed))
@@ -78,21 +84,18 @@ class Subject:
 
         `look` gets the environment without its wrappers.
         """
-        [spec] = episode_specs([self.rows[0] if row is None else row], group_size=1, seed=0)
-        environment = EnvironmentSource.of(self.environment).create(spec)
+        spec, environment = self._make(self.rows[0] if row is None else row)
         limits, found = EpisodeLimits(step_timeout=self.timeout), list[Found]()
         run_in_loop(begin_episode(spec, environment, lambda *_: found.append(look(environment.unwrapped)), limits))
         return found[0] if found else None
 
-    @contextmanager
-    def made(self) -> Iterator[Any]:
+    def made(self) -> closing[Any]:
         """Make an environment for the first row, and close it at the end of this context."""
-        [spec] = episode_specs(self.rows[:1], group_size=1, seed=0)
-        environment = EnvironmentSource.of(self.environment).create(spec)
-        try:
-            yield environment
-        finally:
-            environment.close()
+        return closing(self._make(self.rows[0])[1])
+
+    def _make(self, row: Mapping[str, Any]) -> tuple[EpisodeSpec, Any]:
+        [spec] = episode_specs([row], group_size=1, seed=0)
+        return spec, EnvironmentSource.of(self.environment).create(spec)
 
 
 class _Keep(logging.Handler):

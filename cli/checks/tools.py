@@ -8,8 +8,8 @@ from functools import partial
 
 from ...envs.core import Message, ToolSchema
 from ...envs.engine.begin_episode import first_misfit
-from ...envs.episode import Episode, ToolCallRecord
-from ...envs.policy import ScriptedPolicy, tool_call
+from ...envs.episode import ToolCallRecord
+from ...envs.policy import tool_call
 from ...envs.registry import EnvironmentSource
 from ...envs.tool_env.forgotten import forgotten_tools
 from ...envs.tool_env.tool_env import ToolEnv
@@ -58,13 +58,6 @@ def tools_of_rows(subject: Subject) -> Finding:
     return Finding("pass", f"{len(choosing)} of {len(subject.all_rows)} rows choose tools, which are there")
 
 
-def _call(subject: Subject, message: Message) -> Episode:
-    """Play the first task; the model makes this call, and then says nothing."""
-    answers = iter([message])
-    [episode] = subject.play(ScriptedPolicy(lambda messages: next(answers, "")), tasks=slice(1))
-    return episode
-
-
 def valid_calls(subject: Subject) -> Finding:
     """Check that calls that fit the schema do not hang or break the environment.
 
@@ -77,7 +70,7 @@ def valid_calls(subject: Subject) -> Finding:
             name = tool["function"]["name"]
             given = one_line(", ".join(f"{parameter}={value!r}" for parameter, value in arguments.items()), 100)
             call = f"{name}({given})"
-            episode = _call(subject, tool_call(name, **arguments))
+            episode = subject.call(tool_call(name, **arguments))
             if failure := first_failure([episode]):
                 return Finding("fail", f"{call} failed the episode, in {failure}")
             for record in episode.tool_calls[:1]:
@@ -106,7 +99,7 @@ def _raised(record: ToolCallRecord) -> str:
 def invalid_calls(subject: Subject) -> Finding:
     """Check that a wrong call is the model's mistake: it is told, and the episode goes on."""
     for call, message in _invalid(subject.tools):
-        episode = _call(subject, message)
+        episode = subject.call(message)
         if failure := first_failure([episode]):
             return Finding("fail", f"{call} failed the episode, in {failure}; tell the model its mistake instead")
         if episode.turns and not episode.turns[0].observation and len(episode.turns) > 1:
@@ -133,7 +126,7 @@ def hostile_calls(subject: Subject) -> Finding:
     for tool in filter(parameters_of, subject.tools):
         name = tool["function"]["name"]
         for kind, value in values.items():
-            episode = _call(subject, tool_call(name, **dict.fromkeys(parameters_of(tool), value)))
+            episode = subject.call(tool_call(name, **dict.fromkeys(parameters_of(tool), value)))
             if failure := first_failure([episode]):
                 return Finding("fail", f"{name} with {kind} failed the episode, in {failure}")
             if any(record.outcome == "timeout" for record in episode.tool_calls[:1]):

@@ -39,5 +39,5 @@ def check(
     player = None if oracle is None else load_policy(oracle)
     subject = Subject(environment=environment, rows=all_rows[:num_tasks], oracle=player, all_rows=all_rows)
     with console(stderr=True).status("playing"):
-        verdicts = [*check_environment(subject), *(check_model(model, subject) if model is not None else ())]
-    conclude(verdicts, as_json=as_json)
+        findings = check_environment(subject) | ({} if model is None else check_model(model, subject))
+    conclude(findings, as_json=as_json)

@@ -14,7 +14,6 @@ from ..terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTurns
 if TYPE_CHECKING:
     from ...envs.episode import EpisodeSpec
     from ...records.evaluations.evaluation_file import EvaluationFile
-    from ...records.evaluations.summary import Price
     from ..arguments.evaluator import Evaluator
 
 NUM_TASKS = 32  # of an environment that draws its own
@@ -50,7 +49,8 @@ def evaluate(
         str | None, typer.Option(metavar="JSON", help="Further parameters of the server's chat completions.")
     ] = None,
     price: Annotated[
-        str | None, typer.Option(metavar="PROMPT,ANSWER", help="Prices of a million tokens, such as 0.15,0.60.")
+        tuple[float, float] | None,
+        typer.Option(metavar="PROMPT ANSWER", help="Prices of a million tokens, such as 0.15 0.60."),
     ] = None,
     success_reward: SuccessReward = None,
     output: Annotated[
@@ -69,12 +69,11 @@ def evaluate(
     from ...records.evaluations.evaluation_file import EvaluationFile
     from ...records.evaluations.summary import summary_of
     from ..arguments.evaluator import choose_evaluator
-    from ..arguments.references import load_environment
+    from ..arguments.references import load_environment, name_of
     from ..arguments.rows import rows_to_play
     from ..terminal.evaluations import print_summary
     from ..terminal.output import print_json
 
-    prices = None if price is None else _parse_price(price)
     environment = load_environment(env)
     rows = rows_to_play(environment, tasks, count=num_tasks or (None if tasks else NUM_TASKS), seed=seed)
     answers: dict[str, Any] = {"model": model, "url": url, "policy": policy, "request": request}
@@ -83,30 +82,20 @@ def evaluate(
         environment, rows, **answers, concurrency=concurrency, requests_per_minute=requests_per_minute
     )
     settings = {"environment": env, "rows": tasks, "tasks": len(rows), "samples": samples, "seed": seed, **answers}
-    path = output or Path("evals") / f"{_plain(env)}-{_plain(model or policy or '')}.jsonl"
+    path = output or Path("evals") / f"{name_of(env)}-{name_of(model or policy or '')}.jsonl"
     if path.exists() and not resume:
         raise CommandError(f"{path} exists: --resume plays what is missing in it, --output names another file")
     with explained():
         results = (EvaluationFile.resume if resume else EvaluationFile.begin)(path, settings)
     _play(evaluator, results, results.missing(episode_specs(rows, group_size=samples, seed=seed)))
-    options: dict[str, Any] = {"success_reward": success_reward, "price": prices, "temperature": temperature}
-    summary = summary_of(results.episodes, **options) | {"results": str(path)}
+    summary = summary_of(results.episodes, success_reward=success_reward, price=price, temperature=temperature)
+    summary["results"] = str(path)
     if as_json:
         print_json({"settings": settings, **summary})
     else:
         print_summary(summary)
     if summary["failed"]:
         raise typer.Exit(FAULTS)
-
-
-def _parse_price(text: str) -> Price:
-    from ...records.evaluations.summary import Price
-
-    try:
-        prompt, answer = map(float, text.split(","))
-    except ValueError:
-        raise CommandError(f"--price takes two numbers, such as 0.15,0.60, got {text!r}") from None
-    return Price(prompt, answer)
 
 
 def _play(evaluator: Evaluator, results: EvaluationFile, specs: Sequence[EpisodeSpec]) -> None:
@@ -122,8 +111,3 @@ def _play(evaluator: Evaluator, results: EvaluationFile, specs: Sequence[Episode
     with console(stderr=True).status(Now()):
         if specs:
             evaluator.play(specs, results.add)
-
-
-def _plain(reference: str) -> str:
-    """Return the part of a name that a file may have: `gymnast/Calculator-v0` -> `Calculator-v0`."""
-    return reference.rstrip("/").replace(":", "/").rpartition("/")[2]

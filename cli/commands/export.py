@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +15,8 @@ if TYPE_CHECKING:
     from ...envs.episode import Episode
     from ...records.files.run import Run
 
-FORMATS = ("atif", "inspect")
+FORMATS = {"atif": "atif", "inspect": "run.eval"}
+"""The folder or the file in the run's folder that each format gets by default."""
 
 
 def export(
@@ -37,7 +36,15 @@ def export(
         raise CommandError(f"--to takes {' or '.join(FORMATS)}, got {to!r}")
     found = read_run(run)
     played = _episodes(found, step or [])
-    path = _write_trajectories(found, played, output) if to == "atif" else _write_log(found, played, output)
+    path, model = output or run / FORMATS[to], _model(run)
+    if to == "atif":
+        from ..exporting.atif import write_trajectories
+
+        write_trajectories(path, played, model=model)
+    else:
+        from ..exporting.inspect_log import write_log
+
+        write_log(path, played, name=run.resolve().name, model=model)
     figures = {"path": str(path), "episodes": len(played)}
     print_result(figures, f"{path}: {len(played)} episodes", as_json=as_json)
 
@@ -52,31 +59,10 @@ def _episodes(run: Run, steps: list[int]) -> list[tuple[int, Episode]]:
     return [(row.step, run.episode(row)) for row in rows]
 
 
-def _write_trajectories(run: Run, played: list[tuple[int, Episode]], output: Path | None) -> Path:
-    from ..exporting.atif import file_name, trajectory
-
-    folder, model = output or run.folder / "atif", _model(run)
-    folder.mkdir(parents=True, exist_ok=True)
-    for step, episode in played:
-        text = json.dumps(trajectory(episode, step, model), default=str)
-        (folder / file_name(episode, step)).write_text(text + "\n")
-    return folder
-
-
-def _write_log(run: Run, played: list[tuple[int, Episode]], output: Path | None) -> Path:
-    from ..exporting.inspect_log import write_log
-
-    path = output or run.folder / "run.eval"
-    if path.suffix not in (".eval", ".json"):
-        raise CommandError(f"a log of Inspect is a file that ends with .eval or .json, got {path}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_log(path, played, name=run.folder.resolve().name, model=_model(run))
-    return path
-
-
-def _model(run: Run) -> str:
+def _model(folder: Path) -> str:
     """Return the model's name, if `gymnast train` wrote the run down."""
     from ...records.files.run_files import RUN_FILE
+    from ..arguments.run_file import read_entries
 
-    path = run.folder / RUN_FILE
-    return str(tomllib.loads(path.read_text())["model"]) if path.exists() else "unknown"
+    path = folder / RUN_FILE
+    return read_entries(path)["model"] if path.exists() else "unknown"

@@ -39,25 +39,21 @@ def train(
 
     Options on the command line override those in the file.
     """
+    from ..arguments.references import name_of
     from ..arguments.run_file import ENDINGS, RunFile, parse_setting, read_entries
     from ..terminal.output import print_result
 
-    entries: dict[str, Any] = read_entries(Path(env)) if env.endswith(ENDINGS) else {"environment": env}
+    is_file = env.endswith(ENDINGS)
+    name = Path(env).stem if is_file else name_of(env)
+    entries: dict[str, Any] = read_entries(Path(env)) if is_file else {"environment": env}
     given = {"model": model, "tasks": tasks, "algorithm": algorithm}
     entries |= {name: value for name, value in given.items() if value is not None}
-    entries["options"] = {"output_dir": f"runs/{_name(env)}"} | entries.get("options", {})
+    entries["options"] = {"output_dir": f"runs/{name}"} | entries.get("options", {})
     entries["options"] |= dict(map(parse_setting, settings or ()))
     outcome = _train(RunFile(**entries), resume=resume)
     if outcome is not None:
         text = f"the run is in {outcome['folder']}, the model in {outcome['model']}"
         print_result(outcome, text, as_json=as_json)
-
-
-def _name(env: str) -> str:
-    """Return a folder's name: `runs/mine.toml` -> `mine`, `game.py:Guess` -> `Guess`."""
-    from ..arguments.run_file import ENDINGS
-
-    return Path(env).stem if env.endswith(ENDINGS) else env.replace(":", "/").rpartition("/")[2]
 
 
 def _train(run: RunFile, *, resume: bool) -> dict[str, Any] | None:
@@ -108,9 +104,9 @@ def _train(run: RunFile, *, resume: bool) -> dict[str, Any] | None:
 def _write(run: RunFile, folder: Path) -> None:
     """Write the run's description; that of an earlier, other run in the folder is moved aside."""
     from ...records.files.run_files import RUN_FILE, move_aside
-    from ..arguments.run_file import to_toml
+    from ..arguments.run_file import to_yaml
 
-    path, text = folder / RUN_FILE, to_toml(run)
+    path, text = folder / RUN_FILE, to_yaml(run)
     if path.exists() and path.read_text() != text:
         move_aside(path)
     path.write_text(text)

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from ...envs.core import Message
 from ...envs.episode import Episode, Turn
 from ...envs.episode_text import named_text
-from .messages import calls_of, others_of, results_of
-from .turn_tokens import TurnTokens, turn_tokens
+from .turns import TurnTokens, calls_of, others_of, results_of, turn_tokens
 
 SCHEMA = "ATIF-v1.5"
 
 SOURCES = {"system": "system", "developer": "system", "assistant": "agent"}  # any other role: user
 
 
-def file_name(episode: Episode, step: int) -> str:
-    """Return the name of an episode's file."""
-    group = re.sub(r"[^\w@.-]", "_", episode.spec.group)
-    return f"{step:05d}-{group}-{episode.spec.member}.json"
+def write_trajectories(folder: Path, played: Sequence[tuple[int, Episode]], *, model: str) -> None:
+    """Write a file for each of these steps and episodes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for step, episode in played:
+        group = re.sub(r"[^\w@.-]", "_", episode.spec.group)
+        text = json.dumps(_trajectory(episode, step, model), default=str)
+        (folder / f"{step:05d}-{group}-{episode.spec.member}.json").write_text(text + "\n")
 
 
-def trajectory(episode: Episode, step: int, model: str) -> dict[str, Any]:
-    """Return the trajectory of an episode that was played for this step."""
+def _trajectory(episode: Episode, step: int, model: str) -> dict[str, Any]:
     steps = [{"step_id": number, **fields} for number, fields in enumerate(_steps(episode), 1)]
     turns = episode.turns
     return {

@@ -12,8 +12,7 @@ from ...envs.core import Message
 from ...envs.episode import Episode, ToolCallRecord
 from ...envs.episode_text import named_text
 from ..terminal.exits import CommandError
-from .messages import calls_of, others_of, results_of
-from .turn_tokens import turn_tokens
+from .turns import calls_of, others_of, results_of, turn_tokens
 
 Played = Sequence[tuple[int, Episode]]
 """Steps and their episodes, at least one."""
@@ -23,16 +22,15 @@ ERRORS = {"timeout": "timeout", "bad_arguments": "parsing", "not_run": "limit"} 
 
 
 def write_log(path: Path, played: Played, *, name: str, model: str) -> None:
-    """Write the log; a path that ends with `.json` gives JSON, `.eval` Inspect's compressed form.
-
-    Raises:
-        CommandError: inspect_ai is not installed.
-    """
+    """Write the log; a path that ends with `.json` gives JSON, `.eval` Inspect's compressed form."""
+    if path.suffix not in (".eval", ".json"):
+        raise CommandError(f"a log of Inspect is a file that ends with .eval or .json, got {path}")
     try:
         inspect_log = importlib.import_module("inspect_ai.log")
     except ModuleNotFoundError as error:
         raise CommandError(f"{error}; it is installed by pip install 'gymnast[inspect]'") from None
     log = inspect_log.EvalLog.model_validate(_log(played, name, model))
+    path.parent.mkdir(parents=True, exist_ok=True)
     inspect_log.write_eval_log(log, str(path))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import zip_longest
 from typing import Any
 
 from ...envs.core import StopReason
@@ -62,11 +63,7 @@ def figures_of(step: int, changes: Sequence[Change]) -> dict[str, Any]:
 
 
 def changes_of(run: Run, change: RewardChange) -> Iterator[tuple[int, list[Change]]]:
-    """Yield each recorded step of a run that was read, with the changes of its episodes.
-
-    Raises:
-        CommandError: the run does not say how it compared episodes, or the change does not fit.
-    """
+    """Yield each recorded step of a run that was read, with the changes of its episodes."""
     if not run.episodes:
         raise CommandError(f"{run.folder} has no episodes; a training writes them with log_episodes_steps=1")
     if "advantage_estimator" not in run.settings:
@@ -98,9 +95,7 @@ def _change(
     row: EpisodeRow, place: int, episodes: tuple[Episode, Episode], advantages: tuple[list[float], list[float]]
 ) -> Change:
     before, after = episodes
-    count = max(map(len, advantages))
-    old, new = ([*values, *[0.0] * (count - len(values))] for values in advantages)
-    pairs = list(zip(old, new, strict=True))
+    pairs = list(zip_longest(*advantages, fillvalue=0.0))
     most = max(pairs, key=lambda pair: abs(pair[1] - pair[0]), default=(0.0, 0.0))
     signs = [(_sign(first), _sign(second)) for first, second in pairs]
     return Change(
@@ -115,7 +110,7 @@ def _change(
         flipped=sum(first * second < 0 for first, second in signs),
         appeared=sum(first == 0 != second for first, second in signs),
         vanished=sum(second == 0 != first for first, second in signs),
-        advantages=count,
+        advantages=len(pairs),
         failure=None if after.failure is None or before.failure is not None else _told(after.failure),
     )
 

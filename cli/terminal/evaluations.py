@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .output import print_table
+from .output import one_line, print_table
 
 
 def print_summary(summary: dict[str, Any]) -> None:
@@ -17,10 +17,10 @@ def print_summary(summary: dict[str, Any]) -> None:
         rows.append(("reward", f"{summary['reward']:.3f}{between}"))
     rows.append(("stop", ", ".join(f"{reason} {count}" for reason, count in summary["stop"].items())))
     for name, tool in summary["tools"].items():
-        error = f"; most often: {_one_line(tool['error'])}" if "error" in tool else ""
+        error = f"; most often: {one_line(tool['error'], 120)}" if "error" in tool else ""
         rows.append((f"tool {name}", f"{tool['calls']} calls, {tool['failed']} failed{error}"))
     for failure, count in summary["failures"].items():
-        rows.append(("failure", f"{count} times {_one_line(failure)}"))
+        rows.append(("failure", f"{count} times {one_line(failure, 120)}"))
     tokens = summary["tokens"]
     if tokens["answer"]:
         rows.append(("tokens", f"{tokens['prompt']} prompt ({tokens['cached']} cached), {tokens['answer']} answer"))
@@ -29,11 +29,6 @@ def print_summary(summary: dict[str, Any]) -> None:
     rows += [("note", note) for note in summary["notes"]]
     rows.append(("results", summary["results"]))
     print_table(rows)
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 120 else line[:117] + "..."
 
 
 def print_comparison(comparison: dict[str, Any], first: str, second: str) -> None:

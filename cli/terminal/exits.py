@@ -10,14 +10,16 @@ import typer
 
 from .places import user_place
 
-SUCCESS = 0
 FAULTS = 1  # the command ran, and its result is bad: a check failed, an episode failed
 ERROR = 2  # the command could not do its work: wrong arguments, a broken file, an unreachable server
 INTERRUPTED = 130  # Ctrl-C
 
 
 class CommandError(Exception):
-    """A mistake of the user that the message explains in full, so no traceback is offered."""
+    """A mistake of the user that the message explains in full, so no traceback is offered.
+
+    Every function that reads an argument may raise it, and does not say so again.
+    """
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""Verdicts of checks, and their table."""
+"""The findings of checks, and their table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import typer
@@ -16,22 +16,14 @@ STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
 
 
 class Finding(NamedTuple):
-    """What one check found."""
+    """The result of one check."""
 
     outcome: Outcome
     advice: str  # a line: the fact, and what to do
 
 
-class Verdict(NamedTuple):
-    """The finding of the check with this name."""
-
-    name: str
-    outcome: Outcome
-    advice: str
-
-
-def conclude(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
-    """Print the verdicts, a line for each check or JSON, and end the command if one is bad.
+def conclude(findings: Mapping[str, Finding], *, as_json: bool) -> None:
+    """Print the findings by the names of their checks, a line for each or JSON, and end the command if one is bad.
 
     Raises:
         typer.Exit: a check failed.
@@ -39,8 +31,9 @@ def conclude(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
     from rich.text import Text
 
     if as_json:
-        print_json({"checks": [verdict._asdict() for verdict in verdicts]})
+        print_json({"checks": [{"name": name, **finding._asdict()} for name, finding in findings.items()]})
     else:
-        print_table([(Text(outcome, STYLES[outcome]), name, advice) for name, outcome, advice in verdicts])
-    if any(verdict.outcome == "fail" for verdict in verdicts):
+        rows = [(Text(found.outcome, STYLES[found.outcome]), name, found.advice) for name, found in findings.items()]
+        print_table(rows)
+    if any(finding.outcome == "fail" for finding in findings.values()):
         raise typer.Exit(FAULTS)

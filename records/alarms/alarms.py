@@ -48,9 +48,9 @@ class Alarm:
     kind: str
     title: str  # what happened, in one line
     cause: str  # the likeliest reason, or the remedy
-    step: int | None = None
     episode: int | None = None  # an example: its place in `Run.episodes`
     detail: str | None = None  # a traceback
+    step: int | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -68,9 +68,14 @@ class Evidence:
         return self.logs[-1] if self.logs else {}
 
     def alarms(self, kind: str) -> Iterator[Alarm]:
-        """Yield the alarms of a kind. Those that name no episode are of the last log."""
+        """Yield the alarms of a kind with their steps. Those that name no episode are of the last log."""
         for alarm in CHECKS[kind](self):
-            yield alarm if alarm.episode is not None else replace(alarm, step=self.log.get("step"))
+            step = self.log.get("step") if alarm.episode is None else self.episodes[alarm.episode].step
+            yield replace(alarm, step=step)
+
+    def place(self, rows: Sequence[EpisodeRow]) -> int | None:
+        """Return the place of the first of these episodes; None without one."""
+        return self.episodes.index(rows[0]) if rows else None
 
 
 def find_alarms(run: Run) -> list[Alarm]:
@@ -150,7 +155,7 @@ def _failures(seen: Evidence) -> Iterator[Alarm]:
     for kind, count in Counter(row.kind_of_failure for _, row in failed).most_common(3):
         place, first = next((place, row) for place, row in failed if row.kind_of_failure == kind)
         title = f"{count} of {len(seen.episodes)} episodes failed: {first.failure}"
-        yield Alarm("failures", title, cause, first.step, place, first.traceback)
+        yield Alarm("failures", title, cause, place, first.traceback)
     count = seen.log.get("episodes/failed", 0.0)
     if count and not failed:
         yield Alarm("failures", f"{count:g} episodes failed", cause)
@@ -176,8 +181,7 @@ def _tool_errors(seen: Evidence) -> Iterator[Alarm]:
     for name, count in repeated(name for name, _, _ in found):
         error, place = next((error, place) for other, error, place in found if other == name)
         title = f"{count} of {calls[error.tool]} calls of {error.tool} end with the same error: {error.message}"
-        step = seen.episodes[place].step
-        yield Alarm("tool errors", title, CAUSES[error.outcome], step, place, error.traceback)
+        yield Alarm("tool errors", title, CAUSES[error.outcome], place, error.traceback)
     if seen.log.get(TOOL_ERRORS) and not found:
         title = "a tool ends several calls of a round with the same error"
         yield Alarm("tool errors", title, "Record episodes to see it: log_episodes_steps=1.")
@@ -192,7 +196,7 @@ def _no_spread(seen: Evidence) -> Iterator[Alarm]:
         rewards = {row.reward for row in seen.latest if row.reward is not None}
         cause = f"All rewards of the last recorded step are {min(rewards):g}." if len(rewards) == 1 else ""
         cause = cause or "Tasks are too easy or too hard; max_refills replaces such groups."
-        yield Alarm("no spread", title, cause, *_first(seen, seen.latest))
+        yield Alarm("no spread", title, cause, seen.place(seen.latest))
 
 
 def _truncation(seen: Evidence) -> Iterator[Alarm]:
@@ -206,12 +210,7 @@ def _truncation(seen: Evidence) -> Iterator[Alarm]:
         stop = max(shares, key=lambda stop: shares[stop])
         title = f"a limit cut {sum(shares.values()):.0%} of the latest episodes, most often {stop}"
         remedy = f"raise {LIMITS.get(stop, 'the limit')}, or let the prompt ask for shorter answers"
-        yield Alarm("truncation", title, f"{shares[stop]:.0%} ended by {stop}: {remedy}.", *_first(seen, cut))
-
-
-def _first(seen: Evidence, rows: Sequence[EpisodeRow]) -> tuple[int, int] | tuple[None, None]:
-    """Return the step and the place of the first of these episodes; without one, None."""
-    return (rows[0].step, seen.episodes.index(rows[0])) if rows else (None, None)
+        yield Alarm("truncation", title, f"{shares[stop]:.0%} ended by {stop}: {remedy}.", seen.place(cut))
 
 
 def _stop_reasons(seen: Evidence) -> Iterator[Alarm]:

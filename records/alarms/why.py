@@ -14,11 +14,13 @@ from .trends import has_converged
 
 MOST_LINES = 10
 
+NO_EPISODES = "no episode is recorded: set log_episodes_steps=1 in the configuration, and more can be said"
+
 
 def why_lines(run: Run) -> list[str]:
     """Return the state of a run that was read, and what is wrong with it: at most ten lines, the verdict last."""
     rows = run.latest()
-    facts = [*_rewards(run), *_evaluations(run), *(_episodes(rows) if rows else [_no_episodes()])]
+    facts = [*_rewards(run), *_evaluations(run), *(_episodes(rows) if rows else [NO_EPISODES])]
     shown = [f"! {alarm.title}. {alarm.cause}" for alarm in find_alarms(run)[: MOST_LINES - len(facts) - 1]]
     return [*facts, *shown, _verdict(run, rows)]
 
@@ -49,10 +51,6 @@ def _evaluations(run: Run) -> Iterator[str]:
             parts.append(f"{title}: reward {came_from}{after:.3g} at step {step}")
     if parts:
         yield "; ".join(parts)
-
-
-def _no_episodes() -> str:
-    return "no episode is recorded: set log_episodes_steps=1 in the configuration, and more can be said"
 
 
 def _episodes(rows: Sequence[EpisodeRow]) -> Iterator[str]:

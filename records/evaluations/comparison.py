@@ -6,14 +6,13 @@ Axes: T tasks that both evaluations have played.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...envs.episode import Episode
-from .pass_at_k import Z95, reports_success, successes_by_task
+from .pass_at_k import half_width, reports_success, success_of
 
 DRAWS = 20_000  # random signs, where there are too many tasks to try all
 ALL_SIGNS = 14  # tasks up to which all 2^T signs are tried
@@ -31,14 +30,14 @@ def compare(
     Raises:
         ValueError: no task is in both.
     """
-    has_metric = reports_success(first) or reports_success(second)
-    measures: dict[str, Callable[[Sequence[Episode]], dict[str, float]]] = {
-        "pass@1": lambda episodes: _pass_rates(episodes, success_reward, has_metric),
-        "reward": _rewards,
+    has_metric = reports_success([*first, *second])
+    measures: dict[str, Callable[[Episode], float | None]] = {
+        "pass@1": lambda episode: success_of(episode, success_reward, has_metric=has_metric),
+        "reward": lambda episode: episode.reward,
     }
     comparison: dict[str, Any] = {}
     for name, measure in measures.items():
-        left, right = measure(first), measure(second)
+        left, right = _means(first, measure), _means(second, measure)
         shared = [task for task in left if task in right]
         if shared:
             comparison["tasks"] = len(shared)
@@ -49,21 +48,14 @@ def compare(
     return comparison
 
 
-def _pass_rates(episodes: Sequence[Episode], success_reward: float | None, has_metric: bool) -> dict[str, float]:
-    rows = {episode.spec.group: _row(episode) for episode in episodes}
-    outcomes = successes_by_task(episodes, success_reward, has_metric=has_metric)
-    return _means([(rows[group], float(success)) for group, successes in outcomes.items() for success in successes])
-
-
-def _rewards(episodes: Sequence[Episode]) -> dict[str, float]:
-    return _means([(_row(episode), episode.reward) for episode in episodes if episode.reward is not None])
-
-
-def _means(values: Sequence[tuple[str, float]]) -> dict[str, float]:
+def _means(episodes: Sequence[Episode], measure: Callable[[Episode], float | None]) -> dict[str, float]:
+    """Return the mean of a measure for each row of which an episode has it."""
     by_row: dict[str, list[float]] = {}
-    for row, value in values:
-        by_row.setdefault(row, []).append(value)
-    return {row: float(np.mean(values_of_row)) for row, values_of_row in by_row.items()}
+    for episode in episodes:
+        value = measure(episode)
+        if value is not None:
+            by_row.setdefault(_row(episode), []).append(value)
+    return {row: float(np.mean(values)) for row, values in by_row.items()}
 
 
 def _row(episode: Episode) -> str:
@@ -75,8 +67,7 @@ def _row(episode: Episode) -> str:
 def _difference(left_T: np.ndarray, right_T: np.ndarray) -> dict[str, float | None]:
     """Return the row of one measure. One task gives no interval: its ends are None."""
     difference_T = right_T - left_T
-    mean, tasks = float(difference_T.mean()), len(difference_T)
-    half = Z95 * float(difference_T.std(ddof=1)) / math.sqrt(tasks) if tasks > 1 else None
+    mean, half = float(difference_T.mean()), half_width(difference_T)
     return {
         "first": float(left_T.mean()),
         "second": float(right_T.mean()),

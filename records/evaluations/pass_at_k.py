@@ -27,30 +27,35 @@ def was_played(episode: Episode) -> bool:
     return not (episode.stop.is_failure or episode.is_overlong)
 
 
+def success_of(episode: Episode, success_reward: float | None, *, has_metric: bool) -> bool | None:
+    """Return whether an episode succeeded; None if it does not count, or success is not defined.
+
+    An episode is a success if its environment's metric `success` is 1, or, where the environment has no such metric, if
+    its reward is at least `success_reward`.
+    """
+    if not was_played(episode) or not (has_metric or success_reward is not None):
+        return None
+    if has_metric:  # an episode that was cut before its environment set the metric has not succeeded
+        return episode.metrics.get("success", 0.0) >= 1
+    return episode.reward is not None and success_reward is not None and episode.reward >= success_reward
+
+
 def successes_by_task(
     episodes: Sequence[Episode], success_reward: float | None = None, *, has_metric: bool | None = None
 ) -> dict[str, list[bool]]:
-    """Return whether the episodes of each group succeeded; empty if success is not defined in their environment.
-
-    An episode is a success if its environment's metric `success` is 1, or, where the environment has no such metric, if
-    its reward is at least `success_reward`. Failed episodes and those whose prompt was too long are left out.
+    """Return whether the episodes of each group that count succeeded; empty if success is not defined.
 
     Args:
         episodes: The episodes.
         success_reward: The least reward of a success.
         has_metric: Whether the environment has the metric; by default, whether one of these episodes has it.
     """
-    played = [*filter(was_played, episodes)]
-    has_metric = reports_success(played) if has_metric is None else has_metric
-    if not (has_metric or success_reward is not None):
-        return {}
+    has_metric = reports_success(episodes) if has_metric is None else has_metric
     outcomes: dict[str, list[bool]] = defaultdict(list)
-    for episode in played:
-        if has_metric:  # an episode that was cut before its environment set the metric has not succeeded
-            success = episode.metrics.get("success", 0.0) >= 1
-        else:
-            success = episode.reward is not None and success_reward is not None and episode.reward >= success_reward
-        outcomes[episode.spec.group].append(success)
+    for episode in episodes:
+        success = success_of(episode, success_reward, has_metric=has_metric)
+        if success is not None:
+            outcomes[episode.spec.group].append(success)
     return outcomes
 
 
@@ -77,6 +82,11 @@ def pass_at_k(episodes: int, successes: int, k: int) -> float:
     1 - (1 - successes / episodes)^k.
     """
     return 1.0 - math.comb(episodes - successes, k) / math.comb(episodes, k)
+
+
+def half_width(values_T: np.ndarray) -> float | None:
+    """Return half the width of a 95 % interval of the mean over tasks; None for a single task."""
+    return Z95 * float(values_T.std(ddof=1)) / math.sqrt(len(values_T)) if len(values_T) > 1 else None
 
 
 def confidence_interval(shares_T: np.ndarray, *, most: int) -> tuple[float, float]:

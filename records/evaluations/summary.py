@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ...envs.core import StopReason
 from ...envs.episode import Episode
-from .pass_at_k import Z95, pass_at_each_k, reports_success, successes_by_task, was_played
-
-
-class Price(NamedTuple):
-    """Dollars, or another currency, for a million tokens of prompts and of answers."""
-
-    prompt: float
-    answer: float
+from .pass_at_k import half_width, pass_at_each_k, reports_success, successes_by_task, was_played
 
 
 def summary_of(
     episodes: Sequence[Episode],
     *,
     success_reward: float | None = None,
-    price: Price | None = None,
+    price: tuple[float, float] | None = None,
     temperature: float | None = None,
 ) -> dict[str, Any]:
-    """Return the numbers of an evaluation, as `gymnast eval --json` prints them."""
+    """Return the numbers of an evaluation, as `gymnast eval --json` prints them.
+
+    `price` is that of a million tokens of prompts, and of answers.
+    """
     failed = [episode for episode in episodes if episode.stop.is_failure]
     played = [episode for episode in episodes if not episode.stop.is_failure]
     summary: dict[str, Any] = {
@@ -46,7 +41,7 @@ def summary_of(
     }
     if price is not None:
         tokens = summary["tokens"]
-        summary["cost"] = (tokens["prompt"] * price.prompt + tokens["answer"] * price.answer) / 1e6
+        summary["cost"] = (tokens["prompt"] * price[0] + tokens["answer"] * price[1]) / 1e6
     return summary
 
 
@@ -85,8 +80,8 @@ def _reward(played: Sequence[Episode]) -> dict[str, float | None]:
     means_T = np.array([np.mean(rewards) for rewards in by_task.values()])
     mean = float(means_T.mean())
     reward: dict[str, float | None] = {"reward": mean}
-    if len(means_T) > 1:
-        half = Z95 * float(means_T.std(ddof=1)) / math.sqrt(len(means_T))
+    half = half_width(means_T)
+    if half is not None:
         reward |= {"reward/low": mean - half, "reward/high": mean + half}
     return reward
 

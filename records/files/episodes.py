@@ -91,7 +91,7 @@ def row_of(place: Place, line: Mapping[str, Any]) -> EpisodeRow:
         member=spec["member"],
         task=spec["task"]["id"],
         question=_question(episode["prompt"]),
-        reward=_number(episode["reward"]),
+        reward=None if episode["reward"] is None else float(episode["reward"]),  # infinity and NaN are strings
         stop=episode["stop"],
         began=episode.get("began", 0.0),  # records of version 0.1 have no times of day
         seconds=episode["seconds"],
@@ -128,8 +128,3 @@ def _error(call: Mapping[str, Any]) -> ToolError:
 
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0][:300]
-
-
-def _number(value: Any) -> float | None:
-    """Return the number; infinity and NaN stand as strings in the file."""
-    return None if value is None else float(value)

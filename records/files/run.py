@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from .tail import Place, Replaced, Tail
 
 
 class Run:
-    """The episodes and metrics of a run folder; `read` first.
+    """The episodes and metrics of a run folder; `read` adds what was written since.
 
     Args:
         folder: Where the run wrote `metrics.jsonl`, `episodes.jsonl` or both.
@@ -38,6 +37,7 @@ class Run:
                 f"output_dir with log_episodes_steps=1 and callbacks=[RunFolder(output_dir)]"
             )
         self._forget()
+        self.read()
 
     def _forget(self) -> None:
         self._tails: dict[Path, Tail] = {}
@@ -52,11 +52,12 @@ class Run:
         self._rows: dict[tuple[int, str, int], EpisodeRow] = {}
 
     def _files(self) -> list[tuple[str, Path]]:
+        """Return the kinds and paths of the files: those of episodes, those of learning, those of metrics."""
         found = [(LINE_FILES.fullmatch(path.name), path) for path in sorted(self.folder.iterdir())]
         return [(match[1], path) for match, path in found if match]
 
-    def read(self) -> bool:
-        """Read what is new, and return whether anything was."""
+    def read(self) -> None:
+        """Read the new lines; all lines if a file is another one than before."""
         before = self.changes
         try:
             self._read()
@@ -64,19 +65,18 @@ class Run:
             self._forget()
             self.changes = before + 1
             self._read()
-        return self.changes != before
 
     def _read(self) -> None:
+        add = {"episodes": self._add_episode, "learning": self._learn, "metrics": self._add_metrics}
+        files = self._files()
+        tails = [self._tails.setdefault(path, Tail(path)) for _, path in files]
         # An episode is written before the lines about its learning. So the sizes are taken in the other order.
-        sizes: dict[str, list[tuple[Tail, int]]] = {"metrics": [], "learning": [], "episodes": []}
-        for kind in sizes:
-            for tail in [self._tails.setdefault(path, Tail(path)) for name, path in self._files() if name == kind]:
-                sizes[kind].append((tail, tail.look()))
-        for kind, add in {"metrics": self._add_metrics, "episodes": self._add_episode, "learning": self._learn}.items():
-            for place, line in chain.from_iterable(tail.lines(size) for tail, size in sizes[kind]):
+        sizes = [tail.look() for tail in reversed(tails)][::-1]
+        for (kind, _), tail, size in zip(files, tails, sizes, strict=True):
+            for place, line in tail.lines(size):
                 self.changes += 1
                 try:
-                    add(place, _object(line))
+                    add[kind](place, _object(line))
                 except (ValueError, KeyError, TypeError) as error:
                     self.broken.append(BrokenLine.of(place.path, place.number, error))
 

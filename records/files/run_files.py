@@ -5,7 +5,7 @@
   optimiser steps; `EpisodeLog` writes it.
 - `learning.jsonl`: what the training made of these episodes; `trainer/run_log/learning_log.py` names its fields.
 - `groups.jsonl`: the groups of each round, with `max_staleness`; `trainer/rollout/overlap/group_log.py` writes it.
-- `run.toml`: the run file of `gymnast train`.
+- `run.yaml`: the run that `gymnast train` was told to do, as a run file.
 - `reward.png` and `summary.json`: for people.
 
 Processes other than the first add their number, as in `episodes-1.jsonl`. A new training gives the files of an earlier
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ...envs.line_files import parsed
 
-RUN_FILE = "run.toml"
+RUN_FILE = "run.yaml"
 
 LINE_FILES = re.compile(r"(metrics|episodes|learning)(-\d+)?\.jsonl")
 """The files that a reader reads; not `metrics.1.jsonl`, which an earlier run left."""

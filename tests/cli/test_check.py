@@ -36,7 +36,7 @@ from gymnast.cli.checks.tools import (
     tools_of_rows,
     valid_calls,
 )
-from gymnast.cli.terminal.verdicts import Finding, Verdict
+from gymnast.cli.terminal.verdicts import Finding
 from gymnast.envs import ScriptedPolicy, ToolEnv
 from gymnast.envs.adapters import GymnasiumEnv, MCPTools
 from gymnast.envs.runtime.threads import run_in_loop
@@ -69,9 +69,9 @@ def subject_of(environment: type, oracle: object = broken.oracle) -> Subject:
 
 
 def test_a_sound_environment_passes_every_check() -> None:
-    found = [*check_environment(subject_of(broken.Sound))]
-    assert [verdict for verdict in found if verdict.outcome != "pass"] == []
-    assert len(found) == 1 + len(CHECKS)
+    found = check_environment(subject_of(broken.Sound))
+    assert {name: finding for name, finding in found.items() if finding.outcome != "pass"} == {}
+    assert found.keys() == {"plays", *CHECKS}
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_containers_of_other_programs_are_not_counted(image: str, monkeypatch: p
 
 
 def test_a_check_that_cannot_run_is_a_fault() -> None:
-    assert "fail" in {verdict.outcome for verdict in check_environment(subject_of(broken.CrashInClose))}
+    assert "fail" in {found.outcome for found in check_environment(subject_of(broken.CrashInClose)).values()}
 
 
 @pytest.mark.parametrize(
@@ -268,17 +268,14 @@ def tiny(tmp_path: Path) -> Any:
     return save
 
 
-def model_verdicts(name: str) -> dict[str, Verdict]:
-    return {verdict.name.removeprefix("model: "): verdict for verdict in check_model(name, subject_of(broken.Sound))}
-
-
 def test_a_model_that_fits(tiny: Any) -> None:
-    found = model_verdicts(tiny())
-    assert {verdict.outcome for verdict in found.values()} == {"pass"}
-    assert found["tool format"].advice.startswith("hermes")
-    assert "'<|im_end|>'" in found["end of turn"].advice
-    assert "8 episodes has up to" in found["first batch"].advice
-    assert re.search(r"^0\.\d million weights take \d\.\d MB in training", found["first batch"].advice)
+    found = check_model(tiny(), subject_of(broken.Sound))
+    assert {finding.outcome for finding in found.values()} == {"pass"}
+    assert found["model: tool format"].advice.startswith("hermes")
+    assert "'<|im_end|>'" in found["model: end of turn"].advice
+    cost = found["model: first batch"].advice
+    assert "8 episodes has up to" in cost
+    assert re.search(r"^0\.\d million weights take \d\.\d MB in training", cost)
 
 
 @pytest.mark.parametrize(
@@ -297,9 +294,9 @@ def test_a_model_that_fits(tiny: Any) -> None:
     ],
 )
 def test_a_model_that_does_not_fit(tiny: Any, changes: dict[str, Any], check: str, outcome: str, advice: str) -> None:
-    found = model_verdicts(tiny(**changes))
-    assert found[check].outcome == outcome, found
-    assert advice in found[check].advice
+    found = check_model(tiny(**changes), subject_of(broken.Sound))[f"model: {check}"]
+    assert found.outcome == outcome, found
+    assert advice in found.advice
 
 
 def test_the_table_and_the_exit_code(run: Run) -> None:

@@ -78,7 +78,7 @@ def test_a_summary(run: Run, game: Path) -> None:
 
 
 def test_the_table_for_people(run: Run, game: Path) -> None:
-    outcome = run(*EVAL, "--policy", "guessing.py:oracle", "-n", 2, "--price", "1,2")
+    outcome = run(*EVAL, "--policy", "guessing.py:oracle", "-n", 2, "--price", 1, 2)
     assert outcome.code == 0
     for text in ("2 of 2 tasks, 0 failed", "pass@1", "100.0%", "final_answer 2", "evals/Guess-oracle.jsonl"):
         assert text in outcome.out
@@ -109,7 +109,7 @@ def test_an_evaluation_goes_on_where_it_ended(run: Run, game: Path) -> None:
         (["--temperature", 0], "--temperature and --max-tokens are for a model"),
         (["--max-tokens", 9], "--temperature and --max-tokens are for a model"),
         (["--request", "{}"], "--request and --requests-per-minute are for a server: give its --url"),
-        (["--price", "cheap"], "--price takes two numbers, such as 0.15,0.60, got 'cheap'"),
+        (["--price", "cheap", "dear"], "Invalid value for '--price'"),
     ],
 )
 def test_arguments_that_contradict(run: Run, game: Path, arguments: list[str], message: str) -> None:

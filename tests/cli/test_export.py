@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.cli.exporting.turn_tokens import turn_tokens
+from gymnast.cli.exporting.turns import turn_tokens
 from gymnast.envs import Episode, Message, StopReason, ToolCall
 from gymnast.records import read_episodes
 

@@ -42,14 +42,8 @@ def brevity(completions: Any, **columns: Any) -> list[float]:
     return [-float(len(messages)) for messages in completions]
 
 
-def read(folder: Path) -> RunOfFolder:
-    run = RunOfFolder(folder)
-    run.read()
-    return run
-
-
 def changes(folder: Path, **change: Any) -> list[Change]:
-    run = read(folder)
+    run = RunOfFolder(folder)
     reward = RewardChange(recorded_weights=run.settings["reward_weights"], **change)
     return [change for _, changes in changes_of(run, reward) for change in changes]
 
@@ -133,7 +127,7 @@ def test_a_changed_function_is_compared_with_the_recorded_rewards(run: Run, trai
     outcome = run(*arguments)
     assert outcome.code == 0, outcome.err
     assert [step["step"] for step in outcome.json["steps"]] == [1, 2]
-    rows = read(trained).episodes
+    rows = RunOfFolder(trained).episodes
     for step in outcome.json["steps"]:
         own = [row for row in rows if row.step == step["step"]]
         lines = [json.loads(row.place.read())["episode"] for row in own]
@@ -256,8 +250,3 @@ def test_a_run_that_does_not_say_enough_is_refused(run: Run, tmp_path: Path) -> 
     assert "has no learning.jsonl that says how advantages" in run("replay", "made", "--weight", "environment=2").err
     write_run(tmp_path / "empty", metrics=[{"step": 1, "reward": 0.0}])
     assert "log_episodes_steps=1" in run("replay", "empty", "--weight", "environment=2").err
-    odd = episode(reward=1.0)
-    odd.reward_parts = {"environment": 0.5, "judge": 1.0}
-    write_run(tmp_path / "odd", [(0, odd)], learning=[SETTINGS])
-    outcome = run("replay", "odd", "--weight", "judge=2")
-    assert (outcome.code, "add up to 1.5" in outcome.err) == (2, True)

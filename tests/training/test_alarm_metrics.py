@@ -47,7 +47,6 @@ def test_an_alarm_is_raised_by_its_metric_and_goes_when_that_is_well(
     assert raised(history) == [name]
     assert raised(history[:1]) == []
     run = Run(write_run(tmp_path, metrics=history))
-    run.read()
     assert [alarm.kind.replace(" ", "_") for alarm in find_alarms(run)] == [name]
 
 

@@ -83,7 +83,6 @@ def test_metrics_that_are_not_finite_are_null_in_the_records(tmp_path: Path) -> 
     for name in ("grad_norm", "loss"):
         assert [line[name] is None for line in lines[:3]] == [False, True, False]
     run = Run(tmp_path)
-    run.read()
     assert ["grad_norm" in line for line in run.metrics] == ["loss" in line for line in run.metrics]
     assert ["loss" in line for line in run.metrics] == [True, False, True]
 

@@ -27,7 +27,7 @@ def made(tmp_path: Path) -> Path:
     ]
     episodes[1][1].turns[0].message["reasoning_content"] = "hmm"
     folder = write_run(tmp_path / "made", episodes)
-    (folder / "run.toml").write_text('environment = "e.py:E"\nmodel = "tiny"\n')
+    (folder / "run.yaml").write_text("environment: e.py:E\nmodel: tiny\n")
     return folder
 
 

@@ -1,13 +1,14 @@
-"""Messages, tool calls and their results as other formats have them."""
+"""The messages, tool calls, results and exact tokens of turns, as other formats have them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from ...envs.core import Message
-from ...envs.episode import ToolCallRecord, Turn
+from ...envs.episode import Episode, ToolCallRecord, Turn
 
 
 def calls_of(message: Message, number: int) -> list[tuple[str, str, dict[str, Any]]]:
@@ -45,3 +46,31 @@ def _arguments(arguments: dict[str, Any] | str) -> dict[str, Any]:
     except ValueError:
         decoded = None
     return decoded if isinstance(decoded, dict) else {"arguments": arguments}  # as the model wrote them
+
+
+class TurnTokens(NamedTuple):
+    """The model's input and answer in one turn."""
+
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    logprobs: list[float]
+
+
+def turn_tokens(episode: Episode) -> list[TurnTokens | None]:
+    """Return the tokens of each turn; None for turns without tokens, such as those of a server's model."""
+    found: list[TurnTokens | None] = []
+    sampled = [iter([place for place, mask in enumerate(trace.mask) if mask]) for trace in episode.traces]
+    for turn in episode.turns:
+        if not episode.traces or not turn.num_tokens:
+            found.append(None)
+            continue
+        trace = episode.traces[turn.sample]
+        places = list(islice(sampled[turn.sample], turn.num_tokens))
+        found.append(
+            TurnTokens(
+                trace.prompt_ids + trace.completion_ids[: places[0]],
+                [trace.completion_ids[place] for place in places],
+                [trace.logprobs[place] for place in places],
+            )
+        )
+    return found
