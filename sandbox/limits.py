@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -87,15 +86,6 @@ class Limits:
                 f"{_in_mebibytes(self.shm)} must be at most half of memory={_in_mebibytes(self.memory)}: "
                 "these files live in memory; raise memory or lower them"
             )
-
-    def changed(self, names: Iterable[str]) -> list[str]:
-        """Return those of `names` whose limit is not the default for this amount of memory."""
-        standard, same_memory = Limits(), Limits(memory=self.memory)
-        return [
-            name
-            for name in names
-            if getattr(self, name) != getattr(standard if name == "memory" else same_memory, name)
-        ]
 
 
 def check_limits(limits: Limits | None) -> Limits:

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ..arguments import checked_environment, checked_modules
+from ..base import WORKSPACE
 from ..errors import EngineError, ImageError
 from ..host.connection import AttachedConnection, Connection
+from ..host.messages import supervisor_settings
 from ..host.supervised_executor import START_TIMEOUT, SupervisedExecutor
 from ..images.image import DEFAULT_IMAGE, ImageFacts
 from ..limits import Limits, check_limits
@@ -24,7 +26,7 @@ from . import labels
 from .client import EVENT_SECONDS, Launched
 from .engine import Engine, Pull
 from .images import default_image, dockerfile_image
-from .options import BoxOptions, box_settings, container_config
+from .options import BoxOptions, container_config
 from .processor_time import revive
 from .reaper import reap_once
 
@@ -140,7 +142,9 @@ class DockerExecutor(SupervisedExecutor):
         return connection
 
     def _settings(self) -> dict[str, Any]:
-        return box_settings(self.options, self._user)
+        options = self.options
+        environment = dict(options.environment)
+        return supervisor_settings(self.limits, WORKSPACE, environment, options.preload, user=self._user)
 
     def _explain(self, said: str) -> Exception | None:
         if "exec python3 failed" not in said:

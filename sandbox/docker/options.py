@@ -7,14 +7,13 @@ container's root. It has three capabilities: to start processes as that user (SE
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..base import WORKSPACE
 from ..host.boot import BOOT
-from ..host.messages import supervisor_settings
 from ..limits import Limits, size_of
 
 NO_NETWORK = "none"
@@ -34,10 +33,7 @@ def default_seccomp() -> str:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class BoxOptions:
-    """Every measure of protection beside `Limits`. The last six are the same for every box.
-
-    Hashable: boxes with equal options are interchangeable.
-    """
+    """The protection of a box, as far as it differs between boxes. Boxes with equal options are interchangeable."""
 
     image: str
     limits: Limits
@@ -47,21 +43,10 @@ class BoxOptions:
     seccomp: str | None = None  # None is ours; JSON, or "unconfined"
     environment: tuple[tuple[str, str], ...] = ()  # for the code; never the host's
     preload: tuple[str, ...] = ()  # modules that every session has imported already
-    capabilities: tuple[str, ...] = field(default=("SETUID", "SETGID", "KILL"), init=False)  # the supervisor's alone
-    no_new_privileges: bool = field(default=True, init=False)
-    ipc: str = field(default="private", init=False)
-    mounts: tuple[str, ...] = field(default=(), init=False)  # of the host's folders
-    log_driver: str = field(default="none", init=False)  # output would fill the host's disk
-    orphans_collected: bool = field(default=True, init=False)  # by an init; else zombies use up the process limit
 
 
 def container_config(
-    options: BoxOptions,
-    image: str,
-    labels: dict[str, str],
-    volumes: list[str],
-    *,
-    user: int = 1000,
+    options: BoxOptions, image: str, labels: dict[str, str], volumes: list[str], *, user: int = 1000
 ) -> dict[str, Any]:
     """Return the body of the request that creates the container (`POST /containers/create`).
 
@@ -100,17 +85,14 @@ def _host_config(options: BoxOptions, volumes: list[str], user: int) -> dict[str
         "ReadonlyRootfs": options.read_only,
         "Tmpfs": _tmpfs(limits, volumes, user),
         "CapDrop": ["ALL"],
-        "CapAdd": list(options.capabilities),
-        "SecurityOpt": [
-            f"no-new-privileges:{str(options.no_new_privileges).lower()}",
-            f"seccomp={options.seccomp or default_seccomp()}",
-        ],
+        "CapAdd": ["SETUID", "SETGID", "KILL"],  # the supervisor's alone
+        "SecurityOpt": ["no-new-privileges:true", f"seccomp={options.seccomp or default_seccomp()}"],
         "PidsLimit": limits.pids,
         "Memory": memory,
         "MemorySwap": memory,  # memory and swap together: there is no swap
         "CpuPeriod": _CPU_PERIOD,
         "CpuQuota": int(limits.cpus * _CPU_PERIOD),
-        "IpcMode": options.ipc,
+        "IpcMode": "private",
         "CgroupnsMode": "private",  # else /sys/fs/cgroup may show the host's root, which counts no killed processes
         # Otherwise a closed connection would keep its port for a minute, even after a reset.
         "Sysctls": {"net.ipv4.tcp_max_tw_buckets": "0"},
@@ -120,10 +102,10 @@ def _host_config(options: BoxOptions, volumes: list[str], user: int) -> dict[str
             {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
             {"Name": "fsize", **dict.fromkeys(("Soft", "Hard"), max(map(size_of, (limits.workspace, limits.tmp))))},
         ],
-        "Init": options.orphans_collected,
+        "Init": True,  # it collects orphans; else zombies use up the process limit
         "AutoRemove": True,
-        "LogConfig": {"Type": options.log_driver, "Config": {}},
-        "Binds": list(options.mounts),
+        "LogConfig": {"Type": "none", "Config": {}},  # output would fill the host's disk
+        "Binds": [],
     }
     if options.network == NO_NETWORK:
         config["ExtraHosts"] = [f"{HOSTNAME}:127.0.0.1"]  # otherwise the box could not resolve its own name
@@ -143,14 +125,3 @@ def _tmpfs(limits: Limits, volumes: list[str], user: int) -> dict[str, str]:
         "/tmp": f"{common},exec,size={size_of(limits.tmp)},nr_inodes={inodes},mode=1777",
         "/dev/shm": f"{common},noexec,size={size_of(limits.shm)},nr_inodes=1024,mode=1777",
     }
-
-
-def box_settings(options: BoxOptions, user: int) -> dict[str, Any]:
-    """Return the supervisor's settings, which are its first message."""
-    return supervisor_settings(
-        options.limits,
-        workspace=WORKSPACE,
-        environment=dict(options.environment),
-        preload=options.preload,
-        user=user,
-    )

@@ -28,26 +28,25 @@ _KINDS: dict[bytes, Literal["file", "directory", "link", "other"]] = {
 
 def supervisor_settings(
     limits: Limits,
-    *,
     workspace: str,
     environment: Mapping[str, str],
     preload: Sequence[str],
+    *,
     user: int | None = None,
     local: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the settings of a box, which are the first message to its supervisor.
 
     Args:
-        limits: of the box; the supervisor enforces those that are named below.
-        workspace: the code's working directory and home.
-        environment: variables for the code, beside the supervisor's own and those of every box.
-        preload: modules to import before the first session.
+        limits, workspace, environment, preload: of the executor. Every box has some more variables.
         user: the id of the code's user and group in a container.
         local: None in a container; otherwise the folder and the process limits of a box on the host itself.
     """
+    common = {"HOME": workspace, "USER": "sandbox", "LANG": "C.UTF-8", "TERM": "dumb", "MPLBACKEND": "Agg"}
+    common |= {"PYTHONUNBUFFERED": "1", **dict.fromkeys(_ONE_THREAD, "1")}
     return {
         "workspace": workspace,
-        "environment": {**_common_environment(workspace), **environment},
+        "environment": {**common, **environment},
         "preload": list(preload),
         "max_output": size_of(limits.max_output),
         "max_file": size_of(limits.max_file),
@@ -56,18 +55,6 @@ def supervisor_settings(
         "lifetime": limits.lifetime,
         "user": user,
         "local": local,
-    }
-
-
-def _common_environment(workspace: str) -> dict[str, str]:
-    return {
-        "HOME": workspace,
-        "USER": "sandbox",
-        "LANG": "C.UTF-8",
-        "TERM": "dumb",
-        "MPLBACKEND": "Agg",
-        "PYTHONUNBUFFERED": "1",
-        **dict.fromkeys(_ONE_THREAD, "1"),
     }
 
 

@@ -74,7 +74,8 @@ class LocalExecutor(SupervisedExecutor):
         self.python_path = str(python)
         self.env = checked_environment(env)
         self.preload = checked_modules(preload)
-        if ignored := limits.changed(_NOT_HELD):
+        standard = Limits(memory=limits.memory)
+        if ignored := [name for name in _NOT_HELD if getattr(limits, name) != getattr(standard, name)]:
             warnings.warn(
                 f"LocalExecutor ignores these limits: {', '.join(ignored)}; DockerExecutor holds them",
                 stacklevel=2,
@@ -135,12 +136,9 @@ class LocalExecutor(SupervisedExecutor):
             "RLIMIT_DATA": size_of(limits.memory),
         }
         tmp = str(root / "tmp")
+        local = {"root": str(root), "tmp": tmp, "rlimits": rlimits}
         return supervisor_settings(
-            limits,
-            workspace=str(root / "workspace"),
-            environment={"TMPDIR": tmp, **self.env},
-            preload=self.preload,
-            local={"root": str(root), "tmp": tmp, "rlimits": rlimits},
+            limits, str(root / "workspace"), {"TMPDIR": tmp, **self.env}, self.preload, local=local
         )
 
     async def _boot(self, box: SupervisorClient) -> None:

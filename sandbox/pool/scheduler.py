@@ -26,13 +26,7 @@ TICK_SECONDS = 5.0  # between two searches for boxes to close; less if `idle` is
 
 
 class Scheduler:
-    """Lends, cleans and replaces boxes, in the event loop in which it is made.
-
-    Args:
-        template: the pool's own; the spare boxes are made like it.
-        options: how many boxes, and for how long.
-        counters: the numbers to add to.
-    """
+    """Lends, cleans and replaces boxes, in the event loop in which it is made; spare boxes are made like `template`."""
 
     def __init__(self, template: Executor, options: PoolOptions, counters: PoolStatistics) -> None:
         self.options = options
@@ -156,7 +150,8 @@ class Scheduler:
         """
         subpool = box.subpool
         expected = len(subpool.expecting) > subpool.coming
-        self._spares.note_failure(subpool, error, reported=expected or self.closing)
+        if not expected and not self.closing:
+            logger.warning("a spare box could not be made; no other is tried before a lease gets a new one: %s", error)
         if expected:
             waiter = subpool.expecting.first
             if isinstance(error, EngineError) and not waiter.tried_again:
@@ -265,8 +260,8 @@ class Scheduler:
         return [self._waiters.slots, *(subpool.expecting for subpool in list(self._subpools.values()))]
 
     def _watch(self) -> None:
-        """Look again in a while, as long as there is a box, a waiter or a spare box to make."""
-        if self._timer is None and (self.boxes or self._waiters or self._spares.pausing):
+        """Look again in a while, as long as there is a box or a waiter."""
+        if self._timer is None and (self.boxes or self._waiters):
             period = min(TICK_SECONDS, max(self.options.idle / 4, 0.05))
             self._timer = self._loop.call_later(period, self._tick)
 

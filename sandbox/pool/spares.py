@@ -3,57 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from .boxes import Boxes
 from .states import BoxState, PoolOptions, Subpool
 
-logger = logging.getLogger("gymnast.sandbox")
-
-PAUSE_SECONDS = 1.0  # after a failure, before the next attempt to make a spare box
-SPARE_TRIES = 3  # failures in a row after which no spare box is tried until a lease gets a new one
-
 
 class Spares:
-    """Keeps `warm` boxes of the pool's template while the pool is in use.
+    """Keeps `warm` boxes of `main`, the subpool of the pool's template, while the pool is in use.
 
-    It keeps no box for leases with `fresh=True`: each waits until one is made. With a spare one, a lone lease waits
-    0.7 s less on a busy machine of two cores; with 8 or more episodes side by side nothing is gained, as the engine is
-    then the bottleneck.
-
-    Args:
-        options: how many, and for how long.
-        boxes: the boxes of the pool.
-        main: the boxes of the pool's template.
+    It keeps no box for leases with `fresh=True`: with 8 or more episodes side by side the engine is the bottleneck, and
+    a spare box gains nothing.
     """
 
     def __init__(self, options: PoolOptions, boxes: Boxes, main: Subpool) -> None:
         self.options, self.boxes, self.main = options, boxes, main
         self._loop = asyncio.get_running_loop()
         self._used = self._loop.time()
-        self._next_try = 0.0
 
     def note_use(self) -> None:
         """A lease begins or ends."""
         self._used = self._loop.time()
 
-    def note_failure(self, subpool: Subpool, error: Exception, *, reported: bool) -> None:
-        """A box could not be made. Log the error unless a lease has reported it."""
-        if subpool is self.main:
-            self._next_try = self._loop.time() + PAUSE_SECONDS
-        if not reported:
-            hint = "; no other is tried before a lease needs one" if subpool.failures >= SPARE_TRIES else ""
-            logger.warning("a spare box could not be made: %s%s", error, hint)
-
     def missing(self, waiting: int) -> int:
-        """Return how many spare boxes should be made now.
+        """Return how many spare boxes should be made now, while so many leases wait.
 
-        Args:
-            waiting: leases that wait.
+        After a failure this is 0 until a lease gets a new box.
         """
-        if not self._in_use(waiting) or self.pausing or self.main.failures >= SPARE_TRIES:
-            return 0
-        return self.options.warm - self.main.spare
+        return self.options.warm - self.main.spare if self._in_use(waiting) and not self.main.failures else 0
 
     def close_unused(self, waiting: int) -> None:
         """Close idle boxes that are dead, or that nobody has used for long; keep the spare ones of a pool in use."""
@@ -70,8 +46,3 @@ class Spares:
     def _in_use(self, waiting: int) -> bool:
         recently = self._loop.time() - self._used < self.options.idle
         return recently or waiting > 0 or len(self.boxes.of[BoxState.LEASED]) > 0
-
-    @property
-    def pausing(self) -> bool:
-        """Whether spare boxes wait for a while, because one could not be made."""
-        return self._next_try > self._loop.time()

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import fields
 from typing import Self, TypeAlias
 
 from .. import errors
 from ..arguments import checked_files, content_of
 from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, RetireReason
 from ..errors import SandboxError, SandboxFileError, SandboxLostError
-from ..limits import Limits, check_limits, check_timeout, size_of
+from ..limits import check_timeout, size_of
 from .memory_files import MemoryFiles
 
 Script: TypeAlias = Sequence[ExecutionResult | SandboxError]
 
 _SHOWN = 300  # characters of a call in an error
-
-_HELD = ("max_file", "max_code")  # no code reaches max_code, but it may not exceed max_file
-_NOT_HELD = tuple(field.name for field in fields(Limits) if field.name not in _HELD)
 
 
 class ScriptError(SandboxError, AssertionError):
@@ -34,15 +29,13 @@ class ScriptedExecutor(Executor):
             print((await box.python("print(6 * 7)")).stdout)
 
     The script answers the calls of `python` and `bash` in order, whatever the code. An error is copied and raised.
-    Files live in memory. After a `SandboxLostError` the box stays lost until `reset`.
+    Files live in memory, with the default limits. After a `SandboxLostError` the box stays lost until `reset`.
 
     A clone begins the script anew, and so does `reset`: every episode of a pool gets the same answers.
 
     Args:
         script: results and errors.
         files: the content of the workspace after `start` and `reset`, by relative path.
-        limits: only `max_file` is held, and others give a warning. The `files` must fit into the `workspace` all the
-            same.
 
     Raises:
         TypeError: the script holds anything but results and errors, or a file is neither str nor bytes.
@@ -50,23 +43,11 @@ class ScriptedExecutor(Executor):
         ScriptError: by a call that the script does not answer. It ends an episode, and no model sees it.
     """
 
-    def __init__(
-        self,
-        script: Script,
-        *,
-        files: Mapping[str, bytes | str] | None = None,
-        limits: Limits | None = None,
-    ) -> None:
+    def __init__(self, script: Script, *, files: Mapping[str, bytes | str] | None = None) -> None:
         for answer in script:
             if not isinstance(answer, ExecutionResult | SandboxError):
                 raise TypeError(f"a script holds ExecutionResult and SandboxError, got {answer!r:.{_SHOWN}}")
-        self.limits = check_limits(limits)
         self.files = checked_files(files, self.limits)
-        if limits is not None and (ignored := limits.changed(_NOT_HELD)):
-            warnings.warn(
-                f"ScriptedExecutor runs nothing that these limits could hold, and ignores them: {', '.join(ignored)}",
-                stacklevel=2,
-            )
         self._script = list(script)
         self._begin_script()
 
@@ -121,10 +102,10 @@ class ScriptedExecutor(Executor):
 
     @property
     def key(self) -> Hashable:
-        return (type(self), tuple(map(repr, self._script)), size_of(self.limits.max_file))
+        return (type(self), tuple(map(repr, self._script)))
 
     def clone(self) -> Self:
-        twin = copy.copy(self)  # without a second warning
+        twin = copy.copy(self)
         twin._state = "new"
         twin._begin_script()
         return twin

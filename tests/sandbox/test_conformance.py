@@ -48,24 +48,24 @@ async def local_box() -> AsyncIterator[LocalExecutor]:
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 async def test_docker(check: Check, docker_box: DockerExecutor) -> None:
-    await check(docker_box.clone, docker_box)
+    await check(docker_box)
 
 
 @pytest.mark.parametrize("check", OF_CODE, ids=str)
 async def test_local(check: Check, local_box: LocalExecutor) -> None:
-    await check(local_box.clone, local_box)
+    await check(local_box)
 
 
 @pytest.mark.parametrize("check", OF_NO_CODE, ids=str)
 async def test_scripted_by_hand(check: Check) -> None:
-    await check(lambda: ScriptedExecutor([]))
+    async with ScriptedExecutor([]) as box:
+        await check(box)
 
 
 def test_every_check_has_a_sentence() -> None:
     assert len(BY_NAME) == len(CHECKS) > 80
     for check in CHECKS:
         assert check.sentence.endswith("."), check.name
-        assert (check.of_box is None) != (check.of_make is None)
 
 
 # --- executors that break the contract --------------------------------------------------------------------------
@@ -234,7 +234,7 @@ BROKEN: list[tuple[type[LocalExecutor], str, str]] = [
     (NeverResets, "reset_forgets_the_shells_state", "stdout should be"),
     (KeepsProcesses, "reset_ends_processes", "value should be '[]'"),
     (ClonesItself, "a_clone_is_an_executor_of_its_own", "clone() of"),
-    (NoTwoAlike, "keys_are_equal_for_one_configuration", "two of one make have keys"),
+    (NoTwoAlike, "keys_are_equal_for_one_configuration", "a box and its clone have keys"),
     (NeverReused, "a_fresh_box_may_be_reused", "out of principle"),
     (StartsAgain, "a_box_is_started_once", "a second start() must raise SandboxClosedError"),
     (InheritsEnvironment, "nothing_of_the_hosts_environment_is_seen", "sees an environment variable of the host"),
@@ -245,14 +245,16 @@ BROKEN: list[tuple[type[LocalExecutor], str, str]] = [
 
 @pytest.mark.parametrize(("kind", "name", "message"), BROKEN, ids=lambda part: getattr(part, "__name__", None))
 async def test_a_broken_executor_is_caught(kind: type[LocalExecutor], name: str, message: str) -> None:
-    with pytest.raises(ConformanceError) as caught:
-        await BY_NAME[name](lambda: kind(limits=LIMITS))
+    async with kind(limits=LIMITS) as box:
+        with pytest.raises(ConformanceError) as caught:
+            await BY_NAME[name](box)
     assert message in str(caught.value)
 
 
 async def test_a_network_is_noticed(image: str) -> None:
-    with pytest.raises(ConformanceError, match="value should be"):
-        await BY_NAME["there_is_no_network"](lambda: DockerExecutor(image=image, limits=LIMITS, network="bridge"))
+    async with DockerExecutor(image=image, limits=LIMITS, network="bridge") as box:
+        with pytest.raises(ConformanceError, match="value should be"):
+            await BY_NAME["there_is_no_network"](box)
 
 
 async def test_a_call_that_hangs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,8 +263,9 @@ async def test_a_call_that_hangs_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
             await asyncio.Event().wait()
 
     monkeypatch.setattr("gymnast.sandbox.testing.conformance.checks.SECONDS", 0.1)
-    with pytest.raises(ConformanceError, match=r"a_ping_is_answered did not end within 0\.1 s"):
-        await BY_NAME["a_ping_is_answered"](lambda: NeverGivesUp([]))
+    async with NeverGivesUp([]) as box:
+        with pytest.raises(ConformanceError, match=r"a_ping_is_answered did not end within 0\.1 s"):
+            await BY_NAME["a_ping_is_answered"](box)
 
 
 # --- the report -------------------------------------------------------------------------------------------------
@@ -271,8 +274,8 @@ async def test_a_call_that_hangs_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_the_report_of_an_executor_that_keeps_the_contract() -> None:
     report = await suite.check(lambda: ScriptedExecutor([]), provides=())
     assert report.ok, report
-    assert len(report.outcomes) == len(OF_NO_CODE) > 10
-    assert len(report.outcomes) + len(report.left_out) == len(CHECKS)
+    assert len(report.passed) == len(OF_NO_CODE) > 10
+    assert len(report.passed) + len(report.left_out) == len(CHECKS)
     assert "left out python_out_of_memory: needs code, memory" in str(report)
     assert f"{len(OF_NO_CODE)} of {len(OF_NO_CODE)} checks passed" in str(report)
 
@@ -341,7 +344,7 @@ class BrokenScript(ScriptedExecutor):
 async def test_the_report_names_what_failed_and_why() -> None:
     report = await suite.check(lambda: BrokenScript([]), provides=[])
     assert not report.ok
-    failed = {outcome.check.name: outcome.error or "" for outcome in report.failed}
+    failed = {check.name: error for check, error in report.failed.items()}
     assert "read 3 bytes" in failed["a_file_is_replaced_whole"] or "read 6 bytes" in failed["a_file_is_replaced_whole"]
     assert failed["a_listing_is_of_one_folder"] == "it raised KeyError('.')"
     assert "a_box_is_started_once" not in failed
@@ -354,12 +357,14 @@ async def test_a_box_that_cannot_start_fails_every_check_and_ends() -> None:
             raise ConnectionError("no engine")
 
     report = await suite.check(lambda: Unstartable([]), provides=[])
-    assert {outcome.error for outcome in report.failed} == {"it raised ConnectionError('no engine')"}
+    assert set(report.failed.values()) == {"it raised ConnectionError('no engine')"}
+    assert not report.passed
 
 
 async def test_the_errors_of_an_executor_fail_the_check_that_meets_them() -> None:
-    with pytest.raises(RuntimeError, match="the command failed"):
-        await BY_NAME["bash_reports_an_exit_code"](lambda: RaisesForErrors(limits=LIMITS))
+    async with RaisesForErrors(limits=LIMITS) as box:
+        with pytest.raises(RuntimeError, match="the command failed"):
+            await BY_NAME["bash_reports_an_exit_code"](box)
 
 
 async def test_provides_holds_known_names() -> None:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gymnast.sandbox import DockerExecutor, Engine, ExecutionResult, Limits, LocalExecutor, ScriptedExecutor, Status
+from gymnast.sandbox import DockerExecutor, Engine, Limits, LocalExecutor, ScriptedExecutor
 
-
-def scripted(**options: Any) -> ScriptedExecutor:
-    return ScriptedExecutor([ExecutionResult(status=Status.OK)], **options)
-
-
-MAKERS: dict[str, Callable[..., Any]] = {"docker": DockerExecutor, "local": LocalExecutor, "scripted": scripted}
+MAKERS: dict[str, Callable[..., Any]] = {
+    "docker": DockerExecutor,
+    "local": LocalExecutor,
+    "scripted": partial(ScriptedExecutor, []),
+}
+OF_CODE = ("docker", "local")
 
 
 @pytest.mark.parametrize("make", [DockerExecutor, LocalExecutor])
@@ -45,7 +45,7 @@ def test_impossible_arguments(
         make(**options)
 
 
-@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("make", OF_CODE)
 @pytest.mark.parametrize(
     ("files", "kind", "message"),
     [
@@ -70,8 +70,7 @@ def test_impossible_files(make: str, files: dict[Any, Any], kind: type[Exception
         MAKERS[make](files=files, limits=Limits(max_file=10, max_code=10))
 
 
-@pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.filterwarnings("ignore:ScriptedExecutor runs nothing")
+@pytest.mark.parametrize("make", OF_CODE)
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -84,8 +83,7 @@ def test_files_that_the_workspace_cannot_hold(make: str, files: dict[str, Any], 
         MAKERS[make](files=files, limits=Limits(workspace="16k"))
 
 
-@pytest.mark.filterwarnings("ignore:ScriptedExecutor runs nothing")
-@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("make", OF_CODE)
 async def test_files_that_fill_the_workspace(make: str, image: str) -> None:
     files = {"a": bytes(12287), "b": "", "c/d": bytes(4096), "./a": bytes(8193)}
     options = {"image": image} if make == "docker" else {}
@@ -130,16 +128,7 @@ def test_pull_always_is_refused_for_images_without_a_registry(options: dict[str,
     assert DockerExecutor(image="python:3.12-slim", pull="always").pull == "always"
 
 
-def test_limits_without_effect_on_a_script_are_named_once() -> None:
-    with pytest.warns(UserWarning, match="ignores them: memory, max_output"):
-        box = scripted(limits=Limits(memory="640m", max_output="2k", max_file="8m"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert box.clone().key == box.key
-        scripted(limits=Limits(max_file=100, max_code=100))
-
-
-@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("make", OF_CODE)
 @pytest.mark.parametrize("wrong", [{"memory": "256m"}, "256m", {}])
 def test_limits_must_be_a_limits_object(make: str, wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"limits must be a Limits, .* got (dict|str): "):
@@ -225,6 +214,6 @@ def test_a_part_of_the_memory_has_one_form(text: str) -> None:
 
 @pytest.mark.parametrize("wrong", [10**400, math.inf, math.nan, 0])
 async def test_a_timeout_that_cannot_be_waited_for(wrong: float) -> None:
-    async with scripted() as box:
+    async with ScriptedExecutor([]) as box:
         with pytest.raises(ValueError, match="timeout must be a positive number of seconds"):
             await box.python("1", timeout=wrong)

@@ -239,20 +239,3 @@ def test_the_request_to_the_engine_holds_every_measure() -> None:
     assert set(host["Tmpfs"]) == {"/workspace", "/tmp", "/dev/shm", "/dev/mqueue", "/data"}
     assert host["CgroupnsMode"] == "private"
     assert not {"Devices", "Privileged", "PidMode", "UsernsMode", "Mounts", "CgroupParent"} & set(host)
-
-
-@pytest.mark.parametrize(
-    ("measure", "value"),
-    [
-        ("capabilities", ("SETUID", "SETGID", "KILL")),
-        ("no_new_privileges", True),
-        ("ipc", "private"),
-        ("mounts", ()),
-        ("log_driver", "none"),
-        ("orphans_collected", True),
-    ],
-)
-def test_fixed_options_are_visible(measure: str, value: object) -> None:
-    assert getattr(DockerExecutor().options, measure) == value
-    with pytest.raises(TypeError, match=measure):
-        BoxOptions(image="x", limits=Limits(), **{measure: value})  # type: ignore[arg-type]

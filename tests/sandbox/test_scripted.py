@@ -11,7 +11,6 @@ from gymnast.sandbox import (
     ExecutionResult,
     ExecutorPool,
     FileEntry,
-    Limits,
     SandboxError,
     SandboxFileError,
     SandboxFileNotFoundError,
@@ -23,9 +22,6 @@ from gymnast.sandbox import (
     Status,
 )
 
-from .boxes import GRACE
-
-LIMITS = Limits(grace=GRACE)
 SAID_42 = ExecutionResult(status=Status.OK, stdout="42\n", exit_code=0)
 FAILED = ExecutionResult(status=Status.ERROR, stderr="no\n", exit_code=1)
 LOST = SandboxLostError("the power failed")
@@ -97,15 +93,15 @@ async def test_clones_raise_errors_of_their_own() -> None:
 
 
 async def test_files_are_there_and_have_the_limits_of_a_box() -> None:
-    async with ScriptedExecutor([], files={"d/f": "é"}, limits=Limits(max_file=10, max_code=10)) as box:
+    async with ScriptedExecutor([], files={"d/f": "é"}) as box:
         assert await box.read_file("/workspace/d/f") == "é".encode()
         assert await box.list_files() == [FileEntry(path="d", kind="directory", size=0)]
         assert await box.list_files("/workspace/d") == [FileEntry(path="f", kind="file", size=2)]
         assert [entry.path for entry in await box.list_files("/", recursive=True)] == [
             "tmp", "workspace", "workspace/d", "workspace/d/f"
         ]  # fmt: skip
-        with pytest.raises(SandboxFileTooLargeError, match=r"11 bytes, Limits\.max_file is 10"):
-            await box.write_file("g", bytes(11))
+        with pytest.raises(SandboxFileTooLargeError, match=r"33554433 bytes, Limits\.max_file is 33554432"):
+            await box.write_file("g", bytes((32 << 20) + 1))
         with pytest.raises(SandboxFileNotFoundError):
             await box.read_file("d/g")
         with pytest.raises(SandboxFileError, match="Is a directory"):

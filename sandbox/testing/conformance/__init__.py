@@ -8,50 +8,30 @@ With pytest, each check is a test: see `Check`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from ...base import Executor
 from . import bash, concurrency, files, isolation, lifecycle, processes, python, reset
-from .checks import CODE, ISOLATION, MEMORY, NEEDS, Check, ConformanceError, Make
+from .checks import CODE, ISOLATION, MEMORY, NEEDS, SECONDS, Check, ConformanceError
 
-__all__ = ["CHECKS", "CODE", "ISOLATION", "MEMORY", "NEEDS", "Check", "ConformanceError", "Outcome", "Report", "check"]
+__all__ = ["CHECKS", "CODE", "ISOLATION", "MEMORY", "NEEDS", "Check", "ConformanceError", "Report", "check"]
 
-CHECKS: tuple[Check, ...] = (
-    *lifecycle.CHECKS,
-    *files.CHECKS,
-    *python.CHECKS,
-    *bash.CHECKS,
-    *processes.CHECKS,
-    *concurrency.CHECKS,
-    *reset.CHECKS,
-    *isolation.CHECKS,
+CHECKS: tuple[Check, ...] = tuple(
+    one
+    for file in (lifecycle, files, python, bash, processes, concurrency, reset, isolation)
+    for one in vars(file).values()
+    if isinstance(one, Check)
 )
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Outcome:
-    """The outcome of one check."""
-
-    check: Check
-    error: str | None  # how the sentence is broken; None if it holds
-
-    @property
-    def ok(self) -> bool:
-        """The check holds."""
-        return self.error is None
-
-    def __str__(self) -> str:
-        if self.ok:
-            return f"ok      {self.check.name}"
-        return f"FAILED  {self.check.name}: {self.check.sentence}\n        {self.error}"
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Report:
     """The outcomes of all checks; as text, one line for each check and two for a failed one."""
 
-    outcomes: tuple[Outcome, ...]
+    passed: tuple[Check, ...]
+    failed: dict[Check, str]  # how the sentence is broken
     left_out: tuple[Check, ...]  # they need what the executor does not provide
 
     @property
@@ -59,22 +39,18 @@ class Report:
         """No check failed; those that were left out do not count."""
         return not self.failed
 
-    @property
-    def failed(self) -> tuple[Outcome, ...]:
-        """The outcomes of the checks that do not hold, in their order."""
-        return tuple(outcome for outcome in self.outcomes if not outcome.ok)
-
     def __str__(self) -> str:
-        lines = [str(outcome) for outcome in self.outcomes]
-        lines += [f"left out {check.name}: needs {', '.join(sorted(check.needs))}" for check in self.left_out]
-        return "\n".join([*lines, f"{len(self.outcomes) - len(self.failed)} of {len(self.outcomes)} checks passed"])
+        lines = [f"ok       {one}" for one in self.passed]
+        lines += [f"left out {one}: needs {', '.join(sorted(one.needs))}" for one in self.left_out]
+        lines += [f"FAILED   {one}: {one.sentence}\n         {error}" for one, error in self.failed.items()]
+        return "\n".join([*lines, f"{len(self.passed)} of {len(self.passed) + len(self.failed)} checks passed"])
 
 
-async def check(make: Make, *, provides: Collection[str] = frozenset({CODE})) -> Report:
+async def check(make: Callable[[], Executor], *, provides: Collection[str] = frozenset({CODE})) -> Report:
     """Run the checks on executors that `make` makes. An exception of the executor fails the check that causes it.
 
     Args:
-        make: makes executors of one configuration, not started; most checks share one of them.
+        make: makes executors of one configuration, not started; the checks share one of them until one fails.
         provides: the names of `NEEDS` that the executor claims; checks that need more are left out. Claim `ISOLATION`
             and `MEMORY` only for a box that is fit for hostile code: their checks try to get out and to take 8 GiB.
 
@@ -85,23 +61,26 @@ async def check(make: Make, *, provides: Collection[str] = frozenset({CODE})) ->
     if unknown:
         raise ValueError(f"provides holds names of {sorted(NEEDS)}, got {sorted(unknown)}")
     wanted = [one for one in CHECKS if one.needs.issubset(provides)]
-    outcomes: list[Outcome] = []
+    failed: dict[Check, str] = {}
     box: Executor | None = None
     try:
         for one in wanted:
             try:
-                if box is None and one.of_box is not None:
+                if box is None:
                     box = make()
-                    await box.start()
-                await one(make, box)
-                error = None
-            except Exception as failure:
-                error = str(failure) if isinstance(failure, ConformanceError) else f"it raised {failure!r}"
+                    async with asyncio.timeout(SECONDS):
+                        await box.start()
+                await one(box)
+            except Exception as error:
+                failed[one] = str(error) if isinstance(error, ConformanceError) else f"it raised {error!r}"
                 if box is not None:  # the next check gets a new box
                     await box.close()
                     box = None
-            outcomes.append(Outcome(check=one, error=error))
     finally:
         if box is not None:
             await box.close()
-    return Report(outcomes=tuple(outcomes), left_out=tuple(one for one in CHECKS if one not in wanted))
+    return Report(
+        passed=tuple(one for one in wanted if one not in failed),
+        failed=failed,
+        left_out=tuple(one for one in CHECKS if one not in wanted),
+    )

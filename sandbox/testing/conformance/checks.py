@@ -1,16 +1,13 @@
-"""`Check`: one sentence of the contract as a test, with its decorators and assertions."""
+"""`Check`: one sentence of the contract as a test, with its decorator and assertions."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from ...base import ExecutionResult, Executor, Status
-
-Make = Callable[[], Executor]
-"""Makes executors of one configuration, not started."""
 
 CODE = "code"  # it runs Python and Bash; a script does not
 MEMORY = "memory"  # it limits memory, and reports when the code was killed for it
@@ -21,6 +18,8 @@ NEEDS = frozenset({CODE, MEMORY, ISOLATION})
 SECONDS = 60.0  # the time limit of a check; most take a second or two
 PROMPT = 10.0  # seconds within which a call must return that waits for nothing
 SHORT = 0.5  # seconds; a timeout to run into, long enough for the code to begin on a busy machine
+OUTPUT = 40_000_000  # bytes; more than the largest `Limits.max_output`
+_MARKER = 200  # the most characters of the markers that stand where output was dropped
 
 Error = TypeVar("Error", bound=BaseException)
 
@@ -35,7 +34,8 @@ class Check:
 
         @pytest.mark.parametrize("check", CHECKS, ids=str)
         async def test_my_executor(check: Check) -> None:
-            await check(MyExecutor)
+            async with MyExecutor() as box:
+                await check(box)
 
     Leave out the checks whose `needs` your executor does not provide.
     """
@@ -43,15 +43,10 @@ class Check:
     name: str
     sentence: str  # what must hold
     needs: frozenset[str]  # of NEEDS
-    of_box: Callable[[Executor], Awaitable[None]] | None = None  # the check of a box that is started and clean
-    of_make: Callable[[Make], Awaitable[None]] | None = None  # the check that starts boxes itself
+    function: Callable[[Executor], Awaitable[None]]
 
-    async def __call__(self, make: Make, box: Executor | None = None) -> None:
-        """Run the check.
-
-        Args:
-            make: makes executors, not started.
-            box: a started box, which is reset and used. Without it, or for a check of `start`, `make` is used.
+    async def __call__(self, box: Executor) -> None:
+        """Reset a started box and check it; checks of the life of a box use its clones.
 
         Raises:
             ConformanceError: the executor breaks the contract.
@@ -59,23 +54,12 @@ class Check:
         deadline = asyncio.timeout(SECONDS)
         try:
             async with deadline:
-                await self._run(make, box)
+                await box.reset()
+                await self.function(box)
         except TimeoutError as error:
             if not deadline.expired():
                 raise
             raise ConformanceError(f"{self.name} did not end within {SECONDS:g} s: a call hangs") from error
-
-    async def _run(self, make: Make, box: Executor | None) -> None:
-        if self.of_make is not None:
-            await self.of_make(make)
-            return
-        assert self.of_box is not None
-        if box is not None:
-            await box.reset()
-            await self.of_box(box)
-            return
-        async with make() as own:
-            await self.of_box(own)
 
     def __str__(self) -> str:
         return self.name
@@ -83,22 +67,12 @@ class Check:
 
 def box_check(*needs: str) -> Callable[[Callable[[Executor], Awaitable[None]]], Check]:
     """Make a check of a function of a started, clean box. Its name and docstring become the check's."""
-    return lambda function: Check(of_box=function, **_described(function, needs))
 
+    def decorate(function: Callable[[Executor], Awaitable[None]]) -> Check:
+        sentence = " ".join((function.__doc__ or "").split())
+        return Check(name=function.__name__, sentence=sentence, needs=frozenset(needs), function=function)
 
-def make_check(*needs: str) -> Callable[[Callable[[Make], Awaitable[None]]], Check]:
-    """Make a check of a function of `make`, which starts boxes itself. Its name and docstring become the check's."""
-    return lambda function: Check(of_make=function, **_described(function, needs))
-
-
-def _described(function: Callable[..., Any], needs: tuple[str, ...]) -> dict[str, Any]:
-    sentence = " ".join((function.__doc__ or "").split())
-    return {"name": function.__name__, "sentence": sentence, "needs": frozenset(needs)}
-
-
-def checks_in(module: Mapping[str, Any]) -> tuple[Check, ...]:
-    """Return the checks of a module, in the order in which they are written."""
-    return tuple(value for value in module.values() if isinstance(value, Check))
+    return decorate
 
 
 def require(condition: bool, message: str) -> None:
@@ -138,6 +112,16 @@ def _contradiction(result: ExecutionResult) -> str:
 
 def _shown(result: ExecutionResult) -> str:
     return ", ".join(f"{field.name}={getattr(result, field.name)!r:.300}" for field in fields(result))
+
+
+def require_capped(text: str, dropped: int, total: int, head: str, tail: str) -> None:
+    """Require a text of `total` characters to have lost its middle, and `dropped` to count what it has lost."""
+    require(text.startswith(head), f"the head is kept, got {text[:80]!r}")
+    require(text.endswith(tail), f"the tail is kept, got {text[-80:]!r}")
+    kept = f"of {total} characters {len(text)} were kept, with the marker, and {dropped} dropped"
+    require(
+        dropped > 0 and 0 <= len(text) + dropped - total <= _MARKER, f"dropped_bytes should count what was cut: {kept}"
+    )
 
 
 async def raises(kind: type[Error], call: Awaitable[Any], what: str) -> Error:

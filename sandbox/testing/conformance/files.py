@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...base import Executor, FileEntry, Status
 from ...errors import SandboxFileError, SandboxFileNotFoundError, SandboxFileTooLargeError, SandboxPermissionError
-from .checks import CODE, box_check, checks_in, expect, raises, require
+from .checks import CODE, box_check, expect, raises, require
 
 TOO_LARGE = (64 << 20) + 1  # bytes; no `Limits.max_file` allows as much
 
@@ -182,6 +182,3 @@ async def files_closed_to_the_code_are_closed_to_the_caller(box: Executor) -> No
     await raises(SandboxPermissionError, box.read_file("closed"), "reading a file of mode 000")
     await raises(SandboxPermissionError, box.write_file("locked/f", "x"), "writing into a folder of mode 000")
     await raises(SandboxPermissionError, box.list_files("locked"), "listing a folder of mode 000")
-
-
-CHECKS = checks_in(globals())

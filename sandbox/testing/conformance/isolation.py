@@ -6,16 +6,16 @@ import os
 
 from ...base import Executor, Status
 from ...errors import SandboxFileError
-from .checks import CODE, ISOLATION, Make, box_check, checks_in, expect, make_check, raises, require, require_usable
+from .checks import CODE, ISOLATION, box_check, expect, raises, require, require_usable
 
 
-@make_check(CODE, ISOLATION)
-async def nothing_of_the_hosts_environment_is_seen(make: Make) -> None:
+@box_check(CODE, ISOLATION)
+async def nothing_of_the_hosts_environment_is_seen(box: Executor) -> None:
     """The code sees no environment variable of the host, neither its own nor in another process."""
     os.environ["GYMNAST_CONFORMANCE"] = "hunter2"
     try:
-        async with make() as box:
-            everything = await box.bash("env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'")
+        async with box.clone() as other:
+            everything = await other.bash("env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'")
     finally:
         del os.environ["GYMNAST_CONFORMANCE"]
     require("hunter2" not in everything.stdout, "the code sees an environment variable of the host")
@@ -80,6 +80,3 @@ for pid in {1, os.getppid()} - {0}:
 reached"""
     expect(await box.python(code), status=Status.OK, value="[]")
     await require_usable(box)
-
-
-CHECKS = checks_in(globals())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...base import Executor, Status
-from .checks import CODE, box_check, checks_in, expect, require, require_usable
+from .checks import CODE, box_check, expect, require, require_usable
 
 
 @box_check(CODE)
@@ -76,6 +76,3 @@ async def both_sessions_share_files_and_nothing_else(box: Executor) -> None:
     expect(await box.python("import os; open('shared').read(), 'ONLY_SHELL' in os.environ"), value="('1\\n', False)")
     await box.python("os.environ['ONLY_PYTHON'] = '1'; os.chdir('/')")
     expect(await box.bash("basename $PWD; echo [$ONLY_PYTHON]"), stdout="elsewhere\n[]\n")
-
-
-CHECKS = checks_in(globals())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...base import Executor, Status
-from .checks import CODE, PROMPT, box_check, checks_in, expect, require, require_usable
+from .checks import CODE, PROMPT, box_check, expect, require, require_usable
 from .python import IGNORE
 
 
@@ -104,6 +104,3 @@ async def reset_may_be_repeated(box: Executor) -> None:
         await box.reset()
     expect(await box.python("1", timeout=PROMPT), value="1", state_lost=False)
     expect(await box.bash("echo 1", timeout=PROMPT), stdout="1\n", state_lost=False)
-
-
-CHECKS = checks_in(globals())
