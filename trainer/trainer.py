@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from inspect import signature
 from typing import Any, ClassVar
@@ -173,10 +174,10 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
             scorer=self.scorer,
             missing_metrics=self.missing_metrics,
             displays=self.displays,
-            rows=self.train_dataset,  # type: ignore[arg-type]
+            schedule=replace(self.parts.schedule, rows=self.train_dataset),  # type: ignore[arg-type]
             checkpoint=resume_from_checkpoint or None,
             read_weights=lambda: self._reference_sync,
-            on_episodes=lambda episodes: self.on_episodes(episodes),
+            on_episodes=self.on_episodes,
         )
         self._alone = self.loop.source.alone
         try:
@@ -205,11 +206,6 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
         if not self.loss_is_scaled_for_ga:
             loss = loss * self.micro_batches
         return (loss, {}) if return_outputs else loss
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        is_of_training = "loss" in logs or "train_loss" in logs  # a step's, or the summary after the last one
-        if not is_of_training or self.loop.complete(logs):
-            super().log(logs, start_time)
 
     def rollout(
         self, rows: Rows, *, num_generations: int = 1, temperature: float | None = None, seed: int | None = None

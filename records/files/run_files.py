@@ -4,7 +4,7 @@
 - `episodes.jsonl`: a line for each recorded episode, `{"step": ..., "episode": ...}`, with the number of finished
   optimiser steps; `EpisodeLog` writes it.
 - `learning.jsonl`: what the training made of these episodes; `trainer/run_log/learning_log.py` names its fields.
-- `groups.jsonl`: the groups of each round, with `max_staleness`; `trainer/rollout/overlap/group_log.py` writes it.
+- `groups.jsonl`: the groups of each round, with `max_staleness`; `trainer/rollout/overlap/overlapped.py` writes it.
 - `run.yaml`: the run that `gymnast train` was told to do, as a run file.
 - `reward.png` and `summary.json`: for people.
 

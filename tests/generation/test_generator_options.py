@@ -10,8 +10,6 @@ import pytest
 
 from gymnast.envs.core import ConfigurationError
 from gymnast.trainer import Generator, GRPOTrainer, TransformersGenerator
-from gymnast.trainer.rollout.weight_sync import WeightSync
-from gymnast.trainer.testing.tiny import make_tiny_model
 
 from ..training.buttons import Buttons, ScriptedGenerator, call_ids, config, make_trainer, model, tokenizer
 
@@ -111,18 +109,17 @@ def test_a_generator_sleeps_after_an_error_in_a_round(tmp_path: Path) -> None:
     assert generator.notes == ["wake", "sleep"]
 
 
-def test_every_change_of_the_weights_is_noticed() -> None:
-    agent = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
+def test_every_change_of_the_weights_is_noticed(tmp_path: Path) -> None:
     generator = Notes()
-    step = 0
-    sync = WeightSync(agent, generator, lambda: step)
-    sync()
-    sync()
-    agent.load_state_dict(agent.state_dict())
-    sync()
-    step = 1  # an optimiser whose writes PyTorch does not count
-    sync()
-    sync()
+    trainer = make_trainer(tmp_path, generator=generator)
+    send = trainer.player.send_weights
+    send()
+    send()
+    trainer.player.model.load_state_dict(trainer.player.model.state_dict())
+    send()
+    trainer.state.global_step = 1  # an optimiser whose writes PyTorch does not count
+    send()
+    send()
     assert generator.notes == [0, 0, 1]
 
 

@@ -16,7 +16,7 @@ from gymnast.envs.episode import EpisodeSpec
 from gymnast.envs.tokens import Image, ImageSpan
 from gymnast.trainer.learning.groups import form_groups
 from gymnast.trainer.learning.samples import EpisodeSamples, MicroBatch, Sample
-from gymnast.trainer.rollout.round import Round
+from gymnast.trainer.loop.steps import Round
 from gymnast.trainer.rollout.schedule import Schedule
 
 from ..learning.rows import SETTINGS
@@ -73,7 +73,7 @@ def test_an_episode_that_ran_out_of_time_leaves_its_group() -> None:
 
 
 def schedule(**options: Any) -> Schedule:
-    defaults = {"num_tasks": 6, "num_generations": 2, "groups_per_process": 2, "num_processes": 1, "process_index": 0}
+    defaults = {"rows": rows(6), "num_generations": 2, "groups_per_process": 2, "num_processes": 1, "process_index": 0}
     defaults |= {"steps_per_generation": 2, "num_iterations": 1, "gradient_accumulation_steps": 2}
     return Schedule(**{**defaults, "seed": 0, "data_seed": 0, "shuffle": True, **options})
 
@@ -85,8 +85,8 @@ def rows(count: int) -> list[dict[str, int]]:
 @pytest.mark.parametrize("count", [1, 2, 5, 6, 7])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_every_task_is_played_equally_often(count: int, shuffle: bool) -> None:
-    plan = schedule(num_tasks=count, shuffle=shuffle)
-    played = [spec for index in range(count * 3) for spec in plan.specs(rows(count), index)]
+    plan = schedule(rows=rows(count), shuffle=shuffle)
+    played = [spec for index in range(count * 3) for spec in plan.specs(index)]
     assert set(Counter(spec.task.row["n"] for spec in played).values()) == {3 * 2 * 2}
     sizes = Counter(spec.group for spec in played)
     assert set(sizes.values()) == {2}  # each visit to a task is a group of its own, also within one round
@@ -94,15 +94,15 @@ def test_every_task_is_played_equally_often(count: int, shuffle: bool) -> None:
 
 
 def test_the_schedule_is_deterministic_and_follows_its_seed() -> None:
-    first = [schedule().specs(rows(6), index) for index in range(6)]
-    assert first == [schedule().specs(rows(6), index) for index in range(6)]
+    first = [schedule().specs(index) for index in range(6)]
+    assert first == [schedule().specs(index) for index in range(6)]
     order = [spec.task.row["n"] for specs in first for spec in specs]
-    other = [spec.task.row["n"] for index in range(6) for spec in schedule(seed=1).specs(rows(6), index)]
+    other = [spec.task.row["n"] for index in range(6) for spec in schedule(seed=1).specs(index)]
     assert order == other  # `data_seed` decides the order, and `seed` the episodes
-    other = [spec.task.row["n"] for index in range(6) for spec in schedule(data_seed=1).specs(rows(6), index)]
+    other = [spec.task.row["n"] for index in range(6) for spec in schedule(data_seed=1).specs(index)]
     assert order != other
     assert order[:12] != order[12:24]  # another permutation in the next epoch
-    others = [spec.seed for index in range(6) for spec in schedule(seed=1).specs(rows(6), index)]
+    others = [spec.seed for index in range(6) for spec in schedule(seed=1).specs(index)]
     assert not {spec.seed for specs in first for spec in specs} & {*others}
     seeds = [spec.seed for specs in first for spec in specs]
     assert len(set(seeds)) == len(seeds)
@@ -111,12 +111,12 @@ def test_the_schedule_is_deterministic_and_follows_its_seed() -> None:
 
 
 def test_processes_play_disjoint_whole_groups() -> None:
-    alone = schedule(groups_per_process=4).specs(rows(6), 1)
-    parts = [schedule(num_processes=2, process_index=index).specs(rows(6), 1) for index in range(2)]
+    alone = schedule(groups_per_process=4).specs(1)
+    parts = [schedule(num_processes=2, process_index=index).specs(1) for index in range(2)]
     assert parts[0] + parts[1] == alone
     assert not {spec.group for spec in parts[0]} & {spec.group for spec in parts[1]}
     assert schedule(num_processes=2).batches_per_epoch == 2 * 2
-    assert schedule(num_tasks=7).batches_per_epoch == 4 * 2
+    assert schedule(rows=rows(7)).batches_per_epoch == 4 * 2
 
 
 @pytest.mark.parametrize(("iterations", "steps", "accumulation"), [(1, 1, 1), (1, 2, 2), (3, 2, 4), (2, 4, 3)])
@@ -138,26 +138,26 @@ def test_a_million_tasks() -> None:
         def __getitem__(self, index: Any) -> Any:
             return {"n": index}
 
-    plan = schedule(num_tasks=1_000_000, groups_per_process=64)
+    plan = schedule(rows=Million(), groups_per_process=64)
     started = time.process_time()
-    plan.specs(Million(), 0)
+    plan.specs(0)
     assert time.process_time() - started < 1
     times = []
     for index in range(1, 11):
         started = time.process_time()
-        plan.specs(Million(), index)
+        plan.specs(index)
         times.append(time.process_time() - started)
     assert sorted(times)[5] < 0.01  # a permutation for each group would take seconds
 
 
 def test_a_row_that_is_not_a_mapping_is_named() -> None:
     with pytest.raises(TypeError, match="the row of train-0 must be a mapping, got int: 5"):
-        schedule(shuffle=False, num_tasks=1).specs([5], 0)  # type: ignore[list-item]
+        schedule(rows=[5], shuffle=False).specs(0)
 
 
 def test_an_environment_that_changes_its_row_does_not_change_the_data() -> None:
     data: list[dict[str, int]] = rows(6)
-    [spec, *_] = schedule(shuffle=False).specs(data, 0)
+    [spec, *_] = schedule(rows=data, shuffle=False).specs(0)
     changed: Any = spec.task.row
     changed["n"] = 7
     assert data == rows(6)
@@ -174,7 +174,7 @@ def episode_of(spec: EpisodeSpec) -> EpisodeSamples:
 
 
 def test_a_round_is_saved_and_cut_into_batches(tmp_path: Path) -> None:
-    episodes = [episode_of(spec) for spec in schedule().specs(rows(6), 0)]
+    episodes = [episode_of(spec) for spec in schedule().specs(0)]
     made = Round(7, episodes, parts=3, settings=SETTINGS, pad_id=PAD)
     made.save(tmp_path / "round.pt")
     again = Round(*Round.read(tmp_path / "round.pt"), parts=3, settings=SETTINGS, pad_id=PAD)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +19,44 @@ from torch import Tensor, nn
 from ...envs.episode import Episode
 from ..learning.losses import StepCounts
 from ..learning.objective import objective
-from ..learning.samples import Batch, EpisodeSamples, MicroBatch
+from ..learning.samples import Batch, EpisodeSamples, MicroBatch, Sample, split_evenly
 from ..learning.scoring import Scorer
+from ..learning.settings import LearningSettings
 from ..rollout.group_source import GroupSource
-from ..rollout.round import Round
 from ..rollout.round_report import RoundReport
 from ..run_log.learning_log import LearningLog
 from .watchdog import Watchdog
+
+
+@dataclass
+class Round:
+    """The samples of episodes that were played at once, as training batches.
+
+    A checkpoint in the middle of a round stores its samples: the weights that sampled them no longer exist.
+    """
+
+    index: int  # the number of the round since the beginning of training
+    episodes: list[EpisodeSamples]  # in the order in which they are cut into batches; empty: no group teaches
+    _: KW_ONLY
+    parts: int  # the number of batches
+    settings: LearningSettings  # say how a batch is cut into micro-batches
+    pad_id: int
+
+    @cached_property
+    def batches(self) -> list[Batch]:
+        parts = split_evenly(self.episodes, self.parts)
+        return [Batch.of(part, self.settings, pad_id=self.pad_id) for part in parts]
+
+    def save(self, path: Path) -> None:
+        episodes = [[asdict(sample) for sample in samples] for samples in self.episodes]
+        torch.save({"index": self.index, "episodes": episodes}, path)
+
+    @staticmethod
+    def read(path: Path) -> tuple[int, list[EpisodeSamples]]:
+        """Return the number and the samples of the round that `save` wrote."""
+        saved: dict[str, Any] = torch.load(path, weights_only=True)
+        # Their numbers belong to the records of the training that was stopped.
+        return saved["index"], [[Sample.restored(sample) for sample in samples] for samples in saved["episodes"]]
 
 
 @dataclass(kw_only=True)
@@ -49,17 +82,17 @@ class Steps:
         self._rounds = {index: played for index, played in self._rounds.items() if index >= places[0][0]}
         for index, _ in places:
             if index not in self._rounds:
-                self._rounds[index] = self._play(index)
+                self._rounds[index] = self._play(index, step)
         batches = [self._rounds[index].batches[place % schedule.steps_per_generation] for index, place in places]
         self._counts = self._count(batches, device)
         # Processes that share the weights compute each layer together, so all need as many micro-batches.
         return [batch.filled(self.scorer.passes(len(batch.micro_batches)), self.scorer.pad_id) for batch in batches]
 
-    def _play(self, index: int) -> Round:
+    def _play(self, index: int, step: int) -> Round:
         """Play the tasks of a round, and score their episodes."""
         began = time.perf_counter()
         with self.watchdog.playing():
-            played = self.source.play(index)  # tasks -> episodes -> groups of one task
+            played = self.source.play(index, step)  # tasks -> episodes -> groups of one task
         self.on_episodes(played.episodes)
         samples, means = self.scorer(played.groups)  # groups -> samples with log-probabilities and advantages
         self.report.add(played, samples, means, seconds=time.perf_counter() - began)
@@ -99,7 +132,7 @@ class Steps:
         index, place = divmod(self.source.schedule.batches_before(step), self.source.schedule.batches_per_round)
         if index in self._rounds and place:
             self._rounds[index].save(self._path(folder))
-        self.source.save(folder)
+        self.source.save(folder, step)
 
     def load(self, folder: Path) -> None:
         """Continue with the samples that `save` wrote, if any."""

@@ -18,15 +18,18 @@ from transformers.trainer_utils import IntervalStrategy
 from ...envs.episode import Episode
 from ...records.alarms.alarms import alarm_metrics, warn_of_alarms
 from ...records.files.episode_log import EpisodeLog
+from ...records.files.run_files import line_file
 from ...records.metrics.missing_metrics import MissingMetrics
 from ..learning.samples import MicroBatch
 from ..learning.scoring import Scorer
 from ..models.distributed import Processes
 from ..models.reference import ReferenceSync, check_stays
-from ..rollout.failure_totals import FailureTotals
-from ..rollout.failures import FailureWatch
+from ..rollout.failures import FailureTotals, FailureWatch
+from ..rollout.group_source import GroupSource, InStep
+from ..rollout.overlap.overlapped import Overlapped
 from ..rollout.round_report import RoundReport
-from ..rollout.schedule import Rows
+from ..rollout.schedule import Schedule
+from ..run_log.learning_log import LearningLog
 from ..run_log.metrics import Metrics
 from ..run_log.progress import RichProgress
 from ..run_log.tables import report_episodes
@@ -52,7 +55,7 @@ class TrainingLoop(Loop):
     scorer: Scorer
     missing_metrics: MissingMetrics
     displays: Sequence[RichProgress]
-    rows: Rows
+    schedule: Schedule
     checkpoint: str | None
     """The folder that the training continues from."""
     read_weights: Callable[[], ReferenceSync | None]
@@ -62,17 +65,20 @@ class TrainingLoop(Loop):
 
     def __post_init__(self) -> None:
         config, trainer, player = self.parts.config, self.trainer, self.parts.player
-        self.schedule = self.parts.schedule(len(self.rows), self.processes)
+        folder, every = config.output_dir or ".", config.log_episodes_steps
         self.batches_per_epoch = self.schedule.batches_per_epoch
-        progress = lambda: (trainer.state.global_step, trainer.state.max_steps)  # noqa: E731
-        self.source = self.parts.group_source(self.rows, self.schedule, self.processes, progress)
+        self.source = self._make_source(folder)
         self.interruption = Interruption(trainer, player, self.processes)
         self.failures = FailureWatch(config.max_failure_rate, self.scorer.settings.truncated)
         self.metrics = Metrics(self.missing_metrics)
         self.nonfinite = NonFiniteSteps(config.on_nonfinite, self.processes, trainer.accelerator.scaler)
-        folder, every = config.output_dir or ".", config.log_episodes_steps
         self.episode_log = EpisodeLog(folder, every=every, suffix=self.processes.suffix)
-        self.learning_log = self.parts.learning_log(self.episode_log.learning_path)
+        self.learning_log = LearningLog(
+            self.episode_log.learning_path,
+            self.scorer.settings,
+            decode=lambda token: str(self.parts.tokenizer.decode([token])),
+            reward_weights=player.engine.rewards.weights_by_name,
+        )
         self.scorer.on_scored = self.learning_log.add_scored
         self.steps = Steps(
             source=self.source,
@@ -86,22 +92,28 @@ class TrainingLoop(Loop):
         self._update_began = 0.0
         self._skipped = False  # whether the latest update was not finite
 
+    def _make_source(self, folder: str) -> GroupSource:
+        parts, stale, refills = self.parts, self.parts.config.max_staleness, self.parts.config.max_refills
+        if not stale:
+            return InStep(self.schedule, parts.player, self.processes, parts.settings, parts.penalty, refills)
+        log = line_file(folder, "groups", self.processes.suffix)
+        return Overlapped(self.schedule, parts.player, self.processes, parts.settings, parts.penalty, stale, log)
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Open a context for `transformers.Trainer.train`."""
-        totals = self.failures.totals
         self.processes.all_failed = False
         try:
             if self.checkpoint is not None:
-                check_plan(Path(self.checkpoint), self.schedule.describe(self.rows))
+                check_plan(Path(self.checkpoint), self.schedule.describe())
             with self.watchdog, self.interruption.watching(self.checkpoint):
                 yield
-            totals = FailureTotals.of(self.processes.in_first(totals))
+            self.failures.totals = sum(self.processes.in_first(self.failures.totals), FailureTotals())
         finally:
             self.source.close()
             for display in self.displays:
                 display.stop()  # an exception calls no callback, and a live display would hide its message
-            if str(totals):
+            if totals := str(self.failures.totals):
                 logger.warning("failures of this training: %s", totals)
 
     # The moments of a training, in their order.
@@ -115,7 +127,7 @@ class TrainingLoop(Loop):
         self.episode_log.begin(step)
         if self.checkpoint is not None:
             self._load(Path(self.checkpoint))
-        self.source.begin(step)
+        self.source.begin(step, self.trainer.state.max_steps)
 
     def _load(self, folder: Path) -> None:
         """Read the files that `save` wrote."""
@@ -142,7 +154,8 @@ class TrainingLoop(Loop):
         step = self.trainer.state.global_step
         recorded = episodes if self.episode_log.add(step, episodes) else ()
         self.learning_log.begin_round(step, recorded)
-        report_episodes(self.trainer, recorded)
+        if recorded:
+            report_episodes(self.trainer, recorded)
 
     def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
         """Return the loss of a micro-batch: its share of the loss of the step."""
@@ -185,10 +198,6 @@ class TrainingLoop(Loop):
         return self.trainer.was_interrupted
 
     def complete(self, logs: dict[str, float]) -> bool:
-        """Add the metrics since the last log to the logs of a step, or to the summary after the last one.
-
-        Return whether there is something to log.
-        """
         is_summary = "train_loss" in logs
         if is_summary:
             self.source.close()  # the best weights may be loaded next
@@ -210,7 +219,7 @@ class TrainingLoop(Loop):
     def save(self, folder: Path) -> None:
         is_first = self.processes.index == 0
         if is_first:
-            write_plan(folder, self.schedule.describe(self.rows))
+            write_plan(folder, self.schedule.describe())
         if self._reference_sync is not None and (is_first or self.processes.share_weights):
             self._reference_sync.save(folder)
         write_unlogged(folder, self.processes.suffix, self.trainer.unlogged_loss, self.metrics.pending())

@@ -63,6 +63,10 @@ class Loop(ABC):
         """Logs, evaluation and checkpoints of a step come next, or those at the end of an epoch."""
 
     @abstractmethod
+    def complete(self, logs: dict[str, float]) -> bool:
+        """Complete the logs of a step, or the summary after the last one; return whether there is something to log."""
+
+    @abstractmethod
     def is_ending(self) -> bool:
         """Return whether an evaluation may be given up."""
 
@@ -174,6 +178,11 @@ class HookedTrainer(Trainer, Generic[LoopT]):
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         self.loop.wrapped()
         return super().create_scheduler(num_training_steps, optimizer)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        is_of_training = "loss" in logs or "train_loss" in logs  # a step's, or the summary after the last one
+        if not is_of_training or self.loop.complete(logs):
+            super().log(logs, start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         with file_bars(shown=not self.args.disable_tqdm):

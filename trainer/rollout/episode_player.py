@@ -8,14 +8,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from accelerate import PartialState
+from accelerate.utils import gather_object
 from transformers import PreTrainedModel
 
 from ...envs.engine.rollout_engine import RolloutEngine, group_specs
 from ...envs.episode import Episode, EpisodeSpec
 from ...envs.runtime.threads import run_in_loop
+from ..generation.contract import GenerationError
 from ..models.evaluating import evaluating
+from ..models.sharding import is_sharded
 from .token_policy import TokenPolicy
-from .weight_sync import WeightSync
 
 Result = TypeVar("Result")
 
@@ -23,7 +26,7 @@ Result = TypeVar("Result")
 class EpisodePlayer:
     """Plays episodes with the current weights of a model.
 
-    The weights are sent to the policy's generator when they have changed. `seed` is that of `play`, and `step`
+    The weights are sent to the policy's generator once after each change. `seed` is that of `play`, and `step`
     returns how many optimiser steps the weights have seen.
     """
 
@@ -41,7 +44,8 @@ class EpisodePlayer:
         self.policy = policy
         self.generator = policy.generator
         self.seed = seed
-        self.sync = WeightSync(model, policy.generator, step)
+        self._step = step
+        self._sent: tuple[int, ...] | None = None  # the state of the weights that the generator has
         self._playing: asyncio.Task[Any] | None = None
         self._cancelled = False
 
@@ -69,10 +73,43 @@ class EpisodePlayer:
         with evaluating(self.model):
             try:
                 self.generator.wake()
-                self.sync()
+                self.send_weights()
                 return run_in_loop(self._cancellable(lambda: engine.run(specs, on_episode)))
             finally:
                 self.generator.sleep()
+
+    @property
+    def sends_together(self) -> bool:
+        """Whether all processes must send together, because they share the generator or the weights.
+
+        Then they must send in the main thread: other collective operations could begin in another order elsewhere.
+        """
+        return PartialState().num_processes > 1 and (self.generator.is_shared or is_sharded(self.model))
+
+    def send_weights(self) -> None:
+        """Load the weights into the generator, unless it has them already.
+
+        Raises:
+            Exception: any exception of `load_weights`, here or in the process that sends.
+        """
+        # PyTorch counts writes to a tensor, but misses those of some optimisers. The state is read before the weights:
+        # if they change meanwhile, they must be loaded again.
+        state = self._step(), sum(parameter._version for parameter in self.model.parameters())
+        if not self._in_any_process(state != self._sent):
+            return
+        error: Exception | None = None
+        try:
+            self.generator.load_weights(self.model, version=state[0])
+        except Exception as raised:
+            error = raised
+        # The processes wait for each other, and must learn if one failed.
+        if self._in_any_process(error is not None):
+            raise error or GenerationError("another training process could not load the weights; see its error")
+        self._sent = state
+
+    def _in_any_process(self, here: bool) -> bool:
+        """Return whether `here` is True in any of the processes that send together."""
+        return any(gather_object([here])) if self.sends_together else here
 
     def wait_for(self, work: Callable[[], Awaitable[Result]]) -> Result:
         """Await this in the engine's event loop.
@@ -114,7 +151,7 @@ class EpisodePlayer:
         return self.run(specs, temperature=temperature)
 
     def environment_of(self, episode: Episode) -> str | None:
-        """The name of an episode's environment, where a dict of them was given."""
+        """Return the name of an episode's environment, where a dict of them was given."""
         try:
             return self.engine.source.choose(episode.spec.task.row)
         except ValueError:  # the row names none, so the episode has failed

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from ...envs.engine.failures import failure_summary
+from ...envs.engine.failures import failure_counts, failure_summary
 from ...envs.episode import Episode, Failure
 from ..learning.groups import TREATMENTS, Treatments
-from .failure_totals import FailureTotals
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +22,52 @@ ROUNDS_AT_START = 3
 
 class RolloutError(RuntimeError):
     """Training stopped because too many episodes were lost; the message gives the reasons and a traceback."""
+
+
+@dataclass
+class FailureTotals:
+    """Everything that went wrong in a training, for one line at its end.
+
+    The counts have names such as `step: TimeoutError`, or `look: timeout` for a call of the tool `look`.
+    """
+
+    played: int = 0
+    lost: Counter[str] = field(default_factory=Counter)  # episodes that failed, or that episode_timeout cut
+    retried: Counter[str] = field(default_factory=Counter)  # failures that were followed by another attempt
+    unclosed: Counter[str] = field(default_factory=Counter)  # environments that did not close cleanly
+    tools: Counter[str] = field(default_factory=Counter)  # calls that raised or timed out, not the model's mistakes
+
+    @classmethod
+    def of(cls, episodes: Sequence[Episode]) -> FailureTotals:
+        """Count the episodes of a round."""
+        retried = [failure for episode in episodes for failure in episode.retried]
+        unclosed = [episode.close_failure for episode in episodes if episode.close_failure is not None]
+        calls = [call for episode in episodes for call in episode.tool_calls]
+        return cls(
+            played=len(episodes),
+            lost=failure_counts(episodes),
+            retried=Counter(failure.kind for failure in retried),
+            unclosed=Counter(failure.kind for failure in unclosed),
+            tools=Counter(f"{call.name}: {call.outcome}" for call in calls if call.outcome in ("exception", "timeout")),
+        )
+
+    def __add__(self, other: FailureTotals) -> FailureTotals:
+        return FailureTotals(*(getattr(self, name) + count for name, count in vars(other).items()))
+
+    def __str__(self) -> str:
+        """Return one line; empty if nothing went wrong."""
+        parts = {
+            f"lost episodes: {self.lost.total()} of {self.played}": self.lost,
+            f"failures tried again: {self.retried.total()}": self.retried,
+            f"environments not closed cleanly: {self.unclosed.total()}": self.unclosed,
+            f"broken tool calls: {self.tools.total()}": self.tools,
+        }
+        return "; ".join(f"{text} ({_listed(counts)})" for text, counts in parts.items() if counts)
+
+
+def _listed(counts: Counter[str]) -> str:
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return ", ".join(f"{count} x {kind}" for kind, count in ordered)
 
 
 class FailureWatch:
@@ -58,7 +103,7 @@ class FailureWatch:
         Raises:
             RolloutError: too many episodes were lost in the last rounds.
         """
-        self.totals.add(episodes)
+        self.totals += FailureTotals.of(episodes)
         self.latest = next((_line(each) for each in reversed(_failures(episodes))), self.latest)
         self._rounds.append((played, failed, samples))
         self._had_a_group = self._had_a_group or samples > 0
@@ -96,7 +141,7 @@ def check_evaluation(episodes: Sequence[Episode], max_failure_rate: float) -> No
 
 
 def lost_episodes(episodes: Sequence[Episode], treatments: Treatments, *, rejected: float = 0.0) -> str:
-    """The numbers of lost episodes and the reasons, in one line; arguments are as in `FailureWatch.add_round`."""
+    """Return the numbers of lost episodes and the reasons in a line; arguments are as in `FailureWatch.add_round`."""
     failed = sum(each.failure is not None for each in episodes)
     parts = []
     if failed:
@@ -125,7 +170,7 @@ def lost_episodes(episodes: Sequence[Episode], treatments: Treatments, *, reject
 
 
 def _traceback(episodes: Sequence[Episode]) -> str:
-    """The traceback of one failure of the most frequent kind; empty if nothing failed."""
+    """Return the traceback of one failure of the most frequent kind; empty if nothing failed."""
     kinds = Counter(episode.failure.kind for episode in episodes if episode.failure is not None)
     for episode in episodes:
         if episode.failure is not None and episode.failure.kind == kinds.most_common(1)[0][0]:
@@ -135,7 +180,7 @@ def _traceback(episodes: Sequence[Episode]) -> str:
 
 
 def _failures(episodes: Sequence[Episode]) -> list[Failure]:
-    """The failures of these episodes, those of earlier attempts included."""
+    """Return the failures of these episodes, those of earlier attempts included."""
     return [each for episode in episodes for each in (*episode.retried, episode.failure) if each is not None]
 
 

@@ -17,7 +17,7 @@ from ..learning.settings import LearningSettings
 from ..models.distributed import Processes
 from .episode_player import EpisodePlayer
 from .overlong import OverlongPenalty
-from .schedule import Rows, Schedule
+from .schedule import Schedule
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,11 +43,10 @@ class PlayedRound:
         return {f"groups/{name}": float(count) for name, count in counts.items()}
 
 
-@dataclass(kw_only=True)
+@dataclass
 class GroupSource(ABC):
     """The groups of each round, in this process."""
 
-    rows: Rows
     schedule: Schedule
     player: EpisodePlayer
     processes: Processes
@@ -55,11 +54,11 @@ class GroupSource(ABC):
     penalty: OverlongPenalty
 
     @abstractmethod
-    def play(self, index: int) -> PlayedRound:
-        """Return the round of this number; its episodes have their final rewards."""
+    def play(self, index: int, step: int) -> PlayedRound:
+        """Return the round of this number, which this optimiser step begins with; the rewards are final."""
 
-    def begin(self, step: int) -> None:  # noqa: B027
-        """Begin a training, or resume it, at this step."""
+    def begin(self, step: int, last: int) -> None:  # noqa: B027
+        """Begin a training of `last` steps, or resume it, at this step."""
 
     def before_update(self) -> float:
         """Prepare for new weights; return the seconds that this waited for the generator."""
@@ -70,8 +69,8 @@ class GroupSource(ABC):
         """Open a context in which no episode of a round is in flight."""
         yield
 
-    def save(self, folder: Path) -> None:  # noqa: B027
-        """Write the episodes into a checkpoint that could not be played again."""
+    def save(self, folder: Path, step: int) -> None:  # noqa: B027
+        """Write the episodes into the checkpoint of this step that could not be played again."""
 
     def load(self, folder: Path) -> None:  # noqa: B027
         """Read the episodes that `save` wrote.
@@ -83,17 +82,14 @@ class GroupSource(ABC):
     def close(self) -> None:  # noqa: B027
         """End all episodes in flight."""
 
-    def has_spread(self, group: Group) -> bool:
-        """Return whether a group teaches something: the returns of some turn differ."""
-        return self.settings.comparison.has_spread(group)
-
     def conclude(self, episodes: Sequence[Episode]) -> None:
         """Give episodes that are over their final rewards.
 
         Raises:
             ValueError: the advantage estimator cannot take them.
         """
-        self.penalty.charge(episodes)
+        if self.penalty.buffer:
+            self.penalty.charge(episodes)
         self.settings.comparison.check(episodes)
 
     def form_groups(self, episodes: Sequence[Episode], played: PlayedRound) -> list[Group]:
@@ -104,7 +100,7 @@ class GroupSource(ABC):
         return groups
 
 
-@dataclass(kw_only=True)
+@dataclass
 class InStep(GroupSource):
     """Plays a round when it is asked for, with the weights of now.
 
@@ -115,17 +111,17 @@ class InStep(GroupSource):
 
     max_refills: int
 
-    def play(self, index: int) -> PlayedRound:
-        played = PlayedRound()
-        played.groups = self._play(self.schedule.specs(self.rows, index), played)
+    def play(self, index: int, step: int) -> PlayedRound:
+        has_spread, played = self.settings.comparison.has_spread, PlayedRound()
+        played.groups = self._play(self.schedule.specs(index), played)
         for refill in range(self.max_refills):
-            flat = [place for place, group in enumerate(played.groups) if not self.has_spread(group)]
+            flat = [place for place, group in enumerate(played.groups) if not has_spread(group)]
             missing = self.schedule.groups_per_process - len(played.groups) + len(flat)
             if self.processes.sum_counts(missing) == [0]:
                 break
             # A process that misses no group plays nothing, but must take part: processes send weights together.
-            fresh = self._play(self.schedule.refill_specs(self.rows, index, refill, missing), played)
-            fresh = [group for group in fresh if self.has_spread(group)]
+            fresh = self._play(self.schedule.refill_specs(index, refill, missing), played)
+            fresh = [group for group in fresh if has_spread(group)]
             played.refilled += missing
             played.replaced += len(fresh)
             # Where refills do not suffice, groups without spread stay: they count in the divisors of the loss.

@@ -26,14 +26,12 @@ class OverlongPenalty:
     """The reward that an episode loses if it reaches the limit."""
 
     def of(self, length: int) -> float:
-        """The reward of an episode that has so many tokens after its prompt, tool results included; at most 0."""
+        """Return the reward, at most 0, of an episode with so many tokens after its prompt, tool results included."""
         over = length - (self.limit - self.buffer)
         return -self.penalty * min(1.0, max(0.0, over / self.buffer))
 
     def charge(self, episodes: Iterable[Episode]) -> None:
         """Add the penalty to the reward of each episode that has a reward and did not fail."""
-        if not self.buffer:
-            return
         for episode in episodes:
             if episode.reward is not None and episode.traces and not episode.stop.is_failure:
                 penalty = self.of(sum(len(trace.completion_ids) for trace in episode.traces))

@@ -39,7 +39,9 @@ class RoundReport:
             self.metrics.add({name: mean}, weight=weight)
         of_round = {"rounds/skipped": float(not scored), TOOL_ERRORS: tool_error_alarm(played.episodes)}
         self.metrics.add(played.metrics | of_round | {"time/rollout": seconds})
-        of_episodes = weighted_metrics(played.episodes, self.source.player.environment_of, self.source.has_spread)
+        of_episodes = weighted_metrics(
+            played.episodes, self.source.player.environment_of, self.source.settings.comparison.has_spread
+        )
         for weight, part in [*played.overlap, *of_episodes]:
             self.metrics.add(part, weight=weight)
 
@@ -49,7 +51,7 @@ class RoundReport:
         failed = sum(episode.failure is not None for episode in episodes)
         whitens = ESTIMATORS[settings.comparison.advantage_estimator].whitens
         compared = [[*chain(*played.groups)]] if whitens else played.groups  # `whiten` compares groups with each other
-        spread = sum(map(self.source.has_spread, compared))
+        spread = sum(map(settings.comparison.has_spread, compared))
         several = [episode for episode in episodes if len(episode.turns) > 1]
         rewarded = sum(bool(episode.reward) for episode in several)
         before_the_end = sum(any(turn.reward for turn in episode.turns[:-1]) for episode in several)

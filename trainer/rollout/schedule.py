@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -28,7 +28,7 @@ class Schedule:
     may be larger than the data set.
     """
 
-    num_tasks: int
+    rows: Rows
     num_generations: int
     groups_per_process: int
     num_processes: int
@@ -39,6 +39,10 @@ class Schedule:
     seed: int  # of the episodes, and of the order in which those of a round are cut into batches
     data_seed: int  # of the order of the tasks
     shuffle: bool
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.rows)
 
     @property
     def groups_per_round(self) -> int:
@@ -53,30 +57,30 @@ class Schedule:
         return -(-self.num_tasks // self.groups_per_round) * self.batches_per_round
 
     def batches_before(self, step: int) -> int:
-        """The number of batches that so many optimiser steps use; the last step of an epoch may use fewer."""
+        """Return the number of batches that so many optimiser steps use; the last step of an epoch may use fewer."""
         epoch, step = divmod(step, -(-self.batches_per_epoch // self.gradient_accumulation_steps))
         return epoch * self.batches_per_epoch + step * self.gradient_accumulation_steps
 
-    def specs(self, rows: Rows, round_index: int) -> list[EpisodeSpec]:
-        """This process's episodes of a round: whole groups."""
-        return self._groups(rows, round_index * self.groups_per_round, self.groups_per_process)
+    def specs(self, round_index: int) -> list[EpisodeSpec]:
+        """Return this process's episodes of a round: whole groups."""
+        return self._groups(round_index * self.groups_per_round, self.groups_per_process)
 
-    def group(self, rows: Rows, number: int) -> list[EpisodeSpec]:
-        """The episodes of one group of this process; its groups are numbered since the beginning of training."""
+    def group(self, number: int) -> list[EpisodeSpec]:
+        """Return the episodes of one group of this process; its groups are numbered since the beginning of training."""
         index, place = divmod(number, self.groups_per_process)
-        return self._groups(rows, index * self.groups_per_round + place, 1)
+        return self._groups(index * self.groups_per_round + place, 1)
 
-    def refill_specs(self, rows: Rows, round_index: int, refill: int, count: int) -> list[EpisodeSpec]:
-        """This process's episodes of `count` further groups, for the `refill`-th refill (from 0) of a round.
+    def refill_specs(self, round_index: int, refill: int, count: int) -> list[EpisodeSpec]:
+        """Return this process's episodes of `count` further groups, for the `refill`-th refill (from 0) of a round.
 
         Their tasks are those of the next rounds, so they differ from the round's own unless the data set is small. They
         are played again in their own rounds, from other seeds.
         """
         first = (round_index + 1 + refill) * self.groups_per_round
-        return self._groups(rows, first, count, name=f"/refill-{round_index}")
+        return self._groups(first, count, name=f"/refill-{round_index}")
 
-    def _groups(self, rows: Rows, first: int, count: int, *, name: str = "") -> list[EpisodeSpec]:
-        """This process's first `count` groups of a round that begins at this place in the sequence of tasks."""
+    def _groups(self, first: int, count: int, *, name: str = "") -> list[EpisodeSpec]:
+        """Return this process's first `count` groups of a round that begins at this place in the sequence of tasks."""
         specs = []
         first += self.process_index * self.groups_per_process
         for place in range(first, first + count):
@@ -84,23 +88,23 @@ class Schedule:
             if self.shuffle:
                 index = int(_permutation(self.num_tasks, self.data_seed, visit)[index])
             visit, size = f"{visit}{name}" if name else visit, self.num_generations
-            specs += group_specs(f"train-{index}", rows[index], group_size=size, seed=self.seed, visit=visit)
+            specs += group_specs(f"train-{index}", self.rows[index], group_size=size, seed=self.seed, visit=visit)
         return specs
 
     def batch_order(self, round_index: int, count: int) -> list[int]:
-        """The order in which a round's episodes are cut into batches."""
+        """Return the order in which a round's episodes are cut into batches."""
         rng = np.random.default_rng([self.seed, round_index, self.process_index])
         return rng.permutation(count).tolist()
 
-    def describe(self, rows: Rows) -> dict[str, Any]:
-        """The facts that a resumed training must share with the one that it continues."""
-        plan = asdict(self)
-        del plan["process_index"]
-        return plan | {"first row": _text(rows[0]), "last row": _text(rows[len(rows) - 1])}
+    def describe(self) -> dict[str, Any]:
+        """Return the facts that a resumed training must share with the one that it continues."""
+        names = [field.name for field in fields(self) if field.name not in ("rows", "process_index")]
+        plan = {name: getattr(self, name) for name in ["num_tasks", *names]}
+        return plan | {"first row": _text(self.rows[0]), "last row": _text(self.rows[self.num_tasks - 1])}
 
 
 def _text(row: Mapping[str, Any]) -> str:
-    """The beginning of a row, the same in every run: the `repr` of an object may have its address in it."""
+    """Return the beginning of a row, the same in every run: the `repr` of an object may have its address in it."""
     return json.dumps(dict(row), skipkeys=True, default=lambda value: type(value).__name__)[:1000]
 
 

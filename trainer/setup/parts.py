@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -15,6 +14,7 @@ from ...envs.rewards import Rewards
 from ..chat.by_environment import GivenFormats
 from ..generation.contract import Generator
 from ..learning.scoring import Scorer
+from ..learning.settings import LearningSettings
 from ..models.distributed import Processes
 from ..models.file_bars import file_bars
 from ..models.output_head import OutputHead
@@ -31,11 +31,8 @@ from ..options.derived import (
 from ..options.sharding import has_master_weights
 from ..options.value_checks import unknown_names
 from ..rollout.episode_player import EpisodePlayer
-from ..rollout.group_source import GroupSource, InStep
-from ..rollout.overlap.group_log import GroupLog
-from ..rollout.overlap.overlapped import Overlapped
+from ..rollout.overlong import OverlongPenalty
 from ..rollout.schedule import Rows, Schedule
-from ..run_log.learning_log import LearningLog
 from .generator_choice import check_model_can_be_sharded, check_sharding, generator_maker
 from .player import context_length, make_player, padding_id
 from .startup_checks import check_before_loading, check_best_metric, load_model, load_tokenizer, warn_of_low_rate
@@ -51,12 +48,16 @@ class Parts:
     player: EpisodePlayer
     pad_id: int
     """The token that fills rows."""
+    settings: LearningSettings
+    penalty: OverlongPenalty
+    schedule: Schedule
+    """The order of the training data; without rows if there is none."""
 
     def scorer(self, processes: Processes) -> Scorer:
         """Make the scorer, still without reference and output head: see `read_weights`."""
         return Scorer(
             model=self.model,
-            settings=learning_settings(self.config),
+            settings=self.settings,
             reference=None,
             gather=processes.gather_tensor,
             pad_id=self.pad_id,
@@ -85,58 +86,6 @@ class Parts:
         suffix = processes.suffix if processes.share_weights else ""
         alpha, every = config.ref_model_mixup_alpha, config.ref_model_sync_steps
         return ReferenceSync(reference, alpha=alpha, every=every, suffix=suffix)
-
-    def schedule(self, num_tasks: int, processes: Processes) -> Schedule:
-        """Make the schedule of this process."""
-        config = self.config
-        return Schedule(
-            num_tasks=num_tasks,
-            num_generations=config.num_generations,
-            groups_per_process=groups_per_process(config),
-            num_processes=processes.count,
-            process_index=processes.index,
-            steps_per_generation=parts_of_round(config),
-            num_iterations=config.num_iterations,
-            gradient_accumulation_steps=config.gradient_accumulation_steps,
-            seed=config.seed,
-            data_seed=config.data_seed if config.data_seed is not None else config.seed,
-            shuffle=config.shuffle_dataset,
-        )
-
-    def group_source(
-        self, rows: Rows, schedule: Schedule, processes: Processes, progress: Callable[[], tuple[int, int]]
-    ) -> GroupSource:
-        """Make the source of the groups of this schedule; `progress` is as in `Overlapped`."""
-        config = self.config
-        settings, penalty = learning_settings(config), overlong_penalty(config)
-        if not config.max_staleness:
-            return InStep(
-                rows=rows,
-                schedule=schedule,
-                player=self.player,
-                processes=processes,
-                settings=settings,
-                penalty=penalty,
-                max_refills=config.max_refills,
-            )
-        return Overlapped(
-            rows=rows,
-            schedule=schedule,
-            player=self.player,
-            processes=processes,
-            settings=settings,
-            penalty=penalty,
-            max_staleness=config.max_staleness,
-            progress=progress,
-            log=GroupLog(config.output_dir or ".", processes.suffix),
-        )
-
-    def learning_log(self, path: Path) -> LearningLog:
-        """Make the log of the votes and updates of recorded episodes."""
-        decode, weights = self.tokenizer.decode, self.player.engine.rewards.weights_by_name
-        return LearningLog(
-            path, learning_settings(self.config), lambda token: str(decode([token])), reward_weights=weights
-        )
 
 
 def checked(
@@ -214,5 +163,30 @@ def make_parts(
         compact=compact,
         step=step,
     )
-    pad_id = padding_id(tokenizer, player.policy.chat)
-    return Parts(config=args, model=model, tokenizer=tokenizer, player=player, pad_id=pad_id)
+    return Parts(
+        config=args,
+        model=model,
+        tokenizer=tokenizer,
+        player=player,
+        pad_id=padding_id(tokenizer, player.policy.chat),
+        settings=learning_settings(args),
+        penalty=overlong_penalty(args),
+        schedule=schedule_of(args, () if data_sets[0] is None else data_sets[0]),
+    )
+
+
+def schedule_of(args: AgentConfig, rows: Rows) -> Schedule:
+    """Return the schedule of this process."""
+    return Schedule(
+        rows=rows,
+        num_generations=args.num_generations,
+        groups_per_process=groups_per_process(args),
+        num_processes=args.world_size,
+        process_index=args.process_index,
+        steps_per_generation=parts_of_round(args),
+        num_iterations=args.num_iterations,
+        gradient_accumulation_steps=args.gradient_accumulation_steps,
+        seed=args.seed,
+        data_seed=args.data_seed if args.data_seed is not None else args.seed,
+        shuffle=args.shuffle_dataset,
+    )

@@ -1,1 +1,1 @@
-"""Rollouts that overlap with updates; start reading at `overlapped_rounds.py`."""
+"""Rollouts that overlap with updates; start reading at `overlapped.py`."""

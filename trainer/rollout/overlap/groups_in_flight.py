@@ -5,14 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from ....envs.engine.rollout_engine import RolloutEngine
-from ....envs.episode import EpisodeSpec
+from ....envs.episode import Episode, EpisodeSpec
 from .changes import Changes
-from .group_log import FinishedGroup
 
 Start = tuple[int, list[EpisodeSpec]]
 """The number of a group, and its episodes."""
+
+
+@dataclass(kw_only=True, slots=True)
+class FinishedGroup:
+    """The episodes of a group that is over."""
+
+    number: int  # the place of the group among those of this process, in the order of the schedule
+    started_at: int  # the optimiser steps that had been taken when it was started
+    episodes: list[Episode]
+
+    @property
+    def versions(self) -> list[list[int | None]]:
+        """The weight version of each turn of each episode."""
+        return [[turn.weight_version for turn in episode.turns] for episode in self.episodes]
 
 
 class GroupsInFlight:

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,11 +16,12 @@ from pathlib import Path
 from accelerate import PartialState
 
 from ....envs.episode import Episode
+from ....envs.line_files import append_lines
 from ....envs.runtime.threads import run_in_loop, run_in_thread
+from ....records.files.run_files import keep_lines_until, move_aside
 from ...run_log.metrics import Part
 from ..group_source import GroupSource, PlayedRound
-from .group_log import FinishedGroup, GroupLog
-from .groups_in_flight import GroupsInFlight
+from .groups_in_flight import FinishedGroup, GroupsInFlight
 from .turn_gate import TurnGate
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ EPISODES = "the episodes of the next round"
 WEIGHTS = "the generator to take new weights"
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Overlapped(GroupSource):
     """Consumes groups that are played in the background.
 
@@ -44,9 +45,8 @@ class Overlapped(GroupSource):
     """
 
     max_staleness: int
-    progress: Callable[[], tuple[int, int]]
-    """The optimiser steps that have been taken, and those of the whole training."""
-    log: GroupLog
+    log: Path
+    """`groups.jsonl`: `{"step": ..., "groups": [...]}` for each round, with the groups in the order of consumption."""
     _next: int | None = None
     """The number of the next group to start; None: not known yet."""
     _restarted: list[int] = field(default_factory=list)
@@ -59,28 +59,29 @@ class Overlapped(GroupSource):
         assert isinstance(self.player.generator, TurnGate)
         self._gate = self.player.generator
         self._is_first = True
+        self._last = 0  # the number of optimiser steps of the whole training
         self._groups = GroupsInFlight(self.player.engine, lambda group: self.conclude(group.episodes))
         self._clock = time.perf_counter(), 0.0  # the time of the last round, and the generator's busy seconds then
-        self._waited: defaultdict[str, float] = defaultdict(
-            float
-        )  # seconds since the last round, by what training waited for
+        self._waited: defaultdict[str, float] = defaultdict(float)  # seconds since the last round, by their reason
 
-    def begin(self, step: int) -> None:
+    def begin(self, step: int, last: int) -> None:
+        self._last = last
         if self._next is None:
             self._next = self._count_before(step)
-        self.log.begin(step)
+        if step == 0 and self.log.exists():
+            move_aside(self.log)
+        elif self.log.exists():
+            keep_lines_until(step - 1, self.log)  # a resumed training consumes the later rounds again
         self._gate.stays_awake = True
         self._gate.wake()
         self._clock = time.perf_counter(), self._gate.busy_seconds
-        _, last = self.progress()
         if self.max_staleness > last and PartialState().is_main_process:
             text = "max_staleness=%d is more than the %d steps of this training: all episodes may start at the first"
             logger.warning(text, self.max_staleness, last)
 
-    def play(self, index: int) -> PlayedRound:
-        step, last = self.progress()
+    def play(self, index: int, step: int) -> PlayedRound:
         self._send_weights()
-        starts = [(number, self.schedule.group(self.rows, number)) for number in self._admitted(step, last)]
+        starts = [(number, self.schedule.group(number)) for number in self._admitted(step)]
         run_in_loop(self._groups.start(starts, step=step))
         with self._waiting(EPISODES):
             groups = self.processes.all_or_none(
@@ -88,11 +89,19 @@ class Overlapped(GroupSource):
             )
         self._taken = {number: taken for number, taken in self._taken.items() if not self._is_used(number, step)}
         self._taken[index] = groups
-        self.log.add(step, groups)
+        self._write(groups, step)
         played = PlayedRound()
         played.groups = self.form_groups([episode for group in groups for episode in group.episodes], played)
         played.overlap = [*self._staleness(groups, step), (1, self._shares())]
         return played
+
+    def _write(self, groups: list[FinishedGroup], step: int) -> None:
+        """Append a round that this step trains on to the log."""
+        records = [
+            {"number": group.number, "started_at": group.started_at, "versions": group.versions} for group in groups
+        ]
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        append_lines(self.log, [json.dumps({"step": step, "groups": records})])
 
     def before_update(self) -> float:
         """Wait until the generator has its copy of the weights."""
@@ -113,9 +122,8 @@ class Overlapped(GroupSource):
         finally:
             run_in_loop(self._groups.go_on())
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, step: int) -> None:
         """Write the groups that are over and that no finished step has used, and the numbers of the others."""
-        step, _ = self.progress()
         taken = [group for index, groups in self._taken.items() if not self._is_used(index, step) for group in groups]
         finished, unfinished = run_in_loop(self._snapshot())
         state = {
@@ -139,12 +147,11 @@ class Overlapped(GroupSource):
         self._next, self._restarted = state["next"], state["unfinished"]
         for saved in state["finished"]:
             # The row may hold values that JSON does not have.
-            task = self.schedule.group(self.rows, saved["number"])[0].task
+            task = self.schedule.group(saved["number"])[0].task
             episodes = [Episode.from_json(text) for text in saved["episodes"]]
             for episode in episodes:
                 episode.spec = replace(episode.spec, task=task)
-            group = FinishedGroup(number=saved["number"], started_at=saved["started_at"], episodes=episodes)
-            self._groups.finished[group.number] = group
+            self._groups.finished[saved["number"]] = FinishedGroup(**saved | {"episodes": episodes})
 
     def close(self) -> None:
         if not self._gate.stays_awake:  # closed already, or never begun
@@ -163,21 +170,16 @@ class Overlapped(GroupSource):
         """Begin to send the weights, unless the generator has them."""
         if self._sending is not None:  # a second round of the same step
             return
-        if self._is_first or self.player.sync.is_collective:
+        if self._is_first or self.player.sends_together:
             self._is_first = False  # sent at once, so that errors come before the first round
             with self._waiting(WEIGHTS):
-                self.player.sync()
+                self.player.send_weights()
             return
 
         async def begin() -> None:
             self._gate.shut()  # now, so that no group begins with the weights before
-            self._sending = asyncio.create_task(send())
-
-        async def send() -> None:
-            try:
-                await run_in_thread(self.player.sync)
-            finally:
-                self._gate.open()
+            self._sending = asyncio.create_task(run_in_thread(self.player.send_weights))
+            self._sending.add_done_callback(lambda _: self._gate.open())
 
         run_in_loop(begin())
 
@@ -186,9 +188,9 @@ class Overlapped(GroupSource):
         if sending is not None:
             run_in_loop(_result(sending))
 
-    def _admitted(self, step: int, last: int) -> list[int]:
-        """The numbers of the groups that may start from this step on, and have not been started."""
-        until = self._count_before(min(step + self.max_staleness + 1, last))
+    def _admitted(self, step: int) -> list[int]:
+        """Return the numbers of the groups that may start from this step on, and have not been started."""
+        until = self._count_before(min(step + self.max_staleness + 1, self._last))
         assert self._next is not None
         numbers = [*self._restarted, *range(self._next, until)]
         self._restarted = []
@@ -196,19 +198,19 @@ class Overlapped(GroupSource):
         return numbers
 
     def _count_before(self, step: int) -> int:
-        """The number of groups of this process that the first `step` steps use."""
+        """Return the number of groups of this process that the first `step` steps use."""
         schedule = self.schedule
         return -(-schedule.batches_before(step) // schedule.batches_per_round) * schedule.groups_per_process
 
     def _is_used(self, index: int, step: int) -> bool:
-        """Whether a step before this one uses the round."""
+        """Return whether a step before this one uses the round."""
         return index * self.schedule.groups_per_process < self._count_before(step)
 
     async def _snapshot(self) -> tuple[list[FinishedGroup], list[int]]:
         return list(self._groups.finished.values()), self._groups.unfinished
 
     def _staleness(self, groups: list[FinishedGroup], step: int) -> list[Part]:
-        """How old the weights are that sampled these groups."""
+        """Return the ages of the weights that sampled these groups."""
         versions = [version for group in groups for each in group.versions for version in each if version is not None]
         ages = [float(step - version) for version in versions] or [math.nan]
         late = float(sum(step - group.started_at > self.max_staleness for group in groups))
@@ -225,7 +227,7 @@ class Overlapped(GroupSource):
             self._waited[what] += time.perf_counter() - began
 
     def _shares(self) -> dict[str, float]:
-        """The shares of the time since the last round in which the trainer and the generator did nothing."""
+        """Return the shares of the time since the last round in which the trainer and the generator did nothing."""
         now, busy = time.perf_counter(), self._gate.busy_seconds
         then, busy_then = self._clock
         seconds, self._clock = now - then, (now, busy)

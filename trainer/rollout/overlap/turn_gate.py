@@ -50,7 +50,7 @@ class TurnGate(Generator):
             self._changes.tell()
 
     def load_weights(self, model: PreTrainedModel, version: int) -> None:
-        run_in_loop(self._close())
+        run_in_loop(self._shut_and_wait())
         try:
             if self.is_shared and PartialState().num_processes > 1:
                 PartialState().wait_for_everyone()  # rank 0 sends to engines that answer the other processes, too
@@ -86,7 +86,7 @@ class TurnGate(Generator):
         """Seconds in which at least one turn was in progress, since the beginning."""
         return self._busy_seconds + (time.perf_counter() - self._busy_since if self._in_flight else 0.0)
 
-    async def _close(self) -> None:
+    async def _shut_and_wait(self) -> None:
         self.shut()
         await self._changes.until(lambda: not self._in_flight)
 
