@@ -9,7 +9,7 @@ The way of an episode:
 4. `Environment.agrade` judges the episode, and `Rewards.add` (rewards.py) adds the rewards of reward functions.
 """
 
-from .cassettes.tape import UnrecordedCallError
+from .cassettes.cassette import UnrecordedCallError
 from .code.code_env import CodeEnv, DefaultEnv
 from .core import (
     BrokenEnvironmentError,

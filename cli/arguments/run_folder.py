@@ -17,7 +17,7 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The output_dir
 
 def read_run(folder: Path, *, names_broken_lines: bool = True) -> Run:
     """Read a run folder, and name on standard error the broken lines that it skips."""
-    from ...envs.line_files import skipped
+    from ...envs.runtime.line_files import skipped
     from ...records.files.run import Run
 
     with explained():

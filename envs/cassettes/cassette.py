@@ -2,20 +2,63 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..line_files import BrokenLine, append_to
-from .recorded_call import RecordedCall
+import pydantic_core
+
+from ..core import BrokenEnvironmentError, ConfigurationError
+from ..episode import Outcome, plain
+from ..runtime.line_files import BrokenLine, append_to
+from ..tools.runner import Kind
 
 VERSION = 1
 FIRST_LINE = f'{{"cassette": {VERSION}}}'  # every other line is a call
+ADVICE = (
+    "Record the episode again, with record=. Or let the call run again, by @tool(replay='run') for a tool and "
+    "grade_in_replay = True for grade, if it touches nothing but attributes of the environment, and none that a tool "
+    "sets which was not run"
+)
 
 logger = logging.getLogger("gymnast.envs")
+
+
+class UnrecordedCallError(BrokenEnvironmentError):
+    """A replay met a call that is not in its cassette: the episode fails. Record it again."""
+
+
+@dataclass(kw_only=True, frozen=True)
+class RecordedCall:
+    """A call of a tool, or of the hooks `reply` and `grade`, and its result."""
+
+    environment: str  # name of the class
+    task: str  # digest of the row
+    seed: int | None  # of the environment
+    after: str  # digest of the episode before the call: see `Tape`
+    kind: Kind
+    name: str
+    arguments: Any  # JSON
+    code: str | None  # digest of the code that gives the result; None: not known
+    outcome: Outcome = "ok"
+    content: Any = None  # JSON
+    traceback: str | None = None
+    effects: Mapping[str, Any] = field(default_factory=dict)  # what it changed in the environment: see `Tape`
+
+    @property
+    def key(self) -> Hashable:
+        """The key by which a replay finds the call; the digest `after` has environment, task and seed."""
+        return self.kind, self.name, self.after, canonical(self.arguments)
+
+    def __str__(self) -> str:
+        text = canonical(self.arguments)
+        return f"{self.name}({text if len(text) <= 200 else f'{text[:200]}...'})"
 
 
 def append_calls(path: Path, *calls: RecordedCall) -> None:
@@ -26,15 +69,11 @@ def append_calls(path: Path, *calls: RecordedCall) -> None:
     with path.open("ab+") as file:  # the end of the block writes the lines, and then gives the lock back
         fcntl.flock(file, fcntl.LOCK_EX)
         is_new = file.seek(0, os.SEEK_END) == 0
-        append_to(file, [*([FIRST_LINE] if is_new else []), *(call.to_line() for call in calls)])
+        append_to(file, [*([FIRST_LINE] if is_new else []), *(json.dumps(asdict(call)) for call in calls)])
 
 
 def check_cassette(path: Path) -> None:
-    """Check the first line of a file, if there is one.
-
-    Raises:
-        ValueError: the file is no cassette, or has another version.
-    """
+    """Raise a ValueError if the file has a first line, and it is not that of a cassette."""
     if not path.exists() or not path.stat().st_size:
         return
     with path.open("rb") as file:
@@ -55,11 +94,10 @@ def read_cassette(path: Path) -> Cassette:
         FileNotFoundError: there is no file.
         ValueError: the file is no cassette, or has another version.
     """
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no cassette {path}: record= writes one") from None
+    if not path.exists():
+        raise FileNotFoundError(f"there is no cassette {path}: record= writes one")
     check_cassette(path)
+    status = path.stat()
     return _read(path, status.st_ino, status.st_mtime_ns, status.st_size)
 
 
@@ -73,71 +111,84 @@ class Cassette:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._calls: list[RecordedCall] = []
-        self._found: dict[Any, RecordedCall] = {}
-        self._several: set[Any] = set()  # keys that have several results
-        self._warned: set[tuple[str, str]] = set()
+        self._found: dict[Hashable, RecordedCall] = {}
+        self._changed: set[str] = set()  # tools that a warning has named
+        several: dict[str, RecordedCall] = {}  # by the tool, a call that has several results
         for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
             if number == 1 or not line.endswith(b"\n"):  # another process may be writing the last line
                 continue
             try:
-                self._add(RecordedCall.of_line(line))
+                call = RecordedCall(**json.loads(line))
             except (TypeError, ValueError) as error:
                 logger.warning("skipped %s", BrokenLine.of(path, number, error))
+                continue
+            known = self._found.setdefault(call.key, call)
+            if (known.outcome, known.content) != (call.outcome, call.content):
+                several.setdefault(call.name, call)
+        for call in several.values():
+            logger.warning("%s has several results of %s; a replay gives the first one", path, call)
 
-    def _add(self, call: RecordedCall) -> None:
-        self._calls.append(call)
-        known = self._found.setdefault(call.key, call)
-        if (known.outcome, known.content) != (call.outcome, call.content):
-            self._several.add(call.key)
-
-    def find(self, call: RecordedCall) -> RecordedCall | None:
+    def find(self, call: RecordedCall) -> RecordedCall:
         """Return the first recorded call with the key of this one.
 
-        A warning tells if others gave another result, or if the code that gave it has another digest now; a digest is
-        None where the source is not known.
+        Raises:
+            UnrecordedCallError: there is none. The error shows the nearest recorded call and how it differs.
         """
         found = self._found.get(call.key)
-        if found is not None and None not in (found.code, call.code) and found.code != call.code:
-            self._warn_once(
-                *(found.name, "changed"),
-                f"{self.path} has results of {found.name} from before its description, signature or source changed; a "
-                f"replay gives these old results. If they are not true any more, record them again.",
-            )
-        if found is not None and call.key in self._several:
-            self._warn_once(
-                *(found.name, "several"),
-                f"{self.path} has several results of {found}; a replay gives the first one. Such a tool gives another "
-                f"result whenever it is called.",
+        if found is None:
+            raise UnrecordedCallError(f"{call} is not in {self.path}{self._nearest(call)}. {ADVICE}")
+        if None not in (found.code, call.code) and found.code != call.code and call.name not in self._changed:
+            self._changed.add(call.name)
+            logger.warning(
+                "%s has results of %s from before its description, signature or source changed; a replay gives these "
+                "old results. This is logged once for each tool.",
+                *(self.path, call.name),
             )
         return found
 
-    def _warn_once(self, name: str, kind: str, text: str) -> None:
-        if (name, kind) not in self._warned:
-            self._warned.add((name, kind))
-            logger.warning("%s This is logged once for each tool.", text)
+    def _nearest(self, wanted: RecordedCall) -> str:
+        def differences(call: RecordedCall) -> dict[str, bool]:  # the most telling first
+            return {
+                f"another environment, {call.environment}": call.environment != wanted.environment,
+                "another tool": call.name != wanted.name,
+                "another task": call.task != wanted.task,
+                "other arguments": call.arguments != wanted.arguments,
+                f"seed {call.seed}, not {wanted.seed}": call.seed != wanted.seed,
+                "another history: other calls or results come before it": call.after != wanted.after,
+            }
 
-    def explain_missing(self, call: RecordedCall) -> str:
-        """Return which call is missing, and which recorded call is the nearest and how it differs."""
-        missing = f"{call} is not in {self.path}"
-        near = self._nearest(call)
+        near = min(self._found.values(), key=lambda call: [*differences(call).values()], default=None)
         if near is None:
-            return f"{missing}, which has no call of {call.environment}"
-        differences = {
-            "another tool": near.name != call.name,
-            "other arguments": near.text != call.text,
-            "another task": near.task != call.task,
-            f"seed {near.seed}, not {call.seed}": near.seed != call.seed,
-            "another history: other calls or results come before it": near.after != call.after,
-        }
-        difference = next(name for name, differs in differences.items() if differs)
-        return f"{missing}. The nearest recorded call is {near}: {difference}"
+            return ", which has no call"
+        difference = next(name for name, differs in differences(near).items() if differs)
+        return f". The nearest recorded call is {near}: {difference}"
 
-    def _nearest(self, wanted: RecordedCall) -> RecordedCall | None:
-        def likeness(call: RecordedCall) -> tuple[Any, ...]:  # the most telling first
-            same = [getattr(call, name) == getattr(wanted, name) for name in ("kind", "name", "task")]
-            beginning = os.path.commonprefix([call.text, wanted.text])  # noqa: RUF071  (of texts, not paths)
-            return *same, len(beginning), call.seed == wanted.seed
 
-        calls = [call for call in self._calls if call.environment == wanted.environment]
-        return max(calls, key=likeness, default=None)
+def jsonable(value: Any, fallback: Callable[[Any], Any] = plain) -> Any:
+    """Return the value as JSON: bytes as base64, sets sorted, other objects as lists of numbers or as their `repr`."""
+    options: Any = {"bytes_mode": "base64", "inf_nan_mode": "strings", "serialize_unknown": False}
+    try:
+        return pydantic_core.to_jsonable_python(_with_sorted_sets(value), fallback=fallback, **options)
+    except ConfigurationError:  # of the fallback
+        raise
+    except (ValueError, RecursionError):  # circular references
+        return repr(value)
+
+
+def _with_sorted_sets(value: Any) -> Any:
+    """Return the value with lists for sets, whose order changes from process to process."""
+    if isinstance(value, set | frozenset):
+        return sorted(map(_with_sorted_sets, value), key=canonical)
+    if isinstance(value, dict):
+        return {key: _with_sorted_sets(entry) for key, entry in value.items()}
+    return [*map(_with_sorted_sets, value)] if isinstance(value, list | tuple) else value
+
+
+def canonical(value: Any) -> str:
+    """Return the JSON of a value as text: equal values have equal texts, whatever the order of their keys."""
+    return json.dumps(jsonable(value), sort_keys=True)
+
+
+def digest(*values: Any) -> str:
+    """Return a short name for values, made of their canonical JSON."""
+    return hashlib.blake2b(canonical(values).encode(), digest_size=12).hexdigest()

@@ -5,104 +5,88 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from ..core import BrokenEnvironmentError, ConfigurationError
-from ..episode import Outcome
-from ..runtime.user_calls import source_of
-from ..tools.runner import Call, CallResult
+from ..core import ConfigurationError, StopReason
+from ..episode import plain
+from ..runtime.threads import run_in_loop
+from ..runtime.user_calls import source_of, watch_blocking
+from ..tools.runner import Call, CallResult, Make
 from ..tools.step_reward import StepReward
-from .cassette import Cassette, append_calls, check_cassette, read_cassette
-from .recorded_call import RecordedCall, address_in, digest, jsonable
-
-Make = Callable[[], Awaitable[CallResult]]
-
-
-class UnrecordedCallError(BrokenEnvironmentError):
-    """A replay met a call that is not in its cassette: the episode fails. Record it again."""
+from .cassette import RecordedCall, append_calls, check_cassette, digest, jsonable, read_cassette
 
 
 class Tape:
-    """Records the calls of an environment in a cassette, or answers them from one: a `Runner`.
+    """Records the calls of an environment in a cassette, or answers them from one.
 
     The key of a call holds everything that its result may depend on: the environment's class, the task's row, the seed,
     and what happened in the episode before, with all results. So a result is given only where the state is the recorded
     one. A call that runs in a replay is not recorded, but its result is part of the history of later calls.
 
-    Args:
-        environment: The environment, which keeps the state of the episode.
-        record: The cassette to append to; either this
-        replay: or the cassette that answers.
-
     Raises:
         FileNotFoundError: there is no cassette to replay.
-        ValueError: both are given, or the file is no cassette.
+        ValueError: both `record` and `replay` are given, or the file is no cassette.
     """
 
     def __init__(self, environment: StepReward, record: str | Path | None, replay: str | Path | None) -> None:
         if record is not None and replay is not None:
             raise ValueError("record= appends calls to a cassette and replay= answers from one: give one of them")
+        self.is_grading = False
+        self.is_replay = replay is not None  # no tool runs, except those marked `replay="run"`
         self._environment = environment
         self._path = None if record is None else Path(record).resolve()
         self._cassette = None if replay is None else read_cassette(Path(replay).resolve())
         if self._path is not None:
             check_cassette(self._path)
 
-    @property
-    def is_replay(self) -> bool:
-        """Whether no tool runs, except those marked `replay="run"`."""
-        return self._cassette is not None
-
-    def begin(self, task: Mapping[str, Any], seed: int | None) -> None:
-        """Begin an episode.
-
-        Raises:
-            ConfigurationError: the row holds an object whose `repr` is its address.
-        """
-        for column, value in task.items():
-            if (found := address_in(value)) is not None:
-                raise ConfigurationError(
-                    f"the row's column {column!r} holds {found[:200]}, whose address differs in every process, so no "
-                    f"replay could find the row again; put text, numbers or bytes there, or give the class a __repr__ "
-                    f"that tells its content"
-                )
+    def begin(self, row: Mapping[str, Any], seed: int | None) -> None:
+        """Begin an episode. Raises a ConfigurationError if the row holds an object that shows its address."""
+        self._task = digest({column: jsonable(value, partial(_lasting, column)) for column, value in row.items()})
         if self._path is not None:
             append_calls(self._path)  # makes the file, so that a recording without calls can be replayed
-        self._task, self._seed = digest(task), seed
+        self._seed = seed
         self._step: object | None = None  # that of the last call
         self._after = digest(type(self._environment).__name__, self._task, seed)
         self._in_order = asyncio.Lock()  # calls of parallel tools wait for one another: each counts for the next
 
-    async def run(self, call: Call, make: Make) -> CallResult:
-        """Return the result of a call: made and recorded, or found in the cassette.
+    async def tool(self, call: Call, make: Make) -> CallResult:
+        """Return the result of a tool's call: made and recorded, or found in the cassette.
 
         Raises:
             UnrecordedCallError: it is not in the cassette.
             ConfigurationError: its result has no JSON, so it cannot be recorded.
         """
-        if call.kind != "tool":  # a tool may call `grade`
-            return await self._run(call, make)
         async with self._in_order:
             return await self._run(call, make)
 
+    async def hook(self, call: Call, make: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the result of `reply` or `grade` as `tool` does. A tool may call them, so they do not wait for it."""
+
+        async def result() -> CallResult:
+            return CallResult("ok", await make())
+
+        return (await self._run(call, result)).content
+
     async def _run(self, call: Call, make: Make) -> CallResult:
-        described = self._described(call)
-        if call.runs_in_replay:
-            result = await make()
-            done = _with_result(described, result)
-        elif self._cassette is not None:
-            done = self._find(described, self._cassette)
-            _apply(done.effects, self._environment)
-            result = CallResult(cast(Outcome, done.outcome), copy.deepcopy(done.content), done.traceback)
+        described, before = self._described(call), _state_of(self._environment)
+        if self._cassette is not None and not call.runs_in_replay:
+            found = self._cassette.find(described)
+            _apply(found.effects, self._environment)
+            result = CallResult(found.outcome, copy.deepcopy(found.content), found.traceback)
         else:
-            before = _state_of(self._environment)
             result = await make()
-            done = replace(_with_result(described, result), effects=_effects(before, _state_of(self._environment)))
-            self._record(done, result)
-        self._after = digest(done.after, done.kind, done.name, done.arguments, done.outcome, done.content)
+        content = jsonable(result.content)
+        if self._path is not None and not call.runs_in_replay:
+            _check_recordable(described, result.content)
+            effects = _effects(before, _state_of(self._environment))
+            done = {"outcome": result.outcome, "content": content, "traceback": result.traceback, "effects": effects}
+            append_calls(self._path, replace(described, **done))
+        self._after = digest(described.after, call.kind, call.name, described.arguments, result.outcome, content)
         return result
 
     def _described(self, call: Call) -> RecordedCall:
@@ -120,71 +104,77 @@ class Tape:
             code=None if source is None else digest(call.schema, source),
         )
 
-    def _find(self, call: RecordedCall, cassette: Cassette) -> RecordedCall:
-        found = cassette.find(call)
-        if found is None:
-            raise UnrecordedCallError(f"{cassette.explain_missing(call)}. {_ADVICE[call.kind]}")
-        return found
 
-    def _record(self, call: RecordedCall, result: CallResult) -> None:
-        assert self._path is not None
+def tape_grade(cls: Any) -> None:
+    """Let both forms of `grade` that a class writes ask the tape, except below a form that has asked (`super()`)."""
+    judge, blocking = cls.agrade, cls.grade
+
+    @wraps(judge)
+    async def agrade(self: Any, stop: StopReason) -> float | None:
+        tape, make = self._tape, partial(watch_blocking, judge, self, stop)
+        if tape is None or tape.is_grading:
+            return await make()
+        tape.is_grading = True
+        arguments, runs = {"stop": stop.value}, self.grade_in_replay
+        call = Call(kind="grade", name="grade", arguments=arguments, function=judge, runs_in_replay=runs)
         try:
-            if call.kind != "grade":  # a number, perhaps NumPy's
-                json.dumps(result.content)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(
-                f"the result of {call} cannot be recorded: {error}, so a replay would give another result. Return an "
-                f"image as a URL or as base64 text; or mark the tool with @tool(replay='run') if it may run again"
-            ) from None
-        append_calls(self._path, call)
+            return await tape.hook(call, make)
+        finally:
+            tape.is_grading = False
+
+    @wraps(blocking)
+    def grade(self: Any, stop: StopReason) -> float | None:
+        is_asked = self._tape is not None and not self._tape.is_grading
+        return run_in_loop(agrade(self, stop)) if is_asked else blocking(self, stop)
+
+    cls.agrade, cls.grade = agrade, grade
 
 
-def _with_result(call: RecordedCall, result: CallResult) -> RecordedCall:
-    return replace(call, outcome=result.outcome, content=jsonable(result.content), traceback=result.traceback)
+def _lasting(column: str, value: Any) -> Any:
+    """Return an object in a row's column as JSON that another process would give, too."""
+    text = plain(value)
+    if isinstance(text, str) and re.search(r"\bat 0x[0-9a-f]+", text, re.IGNORECASE):
+        raise ConfigurationError(
+            f"the row's column {column!r} holds {text[:200]}, whose address differs in every process, so no replay "
+            f"could find the row again; put text, numbers or bytes there, or give the class a __repr__ of its content"
+        )
+    return text
+
+
+def _check_recordable(call: RecordedCall, content: Any) -> None:
+    try:
+        if call.kind != "grade":  # a number, perhaps NumPy's
+            json.dumps(content)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"the result of {call} cannot be recorded: {error}, so a replay would give another result. Return an "
+            f"image as a URL or as base64 text; or mark the tool with @tool(replay='run') if it may run again"
+        ) from None
 
 
 def _state_of(environment: StepReward) -> dict[str, Any]:
-    """Return a copy of the attributes by which a call affects the episode."""
-    return {
-        "reward": environment.reward,
-        "terminated": environment.terminated,
-        "truncated": environment.truncated,
-        "metrics": {name: jsonable(value) for name, value in environment.metrics.items()},
-        "report": {name: jsonable(value) for name, value in environment.report.items()},
-    }
+    """Return the attributes by which a call affects the episode, and the entries of `metrics` and `report`."""
+    state = {name: getattr(environment, name) for name in ("reward", "terminated", "truncated")}
+    for owner in ("metrics", "report"):
+        state |= {f"{owner}.{name}": jsonable(value) for name, value in getattr(environment, owner).items()}
+    return state
 
 
 def _effects(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changes of a state: the reward's difference, new values, and changed entries of the dicts."""
-    effects = {name: after[name] for name in ("terminated", "truncated") if after[name] != before[name]}
-    if after["reward"] != before["reward"]:  # a difference, since a call that runs again may give another reward
-        effects["reward"] = after["reward"] - before["reward"]
-    for name in ("metrics", "report"):
-        old, new = before[name], after[name]
-        new_values = {key: value for key, value in new.items() if key not in old or old[key] != value}
-        changes = {"set": new_values, "deleted": [key for key in old if key not in new]}
-        if any(changes.values()):
-            effects[name] = {kind: entries for kind, entries in changes.items() if entries}
-    return effects
+    """Return the changes of a state."""
+    changed = {name: value for name, value in after.items() if name not in before or before[name] != value}
+    if "reward" in changed:  # a difference, since a call that runs again may give another reward
+        changed["reward"] -= before["reward"]
+    return {"set": changed, "deleted": [name for name in before if name not in after]}
 
 
 def _apply(effects: Mapping[str, Any], environment: StepReward) -> None:
-    environment.terminated = effects.get("terminated", environment.terminated)
-    environment.truncated = effects.get("truncated", environment.truncated)
-    if "reward" in effects:
-        environment.reward += effects["reward"]
-    for name, entries in (("metrics", environment.metrics), ("report", environment.report)):
-        changes = effects.get(name, {})
-        for key in changes.get("deleted", ()):
-            entries.pop(key, None)
-        entries.update(copy.deepcopy(changes.get("set", {})))
-
-
-_RECORD = "Record the episode again, with record="
-_ADVICE = {
-    "tool": f"{_RECORD}. Or mark the tool with @tool(replay='run'), if it touches nothing but the environment's "
-    f"attributes and so may run again",
-    "reply": _RECORD,
-    "grade": f"{_RECORD}. Or set grade_in_replay = True in the class, if grade touches nothing but its attributes, and "
-    f"they do not depend on tools that were not run",
-}
+    for name, value in effects["set"].items():
+        owner, dot, entry = name.partition(".")
+        if dot:
+            getattr(environment, owner)[entry] = copy.deepcopy(value)
+        else:
+            setattr(environment, name, environment.reward + value if name == "reward" else value)
+    for name in effects["deleted"]:
+        owner, _, entry = name.partition(".")
+        getattr(environment, owner).pop(entry, None)

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from pathlib import Path
 from typing import Any, Unpack
 
-from ..cassettes.tape import Tape
-from ..cassettes.taped import TapedEnvironment
+from ..cassettes.tape import Tape, tape_grade
 from ..core import MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
 from ..episode import ToolCallRecord
 from ..episode_text import as_transcript
@@ -20,6 +19,7 @@ from ..tools.execution import call_tools
 from ..tools.results import cut, with_text_of
 from ..tools.runner import Call
 from ..tools.sources import OpenSources, ToolLike, ToolSource
+from ..tools.step_reward import StepReward
 from ..tools.tool import Tool, collect_tools
 from .methods import check_tool_methods, tool_methods
 from .options import OnMalformed, ToolEnvOptions, set_options
@@ -28,7 +28,7 @@ Messages = Sequence[Mapping[str, Any]]
 """Chat messages as a subclass may write them: plain dicts in a list."""
 
 
-class ToolEnv(TapedEnvironment):
+class ToolEnv(StepReward):
     """An environment whose actions are tool calls: methods marked with `@tool`, and plain functions.
 
     Within a tool, set `self.reward` to reward this step, and `self.terminated = True` to end the episode after it, or
@@ -61,6 +61,9 @@ class ToolEnv(TapedEnvironment):
     max_malformed: int = 3
     final_tools: Collection[str] = ()
 
+    grade_in_replay: bool = False  # True: `grade` runs again in a replay, as a tool marked `replay="run"`
+
+    _tape: Tape | None = None
     _tool_methods: tuple[str, ...] = ()
     _functions: tuple[Callable[..., Any] | Tool, ...] = ()
     _sources: OpenSources = OpenSources()
@@ -73,6 +76,8 @@ class ToolEnv(TapedEnvironment):
         check_tool_methods(cls)  # first, since the base class derives methods from those that it finds
         super().__init_subclass__(**kwargs)
         cls._tool_methods = tool_methods(cls)
+        if "agrade" in vars(cls):  # the class writes a form of it
+            tape_grade(cls)
 
     def __init__(
         self,
@@ -236,7 +241,7 @@ class ToolEnv(TapedEnvironment):
                 is_final=self.is_final,
                 timeout=self.tool_timeout,
                 max_chars=self.max_result_chars,
-                runner=self._tape,
+                runner=None if self._tape is None else self._tape.tool,
             )
             result = self._result_of(messages, records, malformed)
             if too_many and not result.terminated:
@@ -254,7 +259,7 @@ class ToolEnv(TapedEnvironment):
         if self._tape is None or type(self).reply is ToolEnv.reply:
             return await _ask(self.reply, action, default=ToolEnv.reply)
         call = Call(kind="reply", name="reply", arguments={"message": action}, function=type(self).reply)
-        return await self._by_tape(call, lambda: call_function(self.reply, action))
+        return await self._tape.hook(call, lambda: call_function(self.reply, action))
 
     def _result_of(
         self, messages: list[Message], records: list[ToolCallRecord], malformed: Sequence[MalformedCall]

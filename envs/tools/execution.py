@@ -166,7 +166,7 @@ async def _call(
     else:
         final = is_final({**call, "function": {"name": name, "arguments": arguments}})
         run = partial(_run, tool, arguments, tool.timeout or timeout or math.inf, final=final)
-        result = await (run() if runner is None else runner.run(_described(tool, arguments), run))
+        result = await (run() if runner is None else runner(_described(tool, arguments), run))
     message, record = _result(call, result.outcome, result.content, max_chars=max_chars)
     record.seconds, record.traceback = time.perf_counter() - started, result.traceback
     record.ends_episode = final and result.outcome == "ok"

@@ -1,10 +1,10 @@
-"""Runner: makes the calls of an environment, or answers them without making them."""
+"""Calls of an environment, and their results: what a runner makes, or answers without making it."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from ..core import ToolSchema
 from ..episode import Outcome
@@ -32,9 +32,8 @@ class CallResult(NamedTuple):
     traceback: str | None = None
 
 
-class Runner(Protocol):
-    """Wraps the calls of one environment. Without a runner each call is made at once."""
+Make = Callable[[], Awaitable[CallResult]]
+"""Makes a call."""
 
-    async def run(self, call: Call, make: Callable[[], Awaitable[CallResult]]) -> CallResult:
-        """Return the result of a call; `make` makes it."""
-        ...
+Runner = Callable[[Call, Make], Awaitable[CallResult]]
+"""Wraps the calls of one environment. Without a runner each call is made at once."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...envs.episode import Episode
-from ...envs.line_files import skipped
+from ...envs.runtime.line_files import skipped
 from ..files.episodes import TRUNCATIONS, EpisodeRow
 from ..files.run import Run
 from .causes import LIMITS

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...envs.episode import Episode, EpisodeSpec
-from ...envs.line_files import append_lines, parsed
+from ...envs.runtime.line_files import append_lines, parsed
 
 KIND = "gymnast evaluation"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...envs.episode import Episode
-from ...envs.line_files import append_lines, parsed
+from ...envs.runtime.line_files import append_lines, parsed
 from .run_files import keep_lines_until, line_file, move_aside
 
 logger = logging.getLogger(__name__)

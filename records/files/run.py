@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from ...envs.episode import Episode
-from ...envs.line_files import BrokenLine
+from ...envs.runtime.line_files import BrokenLine
 from ..metrics.evaluation_logs import EvaluationLog
 from .episode_log import episode_of
 from .episodes import EpisodeRow, add_learning, row_of

@@ -10,7 +10,7 @@
 
 Processes other than the first add their number, as in `episodes-1.jsonl`. A new training gives the files of an earlier
 one other names, as in `episodes.1.jsonl`; a resumed one continues them. A killed process, or a full disk, leaves broken
-lines: a reader skips them and names the first one (see `envs/line_files.py`).
+lines: a reader skips them and names the first one (see `envs/runtime/line_files.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...envs.line_files import parsed
+from ...envs.runtime.line_files import parsed
 
 RUN_FILE = "run.yaml"
 

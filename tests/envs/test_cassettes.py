@@ -71,11 +71,7 @@ def test_the_first_line_has_the_version_and_every_other_line_is_a_call(tmp_path:
         *[("tool", "read"), ("reply", "reply"), ("reply", "reply"), ("grade", "grade")],
     ]
     assert lines[1]["arguments"] == {"name": "a", "text": "1"}
-    assert lines[1]["effects"] == {
-        "reward": 0.5,
-        "metrics": {"set": {"writes": 1.0}},
-        "report": {"set": {"names": ["a"]}},
-    }
+    assert lines[1]["effects"]["set"] == {"reward": 0.5, "metrics.writes": 1.0, "report.names": ["a"]}
 
 
 def test_a_tool_marked_run_runs_again_so_a_new_answer_is_judged(tmp_path: Path) -> None:
@@ -280,7 +276,10 @@ def test_an_environment_without_recorded_calls_is_named(tmp_path: Path) -> None:
     play(Disk(record=tmp_path / "tools.jsonl"), WRITE_A, BYE)
     episode = play(Other(replay=tmp_path / "tools.jsonl"), WRITE_A, BYE)
     assert episode.failure is not None
-    assert "which has no call of Other. Record the episode again" in episode.failure.message
+    assert (
+        'is write({"name": "a", "text": "1"}): another environment, Disk. Record the episode again'
+        in episode.failure.message
+    )
 
 
 CHECK = {"run": "import solution\n6 * 7", "value": "42"}

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from ...envs.episode import Episode
-from ...envs.line_files import append_lines
+from ...envs.runtime.line_files import append_lines
 from ..learning.corrections import CORRECTIONS, Mismatch
 from ..learning.losses import LOSSES, MAX_LOG_RATIO
 from ..learning.samples import EpisodeSamples, MicroBatch, Sample, completion_slice

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic_core import to_json
 from transformers import TrainerCallback
 
-from ...envs.line_files import append_lines
+from ...envs.runtime.line_files import append_lines
 from ...records.files.run_files import line_file, lines_until, move_aside, read_lines, replace_lines
 from ...records.metrics.evaluation_logs import EvaluationLog
 from .metrics import SUMS

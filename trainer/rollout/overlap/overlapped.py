@@ -16,7 +16,7 @@ from pathlib import Path
 from accelerate import PartialState
 
 from ....envs.episode import Episode
-from ....envs.line_files import append_lines
+from ....envs.runtime.line_files import append_lines
 from ....envs.runtime.threads import run_in_loop, run_in_thread
 from ....records.files.run_files import keep_lines_until, move_aside
 from ...run_log.metrics import Part
