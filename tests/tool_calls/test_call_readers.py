@@ -9,37 +9,45 @@ import pytest
 
 from gymnast.trainer.tool_calls import (
     Reader,
-    argument_pairs,
+    argument_pairs_call,
     brace_call,
     json_payload,
     named_json,
     python_calls,
-    python_tag_call,
-    xml_parameters,
+    xml_call,
 )
+from gymnast.trainer.tool_calls.payload_readers import python_tag_call
 
 DEEPSEEK = named_json("function<sep>(?P<name>[^\n]+)\n```json\n")
 MISTRAL = named_json(r"(?P<name>[^\[{]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\])?")
 GEMMA = brace_call()
+GLM = argument_pairs_call("arg_key", "arg_value")
+QWEN = xml_call(
+    r"<function=(?P<name>[^<>\n]+)>",
+    r"<parameter=(?P<key>[^<>\n]+)>",
+    ("</parameter>", "</function>", "</tool_call>"),
+    begins=r"<tool_call>\s*<function=",
+    newlines=True,
+)
 
 
 def test_json_longer_than_a_window() -> None:
     arguments = {f"key{index}": ["😀ü" * 7, 1.5e10, True, index] for index in range(2000)}
     for written in (json.dumps(arguments), json.dumps(arguments, ensure_ascii=False)):
         for shift in range(0, 20, 4):
-            reading = json_payload(f"before\n {' ' * shift}{written}</tool_call>", len("before"))
-            assert reading.payload == arguments
-            assert reading.end == len("before\n ") + shift + len(written)
+            payload, end = json_payload(f"before\n {' ' * shift}{written}</tool_call>", len("before"))
+            assert payload == arguments
+            assert end == len("before\n ") + shift + len(written)
 
 
 @pytest.mark.parametrize(
     ("reader", "text", "arguments"),
     [
-        (xml_parameters, "<function=f></function>", {}),
-        (xml_parameters, "<function=\"f\"><parameter='a'>1</parameter></tool_call>", {"a": "1"}),
-        (xml_parameters, "<function=f><parameter=a>\n\n</parameter></function>", {"a": ""}),
-        (xml_parameters, "<function=f><parameter=a>\n\n x\n\n</parameter></function>", {"a": "\n x\n"}),
-        (argument_pairs, " f \n</tool_call>", {}),
+        (QWEN, "<function=f></function>", {}),
+        (QWEN, "<function=\"f\"><parameter='a'>1</parameter></tool_call>", {"a": "1"}),
+        (QWEN, "<function=f><parameter=a>\n\n</parameter></function>", {"a": ""}),
+        (QWEN, "<function=f><parameter=a>\n\n x\n\n</parameter></function>", {"a": "\n x\n"}),
+        (GLM, " f \n</tool_call>", {}),
         (python_calls, '[f(a=\'it\'s, ok\', b="say "x"")]', {"a": "it's, ok", "b": 'say "x"'}),
         (python_calls, "[f(a='''x'y\nz''', b='\\d\\x41\\u00fc\\ud83d\\ude00',)]", {"a": "x'y\nz", "b": "\\dAü😀"}),
         (python_calls, "[f(a='\\101\\0\\7z', b='\\U0001F600', c='x\\\ny')]", {"a": "A\0\7z", "b": "😀", "c": "xy"}),
@@ -51,7 +59,7 @@ def test_json_longer_than_a_window() -> None:
     ],
 )
 def test_leniency(reader: Reader, text: str, arguments: dict[str, Any]) -> None:
-    payload = reader(text, 0).payload
+    payload, _ = reader(text, 0)
     call = payload[0] if isinstance(payload, list) else payload
     assert call == {"name": "f", "arguments": arguments}
 
@@ -59,8 +67,8 @@ def test_leniency(reader: Reader, text: str, arguments: dict[str, Any]) -> None:
 WHOLE: list[tuple[Reader, str]] = [
     (json_payload, '{"name": "f", "arguments": {"a": [1, "x"]}}'),
     (DEEPSEEK, 'function<sep>f\n```json\n{"a": "x"}'),
-    (xml_parameters, "<function=f>\n<parameter=a>\nx\n</parameter>\n</function>"),
-    (argument_pairs, "f\n<arg_key>a</arg_key>\n<arg_value>x</arg_value>\n</tool_call>"),
+    (QWEN, "<function=f>\n<parameter=a>\nx\n</parameter>\n</function>"),
+    (GLM, "f\n<arg_key>a</arg_key>\n<arg_value>x</arg_value>\n</tool_call>"),
     (python_calls, """[f(a='x', b=[1, 'y'], c={"z": null}), g()]"""),
     (python_tag_call, 'f.call(a="x")'),
     (GEMMA, 'call:f{a:<|"|>x<|"|>,b:{c:[1,true]}}'),
@@ -69,7 +77,7 @@ WHOLE: list[tuple[Reader, str]] = [
 
 @pytest.mark.parametrize(("reader", "text"), WHOLE)
 def test_a_call_that_was_cut_is_refused(reader: Reader, text: str) -> None:
-    assert reader(text, 0)
+    reader(text, 0)
     for length in range(len(text)):
         with pytest.raises(ValueError, match=r"\w"):
             reader(text[:length], 0)
@@ -85,8 +93,8 @@ def test_a_call_that_was_cut_is_refused(reader: Reader, text: str) -> None:
         (MISTRAL, "f[ARGS][1]", "arguments of 'f' must be a JSON object, got \\[1\\]"),
         (MISTRAL, "f[ARGS]", "not valid JSON"),
         (DEEPSEEK, "other<sep>f", "expected the name of a tool, got 'other<sep>f'"),
-        (xml_parameters, "<function=f>text</function>", "expected an argument or </function>, got 'text"),
-        (xml_parameters, "<function=f><parameter=a>x", "cut off: 'a' has no </parameter>"),
+        (QWEN, "<function=f>text</function>", "expected an argument or </function>, got 'text"),
+        (QWEN, "<function=f><parameter=a>x", "cut off: 'a' has no </parameter>"),
         (python_calls, "[]", "expected a call"),
         (python_calls, "[f(1)]", "expected a key and '='"),
         (python_calls, "[f(a=g())]", "expected a value, got 'g\\(\\)"),

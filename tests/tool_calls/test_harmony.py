@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gymnast.envs.core import Message, ToolSchema
-from gymnast.trainer.tool_calls.channel_formats import ATEM, HARMONY
+from gymnast.trainer.tool_calls.channels import ATEM, HARMONY
 
 from .writers import WRITERS, calls, errors
 

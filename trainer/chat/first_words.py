@@ -14,7 +14,7 @@ from typing import Any
 
 from ...envs.core import ConfigurationError, Message, ToolSchema, text_of
 from ..tool_calls.assistant_message import THINK
-from ..tool_calls.channel_messages import ChannelFormat
+from ..tool_calls.channels import ChannelFormat
 from ..tool_calls.formats import KnownFormat, TextFormat
 from .chat_template import ChatTemplate, Verbatim
 from .turn_endings import TurnEndings

@@ -3,35 +3,18 @@
 For a `TextFormat` of your own, `tagged` takes any of the readers that are exported here.
 """
 
-from .payload_readers import (
-    Reader,
-    Reading,
-    brace_call,
-    json_or,
-    json_payload,
-    named_json,
-    python_calls,
-    python_lines,
-    python_tag_call,
-)
-from .spans import Span, Spans, tagged
-from .text_arguments import argument_pairs, argument_pairs_call, xml_call, xml_parameters
+from .payload_readers import Reader, brace_call, json_or, json_payload, named_json, python_calls
+from .spans import Span
+from .text_arguments import argument_pairs_call, xml_call
 
 __all__ = [
     "Reader",
-    "Reading",
     "Span",
-    "Spans",
-    "argument_pairs",
     "argument_pairs_call",
     "brace_call",
     "json_or",
     "json_payload",
     "named_json",
     "python_calls",
-    "python_lines",
-    "python_tag_call",
-    "tagged",
     "xml_call",
-    "xml_parameters",
 ]

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from .channel_formats import ATEM, HARMONY
+from .channels import ATEM, HARMONY
 from .formats import Conventions, KnownFormat, TextFormat
 from .payload_readers import Reader, brace_call, json_or, json_payload, named_json, python_calls, python_lines
 from .react import ReActFormat
 from .spans import Spans, json_answer, llama4_answer, tagged
-from .text_arguments import argument_pairs, argument_pairs_call, xml_calls
+from .text_arguments import argument_pairs_call, xml_calls
 
 _NAME, _KEY = r"(?P<name>[^<>\n]{1,256})", r"(?P<key>[^<>\n]{1,256})"
 _QUOTED_KEY = r'"(?P<key>[^"]{1,256})"'
@@ -24,23 +24,33 @@ _MISTRAL = Conventions(call_id="call{index:05}", allowed_ids="[A-Za-z0-9]{9}")
 _TOOL_NAME_FIRST = "{name: not_null(tool_name, name), arguments: not_null(parameters, arguments), id: tool_call_id}"
 
 
-def _json(
+def _between(
     name: str,
     families: str,
     marks: tuple[str | re.Pattern[str], str],
     reader: Reader = json_payload,
     *,
     optional: str = "",
+    begins: str = "",
     **others: Any,
 ) -> TextFormat:
-    """Return a format of calls in JSON between two marks. If no markers are given, the first mark tells the format."""
+    """Return a format of calls between two marks. If no markers are given, the first mark tells the format."""
     others = {"markers": marks[:1], **others}
-    return TextFormat(name=name, families=families, spans=tagged(*marks, reader, optional=optional), **others)
+    spans = tagged(*marks, reader, optional=optional, begins=begins)
+    return TextFormat(name=name, families=families, spans=spans, **others)
 
 
 def _text(name: str, families: str, markers: tuple[str, ...], spans: Spans, **others: Any) -> TextFormat:
     """Return a format of calls whose arguments are text."""
     return TextFormat(name=name, families=families, markers=markers, spans=spans, values="text", **others)
+
+
+def _functions(tag: str, *, newlines: bool = False) -> Spans:
+    """Cut out calls that Qwen3-Coder writes between `<tag>` and `</tag>`; the opening tag is often left out."""
+    begins = rf"<{tag}>\s*<function="
+    closings = ("</parameter>", "</function>", f"</{tag}>")
+    opening = re.compile(rf"{begins}|<{tag}>|<function=")
+    return xml_calls(opening, rf"{_NAME}>", rf"<parameter={_KEY}>", closings, begins=begins, newlines=newlines)
 
 
 def _pair(mark: str) -> tuple[str, str]:
@@ -56,28 +66,9 @@ _FORMATS: tuple[KnownFormat, ...] = (
         "qwen3_coder",
         "Qwen3-Coder, Qwen 3.5 and later, Nemotron 3",
         ("<tool_call>", "<function="),
-        xml_calls(
-            re.compile(r"<tool_call>\s*<function=|<tool_call>|<function="),  # the first marker is often left out
-            rf"{_NAME}>",
-            rf"<parameter={_KEY}>",
-            ("</parameter>", "</function>", "</tool_call>"),
-            begins=r"<tool_call>\s*<function=",
-            newlines=True,
-        ),
+        _functions("tool_call", newlines=True),
     ),
-    _text(
-        "seed_oss",
-        "Seed-OSS",
-        ("<seed:tool_call>",),
-        xml_calls(
-            re.compile(r"<seed:tool_call>\s*<function=|<seed:tool_call>|<function="),
-            rf"{_NAME}>",
-            rf"<parameter={_KEY}>",
-            ("</parameter>", "</function>", "</seed:tool_call>"),
-            begins=r"<seed:tool_call>\s*<function=",
-        ),
-        thinking=_pair("seed:think"),
-    ),
+    _text("seed_oss", "Seed-OSS", ("<seed:tool_call>",), _functions("seed:tool_call"), thinking=_pair("seed:think")),
     _text(
         "minimax_m2",
         "MiniMax M2",
@@ -92,11 +83,14 @@ _FORMATS: tuple[KnownFormat, ...] = (
         ),
         wrappers=_pair("minimax:tool_call"),
     ),
-    _text(
+    _between(
         "glm4",
         "GLM-4.5, 4.6, 4.7",
-        ("<tool_call>", "<arg_key>"),
-        tagged("<tool_call>", "</tool_call>", argument_pairs, begins=r"<tool_call>[^\s<]+\s*<arg_key>"),
+        _pair("tool_call"),
+        argument_pairs_call("arg_key", "arg_value"),
+        begins=r"<tool_call>[^\s<]+\s*<arg_key>",
+        markers=("<tool_call>", "<arg_key>"),
+        values="text",
         end_tokens=("<|user|>", "<|observation|>"),
     ),
     _text(
@@ -160,43 +154,35 @@ _FORMATS: tuple[KnownFormat, ...] = (
         thinking=("<|think:start|>", "<|think:end|>"),
     ),
     # Gemma's braces, and Python.
-    TextFormat(
-        name="gemma4",
-        families="Gemma 4, DiffusionGemma",
+    _between(
+        "gemma4",
+        "Gemma 4, DiffusionGemma",
+        ("<|tool_call>", "<tool_call|>"),
+        brace_call(),
+        begins=r"<\|tool_call>call:",
         markers=("<|tool_call>", "<|tool_response>"),
-        spans=tagged("<|tool_call>", "<tool_call|>", brace_call('<|"|>'), begins=r"<\|tool_call>call:"),
         thinking=("<|channel>thought", "<channel|>"),
         wrappers=("<|turn>model\n", "<|channel>"),  # DiffusionGemma begins its answers anew after results
         end_tokens=("<turn|>", "<|tool_response>"),
     ),
-    TextFormat(
-        name="functiongemma",
-        families="FunctionGemma",
-        markers=("<start_function_call>",),
-        spans=tagged(
-            "<start_function_call>", "<end_function_call>", brace_call("<escape>"), begins="<start_function_call>call:"
-        ),
+    _between(
+        "functiongemma",
+        "FunctionGemma",
+        ("<start_function_call>", "<end_function_call>"),
+        brace_call("<escape>"),
+        begins="<start_function_call>call:",
         end_tokens=("<end_of_turn>", "<start_function_response>"),
     ),
-    TextFormat(
-        name="lfm2",
-        families="LFM2, LFM2.5",
+    _between(
+        "lfm2",
+        "LFM2, LFM2.5",
+        ("<|tool_call_start|>", "<|tool_call_end|>"),
+        json_or(python_calls),
+        begins=r"(?<=<\|tool_call_end\|>)\s*<\|tool_call_start\|>\[",  # strings are quoted, but not all escaped
         markers=(("<|tool_call_start|>", "<|tool_list_start|>"),),
-        spans=tagged(
-            "<|tool_call_start|>",
-            "<|tool_call_end|>",
-            json_or(python_calls),
-            begins=r"(?<=<\|tool_call_end\|>)\s*<\|tool_call_start\|>\[",  # strings are quoted, but not all escaped
-        ),
         values="python",
     ),
-    TextFormat(
-        name="olmo3",
-        families="OLMo 3",
-        markers=("<function_calls>",),
-        spans=tagged("<function_calls>", "</function_calls>", python_lines),
-        values="python",
-    ),
+    _between("olmo3", "OLMo 3", _pair("function_calls"), python_lines, values="python"),
     TextFormat(
         name="pythonic",
         families="Llama 4, ToolACE",
@@ -206,7 +192,7 @@ _FORMATS: tuple[KnownFormat, ...] = (
         wrappers=("<|python_start|>", "<|python_end|>"),
     ),
     # JSON.
-    _json(
+    _between(
         "deepseek_v3",
         "DeepSeek V3, R1",
         ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
@@ -215,7 +201,7 @@ _FORMATS: tuple[KnownFormat, ...] = (
         markers=("<｜tool▁sep｜>", "```json"),
         wrappers=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
     ),
-    _json(
+    _between(
         "deepseek_v3_1",
         "DeepSeek V3.1",
         ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
@@ -223,7 +209,7 @@ _FORMATS: tuple[KnownFormat, ...] = (
         markers=("<｜tool▁sep｜>",),
         wrappers=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
     ),
-    _json(
+    _between(
         "kimi_k2",
         "Kimi K2",
         ("<|tool_call_begin|>", "<|tool_call_end|>"),
@@ -232,7 +218,7 @@ _FORMATS: tuple[KnownFormat, ...] = (
         wrappers=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
         conventions=Conventions(call_id="functions.{name}:{index}"),
     ),
-    _json(
+    _between(
         "mistral_v11",
         "Mistral Small 3.2, Magistral, Devstral, Ministral 3",
         ("[TOOL_CALLS]", ""),
@@ -241,10 +227,10 @@ _FORMATS: tuple[KnownFormat, ...] = (
         thinking=("[THINK]", "[/THINK]"),
         conventions=_MISTRAL,
     ),
-    _json(
+    _between(
         "mistral", "Mistral 7B 0.3, Mixtral, Nemo, Large 2407, Small 3.1", ("[TOOL_CALLS]", ""), conventions=_MISTRAL
     ),
-    _json(
+    _between(
         "command_r7b",
         "Command R7B, Command A",
         ("<|START_ACTION|>", "<|END_ACTION|>"),
@@ -255,14 +241,14 @@ _FORMATS: tuple[KnownFormat, ...] = (
             call_id="{index}", allowed_ids=r"\d{1,9}", numbers=r'(?<="tool_call_id": ")\d+(?=",\n)'
         ),
     ),
-    _json(
+    _between(
         "command_r",
         "Command R, Command R+",
         (re.compile(r"Action:\s*```json"), "```"),
         markers=("<|CHATBOT_TOKEN|>", "Action:", "tool_name"),
         payload=_TOOL_NAME_FIRST,
     ),
-    _json(
+    _between(
         "granite3",
         "Granite 3.0 to 3.3, Phi-4-mini; by name xLAM 2",
         (re.compile(rf"<\|tool_call\|>|<tool_call>|\A\s*(?={_JSON_CALLS})"), ""),
@@ -270,7 +256,7 @@ _FORMATS: tuple[KnownFormat, ...] = (
         wrappers=("<|/tool_call|>", "</tool_call>"),
         conventions=Conventions(result_roles=("tool", "tool_response")),
     ),
-    _json(
+    _between(
         "apriel",
         "Apriel 1.5, 1.6",
         _pair("tool_calls"),
@@ -278,9 +264,9 @@ _FORMATS: tuple[KnownFormat, ...] = (
         thinking=("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
         wrappers=("[END FINAL RESPONSE]",),
     ),
-    _json("hunyuan", "Hunyuan A13B, Jamba", _pair("tool_calls"), wrappers=(*_pair("answer"), "助手：")),
-    _json("nemotron_nano_v2", "Nemotron Nano v2", _pair("TOOLCALL")),
-    _json(
+    _between("hunyuan", "Hunyuan A13B, Jamba", _pair("tool_calls"), wrappers=(*_pair("answer"), "助手：")),
+    _between("nemotron_nano_v2", "Nemotron Nano v2", _pair("TOOLCALL")),
+    _between(
         "apertus",
         "Apertus",
         ("<|tools_prefix|>", "<|tools_suffix|>"),
@@ -288,44 +274,37 @@ _FORMATS: tuple[KnownFormat, ...] = (
         thinking=("<|inner_prefix|>", "<|inner_suffix|>"),
         end_tokens=("<|assistant_end|>", "<|tools_suffix|>"),  # results stand in the turn of the calls
     ),
-    TextFormat(
-        name="longcat",
-        families="LongCat Flash",
-        markers=("<longcat_tool_call>",),
-        spans=tagged(
-            "<longcat_tool_call>",
-            "</longcat_tool_call>",
-            json_or(argument_pairs_call("longcat_arg_key", "longcat_arg_value", outer_close="</longcat_tool_call>")),
-            begins=r"<longcat_tool_call>[^\s<{]+\s*<longcat_arg_key>",
-        ),
+    _between(
+        "longcat",
+        "LongCat Flash",
+        _pair("longcat_tool_call"),
+        json_or(argument_pairs_call("longcat_arg_key", "longcat_arg_value", outer_close="</longcat_tool_call>")),
+        begins=r"<longcat_tool_call>[^\s<{]+\s*<longcat_arg_key>",
     ),
-    _json(
+    _between(
         "internlm2",
         "InternLM 2.5",
         (re.compile(r"<\|action_start\|>\s*<\|plugin\|>"), "<|action_end|>"),
         markers=("<|action_start|>", "<|plugin|>"),
     ),
-    _json(
+    _between(
         "functionary",
         "Functionary 3.1",
         ("<function=", "</function>"),
         named_json(r"(?P<name>[^<>\s]{1,256})>"),
         markers=("<function=", "</function>"),
     ),
-    TextFormat(
-        name="functionary_v3_2",
-        families="Functionary 3.2",
+    _between(
+        "functionary_v3_2",
+        "Functionary 3.2",
+        # The prompt ends with the first mark. A line `>>> 1 + 1` of a text is not a call.
+        (re.compile(r">>>(?!all\n)(?=[\w.\-]{0,256}\n)|\A(?!all\n)(?=[\w.\-]{1,256}\n\s*\{)"), ""),
+        named_json(r"(?P<name>[\w.\-]+)\n"),
         markers=(">>>", "<|start_header_id|>"),
-        spans=tagged(
-            # The prompt ends with the first mark. A line `>>> 1 + 1` of a text is not a call.
-            re.compile(r">>>(?!all\n)(?=[\w.\-]{0,256}\n)|\A(?!all\n)(?=[\w.\-]{1,256}\n\s*\{)"),
-            "",
-            named_json(r"(?P<name>[\w.\-]+)\n"),
-        ),
         wrappers=("all\n", ">>>all\n"),
     ),
-    _json("gigachat3", "GigaChat 3.1", ("<|function_call|>", "")),
-    _json(
+    _between("gigachat3", "GigaChat 3.1", ("<|function_call|>", "")),
+    _between(
         "solar_open",
         "Solar Open 1",
         ("<|tool_call:begin|>", "<|tool_call:end|>"),
@@ -343,7 +322,7 @@ _FORMATS: tuple[KnownFormat, ...] = (
         markers=("<|start_header_id|>", "parameters"),
         spans=json_answer,
     ),
-    _json(
+    _between(
         "hermes",
         "Hermes, Qwen 2.5, Qwen 3, SmolLM3, Granite 4",
         _pair("tool_call"),

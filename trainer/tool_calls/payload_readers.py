@@ -1,4 +1,4 @@
-"""Readers of tool calls: each reads one payload that begins at a place of the text.
+"""Readers of tool calls: from a text and a place in it to the payload that begins there, and where that ends.
 
 A reader skips white space, and raises a ValueError if there is no complete payload. A caller may try it at every
 opening of a hostile text; `value_readers.py` says how that stays linear.
@@ -8,22 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from .literals import BraceLiterals, PythonLiterals
 from .value_readers import Found, read_json_at, reading_error, shorten, skip_space
 
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Reading:
-    """The payload of a call, and where the call ends in the text."""
-
-    payload: Any  # JSON-like: a dict or a list of dicts
-    end: int
-
-
-Reader = Callable[[str, int], Reading]
+Reader = Callable[[str, int], Found]
 
 _LONGEST_HEADER = 512  # characters; so that a hostile text without the header's end is not searched to its own end
 _NAME = r"[\w.\-]{1,256}"
@@ -32,12 +21,12 @@ _NAME = r"[\w.\-]{1,256}"
 # JSON.
 
 
-def json_payload(text: str, start: int) -> Reading:
+def json_payload(text: str, start: int) -> Found:
     """Read a JSON object or array."""
     payload, end = read_json_at(text, start)
     if not isinstance(payload, dict | list):
         raise ValueError(f"a tool call must be a JSON object or array, got {shorten(payload)}")
-    return Reading(payload=payload, end=end)
+    return payload, end
 
 
 def json_or(reader: Reader) -> Reader:
@@ -56,7 +45,7 @@ def named_json(header: str) -> Reader:
     """
     pattern = re.compile(header)
 
-    def read(text: str, start: int) -> Reading:
+    def read(text: str, start: int) -> Found:
         first = skip_space(text, start)
         match = pattern.match(text, first, first + _LONGEST_HEADER)
         name = match["name"].strip() if match else ""
@@ -65,9 +54,7 @@ def named_json(header: str) -> Reader:
         arguments, end = read_json_at(text, match.end())
         if not isinstance(arguments, dict | str):  # a text may hold the object, see `read_arguments`
             raise ValueError(f"the arguments of {name!r} must be a JSON object, got {shorten(arguments)}")
-        found = match.groupdict()
-        identity = {"id": found["id"]} if found.get("id") is not None else {}
-        return Reading(payload={"name": name, **identity, "arguments": arguments}, end=end)
+        return {"name": name, "id": match.groupdict().get("id"), "arguments": arguments}, end
 
     return read
 
@@ -100,36 +87,36 @@ _ARGUMENT = re.compile(rf"(?P<key>{_NAME})\s*=\s*")
 _AFTER_ARGUMENT = rf"\s*(?:,\s*{_NAME}\s*[=(]|,?\s*\)(?![\w'\"]))"
 
 
-def python_calls(text: str, start: int) -> Reading:
+def python_calls(text: str, start: int) -> Found:
     """Read `[name(key=value, ...), other()]`, or one call without brackets; the payload is a list."""
     first = skip_space(text, start)
     reader = _Calls(text)
     if not text.startswith("[", first):
         call, end = reader.whole(lambda: reader.call(first))
-        return Reading(payload=[call], end=end)
-    payload, end = reader.whole(lambda: reader.items(first + 1, "calls]", reader.call))
-    if not payload:
+        return [call], end
+    calls, end = reader.whole(lambda: reader.items(first + 1, "calls]", reader.call))
+    if not calls:
         raise ValueError("expected a call, got an empty list")
-    return Reading(payload=payload, end=end)
+    return calls, end
 
 
-def python_lines(text: str, start: int) -> Reading:
+def python_lines(text: str, start: int) -> Found:
     """Read `name(key=value)` calls, each on a line of its own; the payload is a list."""
     payload, position = [], skip_space(text, start)
     while not payload or _CALL.match(text, position):
-        reading = python_calls(text, position)
-        payload += reading.payload
-        position = skip_space(text, reading.end)
-    return Reading(payload=payload, end=position)
+        calls, end = python_calls(text, position)
+        payload += calls
+        position = skip_space(text, end)
+    return payload, position
 
 
-def python_tag_call(text: str, start: int) -> Reading:
+def python_tag_call(text: str, start: int) -> Found:
     """Read `name.call(key=value, ...)`."""
-    reading = python_calls(text, start)
-    call = reading.payload[0]
-    if len(reading.payload) != 1 or not call["name"].endswith(".call") or call["name"] == ".call":
+    [call, *others], end = python_calls(text, start)
+    name = call["name"].removesuffix(".call")
+    if others or name in ("", call["name"]):
         raise ValueError(f"expected `name.call(...)`, got {shorten(text[start : start + 30])}")
-    return Reading(payload={**call, "name": call["name"].removesuffix(".call")}, end=reading.end)
+    return {**call, "name": name}, end
 
 
 # Braces.
@@ -143,13 +130,13 @@ def brace_call(quote: str = '<|"|>') -> Reader:
     """
     opening = re.compile(r"call:\s*(?P<name>[^\s{}:<>]{1,256})\s*\{")
 
-    def read(text: str, start: int) -> Reading:
+    def read(text: str, start: int) -> Found:
         first = skip_space(text, start)
         match = opening.match(text, first)
         if not match:
             raise reading_error(text, first, "`call:`, the name of a tool and '{'")
         reader = BraceLiterals(text, quote)
         arguments, end = reader.whole(lambda: reader.object(match.end()))
-        return Reading(payload={"name": match["name"], "arguments": arguments}, end=end)
+        return {"name": match["name"], "arguments": arguments}, end
 
     return read

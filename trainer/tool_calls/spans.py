@@ -48,31 +48,22 @@ def tagged(
     """
     opens = re.compile(re.escape(opening)) if isinstance(opening, str) else opening
     ends = ends or closing
-    markers = re.compile("|".join([opens.pattern, re.escape(ends)] if ends else [opens.pattern]))
-    within = rf"(?P<closed>{re.escape(ends)}\s*)?(?:{begins})"
-    cutter = _Cutter(
+    return _Tagged(
+        opens=opens,
         closing=closing,
         ends=ends,
         reader=reader,
-        markers=markers,
+        markers=re.compile("|".join([opens.pattern, re.escape(ends)] if ends else [opens.pattern])),
         between=re.compile(rf"\s*(?:{optional})?\s*"),
-        within=re.compile(within) if begins else None,
-    )
-
-    def spans(text: str) -> Iterator[Span]:
-        opened = opens.search(text)
-        while opened:
-            span = cutter.span(text, opened)
-            yield span
-            opened = opens.search(text, span.end)
-
-    return spans
+        within=re.compile(rf"(?P<closed>{re.escape(ends)}\s*)?(?:{begins})") if begins else None,
+    ).spans
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class _Cutter:
-    """Cuts one call out of a text; see `tagged`."""
+class _Tagged:
+    """Calls between two markers; see `tagged`."""
 
+    opens: re.Pattern[str]
     closing: str
     ends: str
     reader: Reader
@@ -80,31 +71,39 @@ class _Cutter:
     between: re.Pattern[str]
     within: re.Pattern[str] | None
 
-    def span(self, text: str, opened: re.Match[str]) -> Span:
+    def spans(self, text: str) -> Iterator[Span]:
+        opened = self.opens.search(text)
+        while opened:
+            span = self._span(text, opened)
+            yield span
+            opened = self.opens.search(text, span.end)
+
+    def _span(self, text: str, opened: re.Match[str]) -> Span:
         """Return the call whose opening marker was found."""
         start, first = opened.span()
         try:
-            reading = self.reader(text, first)
+            payload, stop = self.reader(text, first)
         except ValueError as problem:
             return self._malformed(text, start, max(first, start + 1), str(problem))  # an opening may be empty
-        inner = self.within.search(text, first, reading.end) if self.within else None
+        inner = self.within.search(text, first, stop) if self.within else None
         if inner:
             # Behind a closing marker stands the next call; without it, nothing here may be run.
-            place = inner.start() if inner["closed"] else reading.end
+            place = inner.start() if inner["closed"] else stop
             return self._malformed(text, start, place, f"another call begins within it, {shorten(inner[0])}")
         if not self.closing:
-            return Span(start=start, end=reading.end, payload=reading.payload)
-        marker = self.markers.search(text, reading.end)
-        stop = marker.start() if marker else len(text)
-        behind = self.between.match(text, reading.end)
-        if behind and behind.end() < stop:
-            error = f"not valid: {shorten(text[behind.end() : stop])} follows the call"
-            return self._malformed(text, start, reading.end, error)
-        end = marker.end() if marker and marker[0] == self.closing else stop
-        echo, body = skip_space(text, end), text[first : reading.end].strip()
+            return Span(start=start, end=stop, payload=payload)
+        marker = self.markers.search(text, stop)
+        end = marker.start() if marker else len(text)
+        behind = self.between.match(text, stop)
+        if behind and behind.end() < end:
+            error = f"not valid: {shorten(text[behind.end() : end])} follows the call"
+            return self._malformed(text, start, stop, error)
+        if marker and marker[0] == self.closing:
+            end = marker.end()
+        echo, body = skip_space(text, end), text[first:stop].strip()
         if body.endswith((")", "]", "}")) and text.startswith(body, echo):  # LFM2 may repeat a call behind its mark
             end = echo + len(body)
-        return Span(start=start, end=end, payload=reading.payload)
+        return Span(start=start, end=end, payload=payload)
 
     def _malformed(self, text: str, start: int, place: int, error: str) -> Span:
         """Return a malformed call, up to the next marker from a place on.
@@ -112,12 +111,12 @@ class _Cutter:
         Where texts are not escaped and that marker opens a call, it may stand in a text: it is not run, either.
         """
         marker = self.markers.search(text, place)
-        if self.within and marker and marker[0] != self.ends:
+        end = marker.start() if marker else len(text)
+        if marker and marker[0] == self.ends:
+            end = marker.end()
+        elif marker and self.within:
             closed = text.find(self.ends, marker.start())
             end = len(text) if closed < 0 else closed + len(self.ends)
-            return Span(start=start, end=end, error=error)
-        stop = marker.start() if marker else len(text)
-        end = marker.end() if marker and marker[0] == self.ends else stop
         return Span(start=start, end=end, error=error)
 
 
@@ -157,7 +156,7 @@ def _is_call(text: str, first: int, tag: re.Pattern[str]) -> bool:
     if not text.startswith("{", first):
         return False
     try:
-        payload = json_payload(text, first).payload
+        payload, _ = json_payload(text, first)
     except ValueError:
         return bool(_CALL_KEY.search(text, first, _until(tag, text, first)))
     return not _ARGUMENT_KEYS.isdisjoint(payload) or payload.keys() == {"name"}
@@ -183,7 +182,7 @@ def llama4_answer(text: str) -> Iterator[Span]:
 def _span(reader: Reader, text: str, start: int, first: int, stop: int) -> Span:
     """Return the call whose payload begins at `first`; it is malformed up to `stop` if it cannot be read."""
     try:
-        reading = reader(text, first)
+        payload, end = reader(text, first)
     except ValueError as problem:
         return Span(start=start, end=stop, error=str(problem))
-    return Span(start=start, end=reading.end, payload=reading.payload)
+    return Span(start=start, end=end, payload=payload)

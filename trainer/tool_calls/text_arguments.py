@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from .payload_readers import Reader, Reading
+from .payload_readers import Reader
 from .spans import Spans, tagged
-from .value_readers import next_end, read_json, reading_error, skip_space
+from .value_readers import Found, next_end, read_json, reading_error, skip_space
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class _Marks:
-    """How a format writes a call whose arguments are text.
-
-    `argument` has the group `key`, and perhaps `json`, which matches where the value is JSON rather than text.
-    """
+    """How a format writes a call whose arguments are text."""
 
     opening: re.Pattern[str]  # group `name`
-    argument: re.Pattern[str]  # group `key`; the value begins behind it
+    argument: re.Pattern[str]  # group `key`, and perhaps `json`, see `xml_call`; the value begins behind it
     value_end: re.Pattern[str]  # the mark behind a value, where it cannot be text of the value
     value_close: str
     lost_end: re.Pattern[str]  # matches the empty text at the end of a value whose mark is missing
@@ -30,7 +27,7 @@ class _Marks:
     call_close: str
     newlines: bool  # one newline at either end of a value belongs to the format
 
-    def read(self, text: str, start: int) -> Reading:
+    def read(self, text: str, start: int) -> Found:
         first = skip_space(text, start)
         opening = self.opening.match(text, first)
         name = _unquoted(opening["name"]) if opening else ""
@@ -39,7 +36,7 @@ class _Marks:
         values, end = self._values(text, opening.end())
         # The text is copied only here: failed readings would copy the same text again and again.
         arguments = {key: self._value(text[begin:stop], is_json) for key, begin, stop, is_json in values}
-        return Reading(payload={"name": name, "arguments": arguments}, end=end)
+        return {"name": name, "arguments": arguments}, end
 
     def _values(self, text: str, start: int) -> tuple[list[tuple[str, int, int, bool]], int]:
         """Return each argument's key, the place of its value and whether that is JSON; and where the call ends."""
@@ -114,7 +111,7 @@ def xml_call(
     call_end = f"{re.escape(call_close)}|(?={re.escape(outer_close)})"
     outer = rf"(?:{re.escape(outer_close)}\s*+)"
     behind = rf"(?:{re.escape(call_close)}\s*+{outer}?|{outer})(?:\Z|{begins})"
-    marks = _Marks(
+    return _Marks(
         opening=re.compile(name),
         argument=re.compile(argument),
         lost_end=re.compile(rf"(?=(?<!>)\n[ \t]*{argument}|\n?{behind})"),
@@ -124,8 +121,7 @@ def xml_call(
         call_end=re.compile(call_end),
         call_close=call_close,
         newlines=newlines,
-    )
-    return marks.read
+    ).read
 
 
 def xml_calls(
@@ -154,7 +150,7 @@ def argument_pairs_call(key: str, value: str, *, outer_close: str = "</tool_call
         outer_close: The mark behind the call; without it the call was cut.
     """
     argument = rf"<{key}>(?P<key>[^<\n]{{1,256}})</{key}>\s*<{value}>"
-    marks = _Marks(
+    return _Marks(
         opening=re.compile(r"(?P<name>[^<\n]{1,256})"),
         argument=re.compile(argument),
         lost_end=re.compile(rf"(?=(?<!>)\n[ \t]*{argument})"),
@@ -164,15 +160,4 @@ def argument_pairs_call(key: str, value: str, *, outer_close: str = "</tool_call
         call_end=re.compile(f"(?={re.escape(outer_close)})"),
         call_close=outer_close,
         newlines=False,
-    )
-    return marks.read
-
-
-xml_parameters = xml_call(
-    r"<function=(?P<name>[^<>\n]{1,256})>",
-    r"<parameter=(?P<key>[^<>\n]{1,256})>",
-    ("</parameter>", "</function>", "</tool_call>"),
-    begins=r"<tool_call>\s*<function=",
-    newlines=True,
-)
-argument_pairs = argument_pairs_call("arg_key", "arg_value")
+    ).read
