@@ -60,11 +60,7 @@ for name, group in GROUPS.items():
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line, by default `sys.argv`; returns the exit code (see `terminal/exits.py`).
-
-    Raises:
-        Exception: the command failed, and `--debug` is given.
-    """
+    """Run the command line, by default `sys.argv`; returns the exit code. With `--debug` an error is raised."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         app(args=arguments, prog_name="gymnast")

@@ -72,7 +72,12 @@ def make_environment(hosts: list[str]) -> Any:
     """The calculator: in this process, on a Ray cluster, or on machines that serve it."""
     if not hosts:
         return Calculator()
-    return WebSocketEnvironments(hosts) if "://" in hosts[0] else RayEnvironments(Calculator(), address=hosts[0])
+    if "://" in hosts[0]:
+        return WebSocketEnvironments(hosts)
+    import ray
+
+    ray.init(address=hosts[0], log_to_driver=False)
+    return RayEnvironments(Calculator())
 
 
 def make_trainer(arguments: argparse.Namespace, folder: Path, callbacks: list[Any], console: Console) -> AgentTrainer:

@@ -21,7 +21,7 @@ Keep = Callable[[Episode], None]
 class Evaluator(NamedTuple):
     """Plays the episodes of an evaluation."""
 
-    play: Callable[[Sequence[EpisodeSpec], Keep], object]  # calls the function with an episode as soon as it is over
+    play: Callable[[Sequence[EpisodeSpec], Keep], object]  # calls `Keep` with an episode as soon as it is over
     describe: Callable[[], str]  # returns where the episodes in flight are
 
 
@@ -47,21 +47,20 @@ def choose_evaluator(
     if policy is not None and (temperature is not None or max_tokens is not None):
         raise CommandError("--temperature and --max-tokens are for a model: a script of --policy has no tokens")
     limits = EpisodeLimits(max_turns=max_turns)
-    if model is not None and url is None:
-        from ...trainer.setup.local_player import local_player  # loads PyTorch
-
-        player = local_player(
-            model, environment, rows, limits=limits, max_turn_tokens=max_tokens, max_concurrency=concurrency
-        )
-        return Evaluator(
-            lambda specs, keep: player.run(specs, temperature=temperature, on_episode=keep),
-            player.engine.whereabouts.describe,
-        )
     if policy is not None:
         answers = load_policy(policy)
     else:
         assert model is not None
-        assert url is not None
+        if url is None:
+            from ...trainer.setup.local_player import local_player  # loads PyTorch
+
+            player = local_player(
+                model, environment, rows, limits=limits, max_turn_tokens=max_tokens, max_concurrency=concurrency
+            )
+            return Evaluator(
+                lambda specs, keep: player.run(specs, temperature=temperature, on_episode=keep),
+                player.engine.whereabouts.describe,
+            )
         options = {"temperature": temperature, "max_tokens": max_tokens}
         given = _json_object(request) | {name: value for name, value in options.items() if value is not None}
         answers = OpenAIPolicy(model, base_url=url, requests_per_minute=requests_per_minute, **given)

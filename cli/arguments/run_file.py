@@ -90,11 +90,7 @@ def _check_forms(path: Path, entries: Mapping[str, Any]) -> None:
 
 
 def _read_yaml(text: str) -> dict[str, Any]:
-    """Return the entries of YAML.
-
-    Raises:
-        ValueError: it is no mapping of YAML.
-    """
+    """Return the entries; a ValueError if this is no mapping of YAML."""
     import yaml
 
     class Loader(yaml.SafeLoader):

@@ -20,13 +20,7 @@ CLOSE_SECONDS = 1.0  # for answers that a browser is slow to take
 
 
 async def serve_page(run: Run, port: int, started: Callable[[str], object]) -> None:
-    """Serve the page of a run that was read, until this is cancelled.
-
-    Args:
-        run: The run; each question about the index reads what is new.
-        port: 0 = any free one.
-        started: Called with the page's URL.
-    """
+    """Serve the page until this is cancelled. Port 0 is any free one; `started` is called with the page's URL."""
 
     async def show(request: web.Request) -> web.Response:
         run.read()

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from ...envs.core import StopReason
-from ...envs.episode import Episode, Failure
+from ...envs.episode import Episode, EpisodeSpec
 from ...envs.runtime.threads import run_in_loop
 from ...records.files.episodes import EpisodeRow
 from ...records.files.run import Run
@@ -68,36 +68,30 @@ def changes_of(run: Run, change: RewardChange) -> Iterator[tuple[int, list[Chang
         raise CommandError(f"{run.folder} has no episodes; a training writes them with log_episodes_steps=1")
     if "advantage_estimator" not in run.settings:
         raise CommandError(f"{run.folder} has no learning.jsonl that says how advantages were computed")
-    numbers = {id(row): number for number, row in enumerate(run.episodes)}
+    places = {id(row): place for place, row in enumerate(run.episodes)}
     for step, rows in run.steps():
         # The baseline of a group is not known if a line about one of its episodes is broken.
         unknown = {row.group for row in rows if row.vote is None and any(other.vote for other in rows)}
         rows = [row for row in rows if row.group not in unknown and (step, row.group) not in run.incomplete]
-        places = [numbers[id(row)] for row in rows]
-        yield step, _of_step(run, rows, places, change)
+        before = [run.episode(row) for row in rows]
+        change.check(before)
+        after = run_in_loop(change.apply(before))
+        old, new = (_advantages(run.settings, rows, episodes) for episodes in (before, after))
+        yield (
+            step,
+            [
+                _change(row, places[id(row)], first, second, old.get(_name(row), []), new.get(_name(row), []))
+                for row, first, second in zip(rows, before, after, strict=True)
+            ],
+        )
 
 
-def _of_step(run: Run, rows: Sequence[EpisodeRow], places: Sequence[int], change: RewardChange) -> list[Change]:
-    before = [run.episode(row) for row in rows]
-    change.check(before)
-    after = run_in_loop(change.apply(before))
-    charges = [_charge(row) for row in rows]  # what the training took off the reward
-    votes = [row.vote != "dropped" for row in rows]  # a full group that the training did not learn from stays out
-    old = _advantages(run.settings, before, charges, votes)
-    new = _advantages(run.settings, after, charges, votes)
-    return [
-        _change(row, place, episodes, (old.get(_name(episodes[0]), []), new.get(_name(episodes[1]), [])))
-        for row, place, episodes in zip(rows, places, zip(before, after, strict=True), strict=True)
-    ]
-
-
-def _change(
-    row: EpisodeRow, place: int, episodes: tuple[Episode, Episode], advantages: tuple[list[float], list[float]]
-) -> Change:
-    before, after = episodes
-    pairs = list(zip_longest(*advantages, fillvalue=0.0))
+def _change(row: EpisodeRow, place: int, before: Episode, after: Episode, old: list[float], new: list[float]) -> Change:
+    """Return the change of one episode with these advantages before and after."""
+    pairs = list(zip_longest(old, new, fillvalue=0.0))
     most = max(pairs, key=lambda pair: abs(pair[1] - pair[0]), default=(0.0, 0.0))
     signs = [(_sign(first), _sign(second)) for first, second in pairs]
+    failure = after.failure if before.failure is None else None
     return Change(
         step=row.step,
         episode=place,
@@ -111,16 +105,12 @@ def _change(
         appeared=sum(first == 0 != second for first, second in signs),
         vanished=sum(second == 0 != first for first, second in signs),
         advantages=len(pairs),
-        failure=None if after.failure is None or before.failure is not None else _told(after.failure),
+        failure=f"{failure.type}: {failure.message}{at_place(failure.traceback)}" if failure else None,
     )
 
 
-def _told(failure: Failure) -> str:
-    return f"{failure.type}: {failure.message}{at_place(failure.traceback)}"
-
-
 def _advantages(
-    settings: Mapping[str, Any], episodes: Sequence[Episode], charges: Sequence[float], votes: Sequence[bool]
+    settings: Mapping[str, Any], rows: Sequence[EpisodeRow], episodes: Sequence[Episode]
 ) -> dict[Name, list[float]]:
     """Return the advantages of the episodes that are learned from, computed as the training does; loads PyTorch."""
     from ...trainer.learning.comparison import Comparison
@@ -129,13 +119,15 @@ def _advantages(
     options = {option.name: settings[option.name] for option in fields(Comparison) if option.name in settings}
     comparison = Comparison(**options)
     treatments: Any = {StopReason(name): value for name, value in settings.get("truncated", TREATMENTS).items()}
-    charged = {_name(episode): charge for episode, charge in zip(episodes, charges, strict=True)}
-    groups, _ = form_groups([episode for episode, counts in zip(episodes, votes, strict=True) if counts], treatments)
+    charges = {_name(row): _charge(row) for row in rows}
+    # A full group that the training did not learn from stays out.
+    voting = [episode for row, episode in zip(rows, episodes, strict=True) if row.vote != "dropped"]
+    groups, _ = form_groups(voting, treatments)
     members = [episode for group in groups for episode in group]
     comparison.check(members)
-    rewards = [(episode.reward or 0.0) - charged[_name(episode)] for episode in members]
+    rewards = [(episode.reward or 0.0) - charges[_name(episode.spec)] for episode in members]
     return {
-        _name(episode): advantages_K.tolist()
+        _name(episode.spec): advantages_K.tolist()
         for episode, advantages_K in zip(members, comparison(members, rewards), strict=True)
         if treatments.get(episode.stop) != "mask"  # it counts in the baseline only
     }
@@ -150,8 +142,8 @@ def _charge(row: EpisodeRow) -> float:
     return 0.0
 
 
-def _name(episode: Episode) -> Name:
-    return episode.spec.group, episode.spec.member
+def _name(episode: EpisodeRow | EpisodeSpec) -> Name:
+    return episode.group, episode.member
 
 
 def _sign(value: float) -> int:

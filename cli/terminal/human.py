@@ -42,8 +42,7 @@ class HumanPolicy(ScriptedPolicy):
 def read_answer(line: str, tools: Sequence[ToolSchema]) -> Message | str:
     """Return the message that a line stands for: calls if it begins with a tool's name and a parenthesis, else text.
 
-    Raises:
-        ValueError: it begins like a call, and cannot be read as calls.
+    A ValueError tells the person that the line begins like a call, and cannot be read as calls.
     """
     parameters = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
     name, parenthesis, _ = line.partition("(")

@@ -23,11 +23,7 @@ class Finding(NamedTuple):
 
 
 def conclude(findings: Mapping[str, Finding], *, as_json: bool) -> None:
-    """Print the findings by the names of their checks, a line for each or JSON, and end the command if one is bad.
-
-    Raises:
-        typer.Exit: a check failed.
-    """
+    """Print the findings by the names of their checks, a line for each or JSON; a `typer.Exit` if a check failed."""
     from rich.text import Text
 
     if as_json:

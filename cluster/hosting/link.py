@@ -43,14 +43,10 @@ class StepReply(NamedTuple):
 
 
 class HostLink(ABC):
-    """The way to one host, which holds the environments of many episodes.
-
-    Args:
-        name: Names the host in errors.
-    """
+    """The way to one host, which holds the environments of many episodes."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = name  # in errors
         self.episodes = 0  # open on this host, as far as this process has opened them
         self.is_lost = False  # True: new episodes go to other hosts
 

@@ -149,11 +149,7 @@ class RemoteEnvironments(EnvironmentSource, ABC):
         self._reported = lost
 
     async def learn(self) -> None:
-        """Make each environment once, on the first host, for the facts that the engine reads before it is reset.
-
-        Raises:
-            Exception: an exception of the constructor of an environment.
-        """
+        """Make each environment once, on the first host, for the facts that the engine reads before it is reset."""
         for name in self.names:
             number = next(self._numbers)
             self._facts[name] = await self.links[0].call("open", number, name)

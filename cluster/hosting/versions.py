@@ -18,17 +18,17 @@ def versions() -> dict[str, str]:
     return found
 
 
-def check_versions(place: str, theirs: Mapping[str, str], *, packages: tuple[str, ...]) -> None:
-    """Compare the versions of these packages at a host with those of this process.
+def check_versions(place: str, theirs: Mapping[str, str]) -> None:
+    """Compare the versions that a host tells with those of this process.
 
     Raises:
         ConfigurationError: they differ.
     """
     ours = versions()
     different = [
-        f"{name} {theirs.get(name, 'missing')} (here {ours.get(name, 'missing')})"
-        for name in packages
-        if theirs.get(name) != ours.get(name)
+        f"{name} {number} (here {ours.get(name, 'missing')})"
+        for name, number in theirs.items()
+        if number != ours.get(name)
     ]
     if different:
         raise ConfigurationError(f"{place} has {', '.join(different)}; install the same versions on all machines")

@@ -20,7 +20,7 @@ from ..hosting.link import HostLink, HostLostError
 from ..hosting.recipes import pack
 from ..hosting.remote_environments import RemoteEnvironments
 from ..hosting.versions import check_versions, versions
-from .joining import CHILDREN_END_THEMSELVES, PLACEMENT_SECONDS, Places, Resources, join, nodes_with, options_of
+from .joining import CHILDREN_END_THEMSELVES, PLACEMENT_SECONDS, Places, Resources, joined_ray, nodes_with, options_of
 
 START_SECONDS = 120.0  # for a process to start and to import what an environment needs
 CLOSE_SECONDS = 60.0  # for a host to close its environments
@@ -87,7 +87,6 @@ class RayEnvironments(RemoteEnvironments):
         hosts: The number of processes, spread over the nodes; by default one on each node.
         resources: What each process takes of its node, such as `{"CPU": 4}` or, for nodes that were started with
             `--resources='{"docker": 1}'`, `{"docker": 1}`. Other nodes get none.
-        address: The cluster to join if `ray.init` was not called yet, such as "auto".
         placement_timeout: Seconds to find these resources.
 
     Raises:
@@ -104,14 +103,13 @@ class RayEnvironments(RemoteEnvironments):
         *,
         hosts: int | None = None,
         resources: Resources = MappingProxyType({}),
-        address: str | None = None,
         placement_timeout: float = PLACEMENT_SECONDS,
     ) -> None:
         if hosts is not None and hosts < 1:
             raise ValueError(f"hosts must be at least 1, or None for one on each node, got {hosts}")
         EnvironmentSource.of(environment)
         recipe = pack(environment, "the environment")
-        ray = join(address)
+        ray = joined_ray()
         self._places: Places | None = None  # if resources are asked for
         names: list[str | None] = [*map(str, environment)] if isinstance(environment, Mapping) else [None]
         super().__init__(names, [])
@@ -173,4 +171,4 @@ class RayEnvironments(RemoteEnvironments):
             ) from error
         for host, (name, theirs) in zip(self._hosts, answers, strict=True):
             host.name = name
-            check_versions(name, theirs, packages=("gymnast", "Python", "Ray"))
+            check_versions(name, theirs)

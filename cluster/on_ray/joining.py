@@ -1,4 +1,4 @@
-"""The Ray cluster of this process: joining it, its nodes, and places for actors."""
+"""The Ray cluster of this process: its nodes, and places for actors."""
 
 # pyright: reportMissingImports=false
 # Ray is an optional dependency, so it is imported inside functions.
@@ -22,26 +22,21 @@ Resources = Mapping[str, float]
 """Amounts by Ray's names, such as `{"CPU": 4, "GPU": 1, "docker": 1}`."""
 
 
-def join(address: str | None) -> Any:
-    """Return the module `ray`, connected to a cluster.
-
-    Args:
-        address: The cluster to join if this process has not called `ray.init` yet, such as "auto".
+def joined_ray() -> Any:
+    """Return the module `ray`.
 
     Raises:
-        ConfigurationError: Ray is not installed, or this process belongs to no cluster and `address` is None.
+        ConfigurationError: Ray is not installed, or this process has not joined a cluster.
     """
     try:
         import ray
     except ImportError as error:
         raise ConfigurationError("Ray is not installed: pip install 'gymnast[ray]'") from error
     if not ray.is_initialized():
-        if address is None:
-            raise ConfigurationError(
-                "this process has not joined a Ray cluster: call ray.init() first, which starts Ray on this machine, "
-                "or give address='auto' for the cluster that `ray start` has started here"
-            )
-        ray.init(address=address, log_to_driver=False)
+        raise ConfigurationError(
+            "this process has not joined a Ray cluster: call ray.init() first, which starts Ray on this machine, or "
+            "ray.init(address='auto') for the cluster that `ray start` has started here"
+        )
     return ray
 
 

@@ -81,7 +81,7 @@ class RayRolloutWorkers(RayEnvironments):
     Args:
         environment: As for `RayEnvironments`.
         workers: The number of processes, spread over the nodes; one for each core that can be spared.
-        options: `resources`, `address` and `placement_timeout` of `RayEnvironments`.
+        options: `resources` and `placement_timeout` of `RayEnvironments`.
 
     Raises:
         ConfigurationError, TypeError, ValueError: as `RayEnvironments`.

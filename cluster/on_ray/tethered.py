@@ -17,11 +17,7 @@ from contextlib import suppress
 
 
 def main(command: Sequence[str]) -> None:
-    """Run the command, and exit as it does.
-
-    Raises:
-        SystemExit: the command ended.
-    """
+    """Run the command, and exit as it does."""
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     threading.Thread(target=_kill_at_the_end_of_input, args=[child.pid], daemon=True).start()
     sys.exit(child.wait())

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from ...envs.core import ConfigurationError
-from .joining import CHILDREN_END_THEMSELVES, PLACEMENT_SECONDS, Places, join
+from .joining import CHILDREN_END_THEMSELVES, PLACEMENT_SECONDS, Places, joined_ray
 
 PROBE_SECONDS = 0.5
 LAST_LINES = 20  # of a server that did not start, in the error
@@ -102,7 +102,6 @@ class RayVLLMServers:
         arguments: Further options of `vllm serve`, such as `["--max-model-len=8192"]`.
         command: Starts a server, where vLLM is in another environment: `["/opt/vllm/bin/python", "-m", ...]`. It gets
             the model, the options, `--host` and `--port`; "python" alone means the interpreter of the node's Ray.
-        address: The cluster to join if `ray.init` was not called yet, such as "auto".
         placement_timeout: Seconds to find the GPUs.
         start_timeout: Seconds until all servers must be healthy.
 
@@ -120,7 +119,6 @@ class RayVLLMServers:
         gpus: int = 1,
         arguments: Sequence[str] = (),
         command: Sequence[str] = SERVE,
-        address: str | None = None,
         placement_timeout: float = PLACEMENT_SECONDS,
         start_timeout: float = 900.0,
     ) -> None:
@@ -128,7 +126,7 @@ class RayVLLMServers:
             raise ValueError(f"servers must be at least 1 and gpus at least 0, got {servers} and {gpus}")
         parallel = [f"--tensor-parallel-size={gpus}"] if gpus > 1 else []
         full_command = [*command, model, *parallel, *arguments]
-        self._ray: Any = join(address)
+        self._ray: Any = joined_ray()
         self._actors: list[Any] = []
         resources = {"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}
         self._places = Places(self._ray, "vLLM servers", servers, resources, strategy="PACK", timeout=placement_timeout)

@@ -187,7 +187,7 @@ async def _facts(url: str, session: aiohttp.ClientSession) -> list[str | None]:
             theirs, names = facts["versions"], facts["environments"]
         except (aiohttp.ContentTypeError, ValueError, TypeError, KeyError) as error:
             raise ConfigurationError(f"{url} is no server of `gymnast serve environments`") from error
-    check_versions(url, theirs, packages=("gymnast",))
+    check_versions(url, theirs)
     return names
 
 

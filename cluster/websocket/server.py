@@ -37,13 +37,7 @@ async def serve(environment: Any, *, token: str, host: str, port: int) -> None:
 
 
 class EnvironmentServer:
-    """Answers the calls of trainers. Each connection has its own environments, which end with it.
-
-    Args:
-        environment: As `EnvironmentSource.of` takes it.
-        token: The secret of those who may connect.
-        heartbeat: Seconds between two pings of a connection.
-    """
+    """Answers the calls of trainers who know the token. Each connection has its own environments, which end with it."""
 
     def __init__(self, environment: Any, *, token: str, heartbeat: float = HEARTBEAT_SECONDS) -> None:
         self._source = EnvironmentSource.of(environment)
@@ -76,7 +70,7 @@ class EnvironmentServer:
         return await handler(request)
 
     async def _facts(self, request: web.Request) -> web.Response:
-        return web.json_response({"versions": versions(), "environments": self._names})
+        return web.json_response({"versions": {"gymnast": versions()["gymnast"]}, "environments": self._names})
 
     async def _calls(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(heartbeat=self._heartbeat, max_msg_size=MAX_BYTES, compress=False)

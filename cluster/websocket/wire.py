@@ -44,11 +44,7 @@ def to_text(message: Mapping[str, Any]) -> str:
 
 
 def from_text(text: str) -> Any:
-    """Read a message that `to_text` wrote.
-
-    Raises:
-        ValueError, TypeError: it is no such message.
-    """
+    """Read a message that `to_text` wrote; a ValueError or TypeError if it is no such message."""
     return json.loads(text, object_hook=_read)
 
 

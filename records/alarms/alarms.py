@@ -87,11 +87,9 @@ def find_alarms(run: Run) -> list[Alarm]:
 
 
 def alarm_metrics(history: Logs, log: Mapping[str, Any]) -> dict[str, float]:
-    """Return a metric `alarms/<name>` for each alarm: 1 if it is raised, else 0.
+    """Return a metric `alarms/<name>` for each alarm: 1 if this log of a training step raises it, else 0.
 
-    Args:
-        history: The earlier logs, of which those of training steps count.
-        log: The log of a training step.
+    Of the earlier logs in `history`, those of training steps count.
     """
     seen = Evidence(logs=_of_steps(history, log))
     return {_metric(kind): float(any(True for _ in seen.alarms(kind))) for kind in CHECKS}
@@ -100,10 +98,7 @@ def alarm_metrics(history: Logs, log: Mapping[str, Any]) -> dict[str, float]:
 def warn_of_alarms(history: Logs, log: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Warn of an alarm about the sampler that this log raises, unless an earlier log of the run raised it.
 
-    Args:
-        history: As in `alarm_metrics`.
-        log: As in `alarm_metrics`, with the metrics that it returned.
-        settings: `correction` and `correction_bounds`.
+    The log has the metrics of `alarm_metrics`; the settings are `correction` and `correction_bounds`.
     """
     seen = Evidence(logs=_of_steps(history, log), settings=settings)
     for kind in ("gap", "sample size", "rejected"):

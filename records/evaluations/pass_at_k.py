@@ -45,10 +45,7 @@ def successes_by_task(
 ) -> dict[str, list[bool]]:
     """Return whether the episodes of each group that count succeeded; empty if success is not defined.
 
-    Args:
-        episodes: The episodes.
-        success_reward: The least reward of a success.
-        has_metric: Whether the environment has the metric; by default, whether one of these episodes has it.
+    By default `has_metric` is whether one of these episodes has the metric.
     """
     has_metric = reports_success(episodes) if has_metric is None else has_metric
     outcomes: dict[str, list[bool]] = defaultdict(list)

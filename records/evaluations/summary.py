@@ -32,7 +32,7 @@ def summary_of(
         "tasks": len({episode.spec.group for episode in episodes}),
         **dict(pass_at_each_k([*successes_by_task(episodes, success_reward).values()])),
         **_reward(played),
-        "turns": _mean([len(episode.turns) for episode in played]),
+        "turns": float(np.mean([len(episode.turns) for episode in played])) if played else None,
         "stop": dict(Counter(str(episode.stop) for episode in episodes).most_common()),
         "tools": _tools(played),
         "failures": dict(Counter(str(episode.failure) for episode in failed).most_common(3)),
@@ -63,10 +63,6 @@ def _notes(played: Sequence[Episode], success_reward: float | None, temperature:
             )
     elif played and success_reward is None:
         yield "there is no pass@k: no episode has a metric 'success', and success_reward is not given"
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
 
 
 def _reward(played: Sequence[Episode]) -> dict[str, float | None]:

@@ -67,10 +67,6 @@ def read_episodes(path: str | Path) -> Iterator[tuple[int, Episode]]:
 
 
 def episode_of(line: str | bytes) -> tuple[int, Episode]:
-    """Return the step and the episode of a line.
-
-    Raises:
-        ValueError, KeyError, TypeError: it is no such line.
-    """
+    """Return the step and the episode of a line; a ValueError, KeyError or TypeError if it is no such line."""
     record = json.loads(line)
     return record["step"], Episode.from_json(json.dumps(record["episode"]))

@@ -76,13 +76,9 @@ def rows_of(episodes: Sequence[Episode]) -> list[EpisodeRow]:
 
 
 def row_of(place: Place, line: Mapping[str, Any]) -> EpisodeRow:
-    """Return the row of a line of `episodes.jsonl`.
-
-    Raises:
-        KeyError, TypeError: it is no such line.
-    """
+    """Return the row of a line of `episodes.jsonl`; a KeyError or TypeError if it is no such line."""
     episode = line["episode"]
-    spec, turns, failure = episode["spec"], episode["turns"], episode["failure"]
+    spec, prompt, turns, failure = (episode[name] for name in ("spec", "prompt", "turns", "failure"))
     calls = [call for turn in turns for call in turn["tool_calls"]]
     return EpisodeRow(
         place=place,
@@ -90,7 +86,7 @@ def row_of(place: Place, line: Mapping[str, Any]) -> EpisodeRow:
         group=spec["group"],
         member=spec["member"],
         task=spec["task"]["id"],
-        question=_question(episode["prompt"]),
+        question=" ".join(named_text(prompt[-1]).split())[:PREVIEW] if prompt else "",
         reward=None if episode["reward"] is None else float(episode["reward"]),  # infinity and NaN are strings
         stop=episode["stop"],
         began=episode.get("began", 0.0),  # records of version 0.1 have no times of day
@@ -100,10 +96,8 @@ def row_of(place: Place, line: Mapping[str, Any]) -> EpisodeRow:
         tools=[call["name"] for call in calls],
         errors=[_error(call) for call in calls if call["outcome"] not in ("ok", "not_run")],
         has_tools=bool(episode["tools"]),
-        failure=None
-        if failure is None
-        else _first_line(f"{failure['stage']}: {failure['type']}: {failure['message']}"),
-        traceback=None if failure is None else failure["traceback"],
+        failure=_first_line(f"{failure['stage']}: {failure['type']}: {failure['message']}") if failure else None,
+        traceback=failure["traceback"] if failure else None,
     )
 
 
@@ -115,10 +109,6 @@ def add_learning(row: EpisodeRow, place: Place, line: Mapping[str, Any]) -> None
     if "update" in line:
         row.pull += sum(abs(value) for value in line["gradient"] if value is not None)
         row.cut += len({*line.get("clipped", ()), *line.get("cut", ())})
-
-
-def _question(prompt: list[Any]) -> str:
-    return " ".join(named_text(prompt[-1]).split())[:PREVIEW] if prompt else ""
 
 
 def _error(call: Mapping[str, Any]) -> ToolError:

@@ -128,11 +128,7 @@ class Run:
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    """Return the object of a line, which has a step.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Return the object of a line; a ValueError if it is something else, or has no step."""
     value = from_json(line)
     if not isinstance(value, dict) or not isinstance(value.get("step"), int):
         raise ValueError("no object with a step")

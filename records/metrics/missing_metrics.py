@@ -27,13 +27,10 @@ class MissingMetrics:
 
     A metric is the mean of the episodes that have it. An environment that sets `success` only when it succeeds would
     have the mean 1, however seldom that is.
-
-    Args:
-        warns: False in all processes but one.
     """
 
     def __init__(self, *, warns: bool = True) -> None:
-        self._warns = warns
+        self._warns = warns  # in one process
         self._with_success: set[str] = set()  # environments that have reported it, by the beginning of their names
         self._named: set[str] = set()  # metrics that a warning has named
 

@@ -194,16 +194,8 @@ def test_a_mistake_that_the_message_explains_has_no_traceback(run: Run, tmp_path
 
 
 def test_json_is_the_only_output(run: Run, game: Path) -> None:
-    outcome = run(
-        "play",
-        "guessing_game.py:Guess",
-        "--tasks",
-        "guessing_game.py:rows",
-        "--policy",
-        "guessing_game.py:answers",
-        "--json",
-    )
-    assert json.loads(outcome.out)["stop"] == "env_terminated"
+    played = "play guessing_game.py:Guess --tasks guessing_game.py:rows --policy guessing_game.py:answers --json"
+    assert json.loads(run(*played.split()).out)["stop"] == "env_terminated"
 
 
 def test_a_scripted_function_sees_the_tools(run: Run, tmp_path: Path) -> None:

@@ -113,18 +113,8 @@ def test_a_group_with_a_broken_line_is_left_out(run: Run, trained: Path, tmp_pat
 
 def test_a_changed_function_is_compared_with_the_recorded_rewards(run: Run, trained: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FUNCTIONS)
-    arguments = (
-        "replay",
-        trained,
-        "--reward",
-        "mine.py:looks",
-        "--weight",
-        "looks=3",
-        "--without",
-        "brevity",
-        "--json",
-    )
-    outcome = run(*arguments)
+    change = "--reward mine.py:looks --weight looks=3 --without brevity"
+    outcome = run("replay", trained, *change.split(), "--json")
     assert outcome.code == 0, outcome.err
     assert [step["step"] for step in outcome.json["steps"]] == [1, 2]
     rows = RunOfFolder(trained).episodes
@@ -202,25 +192,15 @@ SETTINGS = {
 
 
 def test_failed_and_dropped_episodes_stay_out_and_new_rewards_bring_others_in(run: Run, tmp_path: Path) -> None:
-    made = [
-        episode(member=0, reward=1.0),
-        episode(member=1, reward=0.0),
-        episode(member=2, reward=None, stop=StopReason.FAILED),
-        episode(group="b@0", member=0, reward=0.5),
-        episode(group="b@0", member=1, reward=0.5),
-        episode(group="c@0", member=0, reward=1.0),
-        episode(group="c@0", member=1, reward=0.0),
-    ]
-    votes = [
-        {
-            "step": 0,
-            "group": each.spec.group,
-            "member": each.spec.member,
+    rewards: dict[str, list[float | None]] = {"a@0": [1.0, 0.0, None], "b@0": [0.5, 0.5], "c@0": [1.0, 0.0]}
+    made, votes = [], []
+    for group, values in rewards.items():
+        for member, reward in enumerate(values):
+            stop = StopReason.FAILED if reward is None else StopReason.FINAL_ANSWER
+            made.append(episode(group=group, member=member, reward=reward, stop=stop))
             # the training did not need the spare group c
-            "vote": "dropped" if each.spec.group == "c@0" else "failed" if each.reward is None else "counts",
-        }
-        for each in made
-    ]
+            vote = "dropped" if group == "c@0" else "failed" if reward is None else "counts"
+            votes.append({"step": 0, "group": group, "member": member, "vote": vote})
     write_run(tmp_path / "made", [(0, each) for each in made], learning=[SETTINGS, *votes])
     (tmp_path / "mine.py").write_text(
         "def first(episodes, **columns):\n    return [float(each.spec.member == 0) for each in episodes]\n"

@@ -57,14 +57,14 @@ async def test_closing_an_episode_ends_its_play_and_closes_its_environment() -> 
 
 
 def test_versions_are_compared_by_name() -> None:
-    check_versions("a host", versions(), packages=("gymnast", "Python", "Ray"))
+    check_versions("a host", versions())
     theirs = versions() | {"Python": "3.9"}
     with pytest.raises(ConfigurationError, match=r"a host has Python 3\.9 \(here 3\.\d+\); install the same versions"):
-        check_versions("a host", theirs, packages=("gymnast", "Python"))
+        check_versions("a host", theirs)
 
 
 def test_nothing_starts_ray_by_itself() -> None:
-    with pytest.raises(ConfigurationError, match=r"call ray\.init\(\) first, .* or give address='auto'"):
+    with pytest.raises(ConfigurationError, match=r"call ray\.init\(\) first, .* or ray\.init\(address='auto'\)"):
         RayEnvironments(Calculator)
 
 
