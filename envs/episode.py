@@ -17,7 +17,7 @@ import pydantic_core
 from pydantic import ConfigDict, TypeAdapter
 
 from .core import Message, StopReason, ToolSchema
-from .episode_text import Entry, as_html, as_text, entries_of_turn, entry_of
+from .runtime.message_text import Entry, as_html, as_text, entries_of_turn, entry_of
 from .runtime.user_calls import OUR_FOLDER
 from .tokens import TokenTrace
 

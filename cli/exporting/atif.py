@@ -12,7 +12,7 @@ from typing import Any
 
 from ...envs.core import Message
 from ...envs.episode import Episode, Turn
-from ...envs.episode_text import named_text
+from ...envs.runtime.message_text import named_text
 from .turns import TurnTokens, calls_of, others_of, results_of, turn_tokens
 
 SCHEMA = "ATIF-v1.5"

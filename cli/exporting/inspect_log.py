@@ -10,7 +10,7 @@ from typing import Any
 
 from ...envs.core import Message
 from ...envs.episode import Episode, ToolCallRecord
-from ...envs.episode_text import named_text
+from ...envs.runtime.message_text import named_text
 from ..terminal.exits import CommandError
 from .turns import calls_of, others_of, results_of, turn_tokens
 

@@ -165,8 +165,8 @@ def _plain(value: Any) -> Any:
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
     if isinstance(value, list):
         return list(map(_plain, value))
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
     return round(value, 4) if isinstance(value, float) else value

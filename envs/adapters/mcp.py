@@ -14,7 +14,7 @@ from ..core import ConfigurationError
 from ..tools.sources import OpenTools, ToolSource
 from ..tools.tool import Tool
 from .json_schema import schema_validator
-from .mcp_connection import Connection
+from .mcp_connection import MCPConnection
 
 if TYPE_CHECKING:
     import mcp
@@ -80,7 +80,7 @@ class MCPTools(ToolSource):
         self._share = share
         self._prefix = prefix
         self._start_timeout = start_timeout
-        self._shared: dict[asyncio.AbstractEventLoop, Connection] = {}
+        self._shared: dict[asyncio.AbstractEventLoop, MCPConnection] = {}
 
     async def open(self) -> OpenTools:
         """Start the server, or join the shared one.
@@ -104,16 +104,16 @@ class MCPTools(ToolSource):
             _warn_of_shared_state(connection.common_server, changing)
         return OpenTools(tools=tools, close=functools.partial(self._leave, connection))
 
-    def _connection(self) -> Connection:
+    def _connection(self) -> MCPConnection:
         if not self._share:
-            return Connection(self._server, self._start_timeout)
+            return MCPConnection(self._server, self._start_timeout)
         loop = asyncio.get_running_loop()
         known = self._shared.get(loop)
         if known is None or known.is_dead:
-            known = self._shared[loop] = Connection(self._server, self._start_timeout)
+            known = self._shared[loop] = MCPConnection(self._server, self._start_timeout)
         return known
 
-    async def _leave(self, connection: Connection) -> None:
+    async def _leave(self, connection: MCPConnection) -> None:
         connection.users -= 1
         if connection.users:
             return
@@ -156,7 +156,7 @@ def _names(tools: Sequence[mcp.Tool], prefix: str) -> list[str]:
     return list(taken)
 
 
-def _tool(name: str, described: mcp.Tool, connection: Connection) -> Tool:
+def _tool(name: str, described: mcp.Tool, connection: MCPConnection) -> Tool:
     async def call(**arguments: Any) -> str | list[dict[str, Any]]:
         return await connection.call(described.name, arguments)
 

@@ -31,7 +31,7 @@ class MCPToolError(ValueError):
     """A tool of an MCP server reported an error. The model sees it, and the episode goes on."""
 
 
-class Connection:
+class MCPConnection:
     """A client and its server. One task opens and closes them, since the client's scopes belong to a task."""
 
     def __init__(self, server: Any, start_timeout: float) -> None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..core import ConfigurationError, Message
+from ..core import ConfigurationError
 from ..engine.checked_results import ending
 from ..policy import tool_call
 from ..tool_env.tool_env import ToolEnv
@@ -46,36 +46,6 @@ def openenv_app(environment: ToolEnv, *, max_sessions: int = 64) -> Any:
     )
 
 
-class _Episode:
-    """One session's environment, used by its synchronous form, since OpenEnv calls from several threads."""
-
-    def __init__(self, environment: ToolEnv) -> None:
-        self.environment = environment
-        self.steps = 0
-        self.over = True
-        self._lock = threading.Lock()
-
-    def reset(self, seed: int | None, task: dict[str, Any] | None) -> list[Message]:
-        with self._lock:
-            messages, _ = self.environment.reset(seed=seed, options=None if task is None else {"task": task})
-            self.steps, self.over = 0, False
-            return messages
-
-    def call(self, name: str, arguments: dict[str, Any]) -> tuple[Any, float, bool, dict[str, Any]]:
-        """Step with one tool call; return the result, the reward, done, and metadata."""
-        with self._lock:
-            if self.over:
-                raise RuntimeError("no episode is going on: call reset first")
-            self.steps += 1
-            result = self.environment.step(tool_call(name, **arguments))
-            reward, stop = result.reward, ending(result, type(self.environment).__name__)
-            if stop is not None:
-                self.over = True
-                reward += float(self.environment.grade(stop) or 0.0)
-            content = result.messages[0].get("content") if result.messages else ""
-            return content, reward, self.over, {} if stop is None else {"stop_reason": stop.value}
-
-
 def _session_class(prototype: ToolEnv) -> Callable[[], Any]:
     """Return the class of the sessions, made here since OpenEnv is imported lazily."""
     interfaces = importlib.import_module("openenv.core.env_server.interfaces")
@@ -90,32 +60,50 @@ def _session_class(prototype: ToolEnv) -> Callable[[], Any]:
 
         def __init__(self) -> None:
             super().__init__()
-            self._episode = _Episode(prototype.clone())
-            self._id: str | None = None
+            self._environment = prototype.clone()
+            self._lock = threading.Lock()  # OpenEnv calls from several threads
+            self._state = types.State(episode_id=None, step_count=0)
+            self._over = True
 
         def reset(
             self, seed: int | None = None, episode_id: str | None = None, task: dict[str, Any] | None = None
         ) -> Any:
-            self._id = episode_id
-            return FirstObservation(messages=[dict(message) for message in self._episode.reset(seed, task)])
+            with self._lock:
+                options = None if task is None else {"task": task}
+                messages, _ = self._environment.reset(seed=seed, options=options)
+                self._state, self._over = types.State(episode_id=episode_id, step_count=0), False
+            return FirstObservation(messages=[dict(message) for message in messages])
 
         def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
             if isinstance(action, mcp.ListToolsAction):
-                return mcp.ListToolsObservation(tools=[_described(mcp, tool) for tool in self._tools()])
-            result, reward, done, metadata = self._episode.call(action.tool_name, action.arguments)
-            return mcp.CallToolObservation(
-                tool_name=action.tool_name, result=result, reward=reward, done=done, metadata=metadata
-            )
+                schemas = [schema["function"] for schema in self._environment.tool_schemas()]
+                return mcp.ListToolsObservation(tools=[_described(mcp, schema) for schema in schemas])
+            with self._lock:
+                return self._call(action.tool_name, action.arguments)
 
-        def _tools(self) -> list[dict[str, Any]]:
-            return [schema["function"] for schema in self._episode.environment.tool_schemas()]
+        def _call(self, name: str, arguments: dict[str, Any]) -> Any:
+            if self._over:
+                raise RuntimeError("no episode is going on: call reset first")
+            self._state.step_count += 1
+            result = self._environment.step(tool_call(name, **arguments))
+            reward, stop = result.reward, ending(result, type(prototype).__name__)
+            if stop is not None:
+                self._over = True
+                reward += float(self._environment.grade(stop) or 0.0)
+            return mcp.CallToolObservation(
+                tool_name=name,
+                result=result.messages[0].get("content") if result.messages else "",
+                reward=reward,
+                done=self._over,
+                metadata={} if stop is None else {"stop_reason": stop.value},
+            )
 
         @property
         def state(self) -> Any:
-            return types.State(episode_id=self._id, step_count=self._episode.steps)
+            return self._state
 
         def close(self) -> None:
-            self._episode.environment.close()
+            self._environment.close()
 
     return Session
 

@@ -33,7 +33,7 @@ class TextGameEnv(SeededEnv):
     that hangs holds the others up until its episode is over.
     """
 
-    _game: _Game | None = None
+    _game: _Gem | _TextArena | None = None
     _randomness: _Randomness | None = None
 
     def __init__(
@@ -144,12 +144,6 @@ class _Game:
     def __init__(self, game: Any, randomness: _Randomness) -> None:
         self._game = game
         self._randomness = randomness
-
-    def reset(self) -> str:
-        raise NotImplementedError
-
-    def move(self, text: str) -> Move:
-        raise NotImplementedError
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         with self._randomness.in_use():

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...sandbox.base import ExecutionResult, Executor, Status
 from ...sandbox.errors import SandboxLostError
-from .grading import Check
+from .grading import HiddenCheck
 
 Files = Mapping[str, str | bytes]
 
@@ -29,7 +29,7 @@ _logged: set[str] = set()
 class CheckResult:
     """The outcome of one check."""
 
-    check: Check
+    check: HiddenCheck
     result: ExecutionResult | None  # None: it was not run, or the box was lost
     passed: bool = False
     lost: bool = False
@@ -56,7 +56,7 @@ class CheckResult:
 
 
 async def run_checks(
-    checks: Sequence[Check],
+    checks: Sequence[HiddenCheck],
     fresh_box: Callable[[Files], AbstractAsyncContextManager[Executor]],
     fill: Callable[[Executor, Files], Awaitable[None]],
     timeout: float,
@@ -96,7 +96,7 @@ async def run_checks(
 
 async def _run_in(
     box: Executor,
-    checks: Sequence[Check],
+    checks: Sequence[HiddenCheck],
     results: list[CheckResult],
     fill: Callable[[Executor, Files], Awaitable[None]],
     timeout: float,
@@ -121,7 +121,7 @@ async def _run_in(
     return False
 
 
-async def run_check(check: Check, box: Executor, timeout: float) -> CheckResult:
+async def run_check(check: HiddenCheck, box: Executor, timeout: float) -> CheckResult:
     """Run one check in a box that holds the submission, and compare its output."""
     if check.python is not None:
         result = await box.python(check.python + check.end_mark, timeout=timeout)

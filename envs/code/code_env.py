@@ -22,7 +22,7 @@ from ..tools.sources import ToolLike
 from .borrowing import borrow_box
 from .checking import log_checks_that_cannot_run, run_checks
 from .files import files_of, log_near_columns, submit_of
-from .grading import Check, require_verdict, same_answer
+from .grading import HiddenCheck, require_verdict, same_answer
 from .results import Language, describe
 
 
@@ -190,7 +190,7 @@ class CodeEnv(ToolEnv):
         self.metrics["success"] = reward
         return reward
 
-    async def _check(self, checks: Sequence[Check]) -> float:
+    async def _check(self, checks: Sequence[HiddenCheck]) -> float:
         results = await run_checks(checks, self.fresh_box, self._fill, self.code_timeout)
         log_checks_that_cannot_run(results, submit_of(self.task))
         self.report["checks"] = [result.report() for result in results]
@@ -219,7 +219,7 @@ class CodeEnv(ToolEnv):
             await self._fill(box, files)
             yield box
 
-    def _verdict(self, task: Mapping[str, Any]) -> tuple[Check, ...]:
+    def _verdict(self, task: Mapping[str, Any]) -> tuple[HiddenCheck, ...]:
         """Return the row's checks, or none if there is an answer; anything else is refused."""
         kept = size_of(self._pool.template.limits.max_output)
         return require_verdict(task, type(self).__name__, max_output=kept)

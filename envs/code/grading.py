@@ -34,7 +34,7 @@ FORMS = (
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class Check:
+class HiddenCheck:
     """Code that uses the files which were handed in, and its expected result."""
 
     python: str | None = None  # the code: either this
@@ -64,7 +64,7 @@ class Check:
         return value == (self.value if self.value is not None else repr(self.secret))
 
 
-def checks_of(row: Row, *, max_output: int | None = None) -> tuple[Check, ...]:
+def checks_of(row: Row, *, max_output: int | None = None) -> tuple[HiddenCheck, ...]:
     """Return the row's hidden `checks`.
 
     Args:
@@ -93,7 +93,7 @@ def checks_of(row: Row, *, max_output: int | None = None) -> tuple[Check, ...]:
     return checked
 
 
-def require_verdict(row: Row, name: str, *, max_output: int | None = None) -> tuple[Check, ...]:
+def require_verdict(row: Row, name: str, *, max_output: int | None = None) -> tuple[HiddenCheck, ...]:
     """Return the row's checks; empty if it has an answer instead.
 
     Raises:
@@ -108,7 +108,7 @@ def require_verdict(row: Row, name: str, *, max_output: int | None = None) -> tu
     return checks
 
 
-def _check(check: Any, place: str, max_output: int | None) -> Check:
+def _check(check: Any, place: str, max_output: int | None) -> HiddenCheck:
     if not isinstance(check, Mapping):
         raise ConfigurationError(f"{place} must be {FORMS}, got {shorten(check)}")
     given = {name: value for name, value in check.items() if value is not None}
@@ -124,7 +124,7 @@ def _check(check: Any, place: str, max_output: int | None) -> Check:
     if not isinstance(code, int) or isinstance(code, bool) or not 0 <= code <= 255:
         raise ConfigurationError(f"{place}['exit_code'] must be an integer from 0 to 255, got {shorten(code)}")
     _check_expectation(given, place, max_output)
-    return Check(
+    return HiddenCheck(
         python=given.get("run"),
         bash=given.get("bash"),
         stdout=given.get("stdout"),

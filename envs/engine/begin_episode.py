@@ -21,7 +21,7 @@ async def begin_episode(
     look: Callable[[Sequence[Message], Sequence[ToolSchema]], Any],
     limits: EpisodeLimits,
 ) -> Failure | None:
-    """Reset the environment as the engine does, look at it, and close it; the failure, if it cannot begin.
+    """Reset the environment as the engine does, look at it, and close it; return the failure, if it cannot begin.
 
     `look` is called with the first messages and the tools. An exception that it raises is a failure, too.
 

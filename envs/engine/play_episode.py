@@ -97,9 +97,7 @@ class _EpisodeLoop:
         self.started = time.perf_counter()
         self.model = model
         self.compact = compact
-        self.history: list[
-            Message
-        ] = []  # the request of the next turn; a copy, since environments may change their messages
+        self.history: list[Message] = []  # the next request; a copy, since environments may change their messages
         self.limits = limits
         self.calls_ran = 0
         self.place = current_place.get()

@@ -97,11 +97,11 @@ class RolloutEngine:
         tasks: list[asyncio.Task[Episode]] = []
         try:
             with rare_collections(in_flight), self.whereabouts.progress(len(specs)) as progress:
-                run = _Run(self, specs, asyncio.Semaphore(in_flight), progress, on_episode, on_played)
+                many = _Many(self, specs, asyncio.Semaphore(in_flight), progress, on_episode, on_played)
                 async with asyncio.TaskGroup() as group:
                     for place, spec in enumerate(specs):
-                        await run.places.acquire()
-                        tasks.append(group.create_task(run.episode(place, spec)))
+                        await many.places.acquire()
+                        tasks.append(group.create_task(many.episode(place, spec)))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None  # the first one cancelled the others
         return [task.result() for task in tasks]
@@ -120,7 +120,7 @@ class RolloutEngine:
         return run_in_loop(self.run(episode_specs(rows, group_size=group_size, seed=seed)))
 
 
-class _Run:
+class _Many:
     """The state of one call of `RolloutEngine.run`: the free places, and the finished episodes of each group."""
 
     def __init__(

@@ -1,1 +1,1 @@
-"""How a user's code is called: threads, time limits, sync and async, seeds, rows."""
+"""What the other rooms stand on: calls of a user's code, threads, seeds, rows, files of lines, text for people."""

@@ -68,9 +68,9 @@ class BrokenLine:
 
 
 def skipped(broken: Sequence[BrokenLine]) -> str:
-    """The number of broken lines in each file, and the first one of each."""
-    counts = Counter(each.path for each in broken)
-    firsts = {each.path: each for each in reversed(broken)}
+    """Return the number of broken lines in each file, and the first one of each."""
+    counts = Counter(line.path for line in broken)
+    firsts = {line.path: line for line in reversed(broken)}
     told = [
         f"skipped {firsts[path]}" if count == 1 else f"skipped {count} broken lines, the first is {firsts[path]}"
         for path, count in counts.items()

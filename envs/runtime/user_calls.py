@@ -43,7 +43,12 @@ def call_function(function: Callable[..., Any], /, *args: Any, **kwargs: Any) ->
     """
     if inspect.iscoroutinefunction(function):
         return watch_blocking(function, *args, **kwargs)
-    return _call_blocking(function, *args, **kwargs)
+
+    async def in_thread() -> Any:
+        result = await run_in_thread(function, *args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
+
+    return in_thread()
 
 
 def watch_blocking(function: Callable[..., Awaitable[Result]], /, *args: Any, **kwargs: Any) -> Awaitable[Result]:
@@ -141,7 +146,7 @@ def _log_blocking(function: Any, seconds: float) -> None:
 
 
 def source_of(function: Callable[..., Any]) -> str | None:
-    """The source of a user's function or method; empty for gymnast's own, None where it is not known."""
+    """Return the source of a user's function or method; empty for gymnast's own, None where it is not known."""
     code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)  # a partial has none
     return "" if code is None or code.co_filename.startswith(OUR_FOLDER) else _source_of(code)
 
@@ -152,11 +157,6 @@ def _source_of(code: types.CodeType) -> str | None:
         return textwrap.dedent(inspect.getsource(code))
     except OSError:  # the function was typed in, pickled by value, or its file is gone
         return None
-
-
-async def _call_blocking(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    result = await run_in_thread(function, *args, **kwargs)
-    return await result if inspect.isawaitable(result) else result
 
 
 class TimeLimit:

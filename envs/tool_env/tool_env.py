@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ..cassettes.tape import Tape, tape_grade
-from ..core import MalformedCall, Message, StepResult, StopReason, ToolCall, ToolSchema
-from ..episode import ToolCallRecord
-from ..episode_text import as_transcript
+from ..core import Message, StepResult, StopReason, ToolCall, ToolSchema
+from ..runtime.message_text import as_transcript
 from ..runtime.user_calls import call_function
 from ..spaces import check_action, check_messages
 from ..tools.chosen_tools import check_final_tools, tools_of_row, with_final
@@ -243,7 +242,12 @@ class ToolEnv(StepReward):
                 max_chars=self.max_result_chars,
                 runner=None if self._tape is None else self._tape.tool,
             )
-            result = self._result_of(messages, records, malformed)
+            for call in malformed:
+                text = f"Error: the tool call could not be read: {call['error']}"
+                messages.append({"role": "tool", "content": cut(text, self.max_result_chars)})
+            if any(record.ends_episode for record in records):
+                return self._end(StopReason.FINAL_ANSWER, messages, tool_calls=records)
+            result = self._go_on(messages, tool_calls=records)
             if too_many and not result.terminated:
                 return self._end(StopReason.MALFORMED, result.messages, tool_calls=result.info["tool_calls"])
             return result
@@ -260,16 +264,6 @@ class ToolEnv(StepReward):
             return await _ask(self.reply, action, default=ToolEnv.reply)
         call = Call(kind="reply", name="reply", arguments={"message": action}, function=type(self).reply)
         return await self._tape.hook(call, lambda: call_function(self.reply, action))
-
-    def _result_of(
-        self, messages: list[Message], records: list[ToolCallRecord], malformed: Sequence[MalformedCall]
-    ) -> StepResult:
-        for call in malformed:
-            text = f"Error: the tool call could not be read: {call['error']}"
-            messages.append({"role": "tool", "content": cut(text, self.max_result_chars)})
-        if any(record.ends_episode for record in records):
-            return self._end(StopReason.FINAL_ANSWER, messages, tool_calls=records)
-        return self._go_on(messages, tool_calls=records)
 
     def _end(self, reason: StopReason, messages: Sequence[Message] = (), **info: Any) -> StepResult:
         info |= {"stop_reason": reason, "metrics": dict(self.metrics)}

@@ -60,10 +60,8 @@ def tools_of_row(column: Any, tools: Mapping[str, Tool], owner: str) -> dict[str
 
 
 def _decoded(column: Any) -> Any:
-    if not isinstance(column, str):
-        return column
     try:
-        return json.loads(column)
+        return json.loads(column) if isinstance(column, str) else column
     except ValueError:
         return column
 

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from ...envs.core import StopReason
 from ...envs.episode import Episode
-from ...envs.episode_text import named_text
+from ...envs.runtime.message_text import named_text
 from .tail import Place
 
 PREVIEW = 160

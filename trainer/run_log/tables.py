@@ -10,7 +10,7 @@ from typing import Any
 from transformers import Trainer
 
 from ...envs.episode import Episode
-from ...envs.episode_text import as_transcript
+from ...envs.runtime.message_text import as_transcript
 
 NAME = "episodes"  # of the table
 

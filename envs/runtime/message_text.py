@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import zip_longest
 from typing import Any
 
-from .core import Message, ToolCall
+Message = Mapping[str, Any]
 
 Entry = tuple[str, str]
 """A role, or another heading, and a text."""
@@ -42,12 +42,12 @@ def as_html(heading: str, entries: Iterable[Entry]) -> str:
 
 def as_transcript(messages: Iterable[Message]) -> str:
     """Return messages as `[role] text` with their tool calls."""
-    return "\n".join(f"[{message['role']}] {_plain_text(message)}" for message in messages)
-
-
-def _plain_text(message: Message) -> str:
-    calls = [call["function"] for call in message.get("tool_calls") or []]
-    return named_text(message) + "".join(f"\n  {call['name']}({call['arguments']})" for call in calls)
+    lines = []
+    for message in messages:
+        calls = [call["function"] for call in message.get("tool_calls") or []]
+        lines.append(f"[{message['role']}] {named_text(message)}")
+        lines += [f"  {call['name']}({call['arguments']})" for call in calls]
+    return "\n".join(lines)
 
 
 def named_text(message: Message) -> str:
@@ -74,7 +74,7 @@ def entries_of_turn(answer: Message, observation: Sequence[Message], outcomes: S
     yield from (entry_of(message) for message in observation if message["role"] != "tool")
 
 
-def _call(call: ToolCall | None, outcome: str, result: Message | None) -> str:
+def _call(call: Mapping[str, Any] | None, outcome: str, result: Message | None) -> str:
     """Return e.g. `add(a=1, b=2) -> 3`; the outcome stands before the arrow."""
     text = "" if call is None else f"{call['function']['name']}({written_arguments(call['function']['arguments'])})"
     return text + outcome if result is None else f"{text}{outcome} -> {_content(result)}"
