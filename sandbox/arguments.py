@@ -11,12 +11,7 @@ _PAGE = 4096  # bytes; some machines have larger ones
 
 
 def checked_environment(env: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the environment as a dict.
-
-    Raises:
-        TypeError: a name or a value is not a str.
-        ValueError: a name is empty or holds "=", or a name or a value holds a NUL character.
-    """
+    """Return the environment as a dict; TypeError or ValueError if it cannot be that of a process."""
     for name, value in (env or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"env maps names to values, both of them str, got {name!r}: {value!r}")
@@ -28,12 +23,7 @@ def checked_environment(env: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def checked_modules(preload: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of modules as a tuple.
-
-    Raises:
-        TypeError: `preload` is a single str, or a name is not a str.
-        ValueError: a name is not a valid module name.
-    """
+    """Return the names of modules as a tuple; TypeError or ValueError if they are not names."""
     if isinstance(preload, str) or not all(isinstance(name, str) for name in preload):
         raise TypeError(f"preload is a list of modules' names, such as ['numpy'], got {preload!r}")
     for name in preload:
@@ -45,10 +35,8 @@ def checked_modules(preload: Sequence[str]) -> tuple[str, ...]:
 def checked_files(files: Mapping[str, bytes | str] | None, limits: Limits) -> dict[str, bytes]:
     """Return the files of a workspace with their content as bytes.
 
-    Raises:
-        TypeError: a path is not a str, or its content neither str nor bytes.
-        ValueError: a path is absolute, leads out of the workspace, or lies below another file; or a content is larger
-            than `Limits.max_file`, or all together are larger than `Limits.workspace`.
+    TypeError or ValueError if they are no files of a workspace, or larger than `Limits.max_file` or, all together, than
+    `Limits.workspace`.
     """
     limit = size_of(limits.max_file)
     checked: dict[str, bytes] = {}

@@ -100,12 +100,7 @@ def check_limits(limits: Limits | None) -> Limits:
 
 
 def size_of(size: int | str, name: str = "size") -> int:
-    """Return a size in bytes: `size_of("64m") == 64 * 1024**2`.
-
-    Raises:
-        TypeError: `size` is neither a str nor a whole number.
-        ValueError: `size` is a str other than a number with an optional unit of b, k, m or g.
-    """
+    """Return a size in bytes: `size_of("64m") == 64 * 1024**2`; TypeError or ValueError if it is not a size."""
     if not isinstance(size, str):
         return _whole(size, f"{name}: a size is a whole number of bytes, or text such as '512m'")
     match = re.fullmatch(r"(\d+)([bkmg]?)", size.strip().lower())

@@ -47,10 +47,7 @@ class Launched:
 
 
 class Client:
-    """One connection to an engine.
-
-    Args:
-        threads: how many may use it at a time.
+    """One connection to an engine, for so many threads at a time.
 
     Raises:
         EngineError: no engine answers, or this user may not use it; the message says what to do.
@@ -61,7 +58,8 @@ class Client:
         self._warned: set[str] = set()
         # With the default of ten connections, the other threads would open a new one for each call.
         self.api = make_api(version="auto", timeout=int(CALL_SECONDS), max_pool_size=threads, **self._settings)
-        if self.is_podman():
+        components = self.api.version().get("Components") or ()
+        if any("podman" in str(component.get("Name")).lower() for component in components):
             self.api.close()
             raise EngineError(
                 "this engine is Podman, which takes the filter of system calls in another form: use Docker's engine; "
@@ -164,14 +162,8 @@ class Client:
         """Remove a container in any state, and wait until it is gone. Return whether it was there.
 
         The engine itself removes a container that ends. A request to remove it at that moment can leave it half removed
-        for ever. So this waits for the engine first, and asks only if the container does not end, or cannot.
-
-        Args:
-            container: its id or name.
-            is_silent: whether its supervisor does not answer, so that it may not end by itself.
-
-        Raises:
-            EngineError: the container is still there after several attempts.
+        for ever. So this waits for the engine first, and asks only if the container does not end, or cannot: if its
+        supervisor is silent, it may not end by itself. EngineError if it is still there after several attempts.
         """
         for attempt in range(_REMOVALS):
             state = self._state(container)
@@ -244,11 +236,6 @@ class Client:
     def now(self) -> float:
         """Return the engine's time, in seconds since 1970. Its clock may differ from ours."""
         return datetime.datetime.fromisoformat(self.api.info()["SystemTime"]).timestamp()
-
-    def is_podman(self) -> bool:
-        """Whether the engine is Podman behind Docker's interface."""
-        components = self.api.version().get("Components") or []
-        return any("podman" in str(component.get("Name")).lower() for component in components)
 
     def containers(self) -> list[dict[str, Any]]:
         """List the containers of all boxes, of any process and in any state."""

@@ -65,9 +65,7 @@ class EngineConnection:
     async def launch(self, name: str, config: dict[str, Any], best_effort: bool) -> Launched:
         """Create, attach and start a container; if this fails or is cancelled, the container is removed.
 
-        Raises:
-            EngineError: the engine refused or does not answer; or it does not hold one of the limits, unless
-                `best_effort`.
+        EngineError if the engine refused or does not answer, or, unless `best_effort`, does not hold one of the limits.
         """
         async with self.turns:
             job = self.submit(self.client.launch, name, config, best_effort)
@@ -84,10 +82,9 @@ class EngineConnection:
         return launched
 
     def remove(self, container: str, *, is_silent: bool = False) -> concurrent.futures.Future[None]:
-        """Begin to remove a container, running or not. The job ends when it is gone.
+        """Begin to remove a container; the job ends when it is gone. A silent one gets no time to end by itself.
 
-        A container that is silent gets no time to end by itself. If the removal fails, a warning says so. It is tried
-        again later, at the latest when the engine is closed.
+        If the removal fails, a warning says so. It is tried again later, at the latest when the engine is closed.
         """
         return self.submit(self._remove_or_remember, container, is_silent)
 
@@ -181,8 +178,7 @@ class Engine:
     async def close(self, deadline: float | None = None) -> None:
         """Undo one `open`. The last `close` waits for the removals under way, and lets the threads end.
 
-        Args:
-            deadline: until when to wait, by the event loop's clock; None for 15 seconds.
+        It waits until the deadline, by the event loop's clock, or for 15 seconds.
         """
         connection = self.connection
         connection.users -= 1
@@ -211,9 +207,7 @@ class Engine:
     async def image(self, name: str, pull: Pull) -> ImageFacts:
         """Find an image, and fetch it from its registry if `pull` says so. "always" fetches it once for this `Engine`.
 
-        Raises:
-            ImageError: the engine does not have it, and it may not or could not be fetched.
-            EngineError: the engine does not answer.
+        ImageError if the engine does not have it, and it may not or could not be fetched.
         """
         async with self.lock(name):
             outdated = pull == "always" and name not in self._pulled

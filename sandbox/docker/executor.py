@@ -194,15 +194,9 @@ def _check_image(image: str | Path, pull: str) -> None:
         raise ValueError(f"image must name an image, such as 'python:3.12-slim', got {image!r}")
     if pull not in ("never", "missing", "always"):
         raise ValueError(f"pull must be 'never', 'missing' or 'always', got {pull!r}")
-    if pull == "always" and (isinstance(image, Path) or image == DEFAULT_IMAGE):
+    if (pull == "always" and image == DEFAULT_IMAGE) or (pull != "missing" and isinstance(image, Path)):
         raise ValueError(
-            f"pull='always' fetches an image from its registry, and {str(image)!r} is made on this machine: "
-            "leave out pull="
-        )
-    if pull == "never" and isinstance(image, Path):
-        raise ValueError(
-            f"pull='never' is for images from a registry, and that of the folder {str(image)!r} is built here, which "
-            "may fetch the image in its FROM line: leave out pull=, or build the image yourself and name it"
+            f"pull={pull!r} is for images from a registry, and {str(image)!r} is made on this machine: leave out pull="
         )
 
 

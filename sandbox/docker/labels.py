@@ -39,12 +39,8 @@ def is_abandoned(found: dict[str, str], *, state: str, age: float) -> bool:
     """Whether the owner of a container is certainly dead or has given it up.
 
     A process id is valid only on its own machine, between two boots, in one namespace. The container of an owner
-    elsewhere is abandoned when its lifetime is over. That of a living owner never is: the engine's clock may jump.
-
-    Args:
-        found: the container's labels.
-        state: the engine's word for the container's state, such as "running".
-        age: seconds since the engine created it, by the engine's clock.
+    elsewhere is abandoned when its lifetime is over. That of a living owner never is: the engine's clock, by which
+    `age` is counted, may jump. `found` are the container's labels, `state` is the engine's word, such as "running".
     """
     label = {key.removeprefix(f"{LABEL}."): value for key, value in found.items()}
     try:

@@ -51,10 +51,8 @@ def container_config(
     """Return the body of the request that creates the container (`POST /containers/create`).
 
     Args:
-        options: the measures of protection.
-        image: its id.
-        labels: of the container.
-        volumes: the folders that the image declares as volumes.
+        options, labels: of the container.
+        image, volumes: the id of the image, and the folders that it declares as volumes.
         user: the id of the code's user. Boxes with the same id could starve one another, as the kernel counts some
             things per user id (inotify instances, pipe pages, queued signals).
     """

@@ -30,21 +30,14 @@ class OwnedContainer(NamedTuple):
 
 
 async def boxes(engine: Engine) -> list[OwnedContainer]:
-    """List the containers that gymnast made.
-
-    Raises:
-        EngineError: the engine does not list its containers.
-    """
+    """List the containers that gymnast made."""
     return await engine.call(_boxes, engine.client)
 
 
 async def reap(engine: Engine) -> list[str]:
     """Remove every container that is abandoned (`labels.is_abandoned`), and return their names.
 
-    A container that cannot be removed is named in a warning.
-
-    Raises:
-        EngineError: the engine does not list its containers.
+    A container that cannot be removed is named in a warning. EngineError if the engine does not list its containers.
     """
     return await engine.call(_reap, engine.client)
 

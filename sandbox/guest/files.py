@@ -26,16 +26,9 @@ def report(work: Callable[[], bytes]) -> tuple[dict[str, Any], bytes]:
 
 
 def perform(request: dict[str, Any], path: str, data: bytes, limit: int) -> bytes:
-    """Read or write a piece of a file, or list a folder.
+    """Read or write a piece of a file, or list a folder, as the header of the host's request says.
 
-    Args:
-        request: the header of the host's request.
-        path: of the file or folder.
-        data: the piece to write.
-        limit: bytes of a file, or of a listing.
-
-    Raises:
-        OSError, ValueError, MemoryError: it cannot be done.
+    OSError, ValueError or MemoryError if it cannot be done, or a file or listing has more than `limit` bytes.
     """
     if request["op"] == "read":
         return _read(path, request["offset"], limit)

@@ -17,15 +17,7 @@ _CHUNK = 1 << 16
 
 
 class Host:
-    """The connection to the host. The box ends when the host is gone.
-
-    Args:
-        loop: the supervisor's event loop.
-        decoder: the decoder of standard input.
-        frames: the requests so far.
-        end: when the lifetime of the box is over, by time.monotonic().
-        shut_down: ends the box, and logs the reason.
-    """
+    """The connection to the host. The box is shut down when the host is gone, or at `end` by time.monotonic()."""
 
     def __init__(
         self,

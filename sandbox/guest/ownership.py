@@ -135,7 +135,6 @@ class Descendants:
         return processes.descendants(os.getpid())
 
     def signal(self, pids: Iterable[int], number: int) -> None:
-        """Signal the processes among these that are descendants now."""
         processes.send(pids, number, under=os.getpid())
 
     def kill_all(self) -> None:
@@ -181,16 +180,13 @@ class Descendants:
             os.rmdir(self.root)
 
     def oom_kills(self) -> int:
-        """Return 0: the kernel has no counter for these processes alone."""
-        return 0
+        return 0  # the kernel has no counter for these processes alone
 
     def memory(self) -> int:
-        """Return 0: the kernel has no counter for these processes alone."""
-        return 0
+        return 0  # as for oom_kills()
 
     def leftovers(self) -> str:
-        """Return "": System V objects on this machine may belong to others."""
-        return ""
+        return ""  # System V objects on this machine may belong to others
 
     def _enter_root(self) -> None:
         try:

@@ -164,10 +164,7 @@ def _signals(pid: int) -> tuple[int, int]:
 def send(pids: Iterable[int], number: int, *, under: int = 0) -> None:
     """Signal processes. Skip processes that have ended, and those of another user (such as `sudo`).
 
-    Args:
-        pids: the processes.
-        number: the signal.
-        under: signal only descendants of this process; meanwhile an id may belong to a process of somebody else.
+    With `under`, only descendants of that process: meanwhile an id may belong to a process of somebody else.
     """
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -39,10 +39,8 @@ _MARKER = 64  # bytes, at most, of the text that replaces the middle of a long t
 def serve(requests: int, replies: int, limit: int, setup: tuple[bytes, Callable[[], Any]] | None) -> None:
     """Answer requests (a nonce and a cell's source) until the descriptor `requests` ends.
 
-    Args:
-        requests, replies: descriptors.
-        limit: bytes of a value, and of a traceback.
-        setup: a nonce, and a function to call before the first cell; it is answered like a cell.
+    A value, and a traceback, has `limit` bytes at most. The function in `setup`, with its nonce, is called before the
+    first cell, and answered like a cell.
     """
     read, write, getpid, leave = os.read, os.write, os.getpid, os._exit  # before the code can replace them
     me = getpid()
@@ -215,15 +213,9 @@ def encode_reply(nonce: bytes, code: int, value: bytes | None, error: bytes | No
 
 
 def decode_reply(data: bytearray, nonce: bytes, limit: int) -> dict[str, Any] | None:
-    """Decode a worker's reply; return None if more of it is to come.
+    """Decode a worker's reply from every byte that came since the request; return None if more is to come.
 
-    Args:
-        data: every byte that came since the request.
-        nonce: the request's.
-        limit: bytes of a value, and of a traceback.
-
-    Raises:
-        ProtocolError: this is not a reply to that request.
+    ProtocolError if this is not a reply to the request with this nonce, or is longer than `limit` allows.
     """
     if not data.startswith(nonce[: len(data)]):
         raise ProtocolError("its reply does not begin with the nonce of the request")

@@ -202,11 +202,7 @@ class Session(ABC):
         return interrupted
 
     def _end_of_process(self, kills: int) -> int | None:
-        """Return the exit status, or minus the signal; None if the process is alive.
-
-        Args:
-            kills: `oom_kills()` before the call.
-        """
+        """Return the exit status, or minus the signal; None for a live process. `kills` is from before the call."""
         if self.reply is None and self.fault:
             self.loop.await_exit(self.pid, _ORPHANED_SECONDS)
         status = self.loop.exits.get(self.pid)

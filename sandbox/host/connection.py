@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar, cast
 from ..errors import SandboxLostError
 from ..guest.protocol import Decoder, ProtocolError, encode, split
 from ..limits import Limits, size_of
-from .messages import Header, Ready, decode_ready, decode_retire, shown
+from .messages import Header, decode_retire, shown
 
 Content = TypeVar("Content")
 Decode = Callable[[Header, list[bytes]], Content]  # takes a header and the parts of the payload
@@ -49,7 +49,7 @@ class Connection(asyncio.Protocol):
         self._decoder = Decoder(max_payload=longest + (1 << 20))
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, tuple[asyncio.Future[Any], Decode[Any]]] = {}  # by the id of the request
-        self._next_id = 1
+        self._next_id = 0  # of the settings
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -62,17 +62,19 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         self._transport.write(data)
 
-    def hello(self, settings: dict[str, Any]) -> asyncio.Future[Answer[Ready]]:
-        """Send the settings. The supervisor answers when the box is ready."""
-        return self._send(0, settings, b"", decode_ready)
-
     def request(
         self, header: dict[str, Any], payload: bytes, decode: Decode[Content]
     ) -> tuple[int, asyncio.Future[Answer[Content]]]:
         """Send a request. Return its id and its answer, which fails with `SandboxLostError` if the box is lost."""
-        number = self._next_id
-        self._next_id += 1
-        return number, self._send(number, header, payload, decode)
+        number, self._next_id = self._next_id, self._next_id + 1
+        answer: asyncio.Future[Answer[Content]] = self._loop.create_future()
+        if self.lost is not None or self._transport is None:
+            answer.set_exception(SandboxLostError(self.lost or "it is not connected"))
+        else:
+            frame = encode({**header, "id": number}, payload)
+            self._waiting[number] = (answer, decode)
+            self._transport.write(frame)
+        return number, answer
 
     def interrupt(self, number: int) -> None:
         """Ask the box to end a request. The answer to that request still comes."""
@@ -93,18 +95,6 @@ class Connection(asyncio.Protocol):
                 self._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(RuntimeError):  # the loop is closed, so no request waits in it
             self._loop.call_soon_threadsafe(self.abort, reason)
-
-    def _send(
-        self, number: int, header: dict[str, Any], payload: bytes, decode: Decode[Content]
-    ) -> asyncio.Future[Answer[Content]]:
-        answer: asyncio.Future[Answer[Content]] = self._loop.create_future()
-        if self.lost is not None or self._transport is None:
-            answer.set_exception(SandboxLostError(self.lost or "it is not connected"))
-            return answer
-        frame = encode({**header, "id": number}, payload)
-        self._waiting[number] = (answer, decode)
-        self._transport.write(frame)
-        return answer
 
     def detach_after_fork(self) -> None:
         """In a forked child: close its copy of the connection. The box belongs to the parent."""

@@ -143,17 +143,12 @@ def _text(header: Header, name: str) -> str:
     text = header.get(name, "")
     if not isinstance(text, str):
         raise ProtocolError(f"{name!r} must be a str, got {shown(text)}")
-    return _printable(text)
+    return text.encode("utf-8", "replace").decode("utf-8")  # JSON can hold halves of surrogate pairs
 
 
 def shown(field: object) -> str:
     """Return a field's text for an error message. Of a list or an object, which may be huge, only the type."""
     return repr(field)[:80] if isinstance(field, str | int | float | None) else type(field).__name__
-
-
-def _printable(text: str) -> str:
-    """Replace halves of surrogate pairs: JSON can hold them, but they cannot be printed."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _flag(header: Header, name: str) -> bool:

@@ -36,11 +36,7 @@ CLOSE_SECONDS = 15.0  # for the removal of a box when it is closed
 
 
 class SupervisedExecutor(Executor):
-    """A box behind a supervisor.
-
-    Raises:
-        TypeError, ValueError: as `checked_files`; or `start_timeout` is not positive and finite.
-    """
+    """A box behind a supervisor."""
 
     def __init__(self, *, limits: Limits, files: Mapping[str, bytes | str] | None, start_timeout: float) -> None:
         self.limits = limits
@@ -99,8 +95,7 @@ class SupervisedExecutor(Executor):
     def _remove(self, *, is_silent: bool) -> concurrent.futures.Future[None] | None:
         """Begin to remove the container or process that `_launch` started; return the job, or None if there is none.
 
-        Args:
-            is_silent: whether the box does not answer, so that it may not end by itself.
+        A box that is silent may not end by itself.
         """
 
     async def _release(self, deadline: float) -> None:

@@ -15,7 +15,7 @@ from ..guest.protocol import PIECE, SESSIONS
 from ..limits import Limits, size_of
 from .boot import program
 from .connection import Answer, Connection, Content, Decode
-from .messages import FileFault, decode_content, decode_execution, decode_listing, decode_nothing
+from .messages import FileFault, decode_content, decode_execution, decode_listing, decode_nothing, decode_ready
 
 MARGIN = 5.0  # seconds beyond a call's own time until its answer is overdue
 OPERATION_SECONDS = 30.0  # for one file operation or reset
@@ -61,18 +61,13 @@ class SupervisorClient:
     async def boot(self, settings: dict[str, Any], what: str, explain: Callable[[str], Exception | None]) -> None:
         """Send the supervisor its program and its settings, and wait until it is ready.
 
-        Args:
-            settings: of the supervisor.
-            what: the name, in errors, of the thing that lacks something a box needs.
-            explain: returns a better error for a supervisor that ended with these last words, or None.
-
         Raises:
-            ImageError: `what` lacks something.
-            EngineError: the box ended.
+            ImageError: `what`, the image for example, lacks something.
+            EngineError: the box ended, and `explain` has no better error for its last words.
         """
         self.connection.send_raw(program())
         try:
-            ready = (await self.connection.hello(settings)).content
+            ready = (await self.connection.request(settings, b"", decode_ready)[1]).content
         except SandboxLostError as error:
             said = self.connection.stderr
             raise explain(said) or EngineError(f"the box ended while it was started: {said or error}") from error

@@ -67,8 +67,7 @@ def recipe() -> str:
 def make_archive(root: Path, archive: Path) -> None:
     """Build the image's root file system in `root`, and write it to `archive`, a tar file.
 
-    Raises:
-        ImageError: this machine does not run Linux with glibc.
+    ImageError if this machine does not run Linux with glibc.
     """
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         raise ImageError(

@@ -72,11 +72,7 @@ def has_proc() -> bool:
 
 
 def start_process(python: str, connection: socket.socket, stderr: IO[bytes]) -> LocalProcess:
-    """Start a supervisor with this interpreter, and with the connection as its standard input and output.
-
-    Raises:
-        OSError: the interpreter cannot be started.
-    """
+    """Start a supervisor with the connection as standard input and output; OSError if `python` cannot be started."""
     root = Path(tempfile.gettempdir()) / f"gymnast-{uuid.uuid4().hex[:12]}"
     environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     folders = [os.path.dirname(os.path.abspath(python))] if os.sep in python else []

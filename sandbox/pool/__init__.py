@@ -1,6 +1,6 @@
 """Pools of boxes that are made in advance and reused; start reading at `pool.py`."""
 
 from .pool import ExecutorPool, pool_of
-from .statistics import PoolStatistics
+from .states import PoolStatistics
 
 __all__ = ["ExecutorPool", "PoolStatistics", "pool_of"]

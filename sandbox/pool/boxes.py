@@ -12,8 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from .states import BoxState, PooledBox, PoolOptions, Subpool, by_state
-from .statistics import PoolStatistics
+from .states import BoxState, PooledBox, PoolOptions, PoolStatistics, Subpool, by_state
 
 logger = logging.getLogger("gymnast.sandbox")
 
@@ -22,17 +21,7 @@ RESET_SECONDS = 10.0  # after which a box is closed
 
 
 class Boxes:
-    """All boxes that count against `max_boxes`, in one event loop.
-
-    Args:
-        options: when to replace a box.
-        counters: the numbers to add to.
-        creators: boxes to make at a time.
-        ready: called with a box that is clean and has just answered.
-        closing: called with a box that was on its way to a lease and is closed instead.
-        gone: called when a box no longer counts.
-        failed: called with a box that could not be made, and with its error.
-    """
+    """All boxes that count against `max_boxes`, in one event loop; `creators` of them are made at a time."""
 
     def __init__(
         self,
@@ -40,10 +29,10 @@ class Boxes:
         counters: PoolStatistics,
         creators: int,
         *,
-        ready: Callable[[PooledBox], None],
-        closing: Callable[[PooledBox], None],
-        gone: Callable[[], None],
-        failed: Callable[[PooledBox, Exception], None],
+        ready: Callable[[PooledBox], None],  # told of a box that is clean and has just answered
+        closing: Callable[[PooledBox], None],  # told of a box that was on its way to a lease and is closed instead
+        gone: Callable[[], None],  # told when a box no longer counts
+        failed: Callable[[PooledBox, Exception], None],  # told of a box that could not be made
     ) -> None:
         self.options = options
         self.counters = counters

@@ -22,8 +22,7 @@ from ..cancellation import finish
 from ..errors import PoolLoopError, SandboxClosedError
 from ..limits import check_timeout, count_of
 from .scheduler import Scheduler
-from .states import PoolOptions
-from .statistics import PoolStatistics
+from .states import PoolOptions, PoolStatistics
 
 EXIT_SECONDS = 1.0  # for a loop in another thread to end a pool's task when the interpreter exits
 

@@ -17,8 +17,7 @@ from ..errors import EngineError, SandboxClosedError, SandboxTimeoutError
 from .boxes import Boxes
 from .lease import LeasedExecutor
 from .spares import Spares
-from .states import BoxState, PooledBox, PoolOptions, Subpool, Waiter, Waiters, WaitingLine
-from .statistics import PoolStatistics
+from .states import BoxState, PooledBox, PoolOptions, PoolStatistics, Subpool, Waiter, Waiters, WaitingLine
 
 logger = logging.getLogger("gymnast.sandbox")
 
@@ -60,13 +59,7 @@ class Scheduler:
     async def acquire(
         self, template: Executor, timeout: float, *, fresh: bool, priority: bool
     ) -> tuple[PooledBox, LeasedExecutor]:
-        """Wait for a box: first come, first served, but leases with priority first.
-
-        Raises:
-            SandboxTimeoutError: no box was free in time.
-            SandboxClosedError: the pool was closed meanwhile.
-            EngineError, ImageError: the box for this lease could not be made.
-        """
+        """Wait for a box: first come, first served, but leases with priority first. Raises as `ExecutorPool.lease`."""
         started = self._loop.time()
         subpool = self._subpool(template, fresh=fresh and self.options.reuse)
         self._spares.note_use()
@@ -271,11 +264,7 @@ class Scheduler:
         self._advance()
 
     async def warm_up(self) -> None:
-        """Make the spare boxes.
-
-        Raises:
-            EngineError, ImageError, SandboxTimeoutError: one could not be made.
-        """
+        """Make the spare boxes; raises the error of one that could not be made."""
         self._advance()
         making = list(self.boxes.of[BoxState.CREATING])
         if tasks := [box.task for box in making if box.task is not None]:

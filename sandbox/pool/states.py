@@ -1,9 +1,9 @@
-"""The boxes of a pool, their states, and the lines in which leases wait for them. No decision is made here."""
+"""The boxes of a pool, their states and numbers, and the lines in which leases wait. No decision is made here."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -31,6 +31,24 @@ class PoolOptions:
     max_uses: int
     reuse: bool
     idle: float
+
+
+@dataclass(kw_only=True, slots=True)
+class PoolStatistics:
+    """The numbers of a pool: first those of this moment, then the counts since the pool was made."""
+
+    boxes: int = 0  # all that count against `max_boxes`, with those that are being made or closed
+    idle: int = 0  # ready for a lease
+    leased: int = 0
+    waiting: int = 0  # leases that have no box yet
+    creating: int = 0  # boxes that are being made, or wait for their turn
+    leases: int = 0  # leases that got a box
+    created: int = 0
+    reused: int = 0  # leases whose box had served one before
+    retired: Counter[str] = field(default_factory=Counter)  # boxes closed, by reason: "oom", "max_uses", "idle" ...
+    failed_creations: int = 0
+    timeouts: int = 0  # leases that got no box in time
+    wait_seconds: float = 0.0  # the sum over the leases that got a box
 
 
 def by_state() -> list[dict[PooledBox, None]]:

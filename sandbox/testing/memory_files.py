@@ -11,11 +11,7 @@ from ..errors import file_error
 
 
 class MemoryFiles:
-    """Folders and files below `/`, with relative paths from the workspace.
-
-    Args:
-        limit: the most bytes of one file.
-    """
+    """Folders and files below `/` of at most `limit` bytes each, with relative paths from the workspace."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

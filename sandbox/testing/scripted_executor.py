@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Self, TypeAlias
+from typing import Self
 
-from .. import errors
 from ..arguments import checked_files, content_of
 from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, RetireReason
-from ..errors import SandboxError, SandboxFileError, SandboxLostError
+from ..errors import SandboxError, SandboxLostError
 from ..limits import check_timeout, size_of
 from .memory_files import MemoryFiles
-
-Script: TypeAlias = Sequence[ExecutionResult | SandboxError]
 
 _SHOWN = 300  # characters of a call in an error
 
@@ -43,7 +40,9 @@ class ScriptedExecutor(Executor):
         ScriptError: by a call that the script does not answer. It ends an episode, and no model sees it.
     """
 
-    def __init__(self, script: Script, *, files: Mapping[str, bytes | str] | None = None) -> None:
+    def __init__(
+        self, script: Sequence[ExecutionResult | SandboxError], *, files: Mapping[str, bytes | str] | None = None
+    ) -> None:
         for answer in script:
             if not isinstance(answer, ExecutionResult | SandboxError):
                 raise TypeError(f"a script holds ExecutionResult and SandboxError, got {answer!r:.{_SHOWN}}")
@@ -126,13 +125,5 @@ class ScriptedExecutor(Executor):
         if isinstance(outcome, SandboxLostError):
             self._retire = RetireReason("lost", str(outcome))
         if isinstance(outcome, SandboxError):
-            raise _copy_of(outcome)  # clones raise it side by side, each with its own traceback
+            raise copy.copy(outcome)  # clones raise it side by side, each with its own traceback
         return outcome
-
-
-def _copy_of(error: SandboxError) -> SandboxError:
-    """Return a new error of the nearest class in `errors.py`, without traceback and cause."""
-    kind = next(base for base in type(error).__mro__ if vars(errors).get(base.__name__) is base)
-    if isinstance(error, SandboxFileError):
-        return kind(error.errno, error.strerror, error.filename)
-    return kind(str(error))

@@ -121,10 +121,12 @@ def test_a_dockerfile_is_not_an_image_of_the_same_name(tmp_path: Path, monkeypat
     assert by_path.clone().key == by_path.key != DockerExecutor(image=Path("python")).key
 
 
-@pytest.mark.parametrize("options", [{}, {"image": Path("folder")}])
-def test_pull_always_is_refused_for_images_without_a_registry(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"pull='always' fetches an image from its registry, and .* on this machine"):
-        DockerExecutor(pull="always", **options)
+@pytest.mark.parametrize(
+    "options", [{"pull": "always"}, {"image": Path("folder"), "pull": "always"}, {"image": Path("f"), "pull": "never"}]
+)
+def test_pull_is_refused_for_images_without_a_registry(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"pull='\w+' is for images from a registry, and .* on this machine"):
+        DockerExecutor(**options)
     assert DockerExecutor(image="python:3.12-slim", pull="always").pull == "always"
 
 

@@ -90,24 +90,16 @@ def expect(result: ExecutionResult, **wanted: Any) -> None:
     require(result.duration >= 0, f"duration is the seconds that passed, got {result.duration!r}")
     require(isinstance(result.stdout, str) and isinstance(result.stderr, str), f"output must be text: {_shown(result)}")
     require(result.dropped_bytes >= 0, f"dropped_bytes cannot be negative, got {result.dropped_bytes}")
-    problem = _contradiction(result)
-    require(not problem, f"{problem}; the result: {_shown(result)}")
-
-
-def _contradiction(result: ExecutionResult) -> str:
-    code = result.exit_code
-    match result.status:
-        case Status.OK:
-            return "" if code == 0 else "status ok goes with exit_code 0"
-        case Status.ERROR:
-            return "" if code is not None and code > 0 else "status error goes with an exit_code above 0"
-        case Status.TIMEOUT:
-            return "" if code is None else "status timeout goes with exit_code None"
-        case Status.EXITED:
-            return "" if code is not None and code >= 0 and result.state_lost else "status exited has lost the state"
-        case Status.SIGNAL:
-            return "" if code is not None and code < 0 and result.state_lost else "status signal has lost the state"
-    return ""
+    code, lost = result.exit_code, result.state_lost
+    fitting = {
+        Status.OK: code == 0,
+        Status.ERROR: code is not None and code > 0,
+        Status.TIMEOUT: code is None,
+        Status.EXITED: code is not None and code >= 0 and lost,
+        Status.SIGNAL: code is not None and code < 0 and lost,
+    }
+    fault = f"exit_code={code} and state_lost={lost} contradict the status {result.status}"
+    require(fitting.get(result.status, True), f"{fault}; the result: {_shown(result)}")
 
 
 def _shown(result: ExecutionResult) -> str:
@@ -138,4 +130,4 @@ async def raises(kind: type[Error], call: Awaitable[Any], what: str) -> Error:
 async def require_usable(box: Executor) -> None:
     """Require the next calls of both sessions to work."""
     expect(await box.python("6 * 7", timeout=PROMPT), status=Status.OK, value="42", state_lost=False)
-    expect(await box.bash("echo $((6 * 7))", timeout=PROMPT), status=Status.OK, stdout="42\n")
+    expect(await box.bash("echo $((6 * 7))", timeout=PROMPT), status=Status.OK, stdout="42\n", state_lost=False)

@@ -8,6 +8,12 @@ from ...base import Executor, Status
 from ...errors import SandboxFileError
 from .checks import CODE, ISOLATION, box_check, expect, raises, require, require_usable
 
+_REFUSED = """
+def refused(call):
+    try: call()
+    except OSError: return True
+    return False"""
+
 
 @box_check(CODE, ISOLATION)
 async def nothing_of_the_hosts_environment_is_seen(box: Executor) -> None:
@@ -24,12 +30,8 @@ async def nothing_of_the_hosts_environment_is_seen(box: Executor) -> None:
 @box_check(CODE, ISOLATION)
 async def there_is_no_network(box: Executor) -> None:
     """There is no interface but the loopback, no route to any address, and no name service."""
-    code = """
+    code = f"""{_REFUSED}
 import socket
-def refused(call):
-    try: call()
-    except OSError: return True
-    return False
 udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)  # sends nothing, and asks for a route
 (refused(lambda: udp.connect(("192.0.2.1", 53))), refused(lambda: socket.getaddrinfo("example.com", 80)),
  [name for _, name in socket.if_nameindex() if name != "lo"])"""
@@ -39,14 +41,10 @@ udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)  # sends nothing, and ask
 @box_check(CODE, ISOLATION)
 async def the_code_has_no_privileges(box: Executor) -> None:
     """The code is not root, cannot become root, and has no capability."""
-    code = """
+    code = f"""{_REFUSED}
 import os
-def denied(call):
-    try: call()
-    except PermissionError: return True
-    return False
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-(os.getuid() != 0, denied(lambda: os.setuid(0)), denied(lambda: os.chroot("/")), int(status["CapEff"], 16),
+(os.getuid() != 0, refused(lambda: os.setuid(0)), refused(lambda: os.chroot("/")), int(status["CapEff"], 16),
  int(status["NoNewPrivs"]))"""
     expect(await box.python(code), value="(True, True, True, 0, 1)")
 

@@ -103,16 +103,11 @@ async def python_replaces_odd_bytes(box: Executor) -> None:
 
 @box_check(CODE)
 async def python_caps_its_output(box: Executor) -> None:
-    """A flood of output is cut: head and tail are kept, and the dropped bytes are counted."""
+    """A flood of output and a huge value are cut: head and tail are kept, and the dropped bytes are counted."""
     result = await box.python(f"import sys\nprint('first')\nx = sys.stdout.write('x' * {OUTPUT})\nprint('\\nlast')")
     expect(result, status=Status.OK, stderr="")
     total = len("first\n") + OUTPUT + len("\nlast\n")
     require_capped(result.stdout, result.dropped_bytes, total, "first\nxxx", "xxx\nlast\n")
-
-
-@box_check(CODE)
-async def python_caps_its_value(box: Executor) -> None:
-    """A huge value is cut like output."""
     result = await box.python(f"'a' * {OUTPUT}")
     expect(result, status=Status.OK)
     require_capped(result.value or "", result.dropped_bytes, OUTPUT + 2, "'aaa", "aaa'")
