@@ -15,9 +15,9 @@ from .learning.settings import LearningSettings
 from .loop.nonfinite import NonFiniteError
 from .models.named_weights import whole_weights
 from .options.algorithms import GRPOConfig, RLOOConfig
-from .rollout.budgets import TokenBudgets
 from .rollout.compaction import strip_thoughts
 from .rollout.failures import RolloutError
+from .rollout.settings import TokenBudgets
 from .rollout.token_policy import TokenPolicy
 from .run_log.progress import RichProgress
 from .run_log.run_folder import RunFolder

@@ -131,9 +131,7 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
         self.scorer = self.parts.scorer(self.processes)
         self.missing_metrics = MissingMetrics(warns=self.processes.index == 0)
         self.displays = rich_displays(self, whereabouts.describe)
-        self.model_accepts_loss_kwargs = (
-            True  # num_items_in_batch is the number of loss tokens, see `Loop.next_batches`
-        )
+        self.model_accepts_loss_kwargs = True  # num_items_in_batch is the second result of `Loop.next_batches`
         # `policy_loss` has the divisor of the whole step. What a subclass adds has not: transformers takes the mean.
         self.loss_is_scaled_for_ga = type(self).compute_loss is AgentTrainer.compute_loss
         if not self.processes.in_lockstep:

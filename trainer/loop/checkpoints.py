@@ -12,6 +12,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 PLAN = "schedule.json"
+"""The schedule of the tasks in a checkpoint."""
 
 STATE = "trainer_state.json"
 """The last file of a checkpoint; rank 0 writes it when every process has written its own files."""
@@ -38,7 +39,7 @@ def move_checkpoints_aside(folder: str | Path | None, *, after: int | None = Non
 
 
 def newest_whole_checkpoint(folder: str | Path | None) -> str:
-    """The newest checkpoint in a folder that was saved to its end.
+    """Return the newest checkpoint in a folder that was saved to its end.
 
     Raises:
         ValueError: there is none.
@@ -51,7 +52,7 @@ def newest_whole_checkpoint(folder: str | Path | None) -> str:
 
 
 def step_of(checkpoint: str | Path) -> int:
-    """The number of optimiser steps before a checkpoint.
+    """Return the number of optimiser steps before a checkpoint.
 
     Raises:
         ValueError: training cannot go on from this folder.
@@ -66,32 +67,17 @@ def step_of(checkpoint: str | Path) -> int:
 
 
 def _checkpoints(folder: str | Path | None) -> list[tuple[int, Path]]:
-    """The step and the path of each checkpoint in a folder, the newest first."""
+    """Return the step and the path of each checkpoint in a folder, the newest first."""
     paths = Path(folder or ".").glob("checkpoint-*")
     return sorted(((int(match[1]), path) for path in paths if (match := _NAME.fullmatch(path.name))), reverse=True)
 
 
 def _is_whole(checkpoint: Path) -> bool:
-    """Whether a checkpoint was saved to its end: its last file is there, and is valid JSON."""
+    """Return whether a checkpoint was saved to its end: its last file is there, and is valid JSON."""
     try:
         return bool(json.loads((checkpoint / STATE).read_text()))
     except (OSError, ValueError):
         return False
-
-
-def write_unlogged(folder: Path, suffix: str, loss: tuple[float, int], metrics: Mapping[str, Any]) -> None:
-    """Write the values that a process has not logged yet: its loss, the step of the last log, and its metrics."""
-    (folder / f"unlogged{suffix}.json").write_text(json.dumps({"loss": loss, "metrics": metrics}))
-
-
-def read_unlogged(folder: Path, suffix: str) -> dict[str, Any]:
-    """The loss and the metrics that `write_unlogged` wrote."""
-    return json.loads((folder / f"unlogged{suffix}.json").read_text())
-
-
-def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Write the schedule of the tasks into a checkpoint."""
-    (folder / PLAN).write_text(json.dumps(plan, indent=2) + "\n")
 
 
 def check_plan(folder: Path, plan: Mapping[str, Any]) -> None:

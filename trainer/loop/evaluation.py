@@ -22,15 +22,9 @@ def evaluated(
     missing: MissingMetrics,
     temperature: float | None,
 ) -> dict[str, float]:
-    """Return the metrics of an evaluation, without a prefix.
+    """Return the metrics of an evaluation, without a prefix; the processes share its tasks.
 
-    Args:
-        rows: The tasks, the same in each process.
-        config: Says how often each task is played, and which episode is a success.
-        player: Plays the tasks of this process.
-        processes: Those that share the tasks.
-        missing: The metrics that environments have reported so far.
-        temperature: `eval_temperature` by default, or else the training temperature; 0 is greedy.
+    The temperature is `eval_temperature` by default, or else the training temperature; 0 is greedy.
 
     Raises:
         RolloutError: more than `max_failure_rate` of the episodes failed.

@@ -8,9 +8,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from transformers import TrainerControl
 
@@ -24,7 +25,6 @@ from .transformers_hooks import HookedTrainer
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C, and the signal that a scheduler sends before it kills the process."""
@@ -58,6 +58,7 @@ def stop_on_interrupt(stop: Callable[[str], None]) -> Iterator[None]:
         restore()
 
 
+@dataclass(eq=False)
 class Interruption:
     """Saves a checkpoint when a signal or an error ends a training; resuming a finished training does nothing.
 
@@ -65,13 +66,12 @@ class Interruption:
     processes stop together, before their next step: if one stopped alone, the others would wait for it.
     """
 
-    def __init__(self, trainer: HookedTrainer, player: EpisodePlayer, processes: Processes) -> None:
-        self._trainer = trainer
-        self._player = player
-        self._processes = processes
-        self._agreed = False  # whether all processes have agreed to stop
-        self._began_at: int | None = None  # the step of the first batch of this train()
-        self._is_over = False  # whether a finished training was resumed
+    _trainer: HookedTrainer[Any]
+    _player: EpisodePlayer
+    _processes: Processes
+    _agreed: bool = False  # whether all processes have agreed to stop
+    _began_at: int | None = None  # the step of the first batch of this train()
+    _is_over: bool = False  # whether a finished training was resumed
 
     @contextmanager
     def watching(self, checkpoint: str | None) -> Iterator[None]:

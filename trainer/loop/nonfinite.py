@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,27 +27,23 @@ class NonFiniteError(RuntimeError):
     """Training stopped because a loss or a gradient is not finite; the weights are those from before that step."""
 
 
+@dataclass(eq=False)
 class NonFiniteSteps:
     """Finds the steps whose loss or gradient norm is not finite. All processes find the same ones.
 
     With fp16 a gradient overflows while the loss scaler looks for its scale. The scaler itself skips such a step, so it
     is not counted here. At a scale of 1 or less the gradient itself is not finite.
-
-    Args:
-        action: Skip such a step, or stop training.
-        processes: The processes that take the step together.
-        scaler: The loss scaler of fp16 (`torch.amp.GradScaler`), or None.
     """
 
-    def __init__(self, action: OnNonFinite, processes: Processes, scaler: Any = None) -> None:
-        self._action = action
-        self._processes = processes
-        self._scaler = scaler
-        self._recent: deque[bool] = deque(maxlen=WINDOW)
-        self.steps = self.skipped = 0  # of this training
+    _action: OnNonFinite
+    _processes: Processes
+    _scaler: Any = None  # the loss scaler of fp16 (`torch.amp.GradScaler`), or None
+    _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    steps: int = 0  # of this training, as `skipped`
+    skipped: int = 0
 
     def skips(self, step: int, loss: Tensor, grad_norm: Tensor | float) -> bool:
-        """Whether the weights must stay as they are; every process must call it.
+        """Return whether the weights must stay as they are; every process must call it.
 
         Args:
             step: The number of the step, from 1.
@@ -84,7 +81,7 @@ class NonFiniteSteps:
 
 
 def mean_of_taken(loss: float, steps: float, skipped: float) -> float:
-    """The mean loss of the steps that were taken, from a mean in which those that were skipped count as 0.
+    """Return the mean loss of the steps that were taken, from a mean in which those that were skipped count as 0.
 
     NaN if none was taken.
     """
@@ -94,7 +91,7 @@ def mean_of_taken(loss: float, steps: float, skipped: float) -> float:
 
 
 def spread_nonfinite(loss: Tensor) -> Tensor:
-    """The same loss, but its gradient is NaN in all weights if it is not finite.
+    """Return the same loss, but its gradient is NaN in all weights if it is not finite.
 
     DeepSpeed takes the step inside the backward pass, and skips it if the gradient is not finite.
     """

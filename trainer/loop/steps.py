@@ -68,11 +68,10 @@ class Steps:
     report: RoundReport
     log: LearningLog
     watchdog: Watchdog
-    on_episodes: Callable[[Sequence[Episode]], None]
-    """Called with the episodes of each round."""
+    on_episodes: Callable[[Sequence[Episode]], None]  # called with the episodes of each round
     _rounds: dict[int, Round] = field(default_factory=dict)
     """The rounds of the latest step by their numbers: if the step fails, its checkpoint needs the first of them."""
-    _counts: StepCounts | None = None
+    counts: StepCounts = field(init=False)  # the divisors of the step in progress
 
     def batches(self, step: int, count: int, device: torch.device) -> list[Batch]:
         """Return the batches of a step; play the rounds that begin with them, and count the divisors of the loss."""
@@ -84,7 +83,7 @@ class Steps:
             if index not in self._rounds:
                 self._rounds[index] = self._play(index, step)
         batches = [self._rounds[index].batches[place % schedule.steps_per_generation] for index, place in places]
-        self._counts = self._count(batches, device)
+        self.counts = self._count(batches, device)
         # Processes that share the weights compute each layer together, so all need as many micro-batches.
         return [batch.filled(self.scorer.passes(len(batch.micro_batches)), self.scorer.pad_id) for batch in batches]
 
@@ -110,12 +109,6 @@ class Steps:
             batches=len(batches),
             processes=self.source.processes.count,
         )
-
-    @property
-    def counts(self) -> StepCounts:
-        """The divisors of the step in progress."""
-        assert self._counts is not None
-        return self._counts
 
     def loss(self, model: nn.Module, micro_batch: MicroBatch, *, with_entropy: bool) -> Tensor:
         """Return the loss of a micro-batch, ready for `backward()`: log-probabilities -> ratios -> terms -> sum."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from ..run_log.metrics import Metrics
 from ..run_log.progress import RichProgress
 from ..run_log.tables import report_episodes
 from ..setup.parts import Parts
-from .checkpoints import check_plan, read_unlogged, write_plan, write_unlogged
+from .checkpoints import PLAN, check_plan
 from .interrupt import Interruption
 from .nonfinite import NonFiniteSteps, mean_of_taken, spread_nonfinite
 from .steps import Steps
@@ -56,12 +57,10 @@ class TrainingLoop(Loop):
     missing_metrics: MissingMetrics
     displays: Sequence[RichProgress]
     schedule: Schedule
-    checkpoint: str | None
-    """The folder that the training continues from."""
+    checkpoint: str | None  # the folder that the training continues from
     read_weights: Callable[[], ReferenceSync | None]
     """Makes the reference and finds the output head, once, before the weights change."""
-    on_episodes: Callable[[Sequence[Episode]], None]
-    """Called with the episodes of each round."""
+    on_episodes: Callable[[Sequence[Episode]], None]  # called with the episodes of each round
 
     def __post_init__(self) -> None:
         config, trainer, player = self.parts.config, self.trainer, self.parts.player
@@ -135,7 +134,7 @@ class TrainingLoop(Loop):
             self._reference_sync.load(folder)
         elif self.scorer.reference is not None:
             check_stays(folder)
-        unlogged = read_unlogged(folder, self.processes.suffix)
+        unlogged = json.loads(self._unlogged(folder).read_text())
         self.metrics.restore(unlogged["metrics"])
         self.steps.load(folder)
         self.trainer.restore_unlogged_loss(*unlogged["loss"])
@@ -194,9 +193,6 @@ class TrainingLoop(Loop):
     def decide(self, control: TrainerControl) -> None:
         self.interruption.decide(control)
 
-    def is_ending(self) -> bool:
-        return self.trainer.was_interrupted
-
     def complete(self, logs: dict[str, float]) -> bool:
         is_summary = "train_loss" in logs
         if is_summary:
@@ -219,11 +215,15 @@ class TrainingLoop(Loop):
     def save(self, folder: Path) -> None:
         is_first = self.processes.index == 0
         if is_first:
-            write_plan(folder, self.schedule.describe())
+            (folder / PLAN).write_text(json.dumps(self.schedule.describe(), indent=2) + "\n")
         if self._reference_sync is not None and (is_first or self.processes.share_weights):
             self._reference_sync.save(folder)
-        write_unlogged(folder, self.processes.suffix, self.trainer.unlogged_loss, self.metrics.pending())
+        unlogged = {"loss": self.trainer.unlogged_loss, "metrics": self.metrics.pending()}
+        self._unlogged(folder).write_text(json.dumps(unlogged))
         self.steps.save(folder, self.trainer.state.global_step)
+        with self.watchdog.during("the other processes to save their part of a checkpoint"):
+            self.trainer.accelerator.wait_for_everyone()  # the next file, of rank 0, marks it as complete
 
-    def waiting(self, what: str) -> AbstractContextManager[None]:
-        return self.watchdog.during(what)
+    def _unlogged(self, folder: Path) -> Path:
+        """Return the file of the loss and the metrics that this process has not logged yet."""
+        return folder / f"unlogged{self.processes.suffix}.json"

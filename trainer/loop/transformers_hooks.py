@@ -13,7 +13,7 @@ import random
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -67,16 +67,8 @@ class Loop(ABC):
         """Complete the logs of a step, or the summary after the last one; return whether there is something to log."""
 
     @abstractmethod
-    def is_ending(self) -> bool:
-        """Return whether an evaluation may be given up."""
-
-    @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write further files into a checkpoint, in every process."""
-
-    @abstractmethod
-    def waiting(self, what: str) -> AbstractContextManager[None]:
-        """Open a context in which this process waits for `what`."""
+        """Write further files into a checkpoint, in every process, and wait for those of the others."""
 
 
 LoopT = TypeVar("LoopT", bound=Loop)
@@ -202,8 +194,6 @@ class HookedTrainer(Trainer, Generic[LoopT]):
             self._rewind()
         super()._save_rng_state(output_dir)
         self.loop.save(Path(output_dir))
-        with self.loop.waiting("the other processes to save their part of a checkpoint"):
-            self.accelerator.wait_for_everyone()  # the next file, of rank 0, marks the checkpoint as complete
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         """Load adapters: transformers refuses an attached one, and passes over `default` where there are others."""
@@ -220,7 +210,7 @@ class HookedTrainer(Trainer, Generic[LoopT]):
             if not (skip_scheduler and self.state.global_step):  # `eval_on_start` is for the first start only
                 return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
         except asyncio.CancelledError:
-            if not self.loop.is_ending():
+            if not self.was_interrupted:
                 raise
         name, best = self.args.metric_for_best_model, self.state.best_metric
         return {} if name is None else {f"eval_{name.removeprefix('eval_')}": math.nan if best is None else best}

@@ -34,9 +34,8 @@ class Watchdog:
         self._whereabouts = whereabouts
         self._process = process
         self._moves = 0  # of the trainer's own
-        self._waits_for = [
-            "an update, which needs the gradients of all processes, or a callback"
-        ]  # the last one counts
+        # The last one counts.
+        self._waits_for = ["an update, which needs the gradients of all processes, or a callback"]
         self._opened = 0
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None

@@ -16,7 +16,7 @@ from ..learning.advantages import ESTIMATORS, KLIn, Scale
 from ..learning.corrections import CORRECTIONS
 from ..learning.credit import Credit
 from ..learning.losses import LOSSES
-from ..rollout.token_policy import OverlongPrompts
+from ..rollout.settings import OverlongPrompts
 from .fields import (
     AtLeast0,
     BelowOne,

@@ -16,9 +16,8 @@ from ..learning.corrections import CORRECTIONS
 from ..learning.groups import TREATMENTS, Treatment, Treatments
 from ..learning.losses import LOSSES
 from ..learning.settings import LearningSettings
-from ..rollout.budgets import TokenBudgets
 from ..rollout.overlong import OverlongPenalty
-from ..rollout.settings import PlaySettings
+from ..rollout.settings import PlaySettings, TokenBudgets
 from .config import AgentConfig
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...envs.core import ConfigurationError, Message
 from ..tool_calls.assistant_message import THINK
-from .budgets import TokenBudgets
+from .settings import TokenBudgets
 
 
 def strip_thoughts(messages: Sequence[Message]) -> list[Message]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypeVar
 
 from accelerate import PartialState
@@ -23,31 +23,22 @@ from .token_policy import TokenPolicy
 Result = TypeVar("Result")
 
 
+@dataclass(eq=False)
 class EpisodePlayer:
-    """Plays episodes with the current weights of a model.
+    """Plays episodes with the current weights of a model, which the policy's generator gets once after each change."""
 
-    The weights are sent to the policy's generator once after each change. `seed` is that of `play`, and `step`
-    returns how many optimiser steps the weights have seen.
-    """
+    model: PreTrainedModel
+    engine: RolloutEngine
+    policy: TokenPolicy
+    _: KW_ONLY
+    seed: int  # of `play`
+    step: Callable[[], int]  # returns how many optimiser steps the weights have seen
+    _sent: tuple[int, ...] | None = None  # the state of the weights that the generator has
+    _playing: asyncio.Task[Any] | None = None
+    _cancelled: bool = False
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        engine: RolloutEngine,
-        policy: TokenPolicy,
-        *,
-        seed: int,
-        step: Callable[[], int],
-    ) -> None:
-        self.model = model
-        self.engine = engine
-        self.policy = policy
-        self.generator = policy.generator
-        self.seed = seed
-        self._step = step
-        self._sent: tuple[int, ...] | None = None  # the state of the weights that the generator has
-        self._playing: asyncio.Task[Any] | None = None
-        self._cancelled = False
+    def __post_init__(self) -> None:
+        self.generator = self.policy.generator
 
     def run(
         self,
@@ -94,7 +85,7 @@ class EpisodePlayer:
         """
         # PyTorch counts writes to a tensor, but misses those of some optimisers. The state is read before the weights:
         # if they change meanwhile, they must be loaded again.
-        state = self._step(), sum(parameter._version for parameter in self.model.parameters())
+        state = self.step(), sum(parameter._version for parameter in self.model.parameters())
         if not self._in_any_process(state != self._sent):
             return
         error: Exception | None = None

@@ -70,25 +70,22 @@ def _listed(counts: Counter[str]) -> str:
     return ", ".join(f"{count} x {kind}" for kind, count in ordered)
 
 
+@dataclass
 class FailureWatch:
     """Watches the last rounds of a training, warns of lost episodes, and stops when there are too many.
 
     A round without a group to learn from is skipped. Training stops when no round of the last `WINDOW`
     had such a group, or when more than `max_failure_rate` of the episodes of these rounds failed.
-
-    Args:
-        max_failure_rate: Share of failed episodes.
-        treatments: The treatments of truncated episodes, for the messages.
     """
 
-    def __init__(self, max_failure_rate: float, treatments: Treatments = TREATMENTS) -> None:
-        self._max_failure_rate = max_failure_rate
-        self._treatments = treatments
-        self._rounds: deque[tuple[int, int, int]] = deque(maxlen=WINDOW)  # episodes, failed episodes, samples
-        self._had_a_group = False
-        self._warned: set[str] = set()
-        self.latest = ""  # the latest failure in one line; it may have been retried
-        self.totals = FailureTotals()
+    max_failure_rate: float
+    treatments: Treatments = field(default_factory=lambda: TREATMENTS)  # of truncated episodes, for the messages
+    latest: str = ""  # the latest failure in one line; it may have been retried
+    totals: FailureTotals = field(default_factory=FailureTotals)
+    _rounds: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """Episodes, failed episodes and samples of each round."""
+    _had_a_group: bool = False
+    _warned: set[str] = field(default_factory=set)
 
     def add_round(
         self, episodes: Sequence[Episode], *, played: int, failed: int, samples: int, rejected: float = 0.0
@@ -109,13 +106,13 @@ class FailureWatch:
         self._had_a_group = self._had_a_group or samples > 0
         count = len(self._rounds)
         all_played, all_failed, all_samples = map(sum, zip(*self._rounds, strict=True))
-        lost = lost_episodes(episodes, self._treatments, rejected=rejected)
+        lost = lost_episodes(episodes, self.treatments, rejected=rejected)
         if all_samples == 0 and count >= (WINDOW if self._had_a_group else ROUNDS_AT_START):
             raise RolloutError(f"the last {count} rounds had no group to learn from: {lost}{_traceback(episodes)}")
-        if count == WINDOW and all_failed > self._max_failure_rate * all_played:
+        if count == WINDOW and all_failed > self.max_failure_rate * all_played:
             raise RolloutError(
                 f"{all_failed} of {all_played} episodes of the last {count} rounds failed, more than "
-                f"max_failure_rate={self._max_failure_rate:g} allows. In the last round {lost}{_traceback(episodes)}"
+                f"max_failure_rate={self.max_failure_rate:g} allows. In the last round {lost}{_traceback(episodes)}"
             )
         # Log each kind of failure once, retried or not, and every skipped round.
         new = {failure.kind for failure in _failures(episodes)} - self._warned

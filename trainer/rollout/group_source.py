@@ -24,16 +24,11 @@ from .schedule import Schedule
 class PlayedRound:
     """The episodes that a process has played in a round, and their groups."""
 
-    episodes: list[Episode] = field(default_factory=list)
-    """All of them, including those that are not learned from."""
-    groups: list[Group] = field(default_factory=list)
-    """The groups to learn from."""
-    dropped: int = 0
-    """Groups that had fewer than two members left."""
-    refilled: int = 0
-    """Groups that were played because others had no spread."""
-    replaced: int = 0
-    """Groups without spread, or dropped ones, that refills replaced."""
+    episodes: list[Episode] = field(default_factory=list)  # all of them, including those that are not learned from
+    groups: list[Group] = field(default_factory=list)  # those to learn from
+    dropped: int = 0  # groups that had fewer than two members left
+    refilled: int = 0  # groups that were played because others had no spread
+    replaced: int = 0  # groups without spread, or dropped ones, that refills replaced
     overlap: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     """Further means, of rollouts that overlap with updates, with the number of values of each."""
 

@@ -18,22 +18,16 @@ class OverlongPenalty:
     The soft overlong punishment of DAPO (Yu et al. 2025, arXiv 2503.14476, equation 13), times `penalty`.
     """
 
-    limit: int
-    """The option `max_completion_length`."""
-    buffer: int
-    """Tokens before the limit in which the reward falls; 0: there is no penalty."""
-    penalty: float
-    """The reward that an episode loses if it reaches the limit."""
-
-    def of(self, length: int) -> float:
-        """Return the reward, at most 0, of an episode with so many tokens after its prompt, tool results included."""
-        over = length - (self.limit - self.buffer)
-        return -self.penalty * min(1.0, max(0.0, over / self.buffer))
+    limit: int  # the option `max_completion_length`
+    buffer: int  # tokens before the limit in which the reward falls; 0: there is no penalty
+    penalty: float  # the reward that an episode loses if it reaches the limit
 
     def charge(self, episodes: Iterable[Episode]) -> None:
         """Add the penalty to the reward of each episode that has a reward and did not fail."""
         for episode in episodes:
             if episode.reward is not None and episode.traces and not episode.stop.is_failure:
-                penalty = self.of(sum(len(trace.completion_ids) for trace in episode.traces))
+                length = sum(len(trace.completion_ids) for trace in episode.traces)  # tool results included
+                over = length - (self.limit - self.buffer)
+                penalty = -self.penalty * min(1.0, max(0.0, over / self.buffer))
                 episode.reward += penalty
                 episode.reward_parts[PART] = penalty

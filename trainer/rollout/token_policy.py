@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any
 
 from ...envs.core import (
     ConfigurationError,
@@ -24,11 +23,8 @@ from ...envs.tokens import Tokens, TokenTrace
 from ..chat.chat_format import ChatFormat
 from ..generation.contract import GenerationRequest, Generator, StopTexts
 from ..generation.sampling import Sampling
-from .budgets import TokenBudgets
 from .compaction import check_room, without_thought
-
-OverlongPrompts = Literal["fail", "drop", "raise"]
-"""The consequence of a prompt longer than the context: its episode fails or is dropped, or the run stops."""
+from .settings import OverlongPrompts, TokenBudgets
 
 
 class LongPromptError(ValueError):
@@ -46,54 +42,27 @@ class TokenDriftError(RuntimeError):
     """The engine's record of its input differs from its request; the episode fails, and `tokens/drift` counts."""
 
 
+@dataclass(eq=False)
 class TokenPolicy:
-    """Answers with a model, and records every token.
+    """Answers with a model, and records every token."""
 
-    Args:
-        chat: Translates between messages and tokens.
-        generator: Samples the answers.
-        sampling: The distribution that answers are sampled from.
-        budgets: Token limits.
-        overlong_prompts: The consequence of a prompt longer than the context.
-        chats: Translates in its place, for rows that choose one of several environments: by their names.
-    """
-
-    def __init__(
-        self,
-        chat: ChatFormat,
-        generator: Generator,
-        *,
-        sampling: Sampling,
-        budgets: TokenBudgets,
-        overlong_prompts: OverlongPrompts = "fail",
-        chats: Mapping[str, ChatFormat] | None = None,
-    ) -> None:
-        self.chat = chat
-        self.generator = generator
-        self.sampling = sampling
-        self.budgets = budgets
-        self.overlong_prompts: OverlongPrompts = overlong_prompts
-        self.chats = chats or {}
+    chat: ChatFormat
+    generator: Generator
+    _: KW_ONLY
+    sampling: Sampling
+    budgets: TokenBudgets
+    overlong_prompts: OverlongPrompts = "fail"
+    chats: Mapping[str, ChatFormat] = field(default_factory=dict)  # of several environments by name, in place of `chat`
 
     def at(self, sampling: Sampling) -> TokenPolicy:
-        """The same policy with another distribution."""
-        policy = copy.copy(self)
-        policy.sampling = sampling
-        return policy
-
-    def chat_of(self, spec: EpisodeSpec) -> ChatFormat:
-        """The chat format of this episode's environment."""
-        return self.chats[spec.task.row[ENVIRONMENT_COLUMN]] if self.chats else self.chat
+        """Return the same policy with another distribution."""
+        return replace(self, sampling=sampling)
 
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> TokenConversation:
         """Return a conversation that starts from these messages; raises the errors of `begin_trace`."""
-        trace, begun = begin_trace(self.chat_of(spec), self.budgets, self.overlong_prompts, spec, messages, tools)
-        return TokenConversation(self, spec, tools, trace, begun, _Spent())
-
-
-def turn_seed(spec: EpisodeSpec, turn: int) -> int:
-    """Seeds the sampling of a turn, counted from 0."""
-    return stable_seed(spec.seed, turn)
+        chat = self.chats[spec.task.row[ENVIRONMENT_COLUMN]] if self.chats else self.chat
+        trace, begun = begin_trace(chat, self.budgets, self.overlong_prompts, spec, messages, tools)
+        return TokenConversation(self, chat, spec, list(tools), trace, begun, _Spent())
 
 
 def begin_trace(
@@ -104,7 +73,7 @@ def begin_trace(
     messages: Sequence[Message],
     tools: Sequence[ToolSchema],
 ) -> tuple[TokenTrace, list[int]]:
-    """The trace of an episode that starts from these messages, and the last tokens of its prompt that begin the answer.
+    """Return the trace of an episode with this beginning, and the last tokens of its prompt, which begin the answer.
 
     Raises:
         ConfigurationError: the model cannot use these tools.
@@ -142,26 +111,20 @@ class _Spent:
         return message
 
 
+@dataclass(slots=True, eq=False)
 class TokenConversation:
     """The exact tokens of one line of an episode."""
 
-    def __init__(
-        self,
-        policy: TokenPolicy,
-        spec: EpisodeSpec,
-        tools: Sequence[ToolSchema],
-        trace: TokenTrace,
-        begun: list[int],
-        spent: _Spent,
-    ) -> None:
-        self.trace = trace
-        self._policy = policy
-        self._chat = policy.chat_of(spec)
-        self._spec = spec
-        self._begun = begun  # tokens of the next answer that its prompt ends with
-        self._tools = list(tools)
-        self._spent = spent
-        spent.traces.append(trace)
+    _policy: TokenPolicy
+    _chat: ChatFormat
+    _spec: EpisodeSpec
+    _tools: list[ToolSchema]
+    trace: TokenTrace
+    _begun: list[int]  # tokens of the next answer that its prompt ends with
+    _spent: _Spent
+
+    def __post_init__(self) -> None:
+        self._spent.traces.append(self.trace)
 
     def further(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> TokenConversation:
         chat, spent = self._chat, self._spent
@@ -169,7 +132,7 @@ class TokenConversation:
         before, begun = chat.begin([*map(spent.as_written, messages)], tools)
         trace = TokenTrace.of(before + Tokens(begun))
         self._check_room(trace)
-        return TokenConversation(self._policy, self._spec, tools, trace, begun, spent)
+        return TokenConversation(self._policy, chat, self._spec, list(tools), trace, begun, spent)
 
     async def act(self, *, max_tokens: int | None = None, stop: tuple[str, ...] = ()) -> Act:
         policy, trace, spent = self._policy, self.trace, self._spent
@@ -183,7 +146,7 @@ class TokenConversation:
             prompt=prompt,
             max_tokens=room,
             stop_ids=self._chat.end_ids,
-            seed=turn_seed(self._spec, spent.turns),
+            seed=stable_seed(self._spec.seed, spent.turns),
             sampling=policy.sampling,
             stop_texts=StopTexts(stop, self._chat.template.decode) if stop else None,
             session=self,

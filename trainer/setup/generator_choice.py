@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 
 import torch
 from transformers import PreTrainedModel
@@ -49,7 +48,7 @@ def check_generator(args: AgentConfig, generator: Generator | None) -> None:
         )
     changed = changed_options(args) + (["generator"] if args.generator != "transformers" else [])
     if changed:
-        warnings.warn(f"{', '.join(changed)}: no effect, because a generator was given", stacklevel=5)
+        warnings.warn(f"{', '.join(changed)}: no effect, because a generator was given", stacklevel=4)
 
 
 def check_sharding(args: AgentConfig, generator: Generator | None) -> None:
@@ -85,29 +84,21 @@ def _precision(args: AgentConfig) -> torch.dtype | None:
     return torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
 
 
-def generator_maker(
-    model: PreTrainedModel, args: AgentConfig, generator: Generator | None
-) -> Callable[[int, int], Generator]:
-    """Return a function that makes the generator of a training, or returns the one that was given.
+def make_generator(
+    model: PreTrainedModel, args: AgentConfig, given: Generator | None, pad_id: int, max_model_len: int
+) -> Generator:
+    """Return the generator that was given, or make that of the configuration.
 
-    It takes the id of the token that fills rows, and the tokens of the context. With `max_staleness`, the generator
-    lets the training decide when turns begin.
+    With `max_staleness`, it lets the training decide when turns begin.
 
     Raises:
-        TypeError, ValueError: as `check_generator`.
+        ConfigurationError: vLLM is missing or too old, or a server does not fit this configuration.
     """
-    check_generator(args, generator)
-
-    def make(pad_id: int, max_model_len: int) -> Generator:
-        made = generator
-        if made is None:
-            made = make_generator(model, args, pad_id=pad_id, max_model_len=max_model_len)
-        return TurnGate(made) if args.max_staleness else made
-
-    return make
+    made = _make(model, args, pad_id=pad_id, max_model_len=max_model_len) if given is None else given
+    return TurnGate(made) if args.max_staleness else made
 
 
-def make_generator(model: PreTrainedModel, args: AgentConfig, *, pad_id: int, max_model_len: int) -> Generator:
+def _make(model: PreTrainedModel, args: AgentConfig, *, pad_id: int, max_model_len: int) -> Generator:
     """Make the generator of a configuration. vLLM is imported only for a generator that needs it.
 
     Raises:

@@ -13,10 +13,9 @@ from ...envs.registry import EnvironmentLike
 from ...envs.rewards import Rewards
 from ..generation.transformers_generator import TransformersGenerator
 from ..models.file_bars import file_bars
-from ..rollout.budgets import TokenBudgets
 from ..rollout.episode_player import EpisodePlayer
 from ..rollout.schedule import Rows
-from ..rollout.settings import PlaySettings
+from ..rollout.settings import PlaySettings, TokenBudgets
 from .player import make_player
 
 CONTEXT = 32_768
@@ -34,15 +33,7 @@ def local_player(
 ) -> EpisodePlayer:
     """Load a model, on the GPU in bfloat16 or on the CPU in float32, and return its player.
 
-    An episode may fill the model's context.
-
-    Args:
-        model: A name of the Hub, or a folder.
-        environment: The environment of the episodes.
-        rows: Tasks; the first of each environment is tried, as before a training.
-        limits: The limits of an episode besides tokens.
-        max_turn_tokens: Most tokens in one answer; None: no limit.
-        max_concurrency: Most episodes in flight.
+    An episode may fill the model's context. The first of the rows of each environment is tried, as before a training.
 
     Raises:
         ConfigurationError: the model cannot play, for instance as its chat template has no place for tools.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -33,7 +34,7 @@ from ..options.value_checks import unknown_names
 from ..rollout.episode_player import EpisodePlayer
 from ..rollout.overlong import OverlongPenalty
 from ..rollout.schedule import Rows, Schedule
-from .generator_choice import check_model_can_be_sharded, check_sharding, generator_maker
+from .generator_choice import check_generator, check_model_can_be_sharded, check_sharding, make_generator
 from .player import context_length, make_player, padding_id
 from .startup_checks import check_before_loading, check_best_metric, load_model, load_tokenizer, warn_of_low_rate
 
@@ -46,12 +47,10 @@ class Parts:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     player: EpisodePlayer
-    pad_id: int
-    """The token that fills rows."""
+    pad_id: int  # of the token that fills rows
     settings: LearningSettings
     penalty: OverlongPenalty
-    schedule: Schedule
-    """The order of the training data; without rows if there is none."""
+    schedule: Schedule  # of the training data; without rows if there is none
 
     def scorer(self, processes: Processes) -> Scorer:
         """Make the scorer, still without reference and output head: see `read_weights`."""
@@ -136,6 +135,7 @@ def make_parts(
     """
     check_before_loading(environment, *data_sets, *formats)
     check_best_metric(args, data_sets[1])
+    check_generator(args, generator)
     check_sharding(args, generator)
     with file_bars(shown=not args.disable_tqdm):
         reward_funcs = as_reward_functions(*rewards, args.device)
@@ -155,7 +155,7 @@ def make_parts(
         tokenizer,
         environment,
         play_settings(args, max_model_len=context_length(model, args.max_model_len)),
-        make_generator=generator_maker(model, args, generator),
+        make_generator=partial(make_generator, model, args, generator),
         rewards=Rewards(reward_funcs, args.reward_weights, timeout=args.reward_timeout),
         data_sets=data_sets,
         tool_format=formats[0],

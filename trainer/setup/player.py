@@ -42,18 +42,10 @@ def make_player(
     compact: Compact | None = None,
     step: Callable[[], int] = lambda: 0,
 ) -> EpisodePlayer:
-    """Return the player with these settings.
+    """Return the player with these settings; `step` is as in `EpisodePlayer`, other arguments as in `AgentTrainer`.
 
     The data sets (for training and evaluation) are checked before a generator is made, which takes long.
-
-    Args:
-        model, tokenizer: The model that plays, and its own tokenizer.
-        environment, tool_format, chat_templates, compact: As in `AgentTrainer`.
-        settings: The options.
-        make_generator: Makes the generator, from the id of the token that fills rows and the tokens of the context.
-        rewards: The reward functions.
-        data_sets: The tasks for training and for evaluation.
-        step: As in `EpisodePlayer`.
+    `make_generator` takes the id of the token that fills rows, and the tokens of the context.
 
     Raises:
         ConfigurationError: the model or its chat template cannot do as the settings ask.

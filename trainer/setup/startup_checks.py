@@ -41,7 +41,7 @@ def load_model(
     gradient_checkpointing: bool = False,
     has_master_weights: bool = False,
 ) -> PreTrainedModel:
-    """The model, with an adapter if there is a `peft_config`.
+    """Return the model, with an adapter if there is a `peft_config`.
 
     A model that is given by name is loaded in float32, unless `init_kwargs` say otherwise. With `has_master_weights`
     it may have 16 bits, since the optimiser keeps the weights in float32.
@@ -66,15 +66,14 @@ def load_model(
 
 
 def _check_trainable(model: nn.Module, *, has_master_weights: bool) -> None:
-    trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    trainable = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if not trainable:
         raise ValueError(
             "no weight of the model can be trained: requires_grad is False for all of them. Load an adapter with "
             "peft.AutoPeftModelForCausalLM.from_pretrained(..., is_trainable=True), or give peft_config for a new one"
         )
-    low = [
-        f"{name} ({each.dtype})" for name, each in trainable.items() if each.dtype in (torch.bfloat16, torch.float16)
-    ]
+    short = (torch.bfloat16, torch.float16)
+    low = [f"{name} ({weight.dtype})" for name, weight in trainable.items() if weight.dtype in short]
     if low and not has_master_weights:
         raise ValueError(
             f"{len(low)} of {len(trainable)} weights in training have 16 bits, {low[0]} among them, in which small "
@@ -113,7 +112,7 @@ def warn_of_low_rate(model: PreTrainedModel, args: AgentConfig) -> None:
 def load_tokenizer(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, init_kwargs: Mapping[str, Any] | None = None
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer; by default the model's own, from the same place and with the `init_kwargs` of the model.
+    """Return the tokenizer; by default the model's own, from the same place and with the `init_kwargs` of the model.
 
     Raises:
         TypeError: it is not a tokenizer.
@@ -199,7 +198,7 @@ def check_best_metric(args: AgentConfig, evaluation: Rows | Mapping[str, Rows] |
 
 
 def _data_sets(train: Rows | None, evaluation: Rows | Mapping[str, Rows] | None) -> dict[str, Rows]:
-    """The data sets that there are, by the name of their argument."""
+    """Return the data sets that there are, by the name of their argument."""
     sets = {"train_dataset": train}
     if isinstance(evaluation, Mapping):
         sets |= {f"eval_dataset[{name!r}]": rows for name, rows in evaluation.items()}
@@ -243,7 +242,7 @@ def _first_of_each_environment(name: str, rows: Rows, source: EnvironmentSource)
 
 
 def _tools_columns(rows: Any) -> Iterable[Mapping[str, Any]]:
-    """What all rows say about their tools; empty if that takes long to read."""
+    """Return the columns of all rows that concern tools; empty if they take long to read."""
     if isinstance(rows, list | tuple):
         return rows
     if not hasattr(rows, "select_columns") or rows.format["type"] == "custom":  # a function makes its rows
@@ -275,10 +274,9 @@ async def _check_reset(
 
 
 def _where(failure: Failure) -> str:
-    """The last place in the traceback that is not in gymnast."""
-    own = tuple(
-        f"{Path(__file__).parents[2] / package}/" for package in ("sandbox", "envs", "records", "trainer", "cluster")
-    )
+    """Return the last place in the traceback that is not in gymnast."""
+    packages = ("sandbox", "envs", "records", "trainer", "cluster")
+    own = tuple(f"{Path(__file__).parents[2] / package}/" for package in packages)
     places = [line.strip() for line in failure.traceback.splitlines() if line.startswith('  File "')]
     foreign = [place for place in places if not place.removeprefix('File "').startswith(own)]
     return f" ({foreign[-1]})" if foreign else ""

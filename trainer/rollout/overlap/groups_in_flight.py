@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from ....envs.engine.rollout_engine import RolloutEngine
 from ....envs.episode import Episode, EpisodeSpec
@@ -22,6 +23,11 @@ class FinishedGroup:
     number: int  # the place of the group among those of this process, in the order of the schedule
     started_at: int  # the optimiser steps that had been taken when it was started
     episodes: list[Episode]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The group in files, without its episodes."""
+        return {"number": self.number, "started_at": self.started_at}
 
     @property
     def versions(self) -> list[list[int | None]]:
@@ -52,14 +58,14 @@ class GroupsInFlight:
         self._changes = Changes()
 
     @property
-    def in_flight(self) -> list[int]:
-        """The numbers of the groups that have been started and are not over."""
-        return list(self._playing)
+    def in_flight(self) -> int:
+        """The number of groups that have been started and are not over."""
+        return len(self._playing)
 
-    @property
-    def unfinished(self) -> list[int]:
-        """The numbers of the groups that are waiting or in flight."""
-        return sorted([*self._playing, *(number for number, _ in self._waiting)])
+    async def snapshot(self) -> tuple[list[FinishedGroup], list[int]]:
+        """Return the groups that are over, and the numbers of those that are waiting or in flight."""
+        unfinished = [*self._playing, *(number for number, _ in self._waiting)]
+        return list(self.finished.values()), sorted(unfinished)
 
     async def start(self, groups: Iterable[Start], *, step: int) -> None:
         """Let these groups start, after those that wait already. `step` optimiser steps have been taken."""

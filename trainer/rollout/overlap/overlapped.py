@@ -47,10 +47,8 @@ class Overlapped(GroupSource):
     max_staleness: int
     log: Path
     """`groups.jsonl`: `{"step": ..., "groups": [...]}` for each round, with the groups in the order of consumption."""
-    _next: int | None = None
-    """The number of the next group to start; None: not known yet."""
-    _restarted: list[int] = field(default_factory=list)
-    """The numbers of the groups that a checkpoint was saved before the end of."""
+    _next: int | None = None  # the number of the next group to start; None: not known yet
+    _restarted: list[int] = field(default_factory=list)  # numbers of groups that were not over at the checkpoint
     _taken: dict[int, list[FinishedGroup]] = field(default_factory=dict)
     """The groups of the rounds that have not been used in a finished step, by the number of the round."""
     _sending: asyncio.Task[None] | None = None
@@ -97,9 +95,7 @@ class Overlapped(GroupSource):
 
     def _write(self, groups: list[FinishedGroup], step: int) -> None:
         """Append a round that this step trains on to the log."""
-        records = [
-            {"number": group.number, "started_at": group.started_at, "versions": group.versions} for group in groups
-        ]
+        records = [group.record | {"versions": group.versions} for group in groups]
         self.log.parent.mkdir(parents=True, exist_ok=True)
         append_lines(self.log, [json.dumps({"step": step, "groups": records})])
 
@@ -125,16 +121,12 @@ class Overlapped(GroupSource):
     def save(self, folder: Path, step: int) -> None:
         """Write the groups that are over and that no finished step has used, and the numbers of the others."""
         taken = [group for index, groups in self._taken.items() if not self._is_used(index, step) for group in groups]
-        finished, unfinished = run_in_loop(self._snapshot())
+        finished, unfinished = run_in_loop(self._groups.snapshot())
         state = {
             "next": self._next,
             "unfinished": [*self._restarted, *unfinished],
             "finished": [
-                {
-                    "number": group.number,
-                    "started_at": group.started_at,
-                    "episodes": [episode.to_json() for episode in group.episodes],
-                }
+                group.record | {"episodes": [episode.to_json() for episode in group.episodes]}
                 for group in [*taken, *finished]
             ],
         }
@@ -186,7 +178,7 @@ class Overlapped(GroupSource):
     def _finish_sending(self) -> None:
         sending, self._sending = self._sending, None
         if sending is not None:
-            run_in_loop(_result(sending))
+            run_in_loop(asyncio.wait_for(sending, None))
 
     def _admitted(self, step: int) -> list[int]:
         """Return the numbers of the groups that may start from this step on, and have not been started."""
@@ -205,9 +197,6 @@ class Overlapped(GroupSource):
     def _is_used(self, index: int, step: int) -> bool:
         """Return whether a step before this one uses the round."""
         return index * self.schedule.groups_per_process < self._count_before(step)
-
-    async def _snapshot(self) -> tuple[list[FinishedGroup], list[int]]:
-        return list(self._groups.finished.values()), self._groups.unfinished
 
     def _staleness(self, groups: list[FinishedGroup], step: int) -> list[Part]:
         """Return the ages of the weights that sampled these groups."""
@@ -236,9 +225,5 @@ class Overlapped(GroupSource):
             "idle/trainer": sum(waited.values()) / seconds,
             "idle/weights": waited[WEIGHTS] / seconds,
             "idle/generator": max(0.0, 1 - (busy - busy_then) / seconds),
-            "groups/in_flight": float(len(self._groups.in_flight)),
+            "groups/in_flight": float(self._groups.in_flight),
         }
-
-
-async def _result(task: asyncio.Task[None]) -> None:
-    await task
