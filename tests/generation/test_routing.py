@@ -16,8 +16,8 @@ import pytest
 
 from gymnast.envs.tokens import Tokens
 from gymnast.trainer import GenerationRequest, Sampling
+from gymnast.trainer.vllm import sampling_options
 from gymnast.trainer.vllm.fleet import Fleet
-from gymnast.trainer.vllm.options import sampling_options
 from gymnast.trainer.vllm.server import Replica, Server
 from gymnast.trainer.vllm.servers import GOLDEN_RATIO, VLLMServerGenerator
 

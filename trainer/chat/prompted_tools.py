@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ...envs.core import ConfigurationError, Message, ToolSchema
 from ..tool_calls.formats import ToolFormat
-from ..tool_calls.react import describe_tool
+from ..tool_calls.react import describe_tools
 from .chat_template import ChatTemplate, FromTool, Verbatim
 from .turn_endings import TurnEndings
 
@@ -73,8 +73,7 @@ def _by_example(endings: TurnEndings, tools: Sequence[ToolSchema]) -> list[str]:
     example = endings.render_call("tool_name", {"key": "value"})
     assert example is not None
     syntax = "To call a tool, write its name and its arguments exactly like this:\n\n"
-    description = "\n\n".join(["You have these tools:", *map(describe_tool, tools), syntax])
-    return [description, Verbatim(example[1].strip())]
+    return [describe_tools(tools, syntax), Verbatim(example[1].strip())]
 
 
 def _parts(texts: Sequence[str], message: Message) -> list[dict[str, Any]]:

@@ -90,10 +90,7 @@ class Literals(ABC):
             return skip_space(self.text, position + 1)
         if self.text.startswith(close, position):
             return position
-        raise self.error(position, f"',' or {close!r}")
-
-    def error(self, position: int, expected: str) -> ValueError:
-        return reading_error(self.text, position, expected)
+        raise reading_error(self.text, position, f"',' or {close!r}")
 
     def value(self, start: int) -> Found:
         """Read a list, an object, a number or a word; the subclasses add strings."""
@@ -139,7 +136,7 @@ class Literals(ABC):
             return (finite(written) if set(written) & set(".eE") else int(written)), number.end()
         if (word := _WORD.match(self.text, start)) and word[0] in _WORDS:
             return _WORDS[word[0]], word.end()
-        raise self.error(start, "a value")
+        raise reading_error(self.text, start, "a value")
 
 
 class PythonLiterals(Literals):
@@ -171,7 +168,7 @@ class PythonLiterals(Literals):
 
     def key(self, start: int) -> Found:
         if self.text[start : start + 1] not in _QUOTES:
-            raise self.error(start, "a key in quotes")
+            raise reading_error(self.text, start, "a key in quotes")
         return self.quoted(start, r"\s*:")
 
 
@@ -190,7 +187,7 @@ class BraceLiterals(Literals):
             return self.string(start, (self.quote,), r"\s*:")
         if match := _KEY.match(self.text, start):
             return match[0].strip(), match.end()
-        raise self.error(start, "a key and ':'")
+        raise reading_error(self.text, start, "a key and ':'")
 
 
 @cache
@@ -238,5 +235,5 @@ def read_python(text: str) -> Any:
     reader = PythonLiterals(text)
     value, end = reader.whole(lambda: reader.value(skip_space(text, 0)))
     if skip_space(text, end) < len(text):
-        raise reader.error(skip_space(text, end), "the end of the text")
+        raise reading_error(text, skip_space(text, end), "the end of the text")
     return value

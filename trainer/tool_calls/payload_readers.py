@@ -68,14 +68,14 @@ class _Calls(PythonLiterals):
     def call(self, start: int) -> Found:
         match = _CALL.match(self.text, start)
         if not match:
-            raise self.error(start, "a name and '('")
+            raise reading_error(self.text, start, "a name and '('")
         arguments, end = self.items(match.end(), "arguments)", self._argument)
         return {"name": match["name"], "arguments": dict(arguments)}, end
 
     def _argument(self, start: int) -> Found:
         match = _ARGUMENT.match(self.text, start)
         if not match:
-            raise self.error(start, "a key and '='")
+            raise reading_error(self.text, start, "a key and '='")
         first = match.end()
         is_text = self.text.startswith(("'", '"'), first)
         value, end = self.quoted(first, _AFTER_ARGUMENT) if is_text else self.json_or_value(first)

@@ -56,7 +56,7 @@ class ReActFormat(KnownFormat):
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
         """Return the beginning of the system prompt: the tools and how to call them."""
-        return "\n\n".join(["You have these tools:", *map(describe_tool, tools), _SYNTAX])
+        return describe_tools(tools, _SYNTAX)
 
     def observation(self, results: Sequence[Message]) -> Message:
         """Return the user message with the results of the model's calls, in their order.
@@ -164,11 +164,14 @@ def _call(action: _Action, tools: Sequence[ToolSchema], *, last: bool) -> ToolCa
     return make_call({"name": action.name, "arguments": action.arguments}, tools=tools, python=True)
 
 
-def describe_tool(tool: ToolSchema) -> str:
-    """Return a tool as the prompt shows it."""
-    function = tool["function"]
-    schema = json.dumps(function.get("parameters") or {}, ensure_ascii=False)
-    return f"{function['name']}: {function.get('description') or 'no description'}\nParameters (JSON schema): {schema}"
+def describe_tools(tools: Sequence[ToolSchema], syntax: str) -> str:
+    """Return the tools, and how to call them, as the prompt shows them."""
+    texts = ["You have these tools:"]
+    for function in [tool["function"] for tool in tools]:
+        schema = json.dumps(function.get("parameters") or {}, ensure_ascii=False)
+        description = function.get("description") or "no description"
+        texts.append(f"{function['name']}: {description}\nParameters (JSON schema): {schema}")
+    return "\n\n".join([*texts, syntax])
 
 
 def _text(message: Message) -> str:

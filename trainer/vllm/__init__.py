@@ -1,4 +1,4 @@
-"""Generation with vLLM, in this process or by servers; `check_vllm` checks that a supported version is installed.
+"""Generation with vLLM, in this process or by servers, and what both share: the options of vLLM and its version.
 
 In this process:
 
@@ -14,7 +14,7 @@ By servers:
     weight_transfer.py  sends weights to all servers, by over_tcp.py or over_nccl.py
     adapter_endpoint.py the server's side of a LoRA adapter
 
-Both use options.py, lora.py and private_api.py, the only place with vLLM's private parts.
+Both use lora.py and private_api.py, the only place with vLLM's private parts.
 """
 
 from __future__ import annotations
@@ -23,10 +23,18 @@ import importlib
 import importlib.util
 import os
 import re
+from typing import Any
 
 from ...envs.core import ConfigurationError
+from ..generation.contract import GenerationRequest
 
 OLDEST = (0, 32)  # the first version whose answers name the weights they come from
+CPU_OPTIONS = {
+    "enforce_eager": True,
+    "block_size": 32,  # the smallest: a prefix is cached in whole blocks, and the rest is computed again
+    "enable_chunked_prefill": False,  # a seeded prompt in chunks crashes the engine: CPU generators cannot be rewound
+    "kv_cache_memory_bytes": 1 << 30,  # by default vLLM takes nearly all of the machine's memory, or refuses to start
+}
 
 
 def check_vllm() -> None:
@@ -48,3 +56,19 @@ def check_version(place: str, version: str) -> None:
     """Raise ConfigurationError if this version of vLLM is too old."""
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
         raise ConfigurationError(f"{place} has vLLM {version}; gymnast needs {OLDEST[0]}.{OLDEST[1]} or newer")
+
+
+def sampling_options(request: GenerationRequest, *, seeded: bool = True) -> dict[str, Any]:
+    """Return the request as keyword arguments of vLLM's `SamplingParams`, with its seed or without."""
+    return {
+        "temperature": request.sampling.temperature,
+        "top_p": request.sampling.top_p,
+        "top_k": request.sampling.top_k,
+        "min_p": request.sampling.min_p,
+        "seed": request.seed if seeded else None,
+        "max_tokens": request.max_tokens,
+        "stop_token_ids": sorted(request.stop_ids),
+        "ignore_eos": True,  # stop_token_ids holds every id that ends the answer
+        "logprobs": 0,  # only the sampled token's
+        "detokenize": False,
+    }

@@ -26,10 +26,9 @@ from ...envs.tokens import Tokens
 from ..generation.contract import Generation, GenerationRequest, Generator, check_text_request
 from ..models.named_weights import check_loadable, named_weights, whole_weights
 from ..models.output_head import inner_model
-from . import check_vllm
+from . import CPU_OPTIONS, check_vllm, sampling_options
 from .engine_thread import EngineThread
 from .lora import base_version, load_adapter, lora_options, lora_rank
-from .options import CPU_OPTIONS, sampling_options
 from .private_api import replace_weights, unchanged_process
 
 GPU_MEMORY = 0.3  # vLLM's default share of the GPU's memory; training needs the rest

@@ -26,8 +26,7 @@ from typing import Any
 import torch
 
 from ...envs.core import ConfigurationError
-from . import check_vllm
-from .options import CPU_OPTIONS
+from . import CPU_OPTIONS, check_vllm
 from .private_api import name_the_cpu_build
 
 SERVER_OPTIONS = {

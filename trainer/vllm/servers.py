@@ -22,9 +22,9 @@ from ...sandbox.cancellation import finish
 from ..generation.contract import Generation, GenerationError, GenerationRequest, SharedGenerator, check_text_request
 from ..models.named_weights import check_loadable, whole_weights
 from ..models.sharding import is_sharded
+from . import sampling_options
 from .fleet import Fleet
 from .lora import NAME, lora_options, lora_rank
-from .options import sampling_options
 from .server import Server
 from .weight_transfer import WeightTransfer
 
