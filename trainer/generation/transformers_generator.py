@@ -15,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..models.cache_check import check_cache
-from ..models.evaluating import evaluating
+from ..models.contexts import evaluating
 from .contract import Generation, GenerationError, GenerationRequest, Generator, check_text_request, settle
 from .decoding import Decoding, Row
 from .sampling import Sampling

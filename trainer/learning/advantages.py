@@ -3,7 +3,7 @@
 A group is the episodes of one task from one environment seed. Groups may be ragged (a failed member leaves its group),
 so an estimator takes one group, of two members or more, and functions that need the whole batch take a list of groups.
 Rewards are float64: float32 rounds the mean of equal rewards to another number, and division by a tiny deviation
-enlarges the difference. With `credit="turn"` the returns of one turn of a group take the place of its rewards.
+enlarges the difference. With `credit="turn"` returns of one turn take the place of rewards.
 
 Axes: G, the members of one group; P, the processes.
 """
@@ -32,7 +32,7 @@ STD_FLOOR = 1e-4
 
 
 def this_process_only(values: Tensor) -> Tensor:
-    """Return the values of this process alone: the `Gather` of a single process."""
+    """Return the values as they are: the `Gather` of a single process."""
     return values
 
 
@@ -70,12 +70,9 @@ def scale_advantages(
     was proposed (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783). "batch" divides all advantages by the standard deviation
     of all rewards in all processes, which includes differences between tasks.
 
-    Args:
-        advantages: one (G,) tensor for each group of this process.
-        rewards: the rewards that they came from, in the same order.
-        how: which standard deviation.
-        gather: reaches the other processes; called once for "batch", and not otherwise. A process without groups must
-            call this function too, or the others wait for it.
+    `advantages` has one (G,) tensor for each group of this process, and `rewards` those that they came from. `gather`
+    is called once for "batch", and not otherwise. A process without groups must call this function too, or the others
+    wait for it.
     """
     if how == "none":
         return list(advantages)
@@ -99,9 +96,8 @@ def whiten(advantages: list[Tensor], gather: Gather = this_process_only) -> list
 def _mean_and_std(groups: list[Tensor], gather: Gather) -> tuple[Tensor, Tensor]:
     """Return mean and unbiased standard deviation of all values of all processes.
 
-    Processes hold different numbers of values, but a collective needs tensors of one size. So each process sends three
-    numbers: count, mean and sum of squared deviations. They are merged as in Chan, Golub and LeVeque 1979, which does
-    not cancel as raw sums of squares do.
+    Each process sends count, mean and sum of squared deviations. They are merged as in Chan, Golub and LeVeque 1979,
+    which does not cancel as raw sums of squares do.
     """
     values_N = torch.cat(groups) if groups else torch.zeros(0, dtype=torch.float64)
     count = values_N.new_tensor(float(values_N.numel()))
@@ -122,9 +118,7 @@ def quantile(values_N: Tensor, share: float, gather: Gather = this_process_only)
         return 0.0
     padded_M = torch.full((most,), torch.nan)
     padded_M[: len(values_N)] = values_N
-    everywhere = gather(padded_M[None])
-    everywhere = everywhere[~everywhere.isnan()]
-    return float(np.quantile(everywhere.numpy(), share))  # torch's takes 2**24 values at most
+    return float(np.nanquantile(gather(padded_M[None]).numpy(), share))  # torch's takes 2**24 values at most
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -142,18 +136,4 @@ ESTIMATORS: dict[str, Estimator] = {
     "max_rl": Estimator(advantage=max_rl),
     # Hu et al. 2025, "REINFORCE++", arXiv 2501.03262: the baseline is the mean of the whole batch, not of the group.
     "reinforce++": Estimator(advantage=lambda rewards_G: rewards_G, whitens=True),
-}
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Algorithm:
-    """A row of `ALGORITHMS`: everything in which one algorithm differs from another."""
-
-    estimator: str  # a row of `ESTIMATORS`, unless an option says otherwise
-    kl: KLIn  # the default of `kl_in`
-
-
-ALGORITHMS: dict[str, Algorithm] = {
-    "grpo": Algorithm(estimator="grpo", kl="loss"),
-    "rloo": Algorithm(estimator="rloo", kl="reward"),
 }

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+import torch
 from torch import Tensor
 
 from ...envs.episode import Episode
 from .advantages import ESTIMATORS, Gather, Scale, scale_advantages, this_process_only, whiten
-from .credit import Credit, compare, returns_of
+from .credit import Credit, returns_of
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -28,23 +30,26 @@ class Comparison:
     ) -> list[Tensor]:
         """Return the advantages (K,) of each episode: one for each turn with `credit="turn"`, else one.
 
-        Args:
-            episodes: Those that count, in any order.
-            rewards: The reward of each.
-            gather: As in `scale_advantages`.
+        Turn k is compared with turn k of those members of the group that have one. If no other has one, its advantage
+        is 0, unless the estimator compares with the whole batch. `gather` is as in `scale_advantages`.
         """
-
-        def estimate(returns: list[Tensor]) -> list[Tensor]:
-            """Return the advantages (G,) of each comparison, from its returns (G,)."""
-            advantages = [estimator.advantage(returns_G) for returns_G in returns]
-            advantages = scale_advantages(advantages, returns, self.scale_rewards, gather)
-            return whiten(advantages, gather) if self.normalize_advantages else advantages
-
         estimator = ESTIMATORS[self.advantage_estimator]
-        pairs = zip(episodes, rewards, strict=True)
-        returns = [self._returns(episode, reward) for episode, reward in pairs]
-        groups = [episode.spec.group for episode in episodes]
-        return compare(groups, returns, estimate, least=1 if estimator.whitens else 2)
+        returns = [self._returns(episode, reward) for episode, reward in zip(episodes, rewards, strict=True)]
+        members: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for index, episode in enumerate(episodes):
+            for turn in range(len(returns[index])):
+                members[episode.spec.group, turn].append(index)
+        least = 1 if estimator.whitens else 2
+        sets = [(turn, indices) for (_, turn), indices in members.items() if len(indices) >= least]
+        compared = [torch.stack([returns[index][turn] for index in indices]) for turn, indices in sets]
+        estimates = [estimator.advantage(returns_G) for returns_G in compared]
+        estimates = scale_advantages(estimates, compared, self.scale_rewards, gather)
+        estimates = whiten(estimates, gather) if self.normalize_advantages else estimates
+        advantages = [torch.zeros_like(returns_K) for returns_K in returns]
+        for (turn, indices), advantages_G in zip(sets, estimates, strict=True):
+            for index, advantage in zip(indices, advantages_G, strict=True):
+                advantages[index][turn] = advantage
+        return advantages
 
     def has_spread(self, group: Sequence[Episode]) -> bool:
         """Return whether the returns of some turn differ within a group. If not, its advantages are 0."""

@@ -9,6 +9,7 @@ Axes: B sequences; T tokens; N loss tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,8 +26,7 @@ class Mismatch:
     """The tensors that a correction reads; all are without gradient, and 0 where the mask is."""
 
     log_ratio_BT: Tensor  # log(pi/mu) of each token
-    probability_gain_BT: Tensor
-    """The probability of each token under the weights in training, minus its probability under mu."""
+    probability_gain_BT: Tensor  # its probability under the weights in training, minus that under mu
     advantages_BT: Tensor
 
     @classmethod
@@ -34,12 +34,9 @@ class Mismatch:
         cls, logprobs_BT: Tensor, old_logprobs_BT: Tensor, sampling_BT: Tensor, mask_BT: Tensor, advantages_BT: Tensor
     ) -> Mismatch:
         """Compare log-probabilities under the weights in training, pi and mu, where the mask is not 0."""
-        gain_BT = logprobs_BT.detach().exp() - sampling_BT.exp()
-        return cls(
-            log_ratio_BT=torch.where(mask_BT, old_logprobs_BT.detach() - sampling_BT, 0.0),
-            probability_gain_BT=torch.where(mask_BT, gain_BT, 0.0),
-            advantages_BT=advantages_BT,
-        )
+        log_ratio_BT = torch.where(mask_BT, old_logprobs_BT.detach() - sampling_BT, 0.0)
+        gain_BT = torch.where(mask_BT, logprobs_BT.detach().exp() - sampling_BT.exp(), 0.0)
+        return cls(log_ratio_BT=log_ratio_BT, probability_gain_BT=gain_BT, advantages_BT=advantages_BT)
 
 
 Weigh = Callable[[Mismatch, Bounds], tuple[Tensor, Tensor]]
@@ -96,10 +93,8 @@ class Correction:
     has_least: bool = False  # whether the lower bound has a meaning
 
 
-ANY = float("inf")
-
 CORRECTIONS: dict[str, Correction] = {
-    "none": Correction(bounds=(0.0, ANY), of_tokens=False),
+    "none": Correction(bounds=(0.0, math.inf), of_tokens=False),
     # Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
     "tis": Correction(bounds=(0.0, 2.0), weigh=truncated),
     "sequence_tis": Correction(bounds=(0.0, 5.0), weigh=truncated_sequence, of_tokens=False),
@@ -110,28 +105,19 @@ CORRECTIONS: dict[str, Correction] = {
     # Qi et al. 2026, "Rethinking the Trust Region in LLM Reinforcement Learning", arXiv 2602.04879: DPPO-Binary-TV.
     "behaviour_clip": Correction(bounds=(0.0, 0.2), weigh=behaviour_clip),
     # Hilton et al. 2022, "Batch size-invariance for policy optimization", arXiv 2110.00641: the loss clips around pi.
-    "decoupled": Correction(bounds=(0.0, ANY), weigh=masked, has_least=True),
+    "decoupled": Correction(bounds=(0.0, math.inf), weigh=masked, has_least=True),
 }
-
 
 MEANS_OF_RATIOS = ("mismatch/mean_ratio", "mismatch/mean_squared_ratio")
 
 
 def mismatch_metrics(log_ratio_N: Tensor) -> dict[str, Tensor]:
-    """Measure how far pi is from mu, from log(pi/mu) of loss tokens.
-
-    Returns:
-        `mismatch/kl`: KL(mu || pi) in nats a token, by the estimator k3. `MEANS_OF_RATIOS`: the means of pi/mu and of
-        its square, for `effective_sample_size`.
-    """
+    """Measure KL(mu || pi) in nats a token, by the estimator k3, and the means for `effective_sample_size`."""
     ratio_N = ratio_of(log_ratio_N)
     means = dict(zip(MEANS_OF_RATIOS, (ratio_N.mean(), ratio_N.square().mean()), strict=True))
     return {"mismatch/kl": (ratio_N - 1 - log_ratio_N).mean(), **means}
 
 
 def effective_sample_size(mean_ratio: float, mean_square: float) -> float:
-    """Return the effective sample size of tokens weighed by pi/mu, as a share of their number; 1 if all are equal.
-
-    The sizes of parts have no mean that is the size of the whole, so it is computed once, from means over all tokens.
-    """
+    """Return the effective sample size of tokens weighed by pi/mu, as a share of their number; 1 if all are equal."""
     return mean_ratio**2 / mean_square if mean_square else 0.0

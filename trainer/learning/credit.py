@@ -1,14 +1,13 @@
-"""Credit: the reward that judges each token of an episode, and the episodes that it is compared with.
+"""Credit: the reward that judges each token of an episode.
 
 With "episode" every token has the advantage of the episode's reward. With "turn" the tokens of a turn have the
 advantage of the turn's return, which is compared with the same turn of the other members of the group.
 
-Axes: G, the members of one comparison; K, the turns of an episode (1 with "episode"); N, its loss tokens.
+Axes: K, the turns of an episode (1 with "episode"); N, its loss tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -33,36 +32,6 @@ def returns_of(episode: Episode, reward: float, credit: Credit, discount: float)
     for turn in reversed(range(len(rewards) - 1)):
         rewards[turn] += discount * rewards[turn + 1]
     return torch.tensor(rewards, dtype=torch.float64)
-
-
-def compare(
-    groups: Sequence[str],
-    returns: Sequence[Tensor],
-    estimate: Callable[[list[Tensor]], list[Tensor]],
-    *,
-    least: int = 2,
-) -> list[Tensor]:
-    """Return the advantages (K,) of each episode, from its returns (K,).
-
-    Turn k is compared with turn k of those members of the group that have one. If too few have one, its advantage is 0.
-
-    Args:
-        groups: The group of each episode.
-        returns: The returns of each episode.
-        estimate: Takes a list of comparisons, each the returns (G,) of some members; returns their advantages.
-        least: Least number of members of a comparison; 1 if the estimator compares with the whole batch.
-    """
-    advantages = [torch.zeros_like(returns_K) for returns_K in returns]
-    members: dict[tuple[str, int], list[int]] = {}
-    for index, (group, returns_K) in enumerate(zip(groups, returns, strict=True)):
-        for turn in range(len(returns_K)):
-            members.setdefault((group, turn), []).append(index)
-    sets = [(turn, indices) for (_, turn), indices in members.items() if len(indices) >= least]
-    estimates = estimate([torch.stack([returns[index][turn] for index in indices]) for turn, indices in sets])
-    for (turn, indices), advantages_G in zip(sets, estimates, strict=True):
-        for index, advantage in zip(indices, advantages_G, strict=True):
-            advantages[index][turn] = advantage
-    return advantages
 
 
 def at_loss_tokens(advantages_K: Tensor, episode: Episode, credit: Credit) -> list[Tensor]:

@@ -10,7 +10,6 @@ from ...envs.episode import Episode
 
 Group = list[Episode]
 
-
 Treatment = Literal["teach", "mask", "leave"]
 """The treatment of an episode that a limit cut: teach = it is learned from; mask = it counts in the baseline of its
 group, and has no loss tokens; leave = it leaves its group."""
@@ -36,8 +35,7 @@ def form_groups(episodes: Sequence[Episode], treatments: Treatments = TREATMENTS
     groups: dict[str, Group] = {}
     for episode in episodes:
         members = groups.setdefault(episode.spec.group, [])
-        has_tokens = episode.num_sampled > 0
-        if episode.reward is not None and has_tokens and treatments.get(episode.stop) != "leave":
+        if episode.reward is not None and episode.num_sampled and treatments.get(episode.stop) != "leave":
             members.append(episode)
     kept = [members for members in groups.values() if len(members) >= 2]
     return kept, len(groups) - len(kept)

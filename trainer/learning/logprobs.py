@@ -42,11 +42,10 @@ def token_logprobs(
 
     Args:
         model: A causal language model, wrapped or not.
-        inputs: Arguments of the forward pass: `input_ids` (B, L), padded on the right, `attention_mask`, and what else
-            the model takes.
+        inputs: Arguments of the forward pass: `input_ids` (B, L), padded on the right, `attention_mask`, and others.
         places_N: The tokens that are asked for, as indices into the last `keep` columns, flattened.
         keep: The number of columns of the result; less than L, since no token comes before the first.
-        temperature: Logits are divided by it; it must be the sampling temperature.
+        temperature: That of sampling.
         head: The output head of the model. With it, logits are computed only where they are asked for.
         entropy: Whether to return the entropies (B, keep) of the distributions at these tokens, too, in nats.
 
@@ -69,7 +68,7 @@ def token_logprobs(
         _keep_precision(model)
         options = known_options(model, use_cache=False, logits_to_keep=keep + 1)
         logits_BLV = model(**inputs, **options).logits
-        states_NH, to_logits = logits_BLV[:, -(keep + 1) : -1].flatten(0, 1)[places_N], _unchanged
+        states_NH, to_logits = logits_BLV[:, -(keep + 1) : -1].flatten(0, 1)[places_N], None
         vocabulary = logits_BLV.shape[2]
     logprobs_N, entropies_N = _chosen_logprobs(to_logits, states_NH, ids_N, temperature, vocabulary, entropy)
     empty = torch.zeros(rows * keep, device=ids_BL.device)
@@ -77,12 +76,8 @@ def token_logprobs(
     return logprobs_BT, None if entropies_N is None else empty.index_put((places_N,), entropies_N).view(rows, keep)
 
 
-def _unchanged(logits_NV: Tensor) -> Tensor:
-    return logits_NV
-
-
 def _chosen_logprobs(
-    to_logits: Callable[[Tensor], Tensor],
+    to_logits: Callable[[Tensor], Tensor] | None,
     states_NH: Tensor,
     ids_N: Tensor,
     temperature: float,
@@ -92,7 +87,7 @@ def _chosen_logprobs(
     """Compute log softmax(logits / temperature) at `ids`, and entropies, in chunks that the backward pass repeats."""
 
     def chosen(states_CH: Tensor, ids_C: Tensor) -> tuple[Tensor, Tensor | None]:
-        logits_CV = to_logits(states_CH).float()
+        logits_CV = (states_CH if to_logits is None else to_logits(states_CH)).float()
         logprobs_CV = (logits_CV if temperature == 1 else logits_CV / temperature).log_softmax(dim=1)
         chosen_C = logprobs_CV.gather(1, ids_C[:, None])[:, 0]
         if entropy == "none":

@@ -1,8 +1,6 @@
 """Policy-gradient losses, as a table: two losses differ only in their rows of `LOSSES`.
 
-A row says which ratio pi/pi_old a term has, which surrogate makes a term of ratio and advantage, how the terms are
-reduced to one number, and which terms are clipped. The loss is ready for `backward()`: it is already divided by
-gradient accumulation.
+The loss is ready for `backward()`: it is already divided by gradient accumulation.
 
 Axes: B sequences (rows of one micro-batch); T tokens, of which those with mask 1 count; R ratios of a row, T or 1.
 """
@@ -30,8 +28,7 @@ class LossInputs:
     mask_BT: Tensor
     """1 (or True) on loss tokens, which the model sampled; 0 on tool results and padding, whose values are ignored."""
     advantages_BT: Tensor
-    """One for each loss token. A loss with one ratio for each sequence reads only that of the first loss token, so all
-    tokens of a sequence must have the same."""
+    """A loss with one ratio for each sequence reads only that of its first loss token."""
     shares_B: Tensor | None = None
     """Share of each row in the loss tokens of its episode. None: each row is a whole episode."""
     sampling_logprobs_BT: Tensor | None = None
@@ -44,10 +41,9 @@ class LossInputs:
 class StepCounts:
     """The sizes of one optimiser step, which losses divide by."""
 
-    loss_tokens: float | Tensor  # loss tokens of all batches and processes
+    loss_tokens: float | Tensor  # of all batches and processes
     sequences: float | Tensor  # episodes with a loss token, of all batches and processes
-    batch_loss_tokens: float | Tensor
-    """Loss tokens of the batch that this micro-batch is a part of; only `bnpo` reads it."""
+    batch_loss_tokens: float | Tensor  # of the batch that this micro-batch is a part of; only `bnpo` reads it
     batches: int  # batches of each process; only `bnpo` reads it
     processes: int  # processes, over which gradients are averaged
 
@@ -70,16 +66,14 @@ class Loss:
     """A row of `LOSSES`."""
 
     ratio: Ratio  # the ratios of probabilities, of tokens or of whole sequences
-    surrogate: Surrogate
-    """Makes a term of a ratio and an advantage; 0 if the advantage is 0, since such samples are not computed."""
+    surrogate: Surrogate  # 0 if the advantage is 0, since such samples are not computed
     reduce: Reduction
     """Reduces the terms of a micro-batch to its share of the step's loss.
 
-    Gradients are added over micro-batches and averaged over processes. So the divisor is a count of the whole step,
-    divided by the number of processes; then the gradient does not depend on how rows are cut into micro-batches.
+    Gradients are added over micro-batches and averaged over processes, so the divisor is a count of the whole step,
+    divided by the number of processes.
     """
-    clips: Clips | None
-    """Finds the terms that `clip_ratio/...` counts. None if the surrogate clips no term: these metrics are left out."""
+    clips: Clips | None  # finds the terms that `clip_ratio/...` counts; None if the surrogate clips no term
 
     @property
     def is_of_tokens(self) -> bool:
@@ -88,10 +82,7 @@ class Loss:
 
     @property
     def is_of_sequence(self) -> bool:
-        """Whether a sequence is one action: its ratio is the product of its tokens', as that of `of_sequence`.
-
-        Then the KL belongs in the reward, and a correction weighs whole sequences.
-        """
+        """Whether a sequence is one action: its ratio is the product of its tokens', as that of `of_sequence`."""
         small, mask = torch.full((1, 2), 0.01), torch.ones(1, 2, dtype=torch.bool)
         return torch.equal(self.ratio(small, mask), of_sequence(small, mask))
 
@@ -215,15 +206,16 @@ LOSSES: dict[str, Loss] = {
 def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCounts) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute the loss of one micro-batch, and statistics under TRL's names.
 
-    Values at positions with mask 0 have no influence, not even NaN. A micro-batch without loss tokens has
-    loss 0 and gradients of 0. The statistics are of this micro-batch in this process: `*_mean` and `kl` over its loss
-    tokens (over its sequences for a sequence-level ratio), `*_min` and `*_max` of the rates of its sequences.
-
-    Raises:
-        ValueError: `loss_type` is not in `LOSSES`, or it has a sequence-level ratio and reference log-probabilities
-            were given: there the KL belongs in the reward, see `kl_in_reward`.
+    Values at positions with mask 0 have no influence, not even NaN. A micro-batch without loss tokens has loss 0 and
+    gradients of 0. The statistics `*_mean` and `kl` are over loss tokens (over sequences for a sequence-level ratio),
+    `*_min` and `*_max` of the rates of sequences.
     """
-    loss = _loss_for(inputs, settings.loss_type)
+    loss = LOSSES[settings.loss_type]
+    if loss.is_of_sequence and inputs.ref_logprobs_BT is not None:
+        raise ValueError(
+            f"The KL of loss_type {settings.loss_type!r} goes into the reward: use kl_in_reward instead of "
+            f"ref_logprobs_BT."
+        )
     mask_BT = inputs.mask_BT.bool()
     logprobs_BT = torch.where(mask_BT, inputs.logprobs_BT, 0.0)
     old_logprobs_BT = logprobs_BT.detach() if inputs.old_logprobs_BT is None else inputs.old_logprobs_BT
@@ -265,17 +257,6 @@ def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCoun
     return total, stats
 
 
-def _loss_for(inputs: LossInputs, loss_type: str) -> Loss:
-    if loss_type not in LOSSES:
-        raise ValueError(f"Unknown loss_type: {loss_type!r}. Known are {', '.join(LOSSES)}.")
-    loss = LOSSES[loss_type]
-    if loss.is_of_sequence and inputs.ref_logprobs_BT is not None:
-        raise ValueError(
-            f"The KL of loss_type {loss_type!r} goes into the reward: use kl_in_reward instead of ref_logprobs_BT."
-        )
-    return loss
-
-
 def _masked_mean(values_BR: Tensor, mask_BR: Tensor) -> Tensor:
     return torch.where(mask_BR, values_BR, 0.0).sum() / mask_BR.sum().clamp(min=1)
 
@@ -288,8 +269,7 @@ def _clip_stats(
         return {}
     low_BR, high_BR = (mask_BR & is_clipped_BR for is_clipped_BR in loss.clips(ratio_BR, advantages_BR, settings))
     counts_B = mask_BR.sum(dim=1)
-    low_B = low_BR.sum(dim=1) / counts_B.clamp(min=1)
-    high_B = high_BR.sum(dim=1) / counts_B.clamp(min=1)
+    low_B, high_B = (is_clipped_BR.sum(dim=1) / counts_B.clamp(min=1) for is_clipped_BR in (low_BR, high_BR))
     total = counts_B.sum().clamp(min=1)
     return {
         "clip_ratio/low_mean": low_BR.sum() / total,

@@ -28,20 +28,11 @@ def objective(
     with_entropy: bool = False,
     watch: Callable[[Tensor], None] | None = None,
 ) -> tuple[Tensor, list[Part]]:
-    """Compute the loss of a micro-batch.
+    """Compute the loss of a micro-batch on the model's device, ready for `backward()`, and metrics.
 
-    Args:
-        model: The policy in training, wrapped or not.
-        batch: The micro-batch, on the model's device.
-        settings: The options of the run.
-        counts: The sizes of the optimiser step that the micro-batch belongs to.
-        head: The output head of the model; see `token_logprobs`.
-        with_entropy: Whether the metrics have the entropy.
-        watch: Called with the log-probabilities (B, T), before the loss is computed.
-
-    Returns:
-        The loss, ready for `backward()`, and metrics, which stay on the device: in parts, so that the means of several
-        micro-batches have the right weights.
+    The metrics stay on the device, and are in parts, so that the means of several micro-batches have the right weights.
+    They have the entropy `with_entropy`. `watch` is called with the log-probabilities (B, T), before the loss is
+    computed.
     """
     assert "advantages" in batch
     mask_BT = batch["mask"]
@@ -56,7 +47,6 @@ def objective(
     )
     if watch is not None:
         watch(logprobs_BT)
-    counts = replace(counts, batch_loss_tokens=batch["batch_loss_tokens"])
     inputs = LossInputs(
         logprobs_BT=logprobs_BT,
         old_logprobs_BT=batch.get("old_logprobs"),  # absent: on-policy
@@ -67,7 +57,7 @@ def objective(
         ref_logprobs_BT=batch.get("ref_logprobs"),
         entropies_BT=entropy_BT,
     )
-    loss, stats = policy_loss(inputs, settings, counts)
+    loss, stats = policy_loss(inputs, settings, replace(counts, batch_loss_tokens=batch["batch_loss_tokens"]))
     metrics = _token_metrics(logprobs_BT.detach(), entropy_BT, batch, compare_sampling=settings.samples_all_tokens)
     tokens, rows = len(batch["places"]), len(mask_BT)
     of_ratios = {name: stats.pop(name) for name in [*stats] if name.startswith("clip_ratio/")}
@@ -78,11 +68,7 @@ def objective(
 def _token_metrics(
     logprobs_BT: Tensor, entropy_BT: Tensor | None, batch: MicroBatch, *, compare_sampling: bool
 ) -> dict[str, Tensor]:
-    """Measure entropy, and the distance of the generator's log-probabilities from the trainer's, at loss tokens.
-
-    The difference is only rounding if sampler and trainer have the same weights and the same distribution. With top-p
-    and the like the distributions differ; `compare_sampling=False` then leaves the comparison out.
-    """
+    """Measure entropy, and the distance of the generator's log-probabilities from the trainer's, at loss tokens."""
     places_N = batch["places"]
     if not len(places_N):
         return {}
@@ -91,7 +77,6 @@ def _token_metrics(
         difference_BT = batch.get("old_logprobs", logprobs_BT) - batch["sampling_logprobs"]
         log_ratio_N = difference_BT.flatten()[places_N]
         metrics |= mismatch_metrics(log_ratio_N)
-        difference_N = log_ratio_N.abs()
-        metrics["sampling/sampling_logp_difference/mean"] = difference_N.mean()
-        metrics["sampling/sampling_logp_difference/max"] = difference_N.max()
+        metrics["sampling/sampling_logp_difference/mean"] = log_ratio_N.abs().mean()
+        metrics["sampling/sampling_logp_difference/max"] = log_ratio_N.abs().max()
     return metrics

@@ -93,12 +93,7 @@ class Batch:
 
     @classmethod
     def of(cls, episodes: Sequence[EpisodeSamples], settings: LearningSettings, *, pad_id: int) -> Batch:
-        """Return the batch of these episodes.
-
-        A sample whose advantages are all 0 has a gradient of exactly 0, unless its loss has another term (for the KL or
-        the entropy). Such samples skip the forward and the backward pass. They still count in every divisor of the
-        loss.
-        """
+        """Return the batch of these episodes; samples without a gradient count only in the divisors of the loss."""
         samples = [sample for samples in episodes for sample in samples]
         loss_tokens = sum(sum(sample.mask) for sample in samples)
         with_gradient = [sample for sample in samples if sample.has_gradient(settings)]
@@ -134,9 +129,8 @@ def micro_batches(
         return [list(samples[start : start + max_rows]) for start in range(0, len(samples), max_rows)]
     parts: list[list[Sample]] = []
     for sample in sorted(samples, key=lambda sample: sample.length, reverse=True):
-        # The first row of a part is its longest.
         rows = len(parts[-1]) + 1 if parts else 0
-        if parts and rows <= max_rows and parts[-1][0].length * rows <= max_tokens:
+        if parts and rows <= max_rows and parts[-1][0].length * rows <= max_tokens:  # the first row is the longest
             parts[-1].append(sample)
         else:
             parts.append([sample])

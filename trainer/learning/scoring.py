@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...envs.episode import Episode
-from ..models.evaluating import evaluating
+from ..models.contexts import evaluating
 from ..models.output_head import OutputHead
 from ..models.reference import Reference
 from .advantages import Gather, quantile
@@ -74,10 +74,7 @@ class Scorer:
     def _without_rejected(
         self, episodes: Sequence[Episode], samples: Sequence[EpisodeSamples]
     ) -> tuple[list[Episode], list[EpisodeSamples], Mean]:
-        """Return the episodes and samples that the correction keeps, and the share of those that it rejects.
-
-        A group that is left with fewer than two episodes is removed, too.
-        """
+        """Return those that the correction keeps and that have another in their group, and the share rejected."""
         keep, bounds = CORRECTIONS[self.settings.correction].keep, self.settings.correction_bounds
         assert keep is not None
         kept = [place for place, own_samples in enumerate(samples) if keep(_log_ratio(own_samples), bounds)]
@@ -99,10 +96,9 @@ class Scorer:
 
     def _add_old_logprobs(self, samples: Sequence[Sample]) -> None:
         with_entropy = self.settings.top_entropy_quantile < 1
-        for sample, (logprobs_T, entropies_T) in zip(
-            samples, self._logprobs(self.model, self.head, samples, with_entropy=with_entropy), strict=True
-        ):
-            sample.old_logprobs, sample.entropies = logprobs_T, entropies_T if with_entropy else None
+        found = self._logprobs(self.model, self.head, samples, with_entropy=with_entropy)
+        for sample, (logprobs_T, entropies_T) in zip(samples, found, strict=True):
+            sample.old_logprobs, sample.entropies = logprobs_T, entropies_T
 
     def _add_ref_logprobs(self, samples: Sequence[Sample]) -> None:
         if self.reference is not None:
@@ -124,13 +120,10 @@ class Scorer:
 
     def _logprobs(
         self, model: nn.Module, head: OutputHead | None, samples: Sequence[Sample], *, with_entropy: bool = False
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Compute log-probabilities (T,) of each completion, 0 where it was not sampled; and entropies, or zeros.
-
-        Without dropout, since they belong to the distribution that was sampled from.
-        """
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """Compute log-probabilities (T,) of each completion, 0 where it was not sampled; and entropies on request."""
         settings, device = self.settings, next(model.parameters()).device
-        found: dict[int, tuple[Tensor, Tensor]] = {}
+        found: dict[int, tuple[Tensor, Tensor | None]] = {}
         with evaluating(model), torch.no_grad():
             parts = micro_batches(samples, max_tokens=settings.max_tokens_per_batch, max_rows=settings.rows_at_once)
             for part in parts + [[filler(self.pad_id)]] * (self.passes(len(parts)) - len(parts)):
@@ -145,10 +138,11 @@ class Scorer:
                     head=head,
                     entropy="value" if with_entropy else "none",
                 )
-                entropies_BT = torch.zeros_like(logprobs_BT) if entropies_BT is None else entropies_BT
-                for sample, *values_T in zip(part, logprobs_BT.cpu(), entropies_BT.cpu(), strict=True):
+                logprobs_BT, entropies_BT = logprobs_BT.cpu(), None if entropies_BT is None else entropies_BT.cpu()
+                for row, sample in enumerate(part):
                     place = completion_slice(sample, length, keep)
-                    found[id(sample)] = values_T[0][place].clone(), values_T[1][place].clone()
+                    entropies_T = None if entropies_BT is None else entropies_BT[row, place].clone()
+                    found[id(sample)] = logprobs_BT[row, place].clone(), entropies_T
         return [found[id(sample)] for sample in samples]
 
     def _charge_kl(self, samples: Sequence[EpisodeSamples], rewards: list[float]) -> Mean:

@@ -15,7 +15,7 @@ from .groups import TREATMENTS, Treatments
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class LearningSettings:
-    """Options that stay the same for a whole run; `gymnast.trainer.options.derived.learning_settings` builds them.
+    """Options that stay the same for a whole run; `options.derived.learning_settings` builds them.
 
     Most are options of `AgentConfig`, which has their help texts. A field without a value given is switched off.
     """
@@ -23,8 +23,7 @@ class LearningSettings:
     loss_type: str
     temperature: float
     max_completion_length: int
-    rows_at_once: int
-    """Rows in one forward pass of the scorer."""
+    rows_at_once: int  # in one forward pass of the scorer
     max_tokens_per_batch: int | None = None
     is_on_policy: bool
     """Whether every sample of a round is used once, before the weights change."""
@@ -34,8 +33,7 @@ class LearningSettings:
     truncated: Treatments = field(default_factory=lambda: TREATMENTS)
     comparison: Comparison = Comparison()
 
-    epsilon_low: float
-    """The option `epsilon`."""
+    epsilon_low: float  # the option `epsilon`
     epsilon_high: float
     delta: float | None = None
     sapo_temperature_pos: float = 1.0
@@ -46,10 +44,7 @@ class LearningSettings:
     """At 0 the KL is measured if there is a reference, but not trained on."""
     kl_in: KLIn = "loss"
     use_bias_correction_kl: bool = False
-    """Multiply the KL term by the ratio, so that its gradient is the reverse KL's (DeepSeek-V3.2, arXiv 2512.02556).
-
-    TRL 1.16 does so by default. It changes the gradient on-policy too: the ratio is 1, but its gradient is not 0.
-    """
+    """Multiply the KL term by the ratio, so that its gradient is the reverse KL's (DeepSeek-V3.2, arXiv 2512.02556)."""
     correction: str = "none"
     correction_bounds: tuple[float, float] = (0.0, math.inf)
     own: Mapping[str, Any] = field(default_factory=dict)

@@ -26,7 +26,7 @@ from transformers.trainer_utils import TrainOutput
 
 from ..learning.samples import MicroBatch
 from ..models.adapters import has_adapter, load_adapters
-from ..models.file_bars import file_bars
+from ..models.contexts import file_bars
 from ..models.sharding import whole
 
 

@@ -14,13 +14,7 @@ from transformers import PreTrainedModel
 def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpointing: bool = False) -> PreTrainedModel:
     """Put a new adapter of PEFT on the model, if `peft_config` is given. A dict is a `peft.LoraConfig`'s.
 
-    The weights of the model are frozen. Those of a model that is loaded in 8 or 4 bits are prepared as for QLoRA
-    (Dettmers et al. 2023, arXiv 2305.14314): the layers that were not quantised compute in float32.
-
-    Raises:
-        ImportError: PEFT is not installed.
-        TypeError: `peft_config` is not a configuration of PEFT.
-        ValueError: the model has an adapter already; or it is quantised, and nothing on it can be trained.
+    A model that is loaded in 8 or 4 bits is prepared as for QLoRA (Dettmers et al. 2023, arXiv 2305.14314).
     """
     if peft_config is None:
         if _is_quantised(model) and not has_adapter(model):
@@ -50,11 +44,7 @@ def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpoin
 
 
 def load_adapters(model: Any, folder: Path) -> None:
-    """Read the adapters of a checkpoint into those of the model that have the same names.
-
-    Raises:
-        ValueError: the checkpoint has no weights of one of them.
-    """
+    """Read the adapters of a checkpoint into those of the model that have the same names; one may not be missing."""
     from peft import set_peft_model_state_dict
 
     if hasattr(model, "get_base_model"):  # PEFT wraps the model, and has saved all adapters

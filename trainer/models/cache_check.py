@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from ...envs.core import ConfigurationError
-from .evaluating import evaluating
+from .contexts import evaluating
 from .internals import keep_rows, rope_types
 
 TOKENS = 8  # of each row
@@ -20,19 +20,14 @@ TOLERANCE = 0.1  # of the log-probabilities' standard deviation; rounding in bfl
 
 @torch.no_grad()
 def check_cache(model: PreTrainedModel) -> None:
-    """Check that decoding token by token and one forward pass over all tokens give the same distribution.
-
-    Raises:
-        ConfigurationError: they differ, so the model would sample from another distribution than it is trained on.
-    """
+    """Raise a `ConfigurationError` if decoding token by token gives another distribution than one forward pass."""
     if "dynamic" in rope_types(model):
         raise ConfigurationError(
             f"{type(model).__name__} has rotary embeddings of the type 'dynamic': their frequencies change with the "
             f"length of a row, so sampling and training would disagree; set rope_type to 'yarn' or 'linear'"
         )
-    ids_BL = (
-        torch.arange(2 * TOKENS, device=model.device).view(2, TOKENS) * 7 % model.config.get_text_config().vocab_size
-    )
+    vocabulary = model.config.get_text_config().vocab_size
+    ids_BL = torch.arange(2 * TOKENS, device=model.device).view(2, TOKENS) * 7 % vocabulary
     mask_BL = torch.ones_like(ids_BL)
     mask_BL[1, :PADDING] = 0  # the second row is shorter
     with evaluating(model):

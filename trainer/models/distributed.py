@@ -19,11 +19,7 @@ _SUPPORTED = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED")
 
 
 class Processes:
-    """The processes that train together; often there is one.
-
-    Raises:
-        ConfigurationError: accelerate was told to use an engine that is not supported.
-    """
+    """The processes that train together; often there is one. An unsupported engine is a `ConfigurationError`."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         fsdp = accelerator.distributed_type == DistributedType.FSDP
@@ -81,11 +77,7 @@ class Processes:
             return [int(total) for total in self.sum(torch.tensor(counts, device=self._accelerator.device)).tolist()]
 
     def all_or_none(self, work: Callable[[], Result]) -> Result:
-        """Run `work` in every process. If it fails in one, raise in all of them, so that none waits for ever.
-
-        Raises:
-            Exception: the exception of `work` here; a RuntimeError if it raised in other processes only.
-        """
+        """Run `work` in every process. If it fails in one, raise in all of them, so that none waits for ever."""
         if self.count == 1:
             return work()
         error: Exception | None = None

@@ -1,10 +1,4 @@
-"""All uses of names that transformers and PEFT do not document. A test checks the names.
-
-- Key-value caches: `is_plain`, `keep_rows`, `drop_columns`, `append_rows`, `stack`.
-- Rotary embeddings: `rope_types`.
-- Hooks: `hooks`.
-- Adapters and tied weights: `merged_state`, `is_adapted`, `ties`, `kept_in_float32`, `to_checkpoint_names`.
-"""
+"""All uses of names that transformers and PEFT do not document. A test checks the names."""
 
 from __future__ import annotations
 
@@ -64,9 +58,7 @@ def rope_types(model: Any) -> set[str]:
 
 
 def merged_state(model: nn.Module, *, merge: bool = True) -> dict[str, Tensor]:
-    """Return the model's state with its active adapters merged, under the names that it has without adapters.
-
-    With `merge=False` adapters are left out.
+    """Return the model's state with its active adapters merged, or left out, under the names without adapters.
 
     The model is not changed. Tensors of layers without an adapter share the model's memory.
     """

@@ -16,11 +16,7 @@ from .sharding import by_zero3, own_part, reshard, whole, without_data
 
 
 def check_loadable(model: PreTrainedModel) -> None:
-    """Check that `named_weights` can name all weights.
-
-    Raises:
-        ConfigurationError: the weights are quantised.
-    """
+    """Raise a `ConfigurationError` if the weights are quantised, which `named_weights` cannot name."""
     if getattr(model, "is_quantized", False):
         raise ConfigurationError(
             "the model is quantised, and its weights cannot be sent to vLLM; load it without quantisation, or use "
@@ -46,10 +42,10 @@ def named_weights(model: PreTrainedModel, *, merge: bool = True) -> dict[str, Te
 def whole_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     """Yield the weights by their names in a checkpoint; those of a sharded model are gathered one at a time.
 
-    Every process that shares the weights must go through all of them. Raises the errors of `named_weights`, and:
+    Every process that shares the weights must go through all of them.
 
     Raises:
-        ConfigurationError: ZeRO-3 shards weights that become one weight of a checkpoint.
+        ConfigurationError: as in `named_weights`; or ZeRO-3 shards weights that become one weight of a checkpoint.
     """
     if not by_zero3(model):
         return ((name, whole(weight)) for name, weight in named_weights(model).items())
@@ -78,19 +74,13 @@ def _merged_weights(model: PreTrainedModel, base: Any, *, merge: bool = True) ->
 
 def _check_convertible_one_by_one(base: Any, weights: Mapping[str, Tensor]) -> None:
     empty = {name: without_data(weight) for name, weight in weights.items()}
-    together = to_checkpoint_names(base, empty)
-    apart = {
-        new: value for name, weight in empty.items() for new, value in to_checkpoint_names(base, {name: weight}).items()
-    }
-    if _shapes(together) != _shapes(apart):
+    apart = [to_checkpoint_names(base, {name: weight}) for name, weight in empty.items()]
+    shapes = {name: weight.shape for own in apart for name, weight in own.items()}
+    if {name: weight.shape for name, weight in to_checkpoint_names(base, empty).items()} != shapes:
         raise ConfigurationError(
             f"several weights of a {type(base).__name__} are one weight of its checkpoints, and ZeRO-3 gathers one at "
             f"a time: use ZeRO-2, or FSDP2 (examples/accelerate/fsdp2.yaml)"
         )
-
-
-def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(weight.shape) for name, weight in weights.items()}
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -49,8 +49,7 @@ class OutputHead:
     def of(cls, model: nn.Module) -> OutputHead | None:
         """Return the head of a model; None, with a warning, where it cannot be applied apart from the forward pass.
 
-        That is so for a model without `get_output_embeddings`, and for one that changes its logits in a way that this
-        class does not know. A forward pass over a few tokens tells.
+        A forward pass over a few tokens tells.
         """
         inner: Any = inner_model(model)
         if getattr(inner, "get_output_embeddings", lambda: None)() is None:
@@ -86,11 +85,7 @@ class OutputHead:
         return bool((got_V - expected_V).abs().max() <= 0.02 * expected_V.abs().max())  # rounding of bfloat16
 
     def hidden_states(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the head's input (B, L, H), from a forward pass of `model`, wrapped or not.
-
-        Raises:
-            ValueError: it is another model than the one of this head.
-        """
+        """Return the head's input (B, L, H), from a forward pass of `model`, wrapped or not."""
         return self._forward(model, inputs)[1]
 
     def _forward(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Any, Tensor]:
@@ -110,8 +105,7 @@ class OutputHead:
     def _keep_input(self, layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if not self._is_aside:
             return None
-        hidden = args[0]
-        self._input = hidden
+        self._input = hidden = args[0]
         device = hidden.device.type
         self._autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         return (hidden[:, :1], *args[1:])  # the model goes on with one position, which costs nothing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,8 @@ class Reference:
     Only weights that can be trained are copied: the adapter, if the model has one. An adapter that was trained before
     is part of the reference. Of sharded weights each process copies its own part.
 
-    The copies belong to a second model, which shares every other tensor with the first. So the first keeps its weights
-    and its adapter while the reference scores, and other threads may read it, such as one that sends its weights.
+    The copies belong to a second model, which shares every other tensor with the first. So other threads may read the
+    first while the reference scores, such as one that sends its weights.
 
     Args:
         model: The policy, on its device and before its first update.
@@ -130,11 +131,7 @@ def _exchange(one: Tensor, other: Tensor) -> None:
 
 
 def check_stays(folder: Path) -> None:
-    """Check that the reference of a checkpoint is the model that its training began with.
-
-    Raises:
-        ValueError: it followed the policy.
-    """
+    """Raise a `ValueError` if the reference of a checkpoint followed the policy."""
     for path in folder.glob(FILE.format(suffix="*")):
         raise ValueError(
             f"{folder} has a {path.name}, since sync_ref_model was True there: set it to True to resume. Otherwise the "
@@ -142,45 +139,35 @@ def check_stays(folder: Path) -> None:
         )
 
 
+@dataclass(kw_only=True, frozen=True)
 class ReferenceSync:
     """Mixes the policy into the reference every so many steps, and keeps the reference in checkpoints.
 
     Without it the reference is the model that training began with, so no checkpoint needs it.
-
-    Args:
-        reference: Changed in place.
-        alpha: The policy's share.
-        every: Optimiser steps.
-        suffix: Of the file of this process, if each one has its own.
     """
 
-    def __init__(self, reference: Reference, *, alpha: float, every: int, suffix: str = "") -> None:
-        self._reference = reference
-        self._alpha = alpha
-        self._every = every
-        self._file = FILE.format(suffix=suffix)
+    reference: Reference
+    alpha: float  # the policy's share
+    every: int  # optimiser steps from one mixing to the next
+    suffix: str = ""  # of the file of this process, if each one has its own
 
     def after_step(self, step: int) -> None:
         """Mix if this number of optimiser steps says so. Called after each step of the policy."""
-        if step % self._every == 0:
-            self._reference.mix(self._alpha)
+        if step % self.every == 0:
+            self.reference.mix(self.alpha)
 
     def save(self, folder: Path) -> None:
         """Write the reference into a checkpoint."""
-        torch.save(self._reference.copies, folder / self._file)
+        torch.save(self.reference.copies, folder / FILE.format(suffix=self.suffix))
 
     def load(self, folder: Path) -> None:
-        """Read the reference that `save` wrote.
-
-        Raises:
-            ValueError: the checkpoint has no reference.
-        """
-        path = folder / self._file
+        """Read the reference that `save` wrote."""
+        path = folder / FILE.format(suffix=self.suffix)
         if not path.is_file():
             raise ValueError(
-                f"{folder} has no {self._file}, since sync_ref_model was False there, or the weights were sharded over "
+                f"{folder} has no {path.name}, since sync_ref_model was False there, or the weights were sharded over "
                 f"other processes: give the same options and number of processes to resume"
             )
         saved = torch.load(path, weights_only=True, map_location="cpu")
-        for own, value in zip(self._reference.copies, saved, strict=True):
+        for own, value in zip(self.reference.copies, saved, strict=True):
             own.copy_(value)

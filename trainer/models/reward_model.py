@@ -28,9 +28,9 @@ _TRIAL: list[Message] = [{"role": "user", "content": "Hello"}, {"role": "assista
 class RewardModel:
     """Gives each conversation the one number of a sequence classifier, its reward.
 
-    The classifier reads the prompt and the completion as its own chat template writes them, without tool schemas, and
-    gives what it gives for each of them alone. All episodes of a call are one batch. Calls run one after the other, so
-    that no more than one group is in memory.
+    The classifier reads the prompt and the completion as its own chat template writes them, without tool schemas. All
+    episodes of a call are one batch, which changes no reward. Calls run one after the other, so that no more than one
+    group is in memory. A conversation of two messages is tried at once.
 
     Args:
         model: A model with a classification head of one number, or its name.
@@ -40,8 +40,6 @@ class RewardModel:
     Raises:
         TypeError: the model or the tokenizer is of the wrong kind.
         ValueError: there is no such model, it does not give one number, or its tokenizer or chat template is missing.
-            A conversation of two messages is tried at once; only the episodes of an environment with tools need a
-            template that writes tool calls and results.
     """
 
     def __init__(
@@ -63,16 +61,8 @@ class RewardModel:
         self([_TRIAL[:1]], [_TRIAL[1:]])
 
     def __call__(self, prompts: Sequence[list[Message]], completions: Sequence[list[Message]]) -> list[float]:
-        """Return the reward of each conversation.
-
-        Raises:
-            ConfigurationError: the chat template refuses a conversation.
-            ValueError: a conversation is longer than the model's context.
-        """
-        conversations: list[Any] = [
-            [*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)
-        ]
-        texts = [self._text(conversation) for conversation in conversations]
+        """Return the reward of each conversation."""
+        texts = [self._text([*prompt, *answers]) for prompt, answers in zip(prompts, completions, strict=True)]
         with self._turn, torch.inference_mode():
             rows = [torch.tensor(row) for row in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
             self._check_length(max(map(len, rows)))
@@ -80,10 +70,10 @@ class RewardModel:
             with self._pad_id(rows) as pad_id:
                 ids_BL = pad_sequence(rows, batch_first=True, padding_value=pad_id).to(self.model.device)
                 logits_B1 = self.model(input_ids=ids_BL, attention_mask=mask_BL).logits
-        if logits_B1.shape != (len(conversations), 1):
+        if logits_B1.shape != (len(texts), 1):
             raise ValueError(
-                f"{self.__name__} gives logits of shape {tuple(logits_B1.shape)} for {len(conversations)} "
-                f"conversations; a reward model gives one number for each"
+                f"{self.__name__} gives logits of shape {tuple(logits_B1.shape)} for {len(texts)} conversations; a "
+                f"reward model gives one number for each"
             )
         return logits_B1[:, 0].float().tolist()
 
@@ -115,11 +105,7 @@ class RewardModel:
 
 
 def _load(name: str) -> nn.Module:
-    """Load a classifier with the weights of its head: transformers would make up a head that is missing.
-
-    Raises:
-        ValueError: there is no such model, or it has no such head.
-    """
+    """Load a classifier with the weights of its head: transformers would make up a head that is missing."""
     if is_deepspeed_zero3_enabled():
         raise ValueError(
             f"reward_funcs: ZeRO-3 would shard the reward model {name!r} as it is loaded: load it before you make the "
@@ -146,13 +132,12 @@ def _load(name: str) -> nn.Module:
 @contextmanager
 def _in_each_process() -> Iterator[None]:
     """Let each process read the weights, even where FSDP makes the first one read the policy's for all."""
-    name = "FSDP_CPU_RAM_EFFICIENT_LOADING"
-    before = os.environ.pop(name, None)
+    before = os.environ.pop("FSDP_CPU_RAM_EFFICIENT_LOADING", None)
     try:
         yield
     finally:
         if before is not None:
-            os.environ[name] = before
+            os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = before
 
 
 def _check_head(model: nn.Module) -> None:
@@ -188,26 +173,22 @@ def _tokenizer(given: PreTrainedTokenizerBase | None, place: str, name: str) -> 
 def as_reward_functions(functions: Any, processing_classes: Any, device: torch.device) -> list[Any]:
     """Return reward functions, with a `RewardModel` in the place of each model and each name of one.
 
-    Args:
-        functions: One, or several.
-        processing_classes: One tokenizer for each, None for functions; a tokenizer alone belongs to the only model.
-        device: Where the models compute.
+    `functions` are one or several. `processing_classes` has a tokenizer for each, None for functions; a tokenizer alone
+    belongs to the only model.
 
     Raises:
         TypeError, ValueError: a model cannot give rewards, or a tokenizer belongs to no model.
     """
     listed = list(functions) if isinstance(functions, list | tuple) else [functions]
     models = [isinstance(function, str | nn.Module) for function in listed]
-    if isinstance(processing_classes, list | tuple):
-        tokenizers = list(processing_classes)
-    else:
-        tokenizers = [processing_classes if is_model else None for is_model in models]
+    is_list = isinstance(processing_classes, list | tuple)
+    tokenizers = processing_classes if is_list else [processing_classes if is_model else None for is_model in models]
     if len(tokenizers) != len(listed):
         raise ValueError(
             f"got {len(listed)} reward_funcs and {len(tokenizers)} reward_processing_classes; give one for each, None "
             f"for a function"
         )
-    if processing_classes is not None and not isinstance(processing_classes, list | tuple) and sum(models) != 1:
+    if processing_classes is not None and not is_list and sum(models) != 1:
         raise ValueError(
             f"reward_processing_classes is one tokenizer, and reward_funcs has {sum(models)} reward models; give a list"
         )

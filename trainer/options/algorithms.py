@@ -15,7 +15,8 @@ from .rules import RULES
 class GRPOConfig(AgentConfig):
     """Options of `GRPOTrainer`."""
 
-    algorithm = "grpo"
+    default_estimator = "grpo"
+    default_kl_in = "loss"
     rules = RULES
 
     use_bias_correction_kl: bool = option(
@@ -27,7 +28,8 @@ class GRPOConfig(AgentConfig):
 class RLOOConfig(AgentConfig):
     """Options of `RLOOTrainer`."""
 
-    algorithm = "rloo"
+    default_estimator = "rloo"
+    default_kl_in = "reward"
     rules = RULES
 
     beta: Weight = option(0.05, AgentConfig.__dataclass_fields__["beta"].metadata["help"])

@@ -47,8 +47,8 @@ READ_ONCE = ("per_device_train_batch_size", "gradient_accumulation_steps", "seed
 class AgentConfig(TrainingArguments):
     """The options of both trainers; use `GRPOConfig` or `RLOOConfig`."""
 
-    algorithm: ClassVar[str]
-    """A row of `ALGORITHMS`."""
+    default_estimator: ClassVar[str]
+    default_kl_in: ClassVar[KLIn]
     rules: ClassVar[Sequence[Callable[[Any], None]]]
     """Each raises an error or warns if options of this configuration do not fit together."""
     use_bias_correction_kl = False  # an option of GRPOConfig alone, as in TRL
@@ -258,21 +258,14 @@ class AgentConfig(TrainingArguments):
         return {name: value for name, value in vars(self).items() if name != "_is_frozen"}
 
     def check(self) -> None:
-        """Check the options again, if one has been assigned since they were checked.
-
-        Raises:
-            TypeError, ValueError: as the constructor.
-        """
+        """Check the options again, if one has been assigned since they were checked."""
         if not self._is_checked:
             self._check_single_options()
             self._check_together()
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Refuse to change these options from now on, but for those of transformers and of evaluation.
-
-        A trainer makes itself within this context, because its parts take the options. If it fails, they are free.
-        """
+        """Refuse to change gymnast's options from now on, but for those of evaluation; a failed trainer frees them."""
         before, self._is_frozen = self._is_frozen, True
         try:
             yield
@@ -282,7 +275,7 @@ class AgentConfig(TrainingArguments):
 
     @property
     def _fixed_options(self) -> set[str]:
-        own = {field.name for field in fields(self)} - {field.name for field in fields(TrainingArguments)}
+        own = {field.name for field in fields(self)}.difference(TrainingArguments.__dataclass_fields__)
         return own.difference(READ_BY_EVALUATION).union(READ_ONCE)
 
     def _check_single_options(self) -> None:

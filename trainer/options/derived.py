@@ -10,7 +10,7 @@ from typing import Any, get_args
 from ...envs.core import StopReason
 from ...envs.engine.play_episode import EpisodeLimits
 from ..generation.sampling import Sampling
-from ..learning.advantages import ALGORITHMS, ESTIMATORS
+from ..learning.advantages import ESTIMATORS
 from ..learning.comparison import Comparison
 from ..learning.corrections import CORRECTIONS
 from ..learning.groups import TREATMENTS, Treatment, Treatments
@@ -33,78 +33,56 @@ def groups_per_process(args: AgentConfig) -> int:
     return args.per_device_train_batch_size * parts_of_round(args) // args.num_generations
 
 
+def _of_same_name(args: AgentConfig, kind: type[Any]) -> dict[str, Any]:
+    """Return the options that have the names of fields of a dataclass."""
+    return {field.name: getattr(args, field.name) for field in fields(kind) if hasattr(args, field.name)}
+
+
 def sampling_of(args: AgentConfig) -> Sampling:
     """Return the distribution that training samples from."""
-    return Sampling(temperature=args.temperature, top_p=args.top_p, top_k=args.top_k, min_p=args.min_p)
+    return Sampling(**_of_same_name(args, Sampling))
 
 
 def play_settings(args: AgentConfig, *, max_model_len: int) -> PlaySettings:
-    """Return the options that playing needs, with a known context length.
-
-    Raises:
-        ValueError: the date for chat templates is not a date, or a budget or limit is not positive.
-    """
+    """Return the options that playing needs, with a known context length; they check their own ranges."""
     return PlaySettings(
-        budgets=TokenBudgets(
-            max_completion_length=args.max_completion_length,
-            max_model_len=max_model_len,
-            max_turn_tokens=args.max_turn_tokens,
-            max_observation_tokens=args.max_observation_tokens,
-        ),
+        budgets=TokenBudgets(**_of_same_name(args, TokenBudgets) | {"max_model_len": max_model_len}),
         sampling=sampling_of(args),
-        limits=EpisodeLimits(
-            max_turns=args.max_turns,
-            max_tool_calls=args.max_tool_calls,
-            episode_timeout=args.episode_timeout,
-            step_timeout=args.step_timeout,
-        ),
-        overlong_prompts=args.overlong_prompts,
-        max_concurrency=args.max_concurrency,
-        on_failure=args.on_failure,
-        seed=args.seed,
-        chat_template_kwargs=args.chat_template_kwargs,
+        limits=EpisodeLimits(**_of_same_name(args, EpisodeLimits)),
         today=_template_date(args),
+        **_of_same_name(args, PlaySettings),
     )
 
 
 def learning_settings(args: AgentConfig) -> LearningSettings:
     """Return the options that scoring and the loss read."""
-    algorithm, sampling = ALGORITHMS[args.algorithm], sampling_of(args)
-    estimator = args.advantage_estimator or algorithm.estimator
+    sampling, estimator = sampling_of(args), args.advantage_estimator or args.default_estimator
     correction = _correction(args, sampling)
     least, largest = CORRECTIONS[correction].bounds
     return LearningSettings(
-        loss_type=args.loss_type,
-        temperature=args.temperature,
-        max_completion_length=args.max_completion_length,
-        rows_at_once=args.per_device_train_batch_size,
-        max_tokens_per_batch=args.max_tokens_per_batch,
-        is_on_policy=args.num_iterations == 1 and args.gradient_accumulation_steps % parts_of_round(args) == 0,
-        samples_all_tokens=sampling.is_full_distribution,
-        truncated=parse_treatments(args.truncated),
-        comparison=Comparison(
-            advantage_estimator=estimator,
-            scale_rewards=args.scale_rewards or ESTIMATORS[estimator].scale,
-            normalize_advantages=args.normalize_advantages or ESTIMATORS[estimator].whitens,
-            credit=args.credit,
-            discount=args.discount,
-        ),
-        epsilon_low=args.epsilon,
-        epsilon_high=args.epsilon if args.epsilon_high is None else args.epsilon_high,
-        delta=args.delta,
-        sapo_temperature_pos=args.sapo_temperature_pos,
-        sapo_temperature_neg=args.sapo_temperature_neg,
-        entropy_coef=args.entropy_coef,
-        top_entropy_quantile=args.top_entropy_quantile,
-        beta=args.beta,
-        kl_in=args.kl_in or algorithm.kl,
-        use_bias_correction_kl=args.use_bias_correction_kl,
-        correction=correction,
-        correction_bounds=(
-            least if args.correction_min is None else args.correction_min,
-            largest if args.correction_max is None else args.correction_max,
-        ),
-        own=_own_options(args),
+        **_of_same_name(args, LearningSettings)
+        | {
+            "rows_at_once": args.per_device_train_batch_size,
+            "is_on_policy": args.num_iterations == 1 and args.gradient_accumulation_steps % parts_of_round(args) == 0,
+            "samples_all_tokens": sampling.is_full_distribution,
+            "truncated": parse_treatments(args.truncated),
+            "comparison": Comparison(
+                advantage_estimator=estimator,
+                scale_rewards=args.scale_rewards or ESTIMATORS[estimator].scale,
+                normalize_advantages=args.normalize_advantages or ESTIMATORS[estimator].whitens,
+                credit=args.credit,
+                discount=args.discount,
+            ),
+            "epsilon_low": args.epsilon,
+            "epsilon_high": args.epsilon if args.epsilon_high is None else args.epsilon_high,
+            "kl_in": args.kl_in or args.default_kl_in,
+            "correction": correction,
+            "correction_bounds": (
+                least if args.correction_min is None else args.correction_min,
+                largest if args.correction_max is None else args.correction_max,
+            ),
+            "own": _own_options(args),
+        }
     )
 
 
@@ -114,12 +92,7 @@ def overlong_penalty(args: AgentConfig) -> OverlongPenalty:
 
 
 def parse_treatments(given: Any) -> Treatments:
-    """Return the treatment of each kind of truncated episode, from the option `truncated`.
-
-    Raises:
-        TypeError: it is neither a name nor a dict.
-        ValueError: a treatment or a stop reason does not exist; the message lists those that do.
-    """
+    """Return the treatment of each kind of truncated episode, from the option `truncated`."""
     if given is None:
         return TREATMENTS
     given = dict.fromkeys(TREATMENTS, given) if isinstance(given, str) else given

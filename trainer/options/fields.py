@@ -15,8 +15,7 @@ OnNonFinite = Literal["skip", "stop"]
 class Range(NamedTuple):
     """The numbers that an option allows."""
 
-    text: str
-    """Completes the sentence "The option must be ..."."""
+    text: str  # completes the sentence "The option must be ..."
     holds: Callable[[Any], bool]
 
 
@@ -28,7 +27,6 @@ class OneOf:
 
     @property
     def text(self) -> str:
-        """As in `Range`."""
         return f"one of {', '.join(self.names)}"
 
     def holds(self, value: Any) -> bool:
@@ -66,12 +64,9 @@ def option(default: Any, text: str) -> Any:
 class Allowed:
     """The values that the type of a field allows."""
 
-    type: Any
-    """Without None, and without a range or names."""
-    optional: bool = False
-    """Whether None is allowed."""
-    values: Range | OneOf | None = None
-    """None: all values of the type."""
+    type: Any  # without None, and without a range or names
+    optional: bool = False  # whether None is allowed
+    values: Range | OneOf | None = None  # None: all values of the type
 
     @classmethod
     def by(cls, hint: Any) -> Allowed:

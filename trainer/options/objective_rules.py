@@ -5,27 +5,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from ..learning import losses
 from ..learning.advantages import ESTIMATORS
 from ..learning.corrections import CORRECTIONS
-from ..learning.losses import (
-    LOSSES,
-    Surrogate,
-    clipped,
-    clipped_weight,
-    of_mean_token,
-    of_mean_token_at_token,
-    score,
-    soft_gate,
-)
+from ..learning.losses import LOSSES, Surrogate
 from ..learning.settings import LearningSettings
 from .config import AgentConfig
 from .derived import learning_settings, parts_of_round
 
 OF_SURROGATES: dict[Surrogate, tuple[str, ...]] = {
-    clipped: ("epsilon", "epsilon_high", "delta"),
-    clipped_weight: ("epsilon_high",),
-    soft_gate: ("sapo_temperature_pos", "sapo_temperature_neg"),
-    score: (),
+    losses.clipped: ("epsilon", "epsilon_high", "delta"),
+    losses.clipped_weight: ("epsilon_high",),
+    losses.soft_gate: ("sapo_temperature_pos", "sapo_temperature_neg"),
+    losses.score: (),
 }
 """The options that each surrogate of a loss reads; setting another one is an error."""
 
@@ -60,13 +52,7 @@ def changed(args: AgentConfig, names: Iterable[str]) -> list[str]:
 
 
 def check_read(args: AgentConfig, choice: str, read: Mapping[str, Collection[str]]) -> None:
-    """Check that the chosen loss or generator reads the options that are set.
-
-    `choice` is the option that chooses, and `read` has the options that each of its values reads.
-
-    Raises:
-        ValueError: an option is set that only other values read.
-    """
+    """Check that the value of `choice`, an option, reads the options that are set; `read` has those of each value."""
     chosen = getattr(args, choice)
     for name in changed(args, dict.fromkeys(name for names in read.values() for name in names)):
         if name not in read[chosen]:
@@ -144,7 +130,7 @@ def _warnings(args: AgentConfig, settings: LearningSettings) -> Iterator[str]:
     loss = LOSSES[args.loss_type]
     if args.loss_type == "dr_grpo" and settings.comparison.scale_rewards == "group":
         yield "loss_type='dr_grpo' is half of its paper: the other half is scale_rewards='none', got 'group'"
-    is_of_mean = loss.ratio in (of_mean_token, of_mean_token_at_token)
+    is_of_mean = loss.ratio in (losses.of_mean_token, losses.of_mean_token_at_token)
     if is_of_mean and args.epsilon == AgentConfig.epsilon and not settings.is_on_policy:
         yield (
             f"loss_type={args.loss_type!r} hardly clips with epsilon={args.epsilon}, because the mean ratio of a "

@@ -28,11 +28,7 @@ def zero_stage(args: AgentConfig) -> int | None:
 
 
 def check_deepspeed(args: AgentConfig) -> None:
-    """Check that this training can work with the configuration of DeepSpeed, if any.
-
-    Raises:
-        ConfigurationError: it cannot.
-    """
+    """Raise a `ConfigurationError` if this training cannot work with the configuration of DeepSpeed."""
     if args.deepspeed_plugin is None:
         return
     if zero_stage(args) not in (2, 3):
@@ -42,8 +38,7 @@ def check_deepspeed(args: AgentConfig) -> None:
         )
     get = args.deepspeed_plugin.hf_ds_config.get_value
     for name, reason in _REFUSED.items():
-        value = get(name)
-        if value not in _OFF:
+        if (value := get(name)) not in _OFF:
             raise ConfigurationError(f"DeepSpeed's {name}={value!r} cannot work here: {reason}")
     if get("bf16.enabled") is True and not args.bf16:
         raise ConfigurationError(

@@ -43,12 +43,7 @@ def allowed_values(config: type[TrainingArguments]) -> dict[str, Allowed]:
 
 
 def check_values(args: TrainingArguments) -> None:
-    """Check the types, names and ranges of gymnast's own options, and of those of transformers in `RANGES`.
-
-    Raises:
-        TypeError: a value has another type, such as 12.5 or "8" for a whole number.
-        ValueError: a name is unknown, or a number is out of its range.
-    """
+    """Check the types, names and ranges of gymnast's own options, and of those of transformers in `RANGES`."""
     for name, allowed in allowed_values(type(args)).items():
         value: Any = getattr(args, name)
         if value is None and allowed.optional:

@@ -16,7 +16,7 @@ from ...envs.engine.rollout_engine import RolloutEngine, group_specs
 from ...envs.episode import Episode, EpisodeSpec
 from ...envs.runtime.threads import run_in_loop
 from ..generation.contract import GenerationError
-from ..models.evaluating import evaluating
+from ..models.contexts import evaluating
 from ..models.sharding import is_sharded
 from .token_policy import TokenPolicy
 

@@ -20,12 +20,9 @@ def evaluation_metrics(
 ) -> dict[str, float]:
     """Return `episode_metrics`, and `pass@k` of all episodes and of each environment where there are several.
 
-    `pass@k` for k = 1, 2, 4, ... up to the episodes of a task is the share of tasks that one of k episodes solves;
-    `successes_by_task` says what a success is. Failed episodes are not counted. A task with fewer than k episodes left
-    is not part of `pass@k`, and neither is one of an environment in which success is not defined.
-
-    Returns:
-        Among others `pass@k`, and its 95 % confidence interval `pass@k/low` to `pass@k/high`.
+    `pass@k` for k = 1, 2, 4, ... up to the episodes of a task is the share of tasks that one of k episodes solves, with
+    its 95 % confidence interval `pass@k/low` to `pass@k/high`. A task with fewer than k episodes that did not fail is
+    not part of it, and neither is one of an environment in which success is not defined.
     """
     metrics = episode_metrics(episodes, environment_of, missing)
 

@@ -54,11 +54,7 @@ class _Update:
 class LearningLog:
     """Writes `learning.jsonl` for the rounds that `EpisodeLog` writes down; costs nothing in other rounds.
 
-    Args:
-        path: The file.
-        settings: The options of the run.
-        decode: Returns the text of a token id.
-        reward_weights: The weight of each reward function.
+    `decode` returns the text of a token id. `reward_weights` are those of reward functions, by name.
     """
 
     def __init__(
@@ -68,10 +64,6 @@ class LearningLog:
         self._settings = settings
         self._decode = decode
         self._reward_weights = dict(reward_weights)
-        self.begin()
-
-    def begin(self) -> None:
-        """Called when a training begins or is resumed."""
         self._has_settings = False
         self._known: set[int] = set()  # token ids whose text was written
         self._played: Sequence[Episode] = ()  # the present round, if it is recorded
@@ -87,7 +79,10 @@ class LearningLog:
         if not self._has_settings:
             self._has_settings = True
             options = asdict(self._settings.comparison)
-            options |= {name: _plain(getattr(self._settings, name)) for name in SETTINGS}
+            options |= {name: getattr(self._settings, name) for name in SETTINGS}
+            options["correction_bounds"] = [
+                bound if math.isfinite(bound) else None for bound in self._settings.correction_bounds
+            ]
             self._write({"settings": options | {"reward_weights": self._reward_weights}})
         ids = {token for episode in episodes for trace in episode.traces for token in trace.ids} - self._known
         self._known |= ids
@@ -105,9 +100,8 @@ class LearningLog:
                 continue
             samples, reward = own[id(episode)]
             vote = "counts only" if samples[0].is_masked else "counts"
-            self._write(
-                name | {"vote": vote, "reward": reward, "advantages": [_advantages(sample) for sample in samples]}
-            )
+            advantages = [_advantages(sample) for sample in samples]
+            self._write(name | {"vote": vote, "reward": reward, "advantages": advantages})
             for trace, sample in enumerate(samples):
                 sample.number = max(self._samples, default=-1) + 1
                 self._samples[sample.number] = self._step, sample, name | {"trace": trace}
@@ -184,11 +178,6 @@ def _is_clipped(
     terms_1R = loss.surrogate(ratio_1R, logprobs_1T, advantages_1R, settings)
     [gradient_1T] = torch.autograd.grad(terms_1R.sum(), logprobs_1T)
     return mask_1T & (advantages_1T != 0) & (gradient_1T == 0)
-
-
-def _plain(option: Any) -> Any:
-    """Return the option as JSON has it: bounds as a list, without infinity."""
-    return [bound if math.isfinite(bound) else None for bound in option] if isinstance(option, tuple) else option
 
 
 def _rounded(values_T: Tensor) -> list[float | None]:

@@ -22,23 +22,18 @@ from ..learning.comparison import BY_REWARD
 from ..learning.corrections import MEANS_OF_RATIOS, effective_sample_size
 from ..learning.groups import Group
 
-SUMS = frozenset(
-    {
-        *("episodes/played", "episodes/failed", "episodes/close_failed", "episodes/retried"),
-        *("groups/dropped", "groups/refilled", "groups/replaced", "rounds/skipped", "steps/nonfinite"),
-        *("staleness/late", "prompts/overlong", "tools/calls"),
-        *("tokens/cached", "tokens/drift", "tokens/prompt", "tokens/sampled"),
-    }
-)
+_SUMS = """
+    episodes/played episodes/failed episodes/close_failed episodes/retried groups/dropped groups/refilled
+    groups/replaced rounds/skipped steps/nonfinite staleness/late prompts/overlong tools/calls tokens/cached
+    tokens/drift tokens/prompt tokens/sampled"""
+SUMS = frozenset(_SUMS.split())
 """Counts: added up over steps and processes."""
 
 MINIMA = frozenset({"completions/min_length", "completions/min_terminated_length", "clip_ratio/low_min"})
-MAXIMA = frozenset(
-    {
-        *("completions/max_length", "completions/max_terminated_length", "clip_ratio/high_max"),
-        *("sampling/sampling_logp_difference/max", "staleness/max", "alarms/tool_errors"),
-    }
-)
+_MAXIMA = """
+    completions/max_length completions/max_terminated_length clip_ratio/high_max sampling/sampling_logp_difference/max
+    staleness/max alarms/tool_errors"""
+MAXIMA = frozenset(_MAXIMA.split())
 """The least and the largest value of all steps and processes. All other values are averaged."""
 
 OF_MEANS: dict[str, tuple[tuple[str, ...], Callable[..., float]]] = {
@@ -128,9 +123,9 @@ def _mean_of(name: str) -> str:
 
 def _pooled_std(stds: Sequence[tuple[float, float]], means: Sequence[tuple[float, float]]) -> float:
     """Return the standard deviation of all values from those of parts; a pair is a value and a number of values."""
-    values, counts = np.array(stds).T
-    centre = np.average(np.array(means).T[0], weights=counts)
-    squares = (values**2 * (counts - 1)).sum() + (counts * (np.array(means).T[0] - centre) ** 2).sum()
+    (values, counts), (centres, _) = np.array(stds).T, np.array(means).T
+    centre = np.average(centres, weights=counts)
+    squares = (values**2 * (counts - 1)).sum() + (counts * (centres - centre) ** 2).sum()
     return float(np.sqrt(squares / max(counts.sum() - 1, 1)))
 
 

@@ -142,22 +142,15 @@ def rich_displays(trainer: Trainer, describe: Callable[[], str]) -> list[RichPro
     return displays
 
 
-SHOWN = frozenset(
-    {
-        *("loss", "grad_norm", "learning_rate", "epoch", "train_loss", "train_runtime", "runtime"),
-        *("reward", "reward_std", "frac_reward_zero_std", "kl", "entropy", "turns/mean"),
-        *("completions/mean_length", "completions/clipped_ratio"),
-        *("tools/call_frequency", "tools/failure_frequency", "time/rollout", "time/update"),
-    }
-)
+_SHOWN = """
+    loss grad_norm learning_rate epoch train_loss train_runtime runtime reward reward_std frac_reward_zero_std kl
+    entropy turns/mean completions/mean_length completions/clipped_ratio tools/call_frequency tools/failure_frequency
+    time/rollout time/update"""
+SHOWN = frozenset(_SHOWN.split())
 """Metrics that transformers' displays show, also those of evaluations; all are in the logs."""
 
-TROUBLE = frozenset(
-    {
-        *("episodes/failed", "episodes/retried", "groups/dropped", "rounds/skipped", "prompts/overlong"),
-        *("steps/nonfinite",),
-    }
-)
+_TROUBLE = "episodes/failed episodes/retried groups/dropped rounds/skipped prompts/overlong steps/nonfinite"
+TROUBLE = frozenset(_TROUBLE.split())
 """Counts that are shown where they are not 0."""
 
 
@@ -172,18 +165,17 @@ def brief(logs: dict[str, Any] | None) -> dict[str, Any]:
     return shown
 
 
-class BriefPrinter(PrinterCallback):
-    """transformers' printer, with the metrics of `brief`."""
+class _Brief:
+    """A display of transformers, with the metrics of `brief`."""
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        super().on_log(args, state, control, logs=brief(logs), **kwargs)
+    def on_log(self, *args: Any, logs: Any = None, **kwargs: Any) -> None:
+        super().on_log(*args, logs=brief(logs), **kwargs)  # type: ignore[misc]
 
 
-class BriefProgress(ProgressCallback):
-    """transformers' progress bar, with the metrics of `brief`."""
+class BriefPrinter(_Brief, PrinterCallback): ...
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        super().on_log(args, state, control, logs=brief(logs), **kwargs)
+
+class BriefProgress(_Brief, ProgressCallback): ...
 
 
 _BRIEF: dict[Any, Any] = {PrinterCallback: BriefPrinter, ProgressCallback: BriefProgress}

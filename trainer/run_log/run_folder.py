@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pydantic_core import to_json
@@ -27,7 +28,7 @@ class RunFolder(TrainerCallback):
 
     Args:
         path: The folder; made if it does not exist. When a new training begins, the files of an earlier one are moved
-            aside (`metrics.1.jsonl`, `reward.1.png`, `summary.1.json`). A resumed training continues `metrics.jsonl`.
+            aside (`metrics.1.jsonl`, ...). A resumed training continues `metrics.jsonl`.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -111,6 +112,5 @@ def _evaluations(lines: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, f
     return points
 
 
-def _running_mean(values: tuple[float, ...], width: int) -> list[float]:
-    windows = [values[max(0, index + 1 - width) : index + 1] for index in range(len(values))]
-    return [sum(window) / len(window) for window in windows]
+def _running_mean(values: Sequence[float], width: int) -> list[float]:
+    return [fmean(values[max(0, end - width) : end]) for end in range(1, len(values) + 1)]

@@ -13,9 +13,7 @@ from ...envs.episode import Episode
 from ...envs.runtime.message_text import as_transcript
 
 NAME = "episodes"  # of the table
-
-LONGEST = 4000
-"""Characters of a cell."""
+LONGEST = 4000  # characters of a cell
 
 
 def report_episodes(trainer: Trainer, episodes: Sequence[Episode]) -> None:

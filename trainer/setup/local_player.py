@@ -12,7 +12,7 @@ from ...envs.engine.play_episode import EpisodeLimits
 from ...envs.registry import EnvironmentLike
 from ...envs.rewards import Rewards
 from ..generation.transformers_generator import TransformersGenerator
-from ..models.file_bars import file_bars
+from ..models.contexts import file_bars
 from ..rollout.episode_player import EpisodePlayer
 from ..rollout.schedule import Rows
 from ..rollout.settings import PlaySettings, TokenBudgets

@@ -16,8 +16,8 @@ from ..chat.by_environment import GivenFormats
 from ..generation.contract import Generator
 from ..learning.scoring import Scorer
 from ..learning.settings import LearningSettings
+from ..models.contexts import file_bars
 from ..models.distributed import Processes
-from ..models.file_bars import file_bars
 from ..models.output_head import OutputHead
 from ..models.reference import ADAPTER, Reference, ReferenceSync
 from ..models.reward_model import RewardLike, as_reward_functions
@@ -84,7 +84,7 @@ class Parts:
             )
         suffix = processes.suffix if processes.share_weights else ""
         alpha, every = config.ref_model_mixup_alpha, config.ref_model_sync_steps
-        return ReferenceSync(reference, alpha=alpha, every=every, suffix=suffix)
+        return ReferenceSync(reference=reference, alpha=alpha, every=every, suffix=suffix)
 
 
 def checked(

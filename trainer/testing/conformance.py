@@ -13,14 +13,14 @@ No episode leaves because of its age: `max_staleness` bounds when an episode may
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...envs.core import StopReason
+from ...envs.core import Message, StopReason
 from ...envs.engine.rollout_engine import episode_specs
 from ...envs.episode import Episode, Failure, Turn
 from ...envs.tokens import Tokens, TokenTrace
@@ -72,7 +72,7 @@ Gradient = Callable[[Sequence[Episode], LearningSettings], Tensor]
 
 
 def step_gradient(episodes: Sequence[Episode], settings: LearningSettings) -> Tensor:
-    """The gradient of the second of two steps on a round, so that ratios are not 1."""
+    """Return the gradient of the second of two steps on a round, so that ratios are not 1."""
     model = BigramModel(seed=2)
     reference = Reference(model) if settings.beta else None
     model.load_state_dict(BigramModel().state_dict())  # the policy that played the round
@@ -81,9 +81,8 @@ def step_gradient(episodes: Sequence[Episode], settings: LearningSettings) -> Te
     with torch.no_grad():
         model.logits_VV.add_(0.3 * BigramModel(seed=1).logits_VV)
     batch = Batch.of(samples, settings, pad_id=0)
-    counts = StepCounts(
-        loss_tokens=batch.loss_tokens, sequences=batch.sequences, batch_loss_tokens=0, batches=1, processes=1
-    )
+    sizes = {"loss_tokens": batch.loss_tokens, "sequences": batch.sequences}
+    counts = StepCounts(**sizes, batch_loss_tokens=0, batches=1, processes=1)
     for part in batch.micro_batches:
         objective(model, part, settings, counts)[0].backward()
     assert model.logits_VV.grad is not None
@@ -91,7 +90,7 @@ def step_gradient(episodes: Sequence[Episode], settings: LearningSettings) -> Te
 
 
 def make_round(*, members: int = 4) -> list[Episode]:
-    """Two groups of episodes of one to three turns with rewards, whose tokens have the model's log-probabilities."""
+    """Make two groups of episodes of one to three turns, whose tokens have the model's log-probabilities."""
     numbers = torch.Generator().manual_seed(members)
     logprobs_VV = (BigramModel().logits_VV.detach() / SETTINGS.temperature).log_softmax(dim=1)
     episodes = []
@@ -104,7 +103,7 @@ def make_round(*, members: int = 4) -> list[Episode]:
             trace.append_sampled(ids, [logprobs_VV[pair].item() for pair in zip(before, ids, strict=True)])
             trace.append_observation(Tokens([3]))
             reward = 0.25 * int(torch.randint(4, (), generator=numbers))
-            message: Any = {"role": "assistant", "content": ""}
+            message: Message = {"role": "assistant", "content": ""}
             episode.turns.append(Turn(message=message, reward=reward, num_tokens=len(ids)))
         episode.reward = 0.5 + episode.environment_reward
         episodes.append(episode)
@@ -115,10 +114,8 @@ def make_round(*, members: int = 4) -> list[Episode]:
 class Way:
     """A way in which an episode leaves."""
 
-    spoil: Callable[[Episode], None]
-    """Makes an episode leave."""
-    changes: dict[str, Any] | None = None
-    """Settings without which no episode leaves in this way."""
+    spoil: Callable[[Episode], None]  # makes an episode leave
+    changes: dict[str, Any] = field(default_factory=dict)  # settings without which no episode leaves in this way
     counts_in_baseline: bool = False
     """Whether its reward still counts in the baseline of its group; then only its tokens must not count."""
 
@@ -127,20 +124,12 @@ def _fail(episode: Episode) -> None:
     episode.fail(Failure(stage="step", type="ValueError", message="", traceback=""))
 
 
-def _lose_reward(episode: Episode) -> None:
-    episode.reward = None
+def _set(**values: Any) -> Callable[[Episode], None]:
+    def spoil(episode: Episode) -> None:
+        for name, value in values.items():
+            setattr(episode, name, value)
 
-
-def _sample_nothing(episode: Episode) -> None:
-    episode.traces, episode.turns = [TokenTrace(prompt_ids=[1, 2])], []
-
-
-def _overflow(episode: Episode) -> None:
-    episode.stop, episode.traces, episode.turns, episode.reward = StopReason.CONTEXT_OVERFLOW, [], [], None
-
-
-def _stop(reason: StopReason) -> Callable[[Episode], None]:
-    return lambda episode: setattr(episode, "stop", reason)
+    return spoil
 
 
 def _mismatch(episode: Episode) -> None:
@@ -148,22 +137,20 @@ def _mismatch(episode: Episode) -> None:
         trace.logprobs[:] = [value - 0.5 for value in trace.logprobs]
 
 
+_TOO_LONG = {"stop": StopReason.CONTEXT_OVERFLOW, "traces": [], "turns": [], "reward": None}
 _GEOMETRIC = {"correction": "geometric_mask", "correction_bounds": CORRECTIONS["geometric_mask"].bounds}
+_LEAVES = {"truncated": {StopReason.MAX_TURNS: "leave"}}
+_IS_MASKED = {"truncated": {StopReason.MAX_TURNS: "mask"}}
+_cut = _set(stop=StopReason.MAX_TURNS)
 
 WAYS: dict[str, Way] = {
     "it failed": Way(spoil=_fail),
-    "it has no reward": Way(spoil=_lose_reward),
-    "it has no sampled token": Way(spoil=_sample_nothing),
-    "its prompt was too long": Way(spoil=_overflow),
-    "its time was over": Way(spoil=_stop(StopReason.TIMEOUT)),
-    "it was cut, and leaves": Way(
-        spoil=_stop(StopReason.MAX_TURNS), changes={"truncated": {StopReason.MAX_TURNS: "leave"}}
-    ),
-    "it was cut, and is masked": Way(
-        spoil=_stop(StopReason.MAX_TURNS),
-        changes={"truncated": {StopReason.MAX_TURNS: "mask"}},
-        counts_in_baseline=True,
-    ),
+    "it has no reward": Way(spoil=_set(reward=None)),
+    "it has no sampled token": Way(spoil=_set(traces=[TokenTrace(prompt_ids=[1, 2])], turns=[])),
+    "its prompt was too long": Way(spoil=_set(**_TOO_LONG)),
+    "its time was over": Way(spoil=_set(stop=StopReason.TIMEOUT)),
+    "it was cut, and leaves": Way(spoil=_cut, changes=_LEAVES),
+    "it was cut, and is masked": Way(spoil=_cut, changes=_IS_MASKED, counts_in_baseline=True),
     "the correction rejects it": Way(spoil=_mismatch, changes=_GEOMETRIC),
 }
 
@@ -176,7 +163,7 @@ def check(
     gradient: Gradient = step_gradient,
     **changes: Any,
 ) -> list[str]:
-    """A sentence for each way in which an episode that left still has an influence; empty if there is no fault.
+    """Return a sentence for each way in which an episode that left has an influence; none if there is no fault.
 
     Args:
         loss_type: A row of `LOSSES`.
@@ -196,15 +183,15 @@ def check(
     ).changed(**changes)
     faults = [] if loss_type_ignores_rows_without_tokens(settings) else ["a row without loss tokens has an influence"]
     for name, way in WAYS.items():
-        changed = settings.changed(**way.changes or {})
+        changed = settings.changed(**way.changes)
         if way.counts_in_baseline and changed.charges_kl:
             continue  # the divergence of its tokens is a part of the reward that counts
         for members in (4, 2):  # in a group of two, the other member leaves as well
             rows, others = make_round(members=members), make_round(members=members)
             way.spoil(rows[1])
             if way.counts_in_baseline:
-                others = [replace(each) for each in rows]
-                others[1].traces = _other_tokens(rows[1])
+                others = [replace(episode) for episode in rows]
+                others[1].traces = [_other_tokens(rows[1].traces[0])]
             else:
                 del others[1]
             if not _equal(gradient(rows, changed), gradient(others, changed)):
@@ -213,7 +200,7 @@ def check(
 
 
 def loss_type_ignores_rows_without_tokens(settings: LearningSettings) -> bool:
-    """Whether rows without loss tokens, padding, and values at masked tokens leave the gradient of a loss as it is."""
+    """Return whether rows without loss tokens, padding, and masked tokens leave the gradient of a loss as it is."""
     numbers = torch.Generator().manual_seed(0)
     mask_BT = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]])
     logprobs_BT = (-torch.rand(4, 5, generator=numbers)).requires_grad_()
@@ -232,12 +219,11 @@ def loss_type_ignores_rows_without_tokens(settings: LearningSettings) -> bool:
     return _equal(gradient_of(4), gradient_of(2))
 
 
-def _other_tokens(episode: Episode) -> list[TokenTrace]:
-    """Traces with the same number of sampled tokens, but other tokens."""
-    [trace] = episode.traces
+def _other_tokens(trace: TokenTrace) -> TokenTrace:
+    """Return a trace with the same number of sampled tokens, but other tokens."""
     other = TokenTrace(prompt_ids=[4])
     other.append_sampled([5] * trace.num_sampled, [-1.0] * trace.num_sampled)
-    return [other]
+    return other
 
 
 def _equal(got: Tensor, expected: Tensor) -> bool:

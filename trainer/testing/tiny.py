@@ -1,8 +1,7 @@
 """A tiny Qwen3 chat model with its own tokenizer, for tests, demos and continuous integration without downloads.
 
-The three steps are `make_tiny_tokenizer` (trained on the domain's own text, so that prompts are a few dozen tokens),
-`make_tiny_model` (random weights, about half a million) and `warm_up` (supervised steps on demonstrations, so that
-reinforcement learning starts from a model that sometimes succeeds). The whole takes seconds on two CPU cores.
+`make_tiny_tokenizer` is trained on the domain's own text, so that prompts are a few dozen tokens. `make_tiny_model` has
+random weights. `warm_up` takes supervised steps, so that learning starts from a model that sometimes succeeds.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import torch
@@ -81,7 +81,7 @@ def make_tiny_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> PreTrai
     Every string round-trips exactly. `len(tokenizer)` is at most `vocab_size` (265 or more: the 256 bytes and the
     special tokens), less where `texts` hold fewer repeats.
     """
-    special = [PAD, TURN_START, TURN_END]
+    special = (PAD, TURN_START, TURN_END)
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -95,7 +95,7 @@ def make_tiny_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> PreTrai
         vocab_size=vocab_size - len(MARKERS),
         min_frequency=2,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=special,
+        special_tokens=[*special],
         show_progress=False,
     )
     # Training does not know the added tokens: without this split it would spend merges on their characters.
@@ -115,7 +115,7 @@ def make_tiny_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> PreTrai
 
 
 def tokenizer_for(conversations: Iterable[Conversation], vocab_size: int = 1024) -> PreTrainedTokenizerFast:
-    """`make_tiny_tokenizer` on these conversations as its own chat template renders them."""
+    """Train a tokenizer on these conversations as its own chat template renders them."""
     render: Any = make_tiny_tokenizer([]).apply_chat_template
     texts = (render(messages, tools=tools, tokenize=False) for messages, tools in conversations)
     return make_tiny_tokenizer(texts, vocab_size)
@@ -128,8 +128,7 @@ def make_tiny_model(
 
     `hidden_size` is a multiple of 32, a head's size; the context is 2048 tokens.
     """
-    head_dim = 32
-    heads = hidden_size // head_dim
+    heads = hidden_size // 32
     tokens: Any = tokenizer
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -138,7 +137,7 @@ def make_tiny_model(
         num_hidden_layers=num_layers,
         num_attention_heads=heads,
         num_key_value_heads=heads,
-        head_dim=head_dim,
+        head_dim=32,
         max_position_embeddings=MAX_TOKENS,
         # The usual 0.02 is meant for wide models; here it delays learning to copy by 50 to 150 steps, by seed.
         initializer_range=hidden_size**-0.5,
@@ -180,21 +179,18 @@ def warm_up(
     tokenized = cache(lambda index: _tokenize(tokenizer, *conversations[index]))
     loss = torch.tensor(0.0)
     model.train()
-    try:
-        for _ in range(steps):
-            rows = [tokenized(next(order)) for _ in range(batch_size)]
-            loss = _loss(model, rows)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-    finally:
-        model.eval()
+    for _ in range(steps):
+        loss = _loss(model, [tokenized(next(order)) for _ in range(batch_size)])
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    model.eval()
     return loss.item()
 
 
 def _endless_order(count: int, seed: int) -> Iterator[int]:
-    """Every index once per epoch, in a new seeded order each time."""
+    """Yield every index once in an epoch, in a new seeded order each time."""
     generator = random.Random(seed)
     while True:
         yield from generator.sample(range(count), count)
@@ -203,7 +199,7 @@ def _endless_order(count: int, seed: int) -> Iterator[int]:
 def _tokenize(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
 ) -> tuple[list[int], list[int]]:
-    """One demonstration as (ids_T, labels_T); labels are -100 outside the assistant's turns."""
+    """Return one demonstration as (ids_T, labels_T); labels are -100 outside the assistant's turns."""
     render: Any = tokenizer.apply_chat_template  # its types know neither tool calls nor mappings
     text: str = render(list(messages), tools=list(tools) if tools else None, tokenize=False)
     # Alternately context and assistant turn. Each is tokenized by itself, as it is in a rollout, where the model
@@ -212,19 +208,16 @@ def _tokenize(
     *segments, _after_last_turn = re.split(f"(?<={start})(.*?{end})", text, flags=re.DOTALL)
     if not segments:
         raise ValueError(f"a demonstration has no assistant turn: {json.dumps(list(messages))[:200]}")
-    ids: list[int] = []
-    labels: list[int] = []
-    for index, segment in enumerate(segments):
-        segment_ids = tokenizer.encode(segment, add_special_tokens=False)
-        ids += segment_ids
-        labels += segment_ids if index % 2 else [-100] * len(segment_ids)
+    tokens = [tokenizer.encode(segment, add_special_tokens=False) for segment in segments]
+    ids = [*chain(*tokens)]
+    labels = [*chain(*(own if index % 2 else [-100] * len(own) for index, own in enumerate(tokens)))]
     if len(ids) > MAX_TOKENS:
         raise ValueError(f"a demonstration has {len(ids)} tokens; the model's context is {MAX_TOKENS}")
     return ids, labels
 
 
 def _loss(model: Qwen3ForCausalLM, rows: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
-    """Mean cross-entropy of the assistant's tokens; right padding needs no mask, because attention is causal."""
+    """Return the mean cross-entropy of the assistant's tokens; right padding needs no mask: attention is causal."""
     length = max(len(ids) for ids, _ in rows)
     ids_BT = torch.tensor([ids + [0] * (length - len(ids)) for ids, _ in rows], device=model.device)
     labels_BT = torch.tensor([labels + [-100] * (length - len(labels)) for _, labels in rows], device=model.device)
