@@ -33,18 +33,18 @@ SETTINGS = LearningSettings(
 )
 
 
-def make_model(seed: int = 0) -> Qwen3ForCausalLM:
+def make_model(seed: int = 0, *, num_layers: int = 2, initializer_range: float = 0.1) -> Qwen3ForCausalLM:
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=48,
-        num_hidden_layers=2,
+        num_hidden_layers=num_layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=8,
         max_position_embeddings=128,
-        initializer_range=0.1,  # far from uniform, so that gradients are not tiny
+        initializer_range=initializer_range,  # far from uniform, so that gradients are not tiny
         pad_token_id=PAD,
         eos_token_id=1,
         bos_token_id=None,

@@ -11,7 +11,7 @@ from datasets import Dataset
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_config import RLOOConfig
@@ -22,6 +22,9 @@ from gymnast.trainer.learning.advantages import ESTIMATORS, Scale, grpo, max_rl,
 from gymnast.trainer.learning.logprobs import token_logprobs
 from gymnast.trainer.learning.ratios import kl_in_reward
 
+from .rows import make_model
+
+SHAPE: dict[str, Any] = {"num_layers": 1, "initializer_range": 0.2}
 GROUPS, MEMBERS = 3, 4
 REWARDS = [0.0, 1.0, 0.25, -2.0, 3.0, 3.0, 3.0, 3.0, 0.1, 0.2, 0.9, 10.0]  # the second group has no spread
 PROMPTS = [{"prompt": f"w{3 + group} w9"} for group in range(GROUPS) for _ in range(MEMBERS)]
@@ -32,24 +35,6 @@ RAGGED = [torch.tensor([0.0, 1.0]), torch.tensor([2.0, -1.0, 0.5, 7.0]), torch.t
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CI", "1")  # TRL then sends no telemetry
     return tmp_path
-
-
-def make_model(seed: int) -> Qwen3ForCausalLM:
-    torch.manual_seed(seed)
-    config = Qwen3Config(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        initializer_range=0.2,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
-    return Qwen3ForCausalLM(config)
 
 
 def make_trainer(trainer_class: Any, config_class: Any, folder: Path, **options: Any) -> Any:
@@ -70,7 +55,7 @@ def make_trainer(trainer_class: Any, config_class: Any, folder: Path, **options:
         **options,
     )
     trainer = trainer_class(
-        model=make_model(seed=0),
+        model=make_model(0, **SHAPE),
         args=args,
         reward_funcs=lambda completions, **_: REWARDS,
         train_dataset=Dataset.from_list(PROMPTS),
@@ -97,7 +82,7 @@ def test_grpo_equals_trl(folder: Path, how: Scale) -> None:
 @pytest.mark.parametrize("beta", [0.0, 0.04])
 def test_rloo_equals_trl(folder: Path, beta: float, normalize: bool) -> None:
     trainer = make_trainer(RLOOTrainer, RLOOConfig, folder, normalize_advantages=normalize, temperature=0.9)
-    reference = make_model(seed=1)
+    reference = make_model(1, **SHAPE)
     add_fused_lm_head(reference, temperature=0.9)
     trainer.beta, trainer.ref_model = beta, reference  # TRL itself would download a reference by its name
     scored = trainer._generate_and_score_completions(PROMPTS)

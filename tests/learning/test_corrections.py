@@ -18,12 +18,13 @@ from gymnast.envs.tokens import TokenTrace
 from gymnast.trainer import GRPOConfig, RLOOConfig
 from gymnast.trainer.learning.advantages import this_process_only
 from gymnast.trainer.learning.corrections import CORRECTIONS, mismatch_metrics
-from gymnast.trainer.learning.losses import LossInputs, StepCounts, policy_loss
+from gymnast.trainer.learning.losses import LossInputs
 from gymnast.trainer.learning.samples import samples_of
 from gymnast.trainer.learning.scoring import Scorer
 from gymnast.trainer.options.derived import learning_settings
 from gymnast.trainer.run_log.metrics import Metrics
 
+from . import rows
 from .rows import PAD, SETTINGS, VOCABULARY, make_model
 
 MASK_BT = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 0, 0, 0], [0, 1, 0, 1, 0]])
@@ -44,10 +45,8 @@ def inputs_with_mismatch(**changes: Any) -> LossInputs:
 
 
 def loss_of(inputs: LossInputs, correction: str, loss_type: str = "dapo") -> tuple[Tensor, dict[str, Tensor]]:
-    counts = StepCounts(loss_tokens=MASK_BT.sum(), sequences=3, batch_loss_tokens=MASK_BT.sum(), batches=1, processes=1)
     bounds = CORRECTIONS[correction].bounds
-    settings = SETTINGS.changed(loss_type=loss_type, correction=correction, correction_bounds=bounds)
-    return policy_loss(inputs, settings, counts)
+    return rows.loss_of(inputs, loss_type, correction=correction, correction_bounds=bounds)
 
 
 def weighted_gradient(inputs: LossInputs, weights_BT: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ class RunFolder(TrainerCallback):
 
     Args:
         path: The folder; made if it does not exist. When a new training begins, the files of an earlier one are moved
-            aside (`metrics.1.jsonl`, ...). A resumed training continues `metrics.jsonl`.
+            aside, such as to `metrics.1.jsonl`. A resumed training continues `metrics.jsonl`.
     """
 
     def __init__(self, path: str | Path) -> None:
