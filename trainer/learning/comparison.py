@@ -39,8 +39,7 @@ class Comparison:
         for index, episode in enumerate(episodes):
             for turn in range(len(returns[index])):
                 members[episode.spec.group, turn].append(index)
-        least = 1 if estimator.whitens else 2
-        sets = [(turn, indices) for (_, turn), indices in members.items() if len(indices) >= least]
+        sets = [(turn, indices) for (_, turn), indices in members.items() if estimator.whitens or len(indices) > 1]
         compared = [torch.stack([returns[index][turn] for index in indices]) for turn, indices in sets]
         estimates = [estimator.advantage(returns_G) for returns_G in compared]
         estimates = scale_advantages(estimates, compared, self.scale_rewards, gather)

@@ -210,6 +210,8 @@ def policy_loss(inputs: LossInputs, settings: LearningSettings, counts: StepCoun
     gradients of 0. The statistics `*_mean` and `kl` are over loss tokens (over sequences for a sequence-level ratio),
     `*_min` and `*_max` of the rates of sequences.
     """
+    if settings.loss_type not in LOSSES:
+        raise ValueError(f"Unknown loss_type: {settings.loss_type!r}. Known are {', '.join(LOSSES)}.")
     loss = LOSSES[settings.loss_type]
     if loss.is_of_sequence and inputs.ref_logprobs_BT is not None:
         raise ValueError(
