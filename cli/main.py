@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from gymnast import __version__
+
 from .commands.check import check
 from .commands.compare import compare
 from .commands.evaluate import evaluate
@@ -37,9 +39,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"gymnast {version('gymnast')}")
+        typer.echo(f"gymnast {__version__}")
         raise typer.Exit
 
 

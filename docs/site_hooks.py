@@ -2,8 +2,9 @@
 
 - The packages lie in folders at the root. The reference is read from .links/gymnast/, where links name them.
 - reference/commands.md is written by typer, from the commands of `gymnast` and their help texts.
-- On GitHub `../examples/cluster/slurm.sh` is a file beside the page. The site has no such file, so the link gets the
-  address of the repository. A link to a file that does not exist stays as it is, and the strict build names it.
+- In a clone `../examples/cluster/slurm.sh` is a file beside the page. The site has no such file, so the link gets the
+  address of the repository (`repository` in mkdocs.yml); without one, its text stands alone. A link to a file that
+  does not exist stays as it is, and the strict build names it.
 - In a table GitHub needs `\\|` for a bar within code, and the generator would show the backslash.
 """
 
@@ -40,16 +41,21 @@ def on_files(files: Any, *, config: Any, **_: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
-    """Give files outside docs/ their address in the repository."""
+    """Give files outside docs/ their address in the repository, if it has one."""
     folder = (ROOT / "docs" / page.file.src_uri).parent
 
     def address(found: re.Match[str]) -> str:
-        target = (folder / found[1]).resolve()
+        target = (folder / found[2]).resolve()
         if target.is_relative_to(ROOT / "docs") or not target.is_relative_to(ROOT) or not target.exists():
             return found[0]
-        return f"]({config.extra['repository']}/blob/main/{target.relative_to(ROOT)}{found[2] or ''})"
+        repository = config.extra["repository"]
+        return (
+            f"[{found[1]}]({repository}/blob/main/{target.relative_to(ROOT)}{found[3] or ''})"
+            if repository
+            else found[1]
+        )
 
-    return re.sub(r"\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)", address, markdown)
+    return re.sub(r"\[([^\]]+)\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)", address, markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:

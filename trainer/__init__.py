@@ -1,5 +1,12 @@
 """Learning from episodes: exact tokens, advantages, losses, trainers; start reading at `trainer.py`."""
 
+from ..envs.extras import needs_extra
+
+with needs_extra("train", "gymnast.trainer"):
+    import accelerate  # noqa: F401
+    import torch  # noqa: F401
+    import transformers  # noqa: F401
+
 from ..envs.engine.compaction import EveryTurn
 from .chat.chat_format import ChatFormat, recognise_tool_format
 from .chat.prompted_tools import PromptedFormat

@@ -67,7 +67,7 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     wheels = folder / "wheels"
     pip("wheel", "--no-deps", "--wheel-dir", str(wheels), str(ROOT))
-    needed = sorted(dependencies("gymnast") - {"gymnast"})
+    needed = sorted(dependencies("gymnast-rl") - {"gymnast-rl"})
     options = ["--no-deps", "--only-binary=:all:", "--python-version", arguments.python, *PLATFORMS]
     options += ["-c", str(ROOT / "constraints.txt"), "--dest", str(wheels)]
     pip("download", *options, *needed)

@@ -44,7 +44,7 @@ def _threads() -> set[threading.Thread]:
 
 def _held(with_boxes: bool) -> dict[str, int]:
     gc.collect()
-    held = {"descriptors": len(os.listdir("/proc/self/fd"))}
+    held = {"descriptors": len(os.listdir("/dev/fd"))}
     if with_boxes:
         held["containers"] = asyncio.run(_count_boxes())
     return held

@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from gymnast import __version__
 
 from ...envs.core import Message
 from ...envs.episode import Episode, Turn
@@ -37,7 +38,7 @@ def _trajectory(episode: Episode, step: int, model: str) -> dict[str, Any]:
         "session_id": f"{step}:{episode.spec.group}:{episode.spec.member}",
         "agent": {
             "name": "gymnast",
-            "version": version("gymnast"),
+            "version": __version__,
             "model_name": model,
             "tool_definitions": episode.tools,
         },

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...envs.core import Message
 from ...envs.episode import Episode, ToolCallRecord
+from ...envs.extras import needs_extra
 from ...envs.runtime.message_text import named_text
 from ..terminal.exits import CommandError
 from .turns import calls_of, others_of, results_of, turn_tokens
@@ -25,10 +26,8 @@ def write_log(path: Path, played: Played, *, name: str, model: str) -> None:
     """Write the log; a path that ends with `.json` gives JSON, `.eval` Inspect's compressed form."""
     if path.suffix not in (".eval", ".json"):
         raise CommandError(f"a log of Inspect is a file that ends with .eval or .json, got {path}")
-    try:
+    with needs_extra("inspect", "--to inspect"):
         inspect_log = importlib.import_module("inspect_ai.log")
-    except ModuleNotFoundError as error:
-        raise CommandError(f"{error}; it is installed by pip install 'gymnast[inspect]'") from None
     log = inspect_log.EvalLog.model_validate(_log(played, name, model))
     path.parent.mkdir(parents=True, exist_ok=True)
     inspect_log.write_eval_log(log, str(path))

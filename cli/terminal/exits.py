@@ -36,7 +36,9 @@ def explained() -> Iterator[None]:
 
 def report(error: Exception) -> None:
     """Print an error on standard error: its message, and the line of the user's code that raised it."""
-    if isinstance(error, CommandError):
+    from ...envs.extras import MissingExtraError  # late: the list of commands needs no environments
+
+    if isinstance(error, CommandError | MissingExtraError):
         typer.echo(f"error: {error}", err=True)
         return
     named = isinstance(error, ValueError | TypeError | OSError) or type(error).__module__.startswith("gym")

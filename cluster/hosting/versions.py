@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
+from gymnast import __version__
+
 from ...envs.core import ConfigurationError
 
 
 def versions() -> dict[str, str]:
     """Return the versions of gymnast, Python (without its third number) and Ray (if installed) in this process."""
-    found = {"gymnast": version("gymnast"), "Python": ".".join(platform.python_version_tuple()[:2])}
+    found = {"gymnast": __version__, "Python": ".".join(platform.python_version_tuple()[:2])}
     with suppress(PackageNotFoundError):
         found["Ray"] = version("ray")
     return found

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...envs.core import ConfigurationError
+from ...envs.extras import needs_extra
 
 PLACEMENT_SECONDS = 10.0  # to find places for actors; longer where an autoscaler must first start machines
 
@@ -26,12 +27,11 @@ def joined_ray() -> Any:
     """Return the module `ray`.
 
     Raises:
-        ConfigurationError: Ray is not installed, or this process has not joined a cluster.
+        MissingExtraError: Ray is not installed.
+        ConfigurationError: this process has not joined a cluster.
     """
-    try:
+    with needs_extra("ray", "a Ray cluster"):
         import ray
-    except ImportError as error:
-        raise ConfigurationError("Ray is not installed: pip install 'gymnast[ray]'") from error
     if not ray.is_initialized():
         raise ConfigurationError(
             "this process has not joined a Ray cluster: call ray.init() first, which starts Ray on this machine, or "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...sandbox.cancellation import finish
 from ..core import ConfigurationError
+from ..extras import needs_extra
 from ..tools.sources import OpenTools, ToolSource
 from ..tools.tool import Tool
 from .json_schema import schema_validator
@@ -63,14 +64,12 @@ class MCPTools(ToolSource):
         The time limit of a call is the environment's `tool_timeout`.
 
         Raises:
-            ConfigurationError: the package `mcp` is not installed.
+            MissingExtraError: the package `mcp` is not installed.
             TypeError: `include` is a str.
             ValueError: `start_timeout` is not positive.
         """
-        try:
+        with needs_extra("mcp", "MCPTools"):
             import mcp  # noqa: F401  (here: it takes a second, which would block the event loop in `open`)
-        except ImportError as error:
-            raise ConfigurationError("MCPTools needs a package: pip install 'gymnast[mcp]'") from error
         if isinstance(include, str):
             raise TypeError(f"include must be a list of names of tools, got a str: {include!r}")
         if start_timeout <= 0:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...sandbox.cancellation import finish
-from ..core import BrokenEnvironmentError, ConfigurationError, Message
+from ..core import BrokenEnvironmentError, Message
+from ..extras import needs_extra
 from ..runtime.threads import run_in_thread
 from ..tools.tool import Tool, collect_tools
 from .json_schema import schema_validator
@@ -63,12 +64,10 @@ class OpenEnvEnvironment(SeededEnv):
             options: The options of `ToolEnv`.
 
         Raises:
-            ConfigurationError: OpenEnv is not installed.
+            MissingExtraError: OpenEnv is not installed.
         """
-        try:
+        with needs_extra("openenv", "OpenEnvEnvironment"):
             self._generic = importlib.import_module("openenv.core").GenericEnvClient
-        except ImportError as error:
-            raise ConfigurationError("OpenEnvEnvironment needs a package: pip install 'gymnast[openenv]'") from error
         self._server = server
         self._describe = describe or default_text
         self._wait_timeout = wait_timeout

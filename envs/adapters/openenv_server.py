@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..core import ConfigurationError
 from ..engine.checked_results import ending
+from ..extras import needs_extra
 from ..policy import tool_call
 from ..tool_env.tool_env import ToolEnv
 
@@ -27,16 +27,14 @@ def openenv_app(environment: ToolEnv, *, max_sessions: int = 64) -> Any:
         max_sessions: Sessions at the same time; the server refuses more.
 
     Raises:
-        ConfigurationError: OpenEnv is not installed.
+        MissingExtraError: OpenEnv is not installed.
         TypeError: it is not a `ToolEnv`.
     """
     if not isinstance(environment, ToolEnv):
         raise TypeError(f"openenv_app serves a ToolEnv, whose tools OpenEnv can list, got {type(environment).__name__}")
-    try:
+    with needs_extra("openenv", "openenv_app"):
         http_server = importlib.import_module("openenv.core.env_server.http_server")
         types = importlib.import_module("openenv.core.env_server.mcp_types")
-    except ImportError as error:
-        raise ConfigurationError("openenv_app needs a package: pip install 'gymnast[openenv]'") from error
     return http_server.create_app(
         _session_class(environment),
         types.CallToolAction,

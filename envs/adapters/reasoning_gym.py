@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core import ConfigurationError, Message, text_of
+from ..extras import needs_extra
 from ..tool_env.tool_env import ToolEnv
 
 INSTRUCTIONS = "Write the final answer, and nothing else, between <answer> and </answer>."
@@ -31,12 +32,10 @@ class ReasoningGymEnv(ToolEnv):
             options: The options of `ToolEnv`.
 
         Raises:
-            ConfigurationError: reasoning-gym is not installed.
+            MissingExtraError: reasoning-gym is not installed.
         """
-        try:
+        with needs_extra("reasoning_gym", "ReasoningGymEnv"):
             self._extract = importlib.import_module("reasoning_gym.utils").extract_answer
-        except ImportError as error:
-            raise ConfigurationError("ReasoningGymEnv needs a package: pip install reasoning-gym") from error
         self._dataset = dataset
         self._instructions = instructions
         self._entry: dict[str, Any] = {}

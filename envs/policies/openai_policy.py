@@ -15,6 +15,7 @@ from typing import Any
 
 from ..core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolCall, ToolSchema, text_of
 from ..episode import EpisodeSpec
+from ..extras import needs_extra
 from ..policy import Act, continued
 
 FIRST_RETRIES = 2  # of the first request, unless a rate limit holds it up: a wrong address is an error within seconds
@@ -47,7 +48,8 @@ class OpenAIPolicy:
         request: Further parameters of chat completions, such as `temperature`, `max_tokens`, `extra_body`.
 
     Raises:
-        ConfigurationError: the package `openai` is not installed, or there is no such parameter.
+        MissingExtraError: the package `openai` is not installed.
+        ConfigurationError: there is no such parameter.
     """
 
     def __init__(
@@ -62,10 +64,8 @@ class OpenAIPolicy:
         continue_final_message: bool = False,
         **request: Any,
     ) -> None:
-        try:
+        with needs_extra("openai", "OpenAIPolicy"):
             import openai
-        except ModuleNotFoundError as error:
-            raise ConfigurationError("OpenAIPolicy needs a package: pip install 'gymnast[openai]'") from error
         key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
         self.client = openai.AsyncOpenAI(base_url=base_url, api_key=key, timeout=timeout, max_retries=max_retries)
         self._create = self.client.chat.completions.create

@@ -15,6 +15,7 @@ import pytest
 
 from gymnast.cli.terminal.output import print_json
 
+from .made_runs import episode, write_run
 from .running import Run
 
 CALCULATOR = "gymnast/Calculator-v0"
@@ -59,6 +60,40 @@ def test_help_loads_nothing_slow() -> None:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (0, "")
     assert "play" in result.stdout
+
+
+WITHOUT_TRAINING = """
+import sys
+from gymnast.cli.main import main
+
+sys.modules |= dict.fromkeys(("torch", "transformers", "accelerate"))  # as if they were not installed
+RUNS = "--tasks=environment.py:rows", "--policy=environment.py:oracle"
+GAME = "environment.py:GuessNumber"
+codes = [
+    main(["init", "."]),
+    main(["check", GAME, RUNS[0], "--oracle=environment.py:oracle"]),
+    main(["play", GAME, *RUNS]),
+    main(["eval", GAME, *RUNS]),
+    main(["view", "run"]),
+    main(["why", "run"]),
+    main(["check", GAME, RUNS[0], "--model=some"]),
+    main(["eval", GAME, RUNS[0], "--model=some"]),
+    main(["train", GAME, "--model=some", RUNS[0]]),
+    main(["serve", "vllm", "some"]),
+]
+sys.exit(str(codes))
+"""
+
+
+def test_all_but_training_works_without_its_packages(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [(0, episode()), (0, episode(member=1))], [{"step": 1, "reward": 0.0}])
+    command = [sys.executable, "-c", WITHOUT_TRAINING]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    *errors, codes = result.stderr.splitlines()
+    assert codes == "[0, 0, 0, 0, 0, 0, 2, 2, 2, 2]", result.stderr
+    missing = "error: gymnast.trainer needs the extra `train` of gymnast-rl (import of accelerate halted; "
+    assert len(errors) == 4
+    assert all(error.startswith(missing) for error in errors), errors
 
 
 def test_the_shell_completes_commands() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,18 +121,6 @@ def test_why_for_programs(run: Run, tmp_path: Path) -> None:
     found = run("why", "run", "--json").json
     assert "set log_episodes_steps=1" in found["lines"][1]
     assert found["alarms"] == []
-
-
-def test_view_and_why_load_neither_the_trainer_nor_pytorch(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", group(), [{"step": 1, "reward": 0.0}])
-    program = (
-        "import sys, gymnast.records; from gymnast.cli.main import main; main(['why', 'run']); main(['view', 'run']); "
-        "sys.exit(str({'torch', 'transformers', 'gymnast.trainer'} & sys.modules.keys()))"
-    )
-    command = [sys.executable, "-c", program]
-    outcome = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert outcome.stderr == "set()\n"
-    assert "verdict" in outcome.stdout
 
 
 def test_a_folder_without_a_run_is_named(run: Run, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_options_that_are_wrong_or_have_no_effect(tmp_path: Path, options: dict[
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_vllm_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"vLLM is not installed: pip install 'gymnast\[vllm\]'"):
+    with pytest.raises(ConfigurationError, match="needs the extra `vllm` of gymnast-rl"):
         make_trainer(tmp_path, generator="vllm")
 
 

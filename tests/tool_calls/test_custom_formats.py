@@ -266,7 +266,7 @@ def test_a_call_without_an_id_gets_one_of_its_own() -> None:
 def test_vllms_parsers_need_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their reading is tested with vLLM, in `tests/with_vllm`."""
     monkeypatch.setitem(sys.modules, "vllm", None)  # as if it were not installed
-    with pytest.raises(ConfigurationError, match=r"vLLM is not installed: pip install 'gymnast\[vllm\]'"):
+    with pytest.raises(ConfigurationError, match="needs the extra `vllm` of gymnast-rl"):
         ChatFormat(tiny_tokenizer(), tool_format="vllm:hermes")
     with pytest.raises(ConfigurationError, match="and 'vllm:' with the name of one of vLLM's tool parsers"):
         ChatFormat(tiny_tokenizer(), tool_format="hermes2")

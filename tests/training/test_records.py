@@ -8,7 +8,6 @@ import io
 import json
 import re
 import struct
-import sys
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -139,13 +138,6 @@ def test_episodes_are_read_back(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert list(read_episodes(path)) == [*whole[:1], *whole[:1]]
     [warning] = [record.getMessage() for record in caplog.records]
     assert warning.startswith(f"skipped 2 broken lines, the first is line 2 of {path} (JSONDecodeError: ")
-
-
-def test_a_curve_that_cannot_be_drawn_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
-    with pytest.warns(UserWarning, match=r"reward\.png needs matplotlib: pip install 'gymnast\[examples\]'"):
-        make_trainer(tmp_path, callbacks=[RunFolder(tmp_path / "run")], max_steps=1).train()
-    assert not (tmp_path / "run" / "reward.png").exists()
 
 
 def test_nothing_to_plot(tmp_path: Path) -> None:

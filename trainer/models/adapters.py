@@ -10,6 +10,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ...envs.extras import needs_extra
+
 
 def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpointing: bool = False) -> PreTrainedModel:
     """Put a new adapter of PEFT on the model, if `peft_config` is given. A dict is a `peft.LoraConfig`'s.
@@ -22,10 +24,8 @@ def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpoin
                 "the model is quantised, and quantised weights cannot be trained: give peft_config=peft.LoraConfig(...)"
             )
         return model
-    try:
+    with needs_extra("peft", "peft_config"):
         import peft
-    except ImportError as error:
-        raise ImportError("peft_config needs PEFT: pip install 'gymnast[peft]'") from error
 
     if isinstance(peft_config, Mapping):
         peft_config = peft.LoraConfig(**peft_config)

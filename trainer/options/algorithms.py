@@ -7,13 +7,14 @@ from typing import Annotated
 
 from ..learning.losses import LOSSES
 from .config import AgentConfig
-from .fields import OneOf, Weight, option
+from .fields import OneOf, Weight, documented, option
 from .rules import RULES
 
 
+@documented
 @dataclass
 class GRPOConfig(AgentConfig):
-    """Options of `GRPOTrainer`."""
+    """Options of `GRPOTrainer`: those below, and the others of `transformers.TrainingArguments`."""
 
     default_estimator = "grpo"
     default_kl_in = "loss"
@@ -24,9 +25,10 @@ class GRPOConfig(AgentConfig):
     )
 
 
+@documented
 @dataclass
 class RLOOConfig(AgentConfig):
-    """Options of `RLOOTrainer`."""
+    """Options of `RLOOTrainer`: those below, and the others of `transformers.TrainingArguments`."""
 
     default_estimator = "rloo"
     default_kl_in = "reward"

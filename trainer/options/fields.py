@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import NoneType
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 OnNonFinite = Literal["skip", "stop"]
 """An optimiser step whose loss or gradient is not finite: skip it and go on, or stop training."""
@@ -58,6 +58,20 @@ Port = Annotated[int, Range("a port, or 0 for any free one", lambda n: 0 <= n < 
 def option(default: Any, text: str) -> Any:
     """Return a field with a help text, as `transformers.HfArgumentParser` shows it."""
     return field(default=default, metadata={"help": text})
+
+
+Config = TypeVar("Config", bound=type)
+
+
+def documented(config: Config) -> Config:
+    """Add the options of a configuration, with their defaults and help texts, to its docstring."""
+    lines = [
+        f"    {option.name}: {option.metadata['help']} [{option.default!r}]"
+        for option in fields(config)
+        if "help" in option.metadata
+    ]
+    config.__doc__ = "\n".join([f"{config.__doc__}\n\nArgs:", *lines])
+    return config
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

