@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -140,6 +141,14 @@ async def test_model_tokens_are_never_retokenised() -> None:
     assert trace.completion_ids[: len(sampled)] == sampled  # character by character
     again = tokenizer().encode(ODD, add_special_tokens=False)
     assert len(again) < len(sampled)  # this detects a policy that tokenises again
+
+
+async def test_the_requests_of_a_line_have_one_session_that_can_be_referred_to_weakly() -> None:
+    generator = ScriptedGenerator(ADD + END, FINAL + END)
+    await play(generator)
+    first, second = (request.session for request in generator.requests)
+    assert first is second
+    assert weakref.ref(first)() is first
 
 
 async def test_results_are_appended_and_masked() -> None:

@@ -51,7 +51,8 @@ class GenerationRequest:
     sampling: Sampling
     stop_texts: StopTexts | None = None  # the token that completes one of them ends the answer, and is part of it
     session: object | None = field(default=None, compare=False)
-    """The same object in all requests of a line, and alive as long: an engine can keep their common prefix."""
+    """The same object in all requests of a line, and alive as long, so that an engine can keep their common prefix.
+    It can be referred to weakly."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

@@ -111,7 +111,7 @@ class _Spent:
         return message
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)  # generators remember the session of a request weakly
 class TokenConversation:
     """The exact tokens of one line of an episode."""
 
