@@ -423,7 +423,7 @@ print(f"process {args.process_index} of {args.world_size}\\n", end="", flush=Tru
 
 
 def test_the_command_of_the_documentation_starts_two_processes_on_a_cpu(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text()
     assert "\ntorchrun --nproc_per_node 2 train.py\n" in page
     (tmp_path / "train.py").write_text(LAUNCHED)
     command = ["--nproc_per_node", "2", "--master_port", str(free_port()), "train.py", str(tmp_path)]

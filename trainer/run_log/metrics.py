@@ -1,4 +1,4 @@
-"""The metrics of episodes, and how values of many steps and processes become one; docs/training.md lists all names.
+"""The metrics of episodes, and how values of many steps and processes become one; docs/metrics.md lists all names.
 
 Names that TRL has keep its meaning: `completions/mean_length` counts the tokens that the model sampled, without tool
 results. A refused call (no budget was left, or the episode had ended) was not run: it counts in `tools/refused` only.
