@@ -111,9 +111,10 @@ def test_a_pool_whose_loop_stands_still_says_so() -> None:
     loop.run_until_complete(use())
     with pytest.raises(PoolLoopError, match="close a pool in its own loop"):
         asyncio.run(pool.close())
-    for task in asyncio.all_tasks(loop):
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
         task.cancel()
-    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.run_until_complete(asyncio.wait(tasks))  # a pool whose task has not ended warns when it is collected
     loop.close()
 
 
