@@ -20,6 +20,9 @@ LONGEST = (
     "test_interrupt.py",
     "test_faults_life.py",
     "test_faults_load.py",
+    "test_ray.py",
+    "test_resume.py",
+    "test_step_gradient.py",
     "test_calculator_learns.py",
 )
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)

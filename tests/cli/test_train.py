@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
-import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -16,7 +13,6 @@ import yaml
 from gymnast.sandbox.docker.labels import LABEL, labels
 from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
-from ..training.launching import run_command_twice
 from .running import Run
 
 SMALL = {"num_generations": 2, "gradient_accumulation_steps": 1, "max_completion_length": 8, "max_steps": 1}
@@ -42,15 +38,6 @@ def test_a_new_project_trains_and_writes_its_run_down(run: Run, tmp_path: Path) 
     assert (written["model"], written["options"]["max_steps"], written["options"]["use_cpu"]) == ("tiny", 1, True)
     assert (folder / "model" / "config.json").exists()
     assert (folder / "metrics.jsonl").exists()
-
-
-def test_two_processes_print_one_outcome(run: Run, tmp_path: Path) -> None:
-    make_project(run)
-    ended = run_command_twice(["-m", "gymnast.cli", *TRAIN])
-    assert [each.returncode for each in ended] == [0, 0], ended[0].stderr
-    first, second = (each.stdout for each in ended)
-    assert json.loads(first)["metrics"]["train_loss"] is not None
-    assert second == ""
 
 
 FULL_RUN = """
@@ -122,21 +109,6 @@ def test_a_run_file_may_name_several_data_sets_to_evaluate(run: Run, tmp_path: P
         assert f"evaluation on {name} at step 1" in outcome.err
         assert outcome.json["metrics"][f"eval_{name}_episodes/played"] == 2
     assert yaml.safe_load(Path("runs/full/run.yaml").read_text())["eval_tasks"] == several
-
-
-def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_full_run()
-    options = ["--set=max_steps=5000", "--set=eval_strategy=no", "--set=save_strategy=no", "--set=logging_steps=1"]
-    command = [sys.executable, "-m", "gymnast.cli", "train", "full.toml", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
-        while not Path("runs/full/metrics.jsonl").exists() and training.poll() is None:
-            time.sleep(0.1)
-        training.send_signal(signal.SIGINT)
-        _, errors = training.communicate(timeout=60)
-    assert training.returncode == 130, errors
-    assert "the same command with --resume goes on" in errors
-    assert list(Path("runs/full").glob("checkpoint-*"))
 
 
 @pytest.mark.parametrize(

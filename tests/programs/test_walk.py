@@ -8,11 +8,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from ..training.launching import free_port
 
 GYMNAST = Path(sys.executable).with_name("gymnast")
 ENVIRONMENT = ("environment.py:GuessNumber", "--tasks", "environment.py:rows")
@@ -82,6 +86,32 @@ def test_the_script_of_a_project_trains_as_the_command_does(project: Path) -> No
     assert by_command["reward"] == by_script["reward"]
     assert by_command["grad_norm"] == by_script["grad_norm"]
     assert (project / "runs" / "script" / "model" / "config.json").exists()
+
+
+def test_torchrun_trains_in_two_processes_on_a_cpu_and_one_prints_the_outcome(project: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text()
+    assert "\ntorchrun --nproc_per_node 2 train.py\n" in page
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    options = ["max_steps=1", "per_device_train_batch_size=8", "ddp_backend=gloo", "log_episodes_steps=1"]
+    train = ["-m", "gymnast.cli", "train", "laptop.toml", "--json", "--set=output_dir=runs/two"]
+    port = ["--master_port", str(free_port())]
+    said = call(project, *torchrun, *port, *train, *(f"--set={option}" for option in options))
+    assert json.loads(said)["metrics"]["train_loss"] is not None
+    assert {"episodes-0.jsonl", "episodes-1.jsonl"} <= {path.name for path in (project / "runs" / "two").iterdir()}
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(project: Path) -> None:
+    folder = project / "runs" / "stopped"
+    options = ["--set=output_dir=runs/stopped", "--set=max_steps=5000", "--set=per_device_train_batch_size=8"]
+    command = [GYMNAST, "train", "laptop.toml", *options]
+    with subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
+        while not (folder / "metrics.jsonl").exists() and training.poll() is None:
+            time.sleep(0.1)
+        training.send_signal(signal.SIGINT)
+        _, errors = training.communicate(timeout=60)
+    assert training.returncode == 130, errors
+    assert "the same command with --resume goes on" in errors
+    assert list(folder.glob("checkpoint-*"))
 
 
 def test_a_tool_that_raises_is_named(project: Path, tmp_path: Path) -> None:

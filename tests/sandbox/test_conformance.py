@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
+from dataclasses import replace
 from typing import Any, Self
 
 import pytest
@@ -71,47 +71,28 @@ def test_every_check_has_a_sentence() -> None:
 # --- executors that break the contract --------------------------------------------------------------------------
 
 
-class Changed(LocalExecutor):
-    """Answers correctly, except for the change that `change` makes."""
-
-    async def python(self, code: str, *, timeout: float = 30.0) -> ExecutionResult:
-        return self.change(await super().python(code, timeout=timeout))
-
-    async def bash(self, command: str, *, timeout: float = 30.0) -> ExecutionResult:
-        return self.change(await super().bash(command, timeout=timeout))
-
-    def change(self, result: ExecutionResult) -> ExecutionResult:
-        return result
+Change = Callable[[ExecutionResult], ExecutionResult]
 
 
-class MixesStreams(Changed):
-    def change(self, result: ExecutionResult) -> ExecutionResult:
-        return dataclasses.replace(result, stdout=result.stdout + result.stderr, stderr="")
+def changed(change: Change) -> type[LocalExecutor]:
+    """An executor that answers correctly, except for this change of its results."""
+
+    class Changed(LocalExecutor):
+        async def python(self, code: str, *, timeout: float = 30.0) -> ExecutionResult:
+            return change(await super().python(code, timeout=timeout))
+
+        async def bash(self, command: str, *, timeout: float = 30.0) -> ExecutionResult:
+            return change(await super().bash(command, timeout=timeout))
+
+    return Changed
 
 
-class SwallowsStderr(Changed):
-    def change(self, result: ExecutionResult) -> ExecutionResult:
-        return dataclasses.replace(result, stderr="")
-
-
-class HidesLoss(Changed):
-    def change(self, result: ExecutionResult) -> ExecutionResult:
-        return dataclasses.replace(result, state_lost=False)
-
-
-class AlwaysWell(Changed):
-    def change(self, result: ExecutionResult) -> ExecutionResult:
-        return dataclasses.replace(result, status=Status.OK, exit_code=0)
-
-
-class NoValue(Changed):
-    def change(self, result: ExecutionResult) -> ExecutionResult:
-        return dataclasses.replace(result, value=None)
-
-
-class DoesNotCount(Changed):
-    def change(self, result: ExecutionResult) -> ExecutionResult:
-        return dataclasses.replace(result, dropped_bytes=0)
+MixesStreams = changed(lambda result: replace(result, stdout=result.stdout + result.stderr, stderr=""))
+SwallowsStderr = changed(lambda result: replace(result, stderr=""))
+HidesLoss = changed(lambda result: replace(result, state_lost=False))
+AlwaysWell = changed(lambda result: replace(result, status=Status.OK, exit_code=0))
+NoValue = changed(lambda result: replace(result, value=None))
+DoesNotCount = changed(lambda result: replace(result, dropped_bytes=0))
 
 
 class Forgets(LocalExecutor):

@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +54,6 @@ def run_two(
 ) -> list[tuple[int, str]]:
     """Run a program in two processes, as torchrun does; return their exit statuses and standard errors."""
     folder.mkdir(parents=True, exist_ok=True)
-    ended = run_command_twice(["-c", program, str(folder), *arguments], timeout=timeout, variables=variables)
-    return [(each.returncode, each.stderr) for each in ended]
-
-
-def run_command_twice(
-    arguments: Sequence[str], *, timeout: float = 240, variables: Mapping[str, str] | None = None
-) -> list[subprocess.CompletedProcess[str]]:
-    """Run Python with these arguments in two processes that find each other, as torchrun does."""
     shared = subprocess_environment() | {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
@@ -72,23 +64,20 @@ def run_command_twice(
     }
     processes = [
         subprocess.Popen(
-            [sys.executable, *arguments],
+            [sys.executable, "-c", program, str(folder), *arguments],
             env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
     try:
-        texts = [process.communicate(timeout=timeout) for process in processes]
+        errors = [process.communicate(timeout=timeout)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [
-        subprocess.CompletedProcess(process.args, process.returncode, out, error)
-        for process, (out, error) in zip(processes, texts, strict=True)
-    ]
+    return [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
 
 
 def launch(folder: Path, program: str, *arguments: str, variables: Mapping[str, str] | None = None) -> list[Any]:

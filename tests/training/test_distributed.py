@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,7 +16,7 @@ from gymnast.envs import ConfigurationError
 from gymnast.trainer import GRPOTrainer, whole_weights
 
 from .buttons import ROWS, Buttons, ShiftedGenerator, adapted, config, forget, make_trainer, model, untied
-from .launching import alone, free_port, launch, run_two
+from .launching import alone, launch, run_two
 
 PROGRAM = """
 import json, os, sys
@@ -44,28 +42,63 @@ class Records(GRPOTrainer):
         return super().compute_loss(model, inputs, *args, num_items_in_batch=num_items_in_batch, **kwargs)
 
 
-trainer = Records(
+def train_whole(folder, checkpoint=None):
+    Records.played, Records.counts = [], []
+    folder.mkdir(exist_ok=True)
+    trainer = Records(
+        model=model(),
+        environment=Buttons(),
+        args=config(
+            folder, max_steps=2, per_device_train_batch_size=4, ddp_backend="gloo", save_strategy="steps", save_steps=1,
+            scale_rewards="batch", log_episodes_steps=1, beta=0.1, sync_ref_model=True, ref_model_sync_steps=1,
+        ),
+        train_dataset=ROWS,
+        eval_dataset=[*ROWS, dict(good="neither", id=9)],
+        processing_class=tokenizer(),
+    )
+    trainer.train(resume_from_checkpoint=checkpoint)
+    metrics = trainer.evaluate()
+    report = {
+        "played": trainer.played,
+        "counts": trainer.counts,
+        "logs": [logs for logs in trainer.state.log_history if "loss" in logs],
+        "eval": metrics,
+        "files": sorted(path.name for path in folder.iterdir()),
+    }
+    (folder / f"report-{rank}.json").write_text(json.dumps(report))
+    torch.save(trainer.model.state_dict(), folder / f"weights-{rank}.pt")
+
+
+train_whole(folder)
+train_whole(folder / "again", str(folder / "checkpoint-1"))
+"""
+
+REFILLS = """
+from buttons import ScriptedGenerator, call_ids
+
+groups = []
+
+
+class Groups(GRPOTrainer):
+    def on_episodes(self, episodes):
+        groups.append(list(dict.fromkeys(episode.spec.group for episode in episodes)))
+
+
+trainer = Groups(
     model=model(),
     environment=Buttons(),
     args=config(
-        folder, max_steps=2, per_device_train_batch_size=4, ddp_backend="gloo", save_strategy="steps", save_steps=1,
-        scale_rewards="batch", log_episodes_steps=1, beta=0.1, sync_ref_model=True, ref_model_sync_steps=1,
+        folder / "refilled", per_device_train_batch_size=4, ddp_backend="gloo", shuffle_dataset=False, max_refills=3,
+        max_steps=2,
     ),
-    train_dataset=ROWS,
-    eval_dataset=[*ROWS, dict(good="neither", id=9)],
+    train_dataset=[dict(good=good) for good in ("left", "neither", "neither", "neither", "neither", "left", "left")],
     processing_class=tokenizer(),
+    generator=ScriptedGenerator(lambda request: call_ids("left" if request.seed % 2 else "right")),
 )
-trainer.train(resume_from_checkpoint=sys.argv[2] if len(sys.argv) > 2 else None)
-metrics = trainer.evaluate()
-report = {
-    "played": trainer.played,
-    "counts": trainer.counts,
-    "logs": [logs for logs in trainer.state.log_history if "loss" in logs],
-    "eval": metrics,
-    "files": sorted(path.name for path in folder.iterdir()),
-}
-(folder / f"report-{rank}.json").write_text(json.dumps(report))
-torch.save(trainer.model.state_dict(), folder / f"weights-{rank}.pt")
+trainer.train()
+logs = [logs["groups/refilled"] for logs in trainer.state.log_history if "loss" in logs]
+weights = sum(weight.double().sum().item() for weight in trainer.model.state_dict().values())
+(folder / f"refilled-{rank}.json").write_text(json.dumps([groups, logs, weights]))
 """
 
 SHARDED = """
@@ -127,7 +160,7 @@ END = "torch.distributed.destroy_process_group()"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("two")
-    return folder, launch(folder, PROGRAM + SHARDED + END)
+    return folder, launch(folder, PROGRAM + REFILLS + SHARDED + END)
 
 
 @pytest.fixture(scope="module")
@@ -195,13 +228,14 @@ def test_the_first_process_writes_the_checkpoint(run: Any) -> None:
     assert all(torch.equal(value, weights[name]) for name, value in saved.items())
 
 
-def test_two_processes_resume(run: Any, tmp_path: Path) -> None:
-    folder, (first, second) = run
-    reports = launch(tmp_path / "resumed", PROGRAM + END, str(folder / "checkpoint-1"))
-    assert [report["played"] for report in reports] == [first["played"][1:], second["played"][1:]]
-    expected = torch.load(folder / "weights-0.pt", weights_only=True)
-    got = torch.load(tmp_path / "resumed" / "weights-1.pt", weights_only=True)
-    assert all(torch.equal(got[name], expected[name]) for name in expected)
+def test_two_processes_resume(run: Any) -> None:
+    folder, before = run
+    for rank in range(2):
+        report = json.loads((folder / "again" / f"report-{rank}.json").read_text())
+        assert report["played"] == before[rank]["played"][1:]
+        expected = torch.load(folder / f"weights-{rank}.pt", weights_only=True)
+        got = torch.load(folder / "again" / f"weights-{rank}.pt", weights_only=True)
+        assert all(torch.equal(got[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize(("name", "agent"), [("sharded", model), ("untied", untied), ("adapted", adapted)])
@@ -249,6 +283,18 @@ def test_a_generator_with_sharded_weights_is_refused_before_the_model_is_loaded(
     args = config(tmp_path, fsdp=True)
     with pytest.raises(ConfigurationError, match=r"would gather .* use generator='vllm-server'"):
         GRPOTrainer("no such model", args=args, environment=Buttons(), train_dataset=ROWS)
+
+
+def test_two_processes_refill_their_own_groups(run: Any) -> None:
+    """Of the first round, process 0 has spread at once and process 1 at its second refill: places 1, 3, 5."""
+    folder, _ = run
+    reports = [json.loads((folder / f"refilled-{rank}.json").read_text()) for rank in range(2)]
+    (first, logs, weights), (second, same_logs, same_weights) = reports
+    assert first[0] == ["train-0@0"]
+    assert second[0] == ["train-1@0", "train-3@0/refill-0", "train-5@0/refill-0"]
+    assert logs == same_logs
+    assert logs[0] == 2
+    assert weights == same_weights
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -411,28 +457,3 @@ def test_trouble_in_one_process_concerns_both(many: Any) -> None:
     assert steps == [0, 1, 0]
     assert json.loads((folder / "nonfinite-1.json").read_text())[1] == weights
     assert not list((folder / "alone").glob("checkpoint-*"))
-
-
-LAUNCHED = """
-import sys
-from gymnast.trainer import GRPOConfig
-
-args = GRPOConfig(output_dir=sys.argv[1], use_cpu=True, ddp_backend="gloo")
-print(f"process {args.process_index} of {args.world_size}\\n", end="", flush=True)
-"""
-
-
-def test_the_command_of_the_documentation_starts_two_processes_on_a_cpu(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text()
-    assert "\ntorchrun --nproc_per_node 2 train.py\n" in page
-    (tmp_path / "train.py").write_text(LAUNCHED)
-    command = ["--nproc_per_node", "2", "--master_port", str(free_port()), "train.py", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *command],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert {"process 0 of 2", "process 1 of 2"} <= set(done.stdout.splitlines())

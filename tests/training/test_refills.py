@@ -16,7 +16,6 @@ from gymnast.trainer.run_log.metrics import weighted_metrics
 
 from .buttons import ROWS, ScriptedGenerator, call_ids, make_trainer
 from .inspecting import KeepsBatches, step_logs
-from .launching import launch
 from .test_resume import state_of, trainer_of
 
 NEITHER = {"good": "neither"}  # no answer is right, so all rewards are 0
@@ -115,47 +114,3 @@ def test_with_credit_for_turns_equal_rewards_may_have_spread() -> None:
         metrics = {name: each for _, part in weighted_metrics(group, spreads=spreads) for name, each in part.items()}
         assert metrics["frac_reward_zero_std"] == share
     assert by_turn(group)
-
-
-PROGRAM = """
-import json, os, sys
-from pathlib import Path
-import torch
-from buttons import Buttons, ScriptedGenerator, call_ids, config, model, tokenizer
-from gymnast.trainer import GRPOTrainer
-
-folder, rank = Path(sys.argv[1]), os.environ["RANK"]
-played = []
-
-
-class Records(GRPOTrainer):
-    def on_episodes(self, episodes):
-        played.append(list(dict.fromkeys(each.spec.group for each in episodes)))
-
-
-trainer = Records(
-    model=model(),
-    environment=Buttons(),
-    args=config(
-        folder, per_device_train_batch_size=4, ddp_backend="gloo", shuffle_dataset=False, max_refills=3, max_steps=2,
-    ),
-    train_dataset=[dict(good=good) for good in ("left", "neither", "neither", "neither", "neither", "left", "left")],
-    processing_class=tokenizer(),
-    generator=ScriptedGenerator(lambda request: call_ids("left" if request.seed % 2 else "right")),
-)
-trainer.train()
-logs = [logs["groups/refilled"] for logs in trainer.state.log_history if "loss" in logs]
-weights = sum(each.double().sum().item() for each in trainer.model.state_dict().values())
-(folder / f"report-{rank}.json").write_text(json.dumps([played, logs, weights]))
-torch.distributed.destroy_process_group()
-"""
-
-
-def test_two_processes_refill_their_own_groups(tmp_path: Path) -> None:
-    """Of the first round, process 0 has spread at once and process 1 at its second refill: places 1, 3, 5."""
-    (first, logs, weights), (second, same_logs, same_weights) = launch(tmp_path, PROGRAM)
-    assert first[0] == ["train-0@0"]
-    assert second[0] == ["train-1@0", "train-3@0/refill-0", "train-5@0/refill-0"]
-    assert logs == same_logs
-    assert logs[0] == 2
-    assert weights == same_weights

@@ -54,16 +54,12 @@ def whole(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, 
     return request.param, step_gradient(tmp_path_factory.mktemp("whole"), request.param, EPISODES)
 
 
-@pytest.mark.parametrize("batch_size", [8, 1])
-def test_micro_batches(whole: tuple[str, dict[str, Tensor]], batch_size: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("batch_size", "max_tokens"), [(8, None), (16, 1), (16, 100)])
+def test_micro_batches(
+    whole: tuple[str, dict[str, Tensor]], batch_size: int, max_tokens: int | None, tmp_path: Path
+) -> None:
     loss_type, expected = whole
-    assert_equal(step_gradient(tmp_path, loss_type, batch_size), expected)
-
-
-@pytest.mark.parametrize("max_tokens", [1, 100])
-def test_micro_batches_limited_by_tokens(whole: tuple[str, dict[str, Tensor]], max_tokens: int, tmp_path: Path) -> None:
-    loss_type, expected = whole
-    assert_equal(step_gradient(tmp_path, loss_type, 16, max_tokens), expected)
+    assert_equal(step_gradient(tmp_path, loss_type, batch_size, max_tokens), expected)
 
 
 PROGRAM = """

@@ -1,4 +1,4 @@
-"""vLLM servers for the tests: start, ask, kill and stop them."""
+"""vLLM for the tests: start, kill and stop servers; ask generators, and judge their answers."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def answers(generator: Generator, requests: Sequence[GenerationRequest]) -
 
 
 def error(model: Any, found: Generation, sampling: Sampling | None = None) -> float:
-    """Return the largest difference between the server's log-probabilities and those of one forward pass."""
+    """Return the largest difference between the generator's log-probabilities and those of one forward pass."""
     ids = torch.tensor([found.prompt.ids + found.token_ids])
     with torch.no_grad():
         logits_TV = model(input_ids=ids, use_cache=False).logits[0].float()

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import random
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,38 +14,13 @@ import pytest
 import torch
 
 from gymnast.envs.core import ConfigurationError
-from gymnast.envs.tokens import Tokens
-from gymnast.trainer import Generation, GenerationRequest, Sampling
+from gymnast.trainer import Generation, Sampling
 from gymnast.trainer.generation.contract import GenerationError, StopTexts
-from gymnast.trainer.generation.sampling import log_distribution
 from gymnast.trainer.vllm.in_process import VLLMGenerator
 
-PROMPT = [5 + index % 200 for index in range(100)]
+from .serving import PROMPT, answers, ask, error
+
 TOLERANCE = 1e-4  # nats, in float32; seen: 4e-6
-NEVER = frozenset[int]()
-
-
-def ask(prompt: Sequence[int] = PROMPT, seed: int = 0, max_tokens: int = 16, **options: Any) -> GenerationRequest:
-    stop_ids = options.pop("stop_ids", NEVER)
-    sampling = Sampling(**options)
-    return GenerationRequest(
-        prompt=Tokens([*prompt]), max_tokens=max_tokens, stop_ids=stop_ids, seed=seed, sampling=sampling
-    )
-
-
-async def answers(generator: VLLMGenerator, requests: Sequence[GenerationRequest]) -> list[Generation]:
-    return list(await asyncio.gather(*[generator.generate(each) for each in requests]))
-
-
-def error(model: Any, generation: Generation, sampling: Sampling | None = None) -> float:
-    """Return the largest difference between the engine's log-probabilities and those of one forward pass."""
-    ids = torch.tensor([generation.prompt.ids + generation.token_ids])
-    with torch.no_grad():
-        logits_TV = model(input_ids=ids, use_cache=False).logits[0].float()
-    start = len(generation.prompt)
-    logprobs_TV = log_distribution(logits_TV[start - 1 : -1], sampling or Sampling())
-    own_T = logprobs_TV.gather(1, ids[0, start:, None])[:, 0]
-    return (own_T - torch.tensor(generation.logprobs)).abs().max().item()
 
 
 def change(model: Any) -> None:
