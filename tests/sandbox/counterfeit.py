@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import socketserver
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 
 class CounterfeitEngine(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -28,3 +34,17 @@ class EngineAnswers(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+
+@contextlib.contextmanager
+def counterfeit(answers: type[EngineAnswers], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make a fake engine with these answers the engine of this process; its socket is in the folder."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{folder}/engine.sock")
+    with CounterfeitEngine(f"{folder}/engine.sock", answers) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from gymnast.sandbox import Engine
 
-from .counterfeit import CounterfeitEngine, EngineAnswers
+from .counterfeit import EngineAnswers, counterfeit
 
 
 class Removals(EngineAnswers):
@@ -62,13 +61,8 @@ def removals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[R
     Removals.requests.clear()
     Removals.there = True
     monkeypatch.setattr("gymnast.sandbox.docker.client._ENDING_SECONDS", 0.1)
-    with CounterfeitEngine(f"{tmp_path}/removals.sock", Removals) as server:
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/removals.sock")
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with counterfeit(Removals, tmp_path, monkeypatch):
         yield Removals
-        server.shutdown()
-        thread.join()
 
 
 @pytest.mark.parametrize(

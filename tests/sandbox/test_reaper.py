@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from gymnast.sandbox.docker import labels as owner_module
 from gymnast.sandbox.docker.options import BoxOptions, container_config
 
 from .boxes import LIMITS
-from .counterfeit import CounterfeitEngine, EngineAnswers
+from .counterfeit import EngineAnswers, counterfeit
 
 
 async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: str, engine: Engine) -> None:
@@ -128,16 +127,9 @@ class Answers(EngineAnswers):
 async def test_a_container_that_cannot_be_removed_does_not_protect_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/engine.sock")
-    with CounterfeitEngine(f"{tmp_path}/engine.sock", Answers) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            async with Engine() as engine:
-                assert await reap(engine) == ["2" * 12, "forgotten"]
-        finally:
-            server.shutdown()
-            thread.join()
+    with counterfeit(Answers, tmp_path, monkeypatch):
+        async with Engine() as engine:
+            assert await reap(engine) == ["2" * 12, "forgotten"]
     assert [record.getMessage() for record in caplog.records if "reaper" in record.name] == [
         "the abandoned container stuck was not removed: the engine refused: device or resource busy"
     ]

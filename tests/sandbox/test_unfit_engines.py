@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -12,7 +11,7 @@ import pytest
 
 from gymnast.sandbox import DockerExecutor, Engine, EngineError
 
-from .counterfeit import CounterfeitEngine, EngineAnswers
+from .counterfeit import EngineAnswers, counterfeit
 
 
 class Grudging(EngineAnswers):
@@ -50,13 +49,8 @@ class Grudging(EngineAnswers):
 @pytest.fixture
 def grudging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Grudging]]:
     Grudging.removed.clear()
-    with CounterfeitEngine(f"{tmp_path}/grudging.sock", Grudging) as server:
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/grudging.sock")
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with counterfeit(Grudging, tmp_path, monkeypatch):
         yield Grudging
-        server.shutdown()
-        thread.join()
 
 
 async def test_a_limit_that_the_engine_discards_is_an_error(grudging: type[Grudging]) -> None:

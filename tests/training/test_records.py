@@ -57,20 +57,6 @@ def test_a_run_folder(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == {"steps": 3, "interrupted": False}
 
 
-def test_a_resumed_run_goes_on_with_its_folder(tmp_path: Path) -> None:
-    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
-    make_trainer(tmp_path, callbacks=[RunFolder(tmp_path / "run")], **options).train()
-    whole = lines_of(tmp_path / "run")
-    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 5, "rew')  # the state that a killed process leaves
-    again = RunFolder(tmp_path / "run")
-    make_trainer(tmp_path, callbacks=[again], **options).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    lines = lines_of(tmp_path / "run")
-    assert [line["step"] for line in lines] == [1, 2, 3, 4, 4]
-    assert [line["reward"] for line in lines[:4]] == [line["reward"] for line in whole[:4]]
-    assert again.totals["episodes/played"] == 32
-
-
 def test_what_is_logged_after_half_a_line_is_kept(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "reward": 0.5}\n{"step": 2, "rew')

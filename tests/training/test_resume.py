@@ -13,7 +13,7 @@ import torch
 from transformers import TrainerCallback
 
 from gymnast.envs import Episode
-from gymnast.trainer import AgentTrainer, GRPOTrainer, RLOOTrainer
+from gymnast.trainer import AgentTrainer, GRPOTrainer, RLOOTrainer, RunFolder
 
 from .buttons import ROWS, Buttons, config, model, tokenizer
 
@@ -236,12 +236,15 @@ def test_resuming_a_finished_training_does_nothing(
     strategy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"max_steps": 1, "eval_strategy": strategy, "save_strategy": strategy, "save_steps": 1, "eval_steps": 1}
-    whole = trainer_of(GRPOTrainer, tmp_path, eval_rows=ROWS[:1], **options)
+    whole = trainer_of(GRPOTrainer, tmp_path, eval_rows=ROWS[:1], callbacks=[RunFolder(tmp_path)], **options)
     whole.train()
     before = state_of(whole)
+    records = {path.name: path.read_bytes() for path in tmp_path.glob("*.jsonl")}
+    assert records.keys() == {"metrics.jsonl", "episodes.jsonl", "learning.jsonl"}
     [checkpoint] = tmp_path.glob("checkpoint-*")
     saved = (checkpoint / "trainer_state.json").stat().st_mtime_ns
-    again = trainer_of(GRPOTrainer, tmp_path, eval_rows=ROWS[:1], **options)
+    options["eval_on_start"] = True
+    again = trainer_of(GRPOTrainer, tmp_path, eval_rows=ROWS[:1], callbacks=[RunFolder(tmp_path)], **options)
     for _ in range(2):
         assert again.train(resume_from_checkpoint=True).global_step == 1
         assert not hasattr(again, "played")
@@ -249,6 +252,8 @@ def test_resuming_a_finished_training_does_nothing(
     assert "the checkpoint is of step 1 and max_steps is 1: there is nothing left to train" in caplog.text
     assert (checkpoint / "trainer_state.json").stat().st_mtime_ns == saved
     assert len([logs for logs in again.state.log_history if "eval_reward" in logs]) == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.jsonl")} == records
+    assert [*tmp_path.glob("checkpoint*")] == [checkpoint]
 
 
 def test_the_record_of_a_resumed_training_has_each_episode_once(tmp_path: Path) -> None:
