@@ -6,6 +6,7 @@ import asyncio
 import threading
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,14 @@ from gymnast.sandbox import (
 
 # --- describe ---------------------------------------------------------------------------------------------------
 
+lost = partial(ExecutionResult, state_lost=True)
 DESCRIBED: list[tuple[ExecutionResult, Language, str]] = [
     (ExecutionResult(status=Status.OK), "python", "[no output]"),
     (ExecutionResult(status=Status.OK, exit_code=0), "bash", "[no output]"),
     (ExecutionResult(status=Status.OK, stdout="said\n", value="42", stderr="warned\n"), "python", "said\n42\nwarned"),
     (ExecutionResult(status=Status.OK, stdout="no newline", value="''"), "python", "no newline\n''"),
     (ExecutionResult(status=Status.OK, stdout="\n\n"), "bash", "\n"),
-    (ExecutionResult(status=Status.OK, stdout="x\n", state_lost=True), "python", "x\n[variables are lost]"),
+    (lost(status=Status.OK, stdout="x\n"), "python", "x\n[variables are lost]"),
     (ExecutionResult(status=Status.ERROR, stderr="NameError: x\n", exit_code=1), "python", "NameError: x"),
     (ExecutionResult(status=Status.ERROR, stdout="a\n", stderr="b\n", exit_code=2), "bash", "a\nb\n[exit code 2]"),
     (
@@ -54,38 +56,18 @@ DESCRIBED: list[tuple[ExecutionResult, Language, str]] = [
         "python",
         "tick\n[stopped after 30 s; variables are kept]",
     ),
-    (
-        ExecutionResult(status=Status.TIMEOUT, duration=0.52, state_lost=True),
-        "bash",
-        "[stopped after 0.5 s; the shell's variables are lost]",
-    ),
-    (
-        ExecutionResult(status=Status.OOM, exit_code=-9, state_lost=True),
-        "python",
-        "[killed: out of memory; variables are lost]",
-    ),
+    (lost(status=Status.TIMEOUT, duration=0.52), "bash", "[stopped after 0.5 s; the shell's variables are lost]"),
+    (lost(status=Status.OOM, exit_code=-9), "python", "[killed: out of memory; variables are lost]"),
     (
         ExecutionResult(status=Status.OOM, exit_code=-9),
         "bash",
         "[killed: out of memory; the shell's variables are kept]",
     ),
+    (lost(status=Status.EXITED, exit_code=3), "python", "[the session ended with exit code 3; variables are lost]"),
+    (lost(status=Status.SIGNAL, exit_code=-11), "python", "[killed by SIGSEGV; variables are lost]"),
+    (lost(status=Status.SIGNAL, exit_code=-40), "python", "[killed by signal 40; variables are lost]"),
     (
-        ExecutionResult(status=Status.EXITED, exit_code=3, state_lost=True),
-        "python",
-        "[the session ended with exit code 3; variables are lost]",
-    ),
-    (
-        ExecutionResult(status=Status.SIGNAL, exit_code=-11, state_lost=True),
-        "python",
-        "[killed by SIGSEGV; variables are lost]",
-    ),
-    (
-        ExecutionResult(status=Status.SIGNAL, exit_code=-40, state_lost=True),
-        "python",
-        "[killed by signal 40; variables are lost]",
-    ),
-    (
-        ExecutionResult(status=Status.PROTOCOL, state_lost=True),
+        lost(status=Status.PROTOCOL),
         "python",
         "[killed: the code wrote into the channel of the results; variables are lost]",
     ),

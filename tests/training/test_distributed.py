@@ -409,7 +409,7 @@ trainer.train()
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, str]]]:
     folder = tmp_path_factory.mktemp("many")
-    return folder, run_two(folder, MANY, json.dumps(CASES), timeout=120)
+    return folder, run_two(folder, MANY, json.dumps(CASES))
 
 
 @pytest.mark.parametrize("case", CASES)
