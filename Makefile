@@ -25,7 +25,7 @@ help:
 	@echo "make soak  [SEED=1] [ARGS=...]                             five minutes of faults; stops this machine's engine, too"
 	@echo "make test  [ARGS=...]                                      run the tests (with ARGS, only pytest with these arguments)"
 	@echo "make test-all                                              these tests, and those of the four targets below"
-	@echo "make test-programs [ARGS=...]                              run the examples and the benchmarks as programs"
+	@echo "make test-programs [ARGS=...]                              run the examples, the benchmarks and the commands as programs"
 	@echo "make test-adapters [ARGS=...]                              run the tests of OpenEnv, GEM, reasoning-gym, Inspect and report_to, in .venv-adapters"
 	@echo "make test-vllm [ARGS=...]                                  run the tests that need vLLM, in .venv-vllm"
 	@echo "make test-deepspeed [ARGS=...]                             run the tests that need DeepSpeed, which goes into .deepspeed"
