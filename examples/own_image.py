@@ -19,7 +19,7 @@ from typing import Any
 
 from gymnast.envs import CodeEnv, Message, tool_call
 from gymnast.sandbox import DockerExecutor, ExecutorPool, Limits, SandboxError, build_image
-from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
+from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress
 from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 FOLDER = Path(__file__).with_name("own_image")
@@ -71,7 +71,7 @@ def train(pool: ExecutorPool, steps: int) -> None:
             disable_tqdm=True,
             use_cpu=True,
         ),
-        callbacks=[RunFolder("runs/own-image"), RichProgress()],
+        callbacks=RichProgress(),
     )
     before = success(trainer)
     trainer.train()

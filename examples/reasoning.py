@@ -16,7 +16,7 @@ import re
 from importlib.util import find_spec
 
 from gymnast.envs import Message, ToolEnv
-from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
+from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress
 from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 ANSWER = re.compile(r"^answer (\d+)$", re.MULTILINE)
@@ -82,7 +82,7 @@ def main() -> None:
             disable_tqdm=True,
             use_cpu=True,
         ),
-        callbacks=[RunFolder("runs/reasoning"), RichProgress()],
+        callbacks=RichProgress(),
     )
     before = success(trainer)
     trainer.train()

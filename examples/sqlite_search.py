@@ -15,7 +15,7 @@ import sqlite3
 from importlib.util import find_spec
 
 from gymnast.envs import Message, ToolEnv, tool, tool_call
-from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
+from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress
 from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 NAMES, TRADES = ("Adam", "Berta", "Cleo"), ("baker", "poet", "smith")
@@ -133,7 +133,7 @@ def main() -> None:
             disable_tqdm=True,
             use_cpu=True,
         ),
-        callbacks=[RunFolder("runs/sqlite-search"), RichProgress()],
+        callbacks=RichProgress(),
     )
     new = [random_task(rng) for _ in range(128)]
     before = success(trainer, new)

@@ -14,7 +14,7 @@ import random
 from importlib.util import find_spec
 
 from gymnast.envs import Message, ToolEnv, tool, tool_call
-from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
+from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress
 from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 SIZES, MILK = ("small", "medium", "large"), {"with milk": True, "no milk": False}
@@ -97,7 +97,7 @@ def main() -> None:
             disable_tqdm=True,
             use_cpu=True,
         ),
-        callbacks=[RunFolder("runs/user-simulator"), RichProgress()],
+        callbacks=RichProgress(),
     )
     before = success(trainer, rows)
     trainer.train()

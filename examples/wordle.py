@@ -15,7 +15,7 @@ import random
 from importlib.util import find_spec
 
 from gymnast.envs import Message, ToolEnv, tool, tool_call
-from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
+from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress
 from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 WORDS = ("amber", "birch", "cloud", "dwelt", "heart", "movie", "plumb", "stone")
@@ -103,7 +103,7 @@ def main() -> None:
             disable_tqdm=True,
             use_cpu=True,
         ),
-        callbacks=[RunFolder("runs/wordle"), RichProgress()],
+        callbacks=RichProgress(),
     )
     before = success(trainer)
     trainer.train()

@@ -32,6 +32,7 @@ from .options.algorithms import GRPOConfig, RLOOConfig
 from .options.config import AgentConfig
 from .rollout.schedule import Rows
 from .run_log.progress import rich_displays
+from .run_log.run_folder import RunFolder, with_records
 from .setup.parts import checked, make_parts
 from .setup.startup_checks import check_is_rows
 
@@ -59,7 +60,7 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
             arguments; the model's weights stay.
         compact: Rewrites the messages of an episode that fill the model's context: `f(messages) -> messages`; or
             `EveryTurn(f)`.
-        callbacks: As in `transformers.Trainer`; or a single one.
+        callbacks: As in `transformers.Trainer`; or a single one. A `RunFolder` takes the place of `record_run`'s.
         optimizers: As in `transformers.Trainer`.
 
     Raises:
@@ -115,7 +116,7 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
                 train_dataset=train_dataset,
                 eval_dataset=eval_dataset,
                 processing_class=parts.tokenizer,
-                callbacks=[callbacks] if isinstance(callbacks, TrainerCallback) else callbacks or (),
+                callbacks=with_records(callbacks, args.output_dir if args.record_run else None),
                 optimizers=optimizers,
             )
         self._equip()
@@ -184,6 +185,12 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
         finally:
             self._alone = nullcontext
         return output._replace(training_loss=output.metrics["train_loss"])
+
+    def add_callback(self, callback: Any) -> None:
+        """Add a callback; a `RunFolder` takes the place of the one that `record_run` made."""
+        if isinstance(callback, RunFolder):
+            self.remove_callback(RunFolder)
+        super().add_callback(callback)
 
     def on_episodes(self, episodes: Sequence[Episode]) -> None:
         """Take the episodes of each round; by default they are written down as `log_episodes_steps` says."""

@@ -54,6 +54,7 @@ class Setting:
         """8 tasks x 8 episodes a step. The other options are defaults, or keep the run short and its output small."""
         return GRPOConfig(
             output_dir=str(self.folder),
+            record_run=False,
             seed=self.seed,
             max_steps=self.steps,
             learning_rate=LEARNING_RATE,

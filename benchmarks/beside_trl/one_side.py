@@ -162,7 +162,7 @@ def ours(model: Any, tokenizer: Any, data: list[dict[str, Any]], clock: Clock, *
         environment=calculator(),
         reward_funcs=right,
         train_dataset=data,
-        args=GRPOConfig(max_turns=TURNS, **SHARED, **options),
+        args=GRPOConfig(max_turns=TURNS, record_run=False, **SHARED, **options),
         callbacks=[clock],
     )
 

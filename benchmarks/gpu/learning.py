@@ -36,6 +36,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = config_class(
             output_dir=folder,
+            record_run=False,
             seed=1,
             max_steps=2 if arguments.small else STEPS,
             learning_rate=2e-4,

@@ -127,6 +127,7 @@ def texts(shape: Shape) -> list[dict[str, str]]:
 def make_config(folder: str, shape: Shape, max_staleness: int) -> GRPOConfig:
     return GRPOConfig(
         output_dir=folder,
+        record_run=False,
         max_steps=shape.steps,
         per_device_train_batch_size=shape.groups * MEMBERS,
         num_generations=MEMBERS,

@@ -63,6 +63,7 @@ def make_settings(max_tokens: int) -> LearningSettings:
     with tempfile.TemporaryDirectory() as folder:
         config = GRPOConfig(
             output_dir=folder,
+            record_run=False,
             use_cpu=DEVICE == "cpu",
             report_to=[],
             per_device_train_batch_size=EPISODES,

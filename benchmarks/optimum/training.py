@@ -64,6 +64,7 @@ def train(game: Game, settings: dict[str, Any]) -> dict[str, Any]:
             environment=game.environment(),
             args=config_class(
                 output_dir=folder,
+                record_run=False,
                 seed=settings["seed"],
                 use_cpu=True,
                 save_strategy="no",

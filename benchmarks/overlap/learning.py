@@ -61,6 +61,7 @@ def calculator(run: Run, folder: Path) -> float:
         hosts=[],
         model=None,
         output_dir=folder,
+        record_run=False,
     )
     example.run(arguments, Console(quiet=True))
     return json.loads((folder / f"calculator-grpo-seed{run.seed}" / "summary.json").read_text())["success_after"]

@@ -100,6 +100,7 @@ def measure(max_staleness: int, update_seconds: float, *, steps: int) -> dict[st
             callbacks=[clock],
             args=GRPOConfig(
                 output_dir=folder,
+                record_run=False,
                 max_staleness=max_staleness,
                 max_steps=steps,
                 per_device_train_batch_size=GROUPS * MEMBERS,

@@ -160,6 +160,7 @@ def beside_trl(ours: Values, theirs: Values, model: Any, tokenizer: Any, *, quic
             reward_funcs=lambda completions: [0.0] * len(completions),
             args=GRPOConfig(
                 output_dir=folder,
+                record_run=False,
                 max_completion_length=MAX_TOKENS,
                 max_turns=with_trl.TURNS,
                 seed=1,

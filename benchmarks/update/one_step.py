@@ -91,6 +91,7 @@ def make_samples(vocabulary: int, without_spread: float) -> list[Sample]:
 def ours(model: Qwen3ForCausalLM, samples: Sequence[Sample], max_tokens: int | None, folder: Path) -> Step:
     config = GRPOConfig(
         output_dir=str(folder),
+        record_run=False,
         use_cpu=True,
         report_to=[],
         num_generations=GROUP,

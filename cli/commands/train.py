@@ -71,11 +71,11 @@ def _train(run: RunFile, *, resume: bool) -> dict[str, Any] | None:
         )
     environment = load_environment(run.environment)
     rows = rows_to_play(environment, run.tasks, count=None if run.tasks else DRAWN, seed=0)
-    from ...trainer import GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder  # loads PyTorch
+    from ...trainer import GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer  # loads PyTorch
 
     trainer_class, config_class = {"grpo": (GRPOTrainer, GRPOConfig), "rloo": (RLOOTrainer, RLOOConfig)}[run.algorithm]
     args = config_class(**run.options)
-    records = RunFolder(str(args.output_dir))
+    folder = Path(str(args.output_dir))
     trainer = trainer_class(
         run.model,
         environment,
@@ -84,21 +84,21 @@ def _train(run: RunFile, *, resume: bool) -> dict[str, Any] | None:
         load_data_sets(run.eval_tasks) if run.eval_tasks else None,
         reward_funcs=[load_object(name, "a reward function") if ":" in name else name for name in run.rewards],
         peft_config=run.lora,
-        callbacks=[records, RichProgress(console(stderr=True))],
+        callbacks=RichProgress(console(stderr=True)),
     )
     if trainer.is_world_process_zero():
-        _write(run, records.path)
+        _write(run, folder)
     trainer.train(resume_from_checkpoint=resume or None)
     if trainer.was_interrupted:
         if trainer.is_world_process_zero():
             typer.echo("interrupted; the same command with --resume goes on", err=True)
         raise typer.Exit(INTERRUPTED)
-    model = records.path / "model"
+    model = folder / "model"
     trainer.save_model(str(model))
     if not trainer.is_world_process_zero():
         return None
     metrics = {name: value for log in trainer.state.log_history for name, value in log.items()}
-    return {"folder": str(records.path), "model": str(model), "metrics": metrics}
+    return {"folder": str(folder), "model": str(model), "metrics": metrics}
 
 
 def _write(run: RunFile, folder: Path) -> None:

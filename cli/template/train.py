@@ -6,14 +6,13 @@ from pathlib import Path
 
 from environment import GuessNumber, rows
 
-from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
+from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress
 
 
 def main(run_file="laptop.toml"):
     run = tomllib.loads(Path(run_file).read_text())
     args = GRPOConfig(**run["options"])
-    callbacks = [RunFolder(run["options"]["output_dir"]), RichProgress()]
-    trainer = GRPOTrainer(run["model"], GuessNumber(), args, rows, callbacks=callbacks)
+    trainer = GRPOTrainer(run["model"], GuessNumber(), args, rows, callbacks=RichProgress())
     trainer.train()
     trainer.save_model(f"{args.output_dir}/model")
 

@@ -30,7 +30,7 @@ def _rewards(run: Run) -> Iterator[str]:
     if not rewards and run.metrics:
         yield f"{run.folder}: no reward is logged yet"
     elif not rewards:
-        yield f"{run.folder}: no metrics are recorded: add callbacks=[RunFolder(output_dir)]"
+        yield f"{run.folder}: no metrics are recorded: train with record_run=True, the default"
     elif len(rewards) == 1:
         yield f"{run.folder}: step {run.metrics[-1]['step']}, reward {rewards[0]:.3g}"
     else:

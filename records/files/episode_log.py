@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from ...envs.episode import Episode
 from ...envs.runtime.line_files import append_lines, parsed
 from .run_files import keep_lines_until, line_file, move_aside
+
+ROUNDS = 16
+"""Rounds of a training that are written by default."""
+
+MOST_BYTES = 64_000_000
+"""Size of `episodes.jsonl` by default, of all processes. `learning.jsonl` has about the same size."""
 
 logger = logging.getLogger(__name__)
 
@@ -19,23 +27,29 @@ class EpisodeLog:
 
     Args:
         folder: The folder of the files.
-        every: Steps; 0 = write nothing.
+        every: Steps; 0 = write nothing; None = at most `ROUNDS` rounds of the training, spread evenly. Each round has
+            its share of `MOST_BYTES`, and loses its last groups if it needs more.
         suffix: Distinguishes the files of several processes.
+        processes: Number of these processes.
     """
 
-    def __init__(self, folder: str | Path, *, every: int, suffix: str = "") -> None:
+    def __init__(self, folder: str | Path, *, every: int | None, suffix: str = "", processes: int = 1) -> None:
         self.path = line_file(folder, "episodes", suffix)
         self.learning_path = line_file(folder, "learning", suffix)
-        self._every = every
+        self._every = every or 0
+        self._is_bounded = every is None
+        self._share = MOST_BYTES // ROUNDS // processes  # bytes of a round of this process
         self._last: int | None = None  # the step that this training wrote last
 
-    def begin(self, step: int) -> None:
-        """Prepare the files for a training that begins, or is resumed, at this step.
+    def begin(self, step: int, max_steps: int) -> None:
+        """Prepare the files for a training of `max_steps` steps that begins, or is resumed, at this step.
 
         A new training moves the files of an earlier one aside (`episodes.1.jsonl`); a resumed one drops the lines from
         this step on, since it plays these steps again.
         """
         self._last = None
+        if self._is_bounded:
+            self._every = -(-max_steps // ROUNDS)
         if self._every and self.path.exists():
             if step == 0:
                 move_aside(self.path, self.learning_path)
@@ -44,17 +58,35 @@ class EpisodeLog:
             kept = keep_lines_until(step - 1, self.path)
             self._last = json.loads(kept[-1])["step"] if kept else None
 
-    def add(self, step: int, episodes: Sequence[Episode]) -> bool:
+    def add(self, step: int, episodes: Sequence[Episode]) -> Sequence[Episode]:
         """Append the episodes of a step, if it is the first, or a multiple of `every` was reached since the last one.
 
-        No round may be played at the multiple itself. Returns whether they were written.
+        No round may be played at the multiple itself. Returns the episodes that were written.
         """
         if not self._every or (self._last is not None and step // self._every <= self._last // self._every):
-            return False
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+            return ()
         self._last = step
-        append_lines(self.path, (f'{{"step": {step}, "episode": {episode.to_json()}}}' for episode in episodes))
-        return True
+        written: list[Episode] = []
+        lines: list[str] = []
+        room = self._room(step)
+        for _, group in groupby(episodes, lambda episode: episode.spec.group):
+            members = [*group]
+            own = [f'{{"step": {step}, "episode": {episode.to_json()}}}' for episode in members]
+            room -= sum(len(line.encode()) + 1 for line in own)
+            if room < 0:
+                break
+            written += members
+            lines += own
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        append_lines(self.path, lines)
+        return written
+
+    def _room(self, step: int) -> float:
+        """Return the bytes that this step may write: its share, and that which earlier rounds have left."""
+        if not self._is_bounded:
+            return math.inf
+        size = self.path.stat().st_size if self.path.exists() else 0
+        return (step // self._every + 1) * self._share - size
 
 
 def read_episodes(path: str | Path) -> Iterator[tuple[int, Episode]]:

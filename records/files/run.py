@@ -34,7 +34,7 @@ class Run:
         if not self._files():
             raise FileNotFoundError(
                 f"{str(folder)!r} has no metrics.jsonl and no episodes.jsonl. A training writes them into its "
-                f"output_dir with log_episodes_steps=1 and callbacks=[RunFolder(output_dir)]"
+                f"output_dir, unless it has record_run=False"
             )
         self._forget()
         self.read()

@@ -113,7 +113,7 @@ def test_steps_that_play_no_round_have_no_reward(run: Run, tmp_path: Path) -> No
 
 def test_a_run_without_metrics_is_told_how_to_record_them(run: Run, tmp_path: Path) -> None:
     write_run(tmp_path / "run", group())
-    assert "no metrics are recorded: add callbacks=[RunFolder(output_dir)]" in run("why", "run").out
+    assert "no metrics are recorded: train with record_run=True" in run("why", "run").out
 
 
 def test_why_for_programs(run: Run, tmp_path: Path) -> None:

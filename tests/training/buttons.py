@@ -153,6 +153,7 @@ def config(folder: Path | str, trainer_class: type[AgentTrainer] = GRPOTrainer, 
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
+        "record_run": False,  # reward.png takes longer than such a training
     }
     args = trainer_class.config_class(**(defaults | options))
     if args.fsdp and args.world_size > 1:

@@ -18,10 +18,11 @@ import torch
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, TrainerControl, TrainerState
 
-from gymnast.envs import Episode, EpisodeSpec, StopReason, Task, tool
+from gymnast.envs import Episode, EpisodeSpec, Message, StopReason, Task, tool
 from gymnast.envs.episode import ToolCallRecord, Turn
 from gymnast.envs.tokens import TokenTrace
-from gymnast.records import read_episodes
+from gymnast.records import Run, read_episodes, why_lines
+from gymnast.records.files.episode_log import EpisodeLog
 from gymnast.trainer import GRPOTrainer, RichProgress, RolloutError, RunFolder
 from gymnast.trainer.run_log.metrics import SUMS, Metrics, episode_metrics, weighted_metrics
 
@@ -55,6 +56,41 @@ def test_a_run_folder(tmp_path: Path) -> None:
     assert png_size(tmp_path / "run" / "reward.png") == (840, 480)
     folder.write_summary({"steps": 3, "interrupted": False})
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == {"steps": 3, "interrupted": False}
+
+
+def test_a_training_records_itself_and_nothing_twice(tmp_path: Path) -> None:
+    make_trainer(tmp_path / "plain", max_steps=3, record_run=True).train()
+    run = Run(tmp_path / "plain")
+    assert [line["step"] for line in run.metrics] == [1, 2, 3]
+    assert [(step, len(rows)) for step, rows in run.steps()] == [(1, 8), (2, 8), (3, 8)]
+    assert all(row.vote == "counts" for row in run.episodes)
+    assert "the reward" in why_lines(run)[0]
+    assert png_size(tmp_path / "plain" / "reward.png") == (840, 480)
+    for add in (False, True):
+        elsewhere, out = tmp_path / f"elsewhere{add}", tmp_path / f"out{add}"
+        given = RunFolder(elsewhere)
+        trainer = make_trainer(out, callbacks=() if add else given, record_run=True)
+        if add:
+            trainer.add_callback(given)
+        trainer.train()
+        assert [line["step"] for line in lines_of(elsewhere)] == [1, 1]
+        assert not (out / "metrics.jsonl").exists()
+
+
+def test_recorded_episodes_have_a_bounded_size(tmp_path: Path) -> None:
+    def round_of(text: str) -> list[Episode]:
+        message: Message = {"role": "user", "content": text}
+        specs = [EpisodeSpec(task=Task(id="a"), group=f"{group}@0", member=at) for group in "abcd" for at in (0, 1)]
+        return [Episode(spec=spec, prompt=[message]) for spec in specs]
+
+    processes = 1000  # each has 64 kB, 4 kB a round
+    log = EpisodeLog(tmp_path, every=None, processes=processes)
+    log.begin(0, max_steps=160)
+    written = {step: log.add(step, round_of("x" * 400)) for step in range(160)}
+    assert [step for step, episodes in written.items() if episodes] == [*range(0, 160, 10)]
+    assert [len(written[step]) for step in (0, 10, 20)] == [4, 6, 4]  # whole groups, also from the room that is left
+    assert log.path.stat().st_size <= 64_000
+    assert sum(map(len, written.values())) == len([*read_episodes(log.path)])
 
 
 def test_what_is_logged_after_half_a_line_is_kept(tmp_path: Path) -> None:

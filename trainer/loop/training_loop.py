@@ -65,13 +65,15 @@ class TrainingLoop(Loop):
     def __post_init__(self) -> None:
         config, trainer, player = self.parts.config, self.trainer, self.parts.player
         folder, every = config.output_dir or ".", config.log_episodes_steps
+        if every is None and not config.record_run:
+            every = 0
         self.batches_per_epoch = self.schedule.batches_per_epoch
         self.source = self._make_source(folder)
         self.interruption = Interruption(trainer, player, self.processes)
         self.failures = FailureWatch(config.max_failure_rate, self.scorer.settings.truncated)
         self.metrics = Metrics(self.missing_metrics)
         self.nonfinite = NonFiniteSteps(config.on_nonfinite, self.processes, trainer.accelerator.scaler)
-        self.episode_log = EpisodeLog(folder, every=every, suffix=self.processes.suffix)
+        self.episode_log = EpisodeLog(folder, every=every, suffix=self.processes.suffix, processes=self.processes.count)
         self.learning_log = LearningLog(
             self.episode_log.learning_path,
             self.scorer.settings,
@@ -123,7 +125,7 @@ class TrainingLoop(Loop):
     def begin(self) -> None:
         step = self.trainer.state.global_step
         self.missing_metrics.restore(self.trainer.state.log_history)
-        self.episode_log.begin(step)
+        self.episode_log.begin(step, self.trainer.state.max_steps)
         if self.checkpoint is not None:
             self._load(Path(self.checkpoint))
         self.source.begin(step, self.trainer.state.max_steps)
@@ -149,11 +151,11 @@ class TrainingLoop(Loop):
         return [batch.micro_batches for batch in batches], loss_tokens
 
     def record(self, episodes: Sequence[Episode]) -> None:
-        """Write the episodes of a round down, as `log_episodes_steps` says."""
+        """Write the episodes of a round down, as `log_episodes_steps` says; if it was given, in `report_to`, too."""
         step = self.trainer.state.global_step
-        recorded = episodes if self.episode_log.add(step, episodes) else ()
+        recorded = self.episode_log.add(step, episodes)
         self.learning_log.begin_round(step, recorded)
-        if recorded:
+        if recorded and self.parts.config.log_episodes_steps:
             report_episodes(self.trainer, recorded)
 
     def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:

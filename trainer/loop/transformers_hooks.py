@@ -92,11 +92,11 @@ class HookedTrainer(Trainer, Generic[LoopT]):
         # Before the user's callbacks, so that the time of an update includes none of theirs.
         super().__init__(callbacks=[_First(self), *callbacks], **options)
         self._last = _Last(self)
-        self.add_callback(self._last)
+        super().add_callback(self._last)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         self.remove_callback(self._last)
-        self.add_callback(self._last)  # after callbacks that users have added meanwhile
+        super().add_callback(self._last)  # after callbacks that users have added meanwhile
         with _tied_weights_are_no_loss(self.model):
             return super().train(*args, **kwargs)
 

@@ -221,8 +221,13 @@ class AgentConfig(TrainingArguments):
     )
     on_nonfinite: OnNonFinite = option("skip", "What to do with an update that is not finite: skip it, or stop.")
     stall_warning: Positive | None = option(300.0, "Seconds without progress until a warning says why. None: never.")
-    log_episodes_steps: Number = option(
-        0, "Optimiser steps between rounds written to episodes.jsonl, for `gymnast view` and `gymnast why`. 0: none."
+    record_run: bool = option(
+        True, "Whether a training writes metrics.jsonl, reward.png and some of its episodes into output_dir."
+    )
+    log_episodes_steps: Number | None = option(
+        None,
+        "Optimiser steps between rounds written to episodes.jsonl, for `gymnast view` and `gymnast why`. 0: none. "
+        "None: with record_run, 16 rounds of the training, in at most 64 MB.",
     )
     logging_steps: Positive = option(10, "Optimiser steps between two logs. Below 1: a share of all steps.")
 

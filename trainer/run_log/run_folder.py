@@ -20,7 +20,7 @@ from .metrics import SUMS
 
 
 class RunFolder(TrainerCallback):
-    """Writes `metrics.jsonl`, `reward.png` (the curve) and `summary.json`.
+    """Writes `metrics.jsonl`, `reward.png` (the curve) and `summary.json`: for another folder than the output_dir.
 
     `metrics.jsonl` has one line a log, with null for NaN and infinity.
 
@@ -95,6 +95,16 @@ class RunFolder(TrainerCallback):
         axes.grid(alpha=0.3)
         axes.legend(loc="best")
         figure.savefig(self.path / "reward.png", dpi=120)
+
+
+def with_records(
+    callbacks: TrainerCallback | Sequence[TrainerCallback] | None, folder: str | None
+) -> list[TrainerCallback]:
+    """Return the callbacks as a list, with a `RunFolder` of this folder first, unless one is among them."""
+    given = [callbacks] if isinstance(callbacks, TrainerCallback) else [*(callbacks or ())]
+    if folder is None or any(isinstance(callback, RunFolder) for callback in given):
+        return given
+    return [RunFolder(folder), *given]
 
 
 def _evaluations(lines: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
