@@ -1,5 +1,5 @@
-# `make` lists the targets. Each target installs its needs into .venv: `make train` the library and its examples,
-# `make test` and `make lint` also the development tools.
+# `make` lists the targets that users need, `make help-all` the others, too. Each target installs its needs into .venv:
+# `make train` the library and its examples, `make test` and `make lint` also the development tools.
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,90 +13,70 @@ ARGS ?=
 
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGES = sandbox envs records trainer cluster cli
-BENCHMARKS = benchmarks.formats benchmarks.rollout.engine benchmarks.sandbox.pool
+NAMES = $(subst _,-,$(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/*/__main__.py)))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train train-code test test-all test-long test-programs test-adapters test-vllm test-deepspeed test-lowest test-newest soak lint format docs bench bench-rollout bench-sandbox bench-update bench-overlap bench-cluster gpu-kit optimum accidents beside-trl clean distclean
+.PHONY: help help-all train train-code test test-all test-long test-programs test-adapters test-vllm test-deepspeed test-lowest test-newest lint format docs bench gpu-kit clean distclean
+
+# The text of a target is the comment behind it: "##" for users, "#-" for those who change gymnast.
+LIST = sed -nE 's/^([a-z-]+%?):.*$(1) (.*)/\1\t\2/p' Makefile | sed 's/%/NAME/' | awk -F '\t' '{printf "make %-15s %s\n", $$1, $$2}'
 
 help:
-	@echo "make train [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]       train the calculator agent from scratch"
-	@echo "make train-code [SEED=1] [ALGORITHM=grpo|rloo] [ARGS=...]  train an agent that writes programs; needs Docker"
-	@echo "make soak  [SEED=1] [ARGS=...]                             five minutes of faults; stops this machine's engine, too"
-	@echo "make test  [ARGS=...]                                      run the tests (with ARGS, only pytest with these arguments)"
-	@echo "make test-all                                              these tests, and those of the four targets below"
-	@echo "make test-programs [ARGS=...]                              run the examples, the benchmarks and the commands as programs"
-	@echo "make test-adapters [ARGS=...]                              run the tests of OpenEnv, GEM, reasoning-gym, Inspect and report_to, in .venv-adapters"
-	@echo "make test-vllm [ARGS=...]                                  run the tests that need vLLM, in .venv-vllm"
-	@echo "make test-deepspeed [ARGS=...]                             run the tests that need DeepSpeed, which goes into .deepspeed"
-	@echo "make test-lowest, make test-newest [ARGS=...]              run the tests with the lowest, the newest versions that pyproject.toml admits"
-	@echo "make test-long [ARGS=...]                                  run what takes minutes by nature: whole trainings"
-	@echo "make lint                                                  ruff check, ruff format --check, pyright"
-	@echo "make format                                                let ruff rewrite the files"
-	@echo "make docs                                                  build the site of the documentation in site/"
-	@echo "make bench [ARGS=...]                                      the formats, the engine and the pool"
-	@echo "make bench-rollout [ARGS=...]                              rollouts against their targets, and beside TRL"
-	@echo "make bench-sandbox [ARGS=...]                              the sandbox beside its peers, which go into .venv-peers"
-	@echo "make bench-update [ARGS=...]                               an optimiser step against its targets, beside TRL's"
-	@echo "make bench-cluster [ARGS=...]                              turns and episodes on other machines, on a Ray cluster here"
-	@echo "make bench-overlap [ARGS=...]                              rollouts that overlap with updates: speed, and old samples"
-	@echo "make gpu-kit [ARGS=...]                                    pack the measurements of a GPU for a machine without a network"
-	@echo "make optimum [ARGS=...]                                    train on games whose optimum is computed, and compare with it"
-	@echo "make accidents [ARGS=...]                                  three famous accidents, with and without the remedy"
-	@echo "make beside-trl [ARGS=...]                                 whole trainings beside TRL's"
-	@echo "make clean                                                 remove caches and build folders"
-	@echo "make distclean                                             remove .venv as well"
+	@$(call LIST,##)
+	@echo "Options go into ARGS: make test ARGS=\"tests/learning -x\", make train ARGS=\"--steps 3\"."
 	@echo "PYTHON=python3.12 (any of 3.11 to 3.13) chooses the interpreter that .venv is made from."
 
-train: $(VENV)/.train
+help-all: ## list the targets for those who change gymnast, and the benchmarks
+	@$(call LIST,#[#-])
+	@echo; echo "The NAMEs of make bench-NAME:"
+	@for name in $(NAMES); do \
+	  printf '  %-11s %s\n' "$$name" "$$(sed -n '1s/"""//p' benchmarks/$$(echo $$name | tr - _)/__main__.py)"; done
+
+train: $(VENV)/.train ## train the calculator agent from scratch; SEED=2 ALGORITHM=rloo
 	@$(BIN)/python examples/calculator.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
 
-train-code: $(VENV)/.train
+train-code: $(VENV)/.train ## train an agent that writes programs; needs Docker
 	@$(BIN)/python examples/code_agent.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
 
 # Without ARGS, one file a worker. One worker more than two cores keeps both busy while tests wait for containers; the
 # files that take longest come first.
 BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev ## run the tests, in about ten minutes
 	@$(BIN)/python -m pytest $(or $(ARGS),$(BY_FILE))
 
-test-all:
+test-all: #- the tests of make test, and of the four targets below
 	@$(MAKE) --no-print-directory test test-programs test-adapters test-vllm test-deepspeed ARGS=
 
-test-programs: $(VENV)/.dev
+test-programs: $(VENV)/.dev #- the examples, the benchmarks and the commands as programs
 	@$(BIN)/python -m pytest tests/programs $(or $(ARGS),$(BY_FILE))
 
 # Less than a minute, once .venv-adapters is there.
-test-adapters: .venv-adapters/.stamp
+test-adapters: .venv-adapters/.stamp #- the tests of OpenEnv, GEM, reasoning-gym, Inspect and report_to, in .venv-adapters
 	@.venv-adapters/bin/python -m pytest tests/with_adapters $(ARGS)
 
 # There is a vLLM for CPUs on Linux only; elsewhere, VLLM=FOLDER names a venv that has one, and gymnast with its extra
 # `test`. Without ARGS, one file a worker.
-test-vllm: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp) .deepspeed/.stamp
+test-vllm: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp) .deepspeed/.stamp #- the tests that need vLLM, in .venv-vllm
 	@$(VLLM)/bin/python -m pytest tests/with_vllm $(or $(ARGS),-n 2 --dist loadfile)
 
-test-deepspeed: $(VENV)/.dev .deepspeed/.stamp
+test-deepspeed: $(VENV)/.dev .deepspeed/.stamp #- the tests that need DeepSpeed, which goes into .deepspeed
 	@$(BIN)/python -m pytest tests/with_deepspeed $(ARGS)
 
 # A new .venv-newest has newer versions: remove the old one. torch is the one of constraints.txt in both, as pip finds its
 # CPU build.
-test-lowest: .venv-lowest/.stamp
+test-lowest: .venv-lowest/.stamp #- the tests with the lowest versions that pyproject.toml admits
 	@.venv-lowest/bin/python -m pytest $(or $(ARGS),$(BY_FILE))
 
-test-newest: .venv-newest/.stamp
+test-newest: .venv-newest/.stamp #- the tests with the newest versions that pyproject.toml admits
 	@.venv-newest/bin/python -m pytest $(or $(ARGS),$(BY_FILE))
 
-test-long: $(VENV)/.dev
+test-long: $(VENV)/.dev #- the tests that take minutes by nature: whole trainings
 	@$(BIN)/python -m pytest -m long -o "norecursedirs=.* with_*" $(or $(ARGS),$(BY_FILE))
 
-# Five minutes, or ARGS="--seconds 60". Needs a Docker engine on this machine, and root, as it stops the engine for
-# moments, for all its users; `python -m benchmarks.soak` does not.
-soak: $(VENV)/.train
-	@$(BIN)/python -m benchmarks.soak --stop-engine --seed $(SEED) $(ARGS)
-
 # Type checkers do not follow the editable install, so they see the packages through links. All three checks report.
-lint: $(VENV)/.dev
+lint: $(VENV)/.dev ## ruff check, ruff format --check, pyright
 	@mkdir -p .links/gymnast
 	@for name in $(PACKAGES) gymnast/__init__.py; do ln -sfn ../../$$name .links/gymnast/$${name##*/}; done
 	@failed=0; \
@@ -105,61 +85,43 @@ lint: $(VENV)/.dev
 	$(BIN)/pyright --pythonpath $(BIN)/python || failed=1; \
 	exit $$failed
 
-format: $(VENV)/.dev
+format: $(VENV)/.dev #- let ruff rewrite the files
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
 # Broken links are errors. The theme's advertisement of its successor is not ours to show.
-docs: $(VENV)/.dev
+docs: $(VENV)/.dev ## build the site of the documentation in site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
-# Benchmarks compare with peers, hence the development tools. Those below have targets of their own.
-bench: $(VENV)/.dev
-	@set -e; for module in $(BENCHMARKS); do echo "== $$module"; $(BIN)/python -m $$module $(ARGS); done
+bench: $(VENV)/.dev ## measure the tool-call formats, the engine and the pool
+	@set -e; for module in formats rollout.engine sandbox.pool; do \
+	  echo "== $$module"; $(BIN)/python -m benchmarks.$$module $(ARGS); done
 
-bench-rollout: $(VENV)/.dev $(filter .venv-vllm/.stamp,$(VLLM)/.stamp)
-	@$(BIN)/python -m benchmarks.rollout --vllm $(VLLM)/bin/python $(ARGS)
+# Most take five to thirty minutes, or ARGS=--quick. Trainings that are over are in runs/NAME/ and are not repeated.
+bench-%: $(VENV)/.train ## run one of the benchmarks that `make help-all` lists
+	@test -n "$(filter $*,$(NAMES))" || { echo "error: there is no benchmark '$*'; there are: $(NAMES)" >&2; exit 2; }
+	@$(BIN)/python -m benchmarks.$(subst -,_,$*) $(DEFAULTS) $(ARGS)
 
-# Needs a Docker engine; about six minutes, or ARGS="--peers none".
-bench-sandbox: $(VENV)/.train
-	@$(BIN)/python -m benchmarks.sandbox $(ARGS)
+# These compare with peers, or need a browser.
+bench-beside-trl bench-cluster bench-formats bench-rollout bench-update bench-view: $(VENV)/.dev
+bench-rollout: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp)
+bench-rollout: DEFAULTS = --vllm $(VLLM)/bin/python
 
-# About ten minutes of times, and an hour of trainings; ARGS="--tasks" leaves the trainings out.
-bench-overlap: $(VENV)/.train
-	@$(BIN)/python -m benchmarks.overlap $(ARGS)
+# Needs root, as it stops this machine's Docker engine for moments, for all its users; `python -m benchmarks.soak` does not.
+bench-soak: DEFAULTS = --stop-engine --seed $(SEED)
 
-# About ten minutes, or ARGS=--quick.
-bench-update: $(VENV)/.dev
-	@$(BIN)/python -m benchmarks.update $(ARGS)
-
-# About ten minutes, or ARGS=--quick.
-bench-cluster: $(VENV)/.dev
-	@$(BIN)/python -m benchmarks.cluster $(ARGS)
-
-# Take measurements with `OUT=results gpu-kit/run all` on the other machine, and with `python -m benchmarks.gpu all` on this
+# Take measurements with `OUT=results gpu-kit/run all` on the other machine, and with `make bench-gpu ARGS=all` on this
 # one; call it again, with `--known results/gpu.json` on a fresh machine, until all are done.
-gpu-kit: $(VENV)/.train
+gpu-kit: $(VENV)/.train #- pack the measurements of a GPU for a machine without a network
 	@$(BIN)/python -m benchmarks.gpu.make_kit $(ARGS)
 
-# About half an hour on a free core, or ARGS=--quick: a third of it. Finished runs are in runs/optimum/ and are not repeated.
-optimum: $(VENV)/.train
-	@$(BIN)/python -m benchmarks.optimum $(ARGS)
-
-# Less than five minutes on two cores. Finished runs are in runs/accidents/ and are not repeated.
-accidents: $(VENV)/.train
-	@$(BIN)/python -m benchmarks.accidents $(ARGS)
-
-# Less than ten minutes on two cores. Finished runs are in runs/beside_trl/ and are not repeated.
-beside-trl: $(VENV)/.dev
-	@$(BIN)/python -m benchmarks.beside_trl $(ARGS)
-
-clean:
+clean: #- remove caches and build folders
 	@rm -rf gpu-kit .links site build dist ./*.egg-info .pytest_cache .ruff_cache .hypothesis
 	@for folder in $(PACKAGES) tests examples benchmarks; do \
 	  test ! -d $$folder || find $$folder -name __pycache__ -prune -exec rm -rf {} +; done
 
-distclean: clean
+distclean: clean #- remove .venv and its like as well
 	@rm -rf $(VENV) .venv-vllm .venv-adapters .venv-lowest .venv-newest .venv-peers .deepspeed
 
 # One stamp for each need; the development set holds that of training.

@@ -1,6 +1,6 @@
 """The calculator agent learns, as `make train` shows it, in fewer steps; its own file runs beside the others.
 
-The example takes 160 steps; `benchmarks/learning/calculator.py` trains with both algorithms in full.
+The example takes 160 steps; `make bench-learning` trains with both algorithms in full.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A short soak: random faults against a pool of sandboxes, as `make soak` runs them for minutes."""
+"""A short soak: random faults against a pool of sandboxes, as `make bench-soak` runs them for minutes."""
 
 from __future__ import annotations
 

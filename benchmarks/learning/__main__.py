@@ -1,6 +1,6 @@
 """Trains the calculator agent for three seeds with both trainers, one after the other.
 
-    python -m benchmarks.learning.calculator
+    python -m benchmarks.learning
 
 prints a table and writes benchmarks/results/learning.json. It takes about 20 minutes on two cores, so `make bench`
 leaves it out.
