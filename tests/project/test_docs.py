@@ -123,9 +123,9 @@ def test_every_block_says_its_language(page: Path) -> None:
     assert set(fences[1::2]) <= {""}
 
 
-def test_the_readme_trains_in_some_twenty_lines() -> None:
+def test_the_readme_trains_in_some_fifteen_lines() -> None:
     [block] = [block for _, block in python_blocks(ROOT / "README.md") if "GRPOTrainer(" in block]
-    assert len([line for line in block.splitlines() if line]) <= 20
+    assert len([line for line in block.splitlines() if line]) <= 16
 
 
 # --- the examples in docstrings -----------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_the_table_of_stop_reasons_matches_the_enum() -> None:
     def kind(reason: StopReason) -> str:
         return "termination" if reason.is_termination else "truncation" if reason.is_truncation else "failure"
 
-    table = table_under(ROOT / "README.md", "Every episode has one `StopReason`")
+    table = table_under(ROOT / "docs" / "environments.md", "Every episode has one `StopReason`")
     rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines() if line.startswith("| `")]
     assert {name.strip("`"): named for name, named in rows} == {reason.value: kind(reason) for reason in StopReason}
 
