@@ -17,8 +17,9 @@ import pydantic_core
 from pydantic import ConfigDict, TypeAdapter
 
 from .core import Message, StopReason, ToolSchema
-from .runtime.message_text import Entry, as_html, as_text, entries_of_turn, entry_of
+from .runtime.message_text import Entry, as_html, as_text, cut, entries_of_turn, entry_of, written_arguments
 from .runtime.user_calls import OUR_FOLDER
+from .runtime.verdict import expected_of, given_by, untold
 from .tokens import TokenTrace
 
 
@@ -213,6 +214,25 @@ class Episode:
         """The records of all tool calls, in order."""
         return [record for turn in self.turns for record in turn.tool_calls]
 
+    @property
+    def expected(self) -> str | None:
+        """The right answer, if a column of the task's row has it, such as `answer` or `solution`."""
+        return expected_of(self.spec.task.row)
+
+    @property
+    def given(self) -> str | None:
+        """The arguments of the final tool's call, or else the text of the last answer; None without an answer."""
+        if not self.turns:
+            return None
+        records = self.turns[-1].tool_calls
+        final = next((place for place, record in enumerate(records) if record.ends_episode), None)
+        return given_by(self.turns[-1].message, final)
+
+    @property
+    def untold(self) -> dict[str, Any]:
+        """The columns of the task's row that the prompt does not show, without the right answer."""
+        return untold(self.spec.task.row, self.first_messages)
+
     def __str__(self) -> str:
         return as_text(self._heading, self._entries())
 
@@ -228,6 +248,8 @@ class Episode:
         return f"{place}: {reward}, {self.stop.value} ({turns}, {tokens}{self.seconds:.2g} s)"
 
     def _entries(self) -> Iterator[Entry]:
+        if self.untold:
+            yield "task", cut(written_arguments(self.untold))
         yield from map(entry_of, self.prompt if self.turns else self.first_messages)
         for turn in self.turns:
             yield from entries_of_turn(turn.message, turn.observation, [record.trouble for record in turn.tool_calls])
@@ -235,6 +257,9 @@ class Episode:
                 yield "reward", f"{turn.reward:+g}"
         if self.reward_parts.keys() - {"environment"}:
             yield "rewards", ", ".join(f"{name} {value}" for name, value in self.reward_parts.items())
+        if self.expected is not None:
+            yield "given", cut(self.given or "nothing", 200)
+            yield "expected", cut(self.expected, 200)
         if self.failure is not None:
             yield "failed", f"at {self.failure}"
 

@@ -11,7 +11,7 @@ from typing import Any
 from ...envs.core import Message
 from ...envs.episode import Episode, ToolCallRecord
 from ...envs.extras import needs_extra
-from ...envs.runtime.message_text import named_text
+from ...envs.runtime.message_text import named_text, written_arguments
 from ..terminal.exits import CommandError
 from .turns import calls_of, others_of, results_of, turn_tokens
 
@@ -68,10 +68,12 @@ def _sample(step: int, episode: Episode, model: str) -> dict[str, Any]:
         "id": f"{step}: {episode.spec.group}",
         "epoch": episode.spec.member + 1,
         "input": prompt,
-        "target": str(episode.spec.task.row.get("answer", "")),
+        "target": written_arguments(episode.untold) if episode.expected is None else episode.expected,
         "messages": [*prompt, *_turns(episode)],
         "output": {"model": model, "choices": [{"message": {"role": "assistant", "content": last}}]},
-        "scores": {name: {"value": value} for name, value in values.items() if value is not None},
+        "scores": {
+            name: {"value": value, "answer": episode.given} for name, value in values.items() if value is not None
+        },
         "metadata": {
             "training_step": step,
             "task": episode.spec.task.id,

@@ -90,6 +90,10 @@ def written_arguments(arguments: Any) -> str:
 
 
 def _content(message: Message) -> str:
-    content = named_text(message)
-    more = len(content) - LONGEST
-    return content if more <= 0 else f"{content[:LONGEST]} ... {more} more characters"
+    return cut(named_text(message))
+
+
+def cut(text: str, longest: int = LONGEST) -> str:
+    """Return the beginning of a long text, and how much more there is."""
+    more = len(text) - longest
+    return text if more <= 0 else f"{text[:longest]} ... {more} more characters"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from ...envs.runtime.message_text import cut
 from ..files.episodes import EpisodeRow
 from ..files.run import Run
 from .alarms import find_alarms, spread
@@ -13,6 +15,7 @@ from .causes import likely_causes
 from .trends import has_converged
 
 MOST_LINES = 10
+SHOWN = 120  # characters of an answer
 
 NO_EPISODES = "no episode is recorded: set log_episodes_steps=1 in the configuration, and more can be said"
 
@@ -20,9 +23,9 @@ NO_EPISODES = "no episode is recorded: set log_episodes_steps=1 in the configura
 def why_lines(run: Run) -> list[str]:
     """Return the state of a run that was read, and what is wrong with it: at most ten lines, the verdict last."""
     rows = run.latest()
-    facts = [*_rewards(run), *_evaluations(run), *(_episodes(rows) if rows else [NO_EPISODES])]
+    facts = [*_rewards(run), *_evaluations(run), *(_episodes(rows) if rows else [NO_EPISODES]), *_answer(run)]
     shown = [f"! {alarm.title}. {alarm.cause}" for alarm in find_alarms(run)[: MOST_LINES - len(facts) - 1]]
-    return [*facts, *shown, _verdict(run, rows)]
+    return [*facts, *shown, _verdict(run)]
 
 
 def _rewards(run: Run) -> Iterator[str]:
@@ -70,11 +73,28 @@ def _episodes(rows: Sequence[EpisodeRow]) -> Iterator[str]:
     yield f"{per_episode}; {errors} of {calls} calls failed"
 
 
-def _verdict(run: Run, rows: Sequence[EpisodeRow]) -> str:
-    """Return the likeliest reason for a reward of zero, and where to look."""
+def _answer(run: Run) -> Iterator[str]:
+    """Yield the right answer of the episode that shows the reason, beside the one that it gave."""
+    place = explain(run).episode
+    episode = None if place is None else run.episode(run.episodes[place])
+    if episode is not None and episode.expected is not None:
+        given = "nothing" if episode.given is None else repr(cut(episode.given, SHOWN))
+        yield f"episode {place}: {given} was given, {cut(episode.expected, SHOWN)!r} expected"
+
+
+class Explanation(NamedTuple):
+    """The likeliest reason why the reward is what it is."""
+
+    reason: str
+    episode: int | None  # the place in `Run.episodes` of one that shows it; None without episodes
+
+
+def explain(run: Run) -> Explanation:
+    """Return the likeliest reason for the reward of the latest recorded step, and the episode that shows it best."""
+    rows = run.latest()
     rewards = [row.reward for row in rows if row.reward is not None]
     if not rows:
-        return "verdict: unknown without episodes"
+        return Explanation("unknown without episodes", None)
     if not rewards:
         reason = "no episode has a reward: they fail, or nothing rewards them"
     elif has_converged(run.metrics):
@@ -85,5 +105,12 @@ def _verdict(run: Run, rows: Sequence[EpisodeRow]) -> str:
             reason = f"every reward is {rewards[0]:g}: the task is solved, or the reward does not look at the answer"
     else:
         reason = likely_causes(rows)[0]
-    place = run.episodes.index(min(rows, key=lambda row: math.inf if row.reward is None else row.reward))
+    worst = min(rows, key=lambda row: math.inf if row.reward is None else row.reward)
+    return Explanation(reason, run.episodes.index(worst))
+
+
+def _verdict(run: Run) -> str:
+    reason, place = explain(run)
+    if place is None:
+        return f"verdict: {reason}"
     return f"verdict: {reason}; see {run.folder}/view.html#episode={place}, which gymnast view {run.folder} writes"

@@ -21,10 +21,12 @@ def episode(
     question: str = "a question",
     tokens: int = 4,
     html: str | None = None,
+    row: Mapping[str, Any] | None = None,
 ) -> Episode:
-    """An episode of one turn; with `error`, its tool call failed."""
+    """An episode of one turn; with `error`, its tool call failed, else the call was its final answer."""
     outcome: Any = "ok" if error is None else "exception"
     record = ToolCallRecord(name="look", call_id=None, outcome=outcome, error=error, traceback=error and f"at {error}")
+    record.ends_episode = error is None and stop is StopReason.FINAL_ANSWER
     turn = Turn(
         message={**tool_call("look", where="up"), "content": text},
         observation=[{"role": "tool", "name": "look", "content": error or "a result"}],
@@ -36,7 +38,7 @@ def episode(
     trace.append_sampled([*range(2, 2 + tokens)], [-0.5] * tokens)
     failure = Failure(stage="step", type="OSError", message="the disk is full", traceback="Traceback ...")
     return Episode(
-        spec=EpisodeSpec(task=Task(id=group.partition("@")[0]), group=group, member=member),
+        spec=EpisodeSpec(task=Task(id=group.partition("@")[0], row=row or {}), group=group, member=member),
         prompt=[{"role": "user", "content": question}],
         turns=[turn],
         stop=stop,

@@ -116,6 +116,12 @@ def test_a_run_without_metrics_is_told_how_to_record_them(run: Run, tmp_path: Pa
     assert "no metrics are recorded: train with record_run=True" in run("why", "run").out
 
 
+def test_the_answer_of_a_telling_episode_stands_beside_the_right_one(run: Run, tmp_path: Path) -> None:
+    rewards = {"down": 1.0, "left": 0.0}
+    write_run(tmp_path / "run", [(0, episode(reward=reward, row={"answer": row})) for row, reward in rewards.items()])
+    assert "episode 1: 'up' was given, 'left' expected" in run("why", "run").out
+
+
 def test_why_for_programs(run: Run, tmp_path: Path) -> None:
     write_run(tmp_path / "run", metrics=[{"step": 1, "reward": 0.0}])
     found = run("why", "run", "--json").json

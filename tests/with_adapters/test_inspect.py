@@ -21,8 +21,8 @@ log: Any = importlib.import_module("inspect_ai.log")
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
     episodes = [
-        (0, episode(member=0, reward=1.0)),
-        (0, episode(member=1, reward=0.0, error="no lamp")),
+        (0, episode(member=0, reward=1.0, row={"answer": "up"})),
+        (0, episode(member=1, reward=0.0, error="no lamp", row={"lamp": None})),
         (2, episode(member=0, reward=None, stop=StopReason.FAILED)),
     ]
     episodes[1][1].turns[0].message["reasoning_content"] = "hmm"
@@ -43,6 +43,8 @@ def test_inspect_reads_the_episodes(name: str, made: Path, tmp_path: Path) -> No
     by_name = {(sample.id, sample.epoch): sample for sample in read.samples}
     right, wrong, failed = (by_name[name] for name in (("1: a@0", 1), ("1: a@0", 2), ("3: a@0", 1)))
     assert right.scores["reward"].value == 1.0
+    assert (right.target, right.scores["reward"].answer) == ("up", "up")
+    assert (wrong.target, wrong.scores["reward"].answer) == ("lamp=null", "an answer")
     assert [message.role for message in right.messages] == ["user", "assistant", "tool"]
     _, answer, result = right.messages
     assert (answer.text, answer.tool_calls[0].function, answer.tool_calls[0].arguments) == (
