@@ -37,7 +37,7 @@ def schema_validator(name: str, schema: dict[str, Any]) -> TypeAdapter[Any]:
 
 
 def _faults(error: Any) -> list[InitErrorDetails]:
-    """Return an error of jsonschema in pydantic's terms, which `Tool.check_arguments` explains to the model."""
+    """Return an error of jsonschema in pydantic's terms, which `checked_arguments` explains to the model."""
     place = tuple(error.absolute_path)
     if error.validator == "required":
         names = [name for name in error.validator_value if name not in error.instance]

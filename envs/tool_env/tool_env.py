@@ -182,7 +182,8 @@ class ToolEnv(StepReward):
     ) -> tuple[list[Message], dict[str, Any]]:
         self._over = True  # until all of this has gone well
         await super().areset(seed=seed)
-        self._reward, self.terminated, self.truncated, self._malformed_turns = 0.0, False, False, 0
+        self._forget_step()
+        self._malformed_turns = 0
         task = self.task_of(options)
         await self._sources.open()
         await self._prepare(task)
@@ -220,9 +221,7 @@ class ToolEnv(StepReward):
 
     def render(self) -> str | None:  # type: ignore[override]
         """Return the episode so far as text, with `render_mode="ansi"`."""
-        if self.render_mode is None:
-            return None
-        return as_transcript(self._transcript)
+        return None if self.render_mode is None else as_transcript(self._transcript)
 
     async def _answer(self, action: Message) -> StepResult:
         malformed = action.get("malformed") or []

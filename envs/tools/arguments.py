@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ class ArgumentError(ValueError):
 
 
 def checked_arguments(name: str, arguments: Any, validator: TypeAdapter[Any]) -> dict[str, Any]:
-    """Return the arguments of a tool, checked and converted; see `Tool.check_arguments`.
+    """Return the arguments of a tool, checked and converted; a string that holds JSON is accepted at both levels.
 
     Raises:
         ArgumentError: they do not fit.
@@ -36,11 +37,8 @@ def _validate(name: str, arguments: dict[str, Any], validator: TypeAdapter[Any])
         return validator.validate_python(arguments)
     except ValidationError as error:
         first = error
-    decoded = _decode_strings(arguments, first)
-    if decoded is None:
-        raise ArgumentError(_explain(name, first))
     try:
-        return validator.validate_python(decoded)
+        return validator.validate_python(_decode_strings(arguments, first))
     except ValidationError:
         raise ArgumentError(_explain(name, first)) from None
 
@@ -56,17 +54,15 @@ def _from_json(text: str) -> Any:
         raise ArgumentError(f"arguments must be a JSON object, got {_shorten(text)} ({error})") from None
 
 
-def _decode_strings(arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any] | None:
-    """Return the arguments with the JSON that each refused string holds in its place; None if no string holds JSON."""
+def _decode_strings(arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any]:
+    """Return the arguments with the JSON that each refused string holds, if any, in its place."""
     decoded = dict(arguments)
     for key in {detail["loc"][0] for detail in error.errors() if detail["loc"]}:
         value = decoded.get(str(key))
         if isinstance(value, str):
-            try:
+            with contextlib.suppress(ValueError):
                 decoded[str(key)] = json.loads(value)
-            except ValueError:
-                continue
-    return decoded if decoded != dict(arguments) else None
+    return decoded
 
 
 def _explain(name: str, error: ValidationError) -> str:

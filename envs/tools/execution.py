@@ -20,7 +20,7 @@ from ..core import BrokenEnvironmentError, ConfigurationError, Message, ToolCall
 from ..episode import Outcome, ToolCallRecord, traceback_of
 from ..runtime.user_calls import being_cancelled, call_function, within
 from ..runtime.whereabouts import running_tool
-from .arguments import ArgumentError
+from .arguments import ArgumentError, checked_arguments
 from .results import cut, encodable, render
 from .runner import Call, CallResult, Runner
 from .tool import Tool, unknown_tool
@@ -133,16 +133,12 @@ async def _side_by_side(calls: Sequence[Coroutine[Any, Any, Item]]) -> list[Item
     finally:
         for task in tasks:
             task.cancel()
-        await finish(_ended(tasks))
+        await finish(asyncio.wait(tasks))
     causes = [task for task in tasks if task in ended and not task.cancelled()]
     errors = [error for task in causes if (error := task.exception()) is not None]
     if errors:
         raise min(errors, key=lambda error: not isinstance(error, ConfigurationError))
     return [task.result() for task in tasks]
-
-
-async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _call(
@@ -160,28 +156,19 @@ async def _call(
         return _result(call, "unknown", f"Error: {unknown_tool(name, tools)}", max_chars=max_chars)
     started, final = time.perf_counter(), False
     try:
-        arguments = tool.check_arguments(call["function"]["arguments"])
+        arguments = checked_arguments(name, call["function"]["arguments"], tool.validator)
     except BaseException as error:
         result = _caught(tool, error)
     else:
         final = is_final({**call, "function": {"name": name, "arguments": arguments}})
         run = partial(_run, tool, arguments, tool.timeout or timeout or math.inf, final=final)
-        result = await (run() if runner is None else runner(_described(tool, arguments), run))
+        runs = tool.replay == "run"
+        made = Call("tool", name, arguments, tool.code, schema=tool.schema, runs_in_replay=runs)
+        result = await (run() if runner is None else runner(made, run))
     message, record = _result(call, result.outcome, result.content, max_chars=max_chars)
     record.seconds, record.traceback = time.perf_counter() - started, result.traceback
     record.ends_episode = final and result.outcome == "ok"
     return message, record
-
-
-def _described(tool: Tool, arguments: Mapping[str, Any]) -> Call:
-    return Call(
-        kind="tool",
-        name=tool.name,
-        arguments=arguments,
-        function=tool.code,
-        schema=tool.schema,
-        runs_in_replay=tool.replay == "run",
-    )
 
 
 async def _run(tool: Tool, arguments: Mapping[str, Any], limit: float, *, final: bool) -> CallResult:

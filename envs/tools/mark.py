@@ -57,10 +57,7 @@ def tool(
         ValueError: the timeout is not positive, `replay` is unknown, or the tool is both final and parallel.
     """
     _check(options)
-
-    def mark(function: Function) -> Function:
-        return _marked(function, options)
-
+    mark = functools.partial(_marked, options=options)
     return mark if function is None else mark(function)
 
 
@@ -78,8 +75,7 @@ def _check(options: Mapping[str, Any]) -> None:
 
 def mark_of(function: Any) -> dict[str, Any]:
     """Return the options of a function's mark; empty if it has none."""
-    options: dict[str, Any] = getattr(function, MARK, {})
-    return options
+    return dict(getattr(function, MARK, {}))
 
 
 def _marked(function: Any, options: Mapping[str, Any]) -> Any:

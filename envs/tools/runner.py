@@ -12,7 +12,7 @@ from ..episode import Outcome
 Kind = Literal["tool", "reply", "grade"]
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(slots=True, frozen=True)
 class Call:
     """A call of a tool, or of the hooks `reply` and `grade`."""
 

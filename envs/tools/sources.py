@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import abc
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,12 +36,8 @@ class OpenSources:
 
     def __init__(self, sources: Iterable[ToolSource] = ()) -> None:
         self._sources = tuple(sources)
-        self.opened: list[OpenTools] = []  # in the order of the sources
-
-    @property
-    def tools(self) -> list[Tool]:
-        """The tools of the open sources, in the order of the sources."""
-        return [tool for source in self.opened for tool in source.tools]
+        self._opened = AsyncExitStack()
+        self.tools: list[Tool] = []  # of the open sources, in the order of the sources
 
     def __bool__(self) -> bool:
         return bool(self._sources)
@@ -50,19 +46,14 @@ class OpenSources:
         """Open all sources for an episode, and close those of the episode before."""
         await self.close()
         for source in self._sources:
-            self.opened.append(await source.open())
+            opened = await source.open()
+            self._opened.push_async_callback(opened.close)
+            self.tools += opened.tools
 
     async def close(self) -> None:
         """Close the open sources, the last one first. An error or a cancellation does not keep the others open."""
-        first: BaseException | None = None
-        while self.opened:
-            try:
-                await self.opened.pop().close()
-            except (Exception, asyncio.CancelledError) as error:
-                if first is None or isinstance(error, asyncio.CancelledError):
-                    first = error
-        if first is not None:
-            raise first
+        self.tools = []
+        await self._opened.aclose()
 
 
 ToolLike = Callable[..., Any] | Tool | ToolSource

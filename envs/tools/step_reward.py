@@ -23,74 +23,43 @@ _running: ContextVar[tuple[Any, object]] = ContextVar("gymnast_running_step", de
 class StepReward(Environment):
     """An environment with `reward`, `terminated` and `truncated` of a step, which a tool that is late cannot set."""
 
-    _step: object | None = None  # the step that is running
-    _reward: float = 0.0
-    _terminated: bool = False
-    _truncated: bool = False
+    reward: float = 0.0  # of this step; every step starts at 0
+    terminated: bool = False  # the environment ends the episode after this step
+    truncated: bool = False  # a limit of the environment ends the episode after this step
+    current_step: object | None = None  # the identity of the step that is running; None between steps
 
-    @property
-    def reward(self) -> float:
-        """The reward of this step; every step starts at 0.
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; a ConfigurationError if it is a `reward` that is no number, or outside a step."""
+        if name in ("reward", "terminated", "truncated"):
+            value = self._checked_reward(value) if name == "reward" else bool(value)
+            environment, step = _running.get()
+            if environment is self and step is not self.current_step:
+                return  # too late. A thread that a tool itself started is of no step, so it is not late
+            if name == "reward" and self.current_step is None:
+                raise ConfigurationError(
+                    f"{type(self).__name__}: self.reward is the reward of a step, so set it in a tool or in reply(); "
+                    f"grade() returns the reward that it gives"
+                )
+        super().__setattr__(name, value)
 
-        Raises:
-            ConfigurationError: it is set to something else than a number, or outside a step.
-        """
-        return self._reward
-
-    @reward.setter
-    def reward(self, value: float) -> None:
-        name = type(self).__name__
+    def _checked_reward(self, value: Any) -> float:
         try:
-            number = number_of(value)
+            return number_of(value)
         except TypeError:
-            kind = type(value).__name__
+            name, kind = type(self).__name__, type(value).__name__
             raise ConfigurationError(f"{name}: self.reward must be a number, got {kind}: {value!r}") from None
-        if self._is_late():
-            return
-        if self._step is None:
-            raise ConfigurationError(
-                f"{name}: self.reward is the reward of a step, so set it in a tool or in reply(); grade() returns the "
-                f"reward that it gives"
-            )
-        self._reward = number
 
-    @property
-    def terminated(self) -> bool:
-        """Whether the environment ends the episode after this step."""
-        return self._terminated
-
-    @terminated.setter
-    def terminated(self, value: bool) -> None:
-        if not self._is_late():
-            self._terminated = bool(value)
-
-    @property
-    def truncated(self) -> bool:
-        """Whether a limit of the environment ends the episode after this step."""
-        return self._truncated
-
-    @truncated.setter
-    def truncated(self, value: bool) -> None:
-        if not self._is_late():
-            self._truncated = bool(value)
-
-    @property
-    def current_step(self) -> object | None:
-        """The identity of the step that is running; None between steps."""
-        return self._step
-
-    def _is_late(self) -> bool:
-        """Return whether the caller is of a step that is over. A thread that a tool itself started is of no step."""
-        environment, step = _running.get()
-        return environment is self and step is not self._step
+    def _forget_step(self) -> None:
+        vars(self).update(reward=0.0, terminated=False, truncated=False)
 
     async def _one_step(self, call: Coroutine[Any, Any, Result]) -> Result:
         """Await a call as one step, which starts with the reward 0."""
         previous = _running.get()
-        self._step, self._reward = object(), 0.0
-        _running.set((self, self._step))
+        self.current_step = object()
+        _running.set((self, self.current_step))
+        self.reward = 0.0
         try:
             return await call
         finally:
             _running.set(previous)
-            self._step = None
+            self.current_step = None

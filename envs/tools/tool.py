@@ -21,7 +21,6 @@ from pydantic.errors import PydanticUserError
 from typing_extensions import TypedDict
 
 from ..core import ConfigurationError, ToolSchema
-from .arguments import checked_arguments
 from .mark import Replay, mark_of
 
 
@@ -71,14 +70,6 @@ class Tool:
             return self.row_schema
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
-
-    def check_arguments(self, arguments: Any) -> dict[str, Any]:
-        """Check and convert the arguments by the signature; a string that holds JSON is accepted at both levels.
-
-        Raises:
-            ArgumentError: they do not fit.
-        """
-        return checked_arguments(self.name, arguments, self.validator)
 
 
 def collect_tools(functions: Iterable[Callable[..., Any] | Tool], owner: str) -> dict[str, Tool]:
