@@ -75,12 +75,7 @@ def checked_step(result: Any, name: str) -> StepResult:
 
 
 def checked_reward(reward: Any, place: str) -> float:
-    """Return a reward as a plain float.
-
-    Raises:
-        TypeError: it is no number.
-        ValueError: it is not finite, or too large.
-    """
+    """Return a reward as a plain float, or raise a TypeError or ValueError that begins with the place."""
     try:
         number = number_of(reward)
     except TypeError:
@@ -99,12 +94,7 @@ def _checked_info(info: Any, place: str) -> dict[str, Any]:
 
 
 def checked_metrics(metrics: Any, place: str, source: str) -> dict[str, float]:
-    """Return metrics as plain floats. Text among them would raise an error only later, when they are averaged.
-
-    Raises:
-        TypeError: they are no dict with names as keys.
-        ValueError: a metric is not a finite number.
-    """
+    """Return metrics as plain floats. Text among them would raise an error only later, when they are averaged."""
     if not isinstance(metrics, Mapping) or not all(isinstance(key, str) for key in metrics):
         raise TypeError(f"{place}: {source} must be a dict with names as keys, got {metrics!r}")
     checked: dict[str, float] = {}
@@ -129,16 +119,12 @@ def ending(result: StepResult, name: str) -> StopReason | None:
     given = result.info.get("stop_reason")
     if given is not None and given not in list(StopReason):
         raise ValueError(f"{name}.step(): info['stop_reason'] must be one of {[*map(str, StopReason)]}, got {given!r}")
-    reason = None if given is None else StopReason(given)
-    if result.terminated:
-        default, agrees = StopReason.ENV_TERMINATED, reason is None or reason.is_termination
-    elif result.truncated:
-        default, agrees = StopReason.ENV_TRUNCATED, reason is None or reason.is_truncation
-    else:
-        default, agrees = None, reason is None
+    is_over, reason = result.terminated or result.truncated, None if given is None else StopReason(given)
+    agrees = reason is None or (reason.is_termination if result.terminated else is_over and reason.is_truncation)
     if not agrees:
         raise ValueError(
             f"{name}.step(): info['stop_reason'] is {given!r}, which contradicts terminated={result.terminated} and "
             f"truncated={result.truncated}"
         )
-    return reason or default
+    default = StopReason.ENV_TERMINATED if result.terminated else StopReason.ENV_TRUNCATED
+    return reason or (default if is_over else None)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..episode import Episode, EpisodeSpec, Task
@@ -97,7 +97,8 @@ class RolloutEngine:
         tasks: list[asyncio.Task[Episode]] = []
         try:
             with rare_collections(in_flight), self.whereabouts.progress(len(specs)) as progress:
-                many = _Many(self, specs, asyncio.Semaphore(in_flight), progress, on_episode, on_played)
+                sizes = Counter(spec.group for spec in specs)
+                many = _Many(self, asyncio.Semaphore(in_flight), progress, sizes, on_episode, on_played)
                 async with asyncio.TaskGroup() as group:
                     for place, spec in enumerate(specs):
                         await many.places.acquire()
@@ -120,44 +121,36 @@ class RolloutEngine:
         return run_in_loop(self.run(episode_specs(rows, group_size=group_size, seed=seed)))
 
 
+@dataclass(slots=True, eq=False)
 class _Many:
-    """The state of one call of `RolloutEngine.run`: the free places, and the finished episodes of each group."""
+    """The state of one call of `RolloutEngine.run`."""
 
-    def __init__(
-        self,
-        engine: RolloutEngine,
-        specs: Sequence[EpisodeSpec],
-        places: asyncio.Semaphore,
-        progress: Progress,
-        on_episode: Callable[[Episode], None] | None,
-        on_played: Callable[[EpisodeSpec], None] | None,
-    ) -> None:
-        self.places = places
-        self._progress = progress
-        self._engine = engine
-        self._on_episode = on_episode
-        self._on_played = on_played
-        self._group_sizes = Counter(spec.group for spec in specs)
-        self._over: dict[str, dict[int, Episode]] = defaultdict(dict)  # group -> place of the spec -> episode
+    engine: RolloutEngine
+    places: asyncio.Semaphore  # the free ones
+    progress: Progress
+    group_sizes: Counter[str]
+    on_episode: Callable[[Episode], None] | None
+    on_played: Callable[[EpisodeSpec], None] | None
+    over: dict[str, dict[int, Episode]] = field(default_factory=dict)  # group -> place of the spec -> episode
 
     async def episode(self, place: int, spec: EpisodeSpec) -> Episode:
         """Play an episode and find its reward, then free its place."""
         try:
-            with self._engine.whereabouts.episode() as where:
+            with self.engine.whereabouts.episode() as where:
                 episode = await self._attempts(spec)
                 where.enter("reward")
                 for rewarded in await self._rewarded(place, episode):
                     self._conclude(rewarded)
-                if self._on_played is not None:
-                    self._on_played(spec)
+                if self.on_played is not None:
+                    self.on_played(spec)
                 return episode
         finally:
-            self._progress.over += 1
+            self.progress.over += 1
             self.places.release()
 
     async def _rewarded(self, place: int, episode: Episode) -> list[Episode]:
         """Reward the episode. Return the episodes whose reward is now final: itself, its whole group, or none yet."""
-        rewards, on_failure = self._engine.rewards, self._engine.on_failure
+        rewards, on_failure = self.engine.rewards, self.engine.on_failure
         await rewards.add(rewards.for_episodes, [episode], retries=on_failure.retries)
         known = [episode]
         if rewards.for_groups and not (episode.failure and on_failure.action == "raise"):
@@ -167,15 +160,15 @@ class _Many:
 
     def _group_of(self, place: int, episode: Episode) -> list[Episode]:
         """Return the whole group, in the order of the specs, if this is its last episode; else an empty list."""
-        members = self._over[episode.spec.group]
+        members = self.over.setdefault(episode.spec.group, {})
         members[place] = episode
-        if len(members) < self._group_sizes[episode.spec.group]:
+        if len(members) < self.group_sizes[episode.spec.group]:
             return []
         return [members[place] for place in sorted(members)]
 
     async def _attempts(self, spec: EpisodeSpec) -> Episode:
         """Play an episode, and again while it fails and an attempt is left."""
-        engine, retried = self._engine, []
+        engine, retried = self.engine, []
         while True:
             attempt = len(retried) + 1
             # The environment's seed stays the same: the members of a group begin alike.
@@ -190,12 +183,12 @@ class _Many:
     def _conclude(self, episode: Episode) -> None:
         """Apply `on_failure` to an episode whose reward is known, and report it."""
         if episode.failure is not None:
-            if self._engine.on_failure.action == "raise":
+            if self.engine.on_failure.action == "raise":
                 raise EpisodeFailedError(episode)
-            if self._engine.on_failure.action == "zero":
+            if self.engine.on_failure.action == "zero":
                 episode.reward = 0.0
-        if self._on_episode is not None:
-            self._on_episode(episode)
+        if self.on_episode is not None:
+            self.on_episode(episode)
 
 
 def episode_specs(
@@ -228,12 +221,8 @@ def group_specs(
     if not isinstance(row, Mapping):
         raise TypeError(f"the row of {task_id} must be a mapping, got {type(row).__name__}: {row!r}")
     task = Task(id=task_id, row=Row(row), seed=stable_seed(seed, "environment", task_id, visit))
+    group = f"{task_id}@{visit}"
     return [
-        EpisodeSpec(
-            task=task,
-            group=f"{task_id}@{visit}",
-            member=member,
-            seed=stable_seed(seed, "sampling", task_id, visit, member),
-        )
+        EpisodeSpec(task=task, group=group, member=member, seed=stable_seed(seed, "sampling", task_id, visit, member))
         for member in range(group_size)
     ]

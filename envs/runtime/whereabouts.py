@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 PLACES = {"create": "the making of an environment", "policy": "the generator", "reward": "a reward function"}
 """Places with another name for people than their own, such as "reset" or "tool search"."""
@@ -22,7 +23,7 @@ class Place:
     def __init__(self, whereabouts: Whereabouts) -> None:
         self._all = whereabouts
         self._stage = "create"
-        self._tools: tuple[str, ...] = ()
+        self._tools: list[str] = []
         self.since = time.monotonic()
 
     def enter(self, stage: str) -> None:
@@ -30,32 +31,32 @@ class Place:
         self._stage = stage
         self._moved()
 
-    def begin_tool(self, name: str) -> None:
-        """Record that the episode runs this tool, too, until `end_tool`."""
-        self._tools = (*self._tools, name)
+    @contextmanager
+    def tool(self, name: str) -> Iterator[None]:
+        """Within this context the episode runs this tool, too."""
+        self._tools.append(name)
         self._moved()
-
-    def end_tool(self, name: str) -> None:
-        place = self._tools.index(name)
-        self._tools = self._tools[:place] + self._tools[place + 1 :]
-        self._moved()
+        try:
+            yield
+        finally:
+            self._tools.remove(name)
+            self._moved()
 
     def _moved(self) -> None:
         self.since = time.monotonic()
         self._all.moves += 1
 
     def __str__(self) -> str:
-        tools = self._tools
+        tools = list(self._tools)  # a copy, since another thread may read them
         return f"tool {tools[0]}" if tools else self._stage
 
 
+@dataclass(slots=True, eq=False)
 class Progress:
     """Counts the episodes that are played together, and those that are over."""
 
-    __slots__ = ("count", "over")
-
-    def __init__(self, count: int) -> None:
-        self.count, self.over = count, 0
+    count: int
+    over: int = 0
 
 
 class Whereabouts:
@@ -126,15 +127,7 @@ current_place: ContextVar[Place | None] = ContextVar("gymnast_place", default=No
 """The place of the episode that this code runs for."""
 
 
-@contextmanager
-def running_tool(name: str) -> Iterator[None]:
+def running_tool(name: str) -> AbstractContextManager[None]:
     """Within this context the episode that this code runs for, if any, runs this tool."""
     place = current_place.get()
-    if place is None:
-        yield
-        return
-    place.begin_tool(name)
-    try:
-        yield
-    finally:
-        place.end_tool(name)
+    return nullcontext() if place is None else place.tool(name)
