@@ -160,9 +160,24 @@ def _takes_two(function: Callable[..., Any]) -> bool:
     return sum(taken.kind in positional and taken.default is taken.empty for taken in parameters) == 2
 
 
-class _ScriptedConversation:
+class TokenlessConversation:
+    """The part of a `Conversation` that is the same for all policies without tokens."""
+
     trace = None
 
+    def check_room(self, *, whole: bool) -> None:
+        """Raise a ConfigurationError if the next answer must have the `whole` room of one: that room is not known."""
+        if whole:
+            raise ConfigurationError(
+                "compact= needs a policy that knows how full the model's context is, and neither a script nor a server "
+                "tells: give compact=EveryTurn(f), which is called after every turn"
+            )
+
+    def fitted(self, messages: Sequence[Message]) -> Sequence[Message]:
+        return messages
+
+
+class _ScriptedConversation(TokenlessConversation):
     def __init__(
         self, policy: ScriptedPolicy, messages: Sequence[Message], tools: Sequence[ToolSchema], turns: Iterator[int]
     ) -> None:
@@ -198,15 +213,8 @@ class _ScriptedConversation:
         return script[turn]
 
     async def observe(self, messages: Sequence[Message], *, last: bool, whole: bool = False) -> None:
-        if whole:
-            raise ConfigurationError(
-                "compact= needs a policy that knows how full the model's context is, and a script has no context: give "
-                "compact=EveryTurn(f), which is called after every turn"
-            )
+        self.check_room(whole=whole)
         self._messages.extend(messages)
-
-    def fitted(self, messages: Sequence[Message]) -> Sequence[Message]:
-        return messages
 
     def further(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> _ScriptedConversation:
         return _ScriptedConversation(self._policy, messages, tools, self._turns)

@@ -89,47 +89,40 @@ class GymnasiumEnv(SeededEnv):
         """Return the tool, whose schema lists the actions. Only the engine's `step_timeout` limits its calls."""
         space = self.game.action_space
         if isinstance(space, Discrete):
-            return _discrete_tool(self._act, space, names)
-        if isinstance(space, Text):
-            if names is not None:
-                raise ValueError(f"actions names those of a Discrete space; the action space is {space}")
-            return _text_tool(self._act, space)
-        raise TypeError(f"GymnasiumEnv takes environments with Discrete or Text actions; the action space is {space}")
+            numbers = _numbers(space, names)
+            return _tool(Literal[tuple(numbers)], "The action.", lambda action: self._act(numbers[action]))
+        if not isinstance(space, Text):
+            raise TypeError(
+                f"GymnasiumEnv takes environments with Discrete or Text actions; the action space is {space}"
+            )
+        if names is not None:
+            raise ValueError(f"actions names those of a Discrete space; the action space is {space}")
+
+        def act(action: str) -> str:
+            if not space.contains(action):
+                letters = "".join(sorted(space.characters))
+                raise ValueError(f"an action has {space.min_length} to {space.max_length} characters of {letters!r}")
+            return self._act(action)
+
+        return _tool(str, "The action, in words.", act)
 
 
-def _discrete_tool(act: Callable[[Any], str], space: Discrete, names: Sequence[str] | None) -> Callable[..., str]:
+def _numbers(space: Discrete, names: Sequence[str] | None) -> dict[str, np.int64]:
+    """Return the numbers of the actions by their names."""
     count, start = int(space.n), int(space.start)
     known = [str(start + index) for index in range(count)] if names is None else list(names)
     if len(known) != count or len(set(known)) != count:
         raise ValueError(f"actions must be {count} different names, one for each action of {space}, got {known}")
-    numbers = {name: np.int64(start + index) for index, name in enumerate(known)}
-
-    def act_by_name(action: str) -> str:
-        """Take one step.
-
-        Args:
-            action: The action.
-        """
-        return act(numbers[action])
-
-    act_by_name.__annotations__["action"] = Literal[tuple(known)]
-    return tool(name="act", timeout=math.inf)(act_by_name)
+    return {name: np.int64(start + index) for index, name in enumerate(known)}
 
 
-def _text_tool(act: Callable[[Any], str], space: Text) -> Callable[..., str]:
-    @tool(name="act", timeout=math.inf)
-    def act_by_text(action: str) -> str:
-        """Take one step.
-
-        Args:
-            action: The action, in words.
-        """
-        if not space.contains(action):
-            letters = "".join(sorted(space.characters))
-            raise ValueError(f"an action has {space.min_length} to {space.max_length} characters of {letters!r}")
+def _tool(kind: Any, description: str, act: Callable[[Any], str]) -> Callable[..., str]:
+    def act_once(action: Any) -> str:
         return act(action)
 
-    return act_by_text
+    act_once.__annotations__["action"] = kind
+    act_once.__doc__ = f"Take one step.\n\nArgs:\n    action: {description}"
+    return tool(name="act", timeout=math.inf)(act_once)
 
 
 def _made(name: str, *, ansi: bool) -> gymnasium.Env[Any, Any]:

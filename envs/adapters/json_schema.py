@@ -1,22 +1,51 @@
-"""The check of arguments by a JSON schema, for tools that a server describes."""
+"""Tools that a server describes by JSON schemas."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..core import ConfigurationError
+from ..tools.tool import Tool
 
 
-def schema_validator(name: str, schema: dict[str, Any]) -> TypeAdapter[Any]:
-    """Return a validator of a server's tool by its schema. It is asked first, so that a wrong call counts as one.
+def name_for_model(name: str) -> str:
+    """Return a tool's name as model servers take it."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
+
+
+def described_tool(
+    name: str,
+    description: str,
+    schema: dict[str, Any],
+    call: Callable[[dict[str, Any]], Awaitable[Any]],
+    *,
+    timeout: float | None = None,
+) -> Tool:
+    """Return a tool that a server describes. Its arguments are checked here, so that a wrong call counts as one.
 
     Raises:
         ConfigurationError: the schema is not a JSON schema.
     """
+
+    async def function(**arguments: Any) -> Any:
+        return await call(arguments)
+
+    return Tool(
+        name=name_for_model(name),
+        description=description,
+        parameters=schema,
+        function=function,
+        timeout=timeout,
+        validator=_validator(name, schema),
+    )
+
+
+def _validator(name: str, schema: dict[str, Any]) -> TypeAdapter[Any]:
     from jsonschema import SchemaError
     from jsonschema.validators import validator_for
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,7 @@ from ...sandbox.cancellation import finish
 from ..core import ConfigurationError
 from ..extras import needs_extra
 from ..tools.sources import OpenTools, ToolSource
-from ..tools.tool import Tool
-from .json_schema import schema_validator
+from .json_schema import described_tool, name_for_model
 from .mcp_connection import MCPConnection
 
 if TYPE_CHECKING:
@@ -93,8 +91,10 @@ class MCPTools(ToolSource):
         connection.users += 1
         try:
             described = self._chosen(await connection.started())
-            names = _names(described, self._prefix)
-            tools = [_tool(name, tool, connection) for name, tool in zip(names, described, strict=True)]
+            tools = []
+            for name, tool in _names(described, self._prefix).items():
+                call, description = functools.partial(connection.call, tool.name), tool.description or tool.title
+                tools.append(described_tool(name, description or tool.name, tool.input_schema, call))
         except BaseException:
             await finish(self._leave(connection))
             raise
@@ -141,28 +141,15 @@ def _warn_of_shared_state(server: Any, changing: tuple[str, ...]) -> None:
     )
 
 
-def _names(tools: Sequence[mcp.Tool], prefix: str) -> list[str]:
-    """Return the names for the model, as model servers take them."""
-    taken: dict[str, str] = {}
+def _names(tools: Sequence[mcp.Tool], prefix: str) -> dict[str, mcp.Tool]:
+    """Return the tools by their names for the model."""
+    taken: dict[str, mcp.Tool] = {}
     for tool in tools:
-        name = re.sub(r"[^A-Za-z0-9_-]", "_", prefix + tool.name)[:64]
+        name = name_for_model(prefix + tool.name)
         if name in taken:
             raise ConfigurationError(
-                f"the MCP server's tools {taken[name]!r} and {tool.name!r} would both be named {name!r} for the model: "
-                f"offer only one of them, with include=[...]"
+                f"the MCP server's tools {taken[name].name!r} and {tool.name!r} would both be named {name!r} for the "
+                f"model: offer only one of them, with include=[...]"
             )
-        taken[name] = tool.name
-    return list(taken)
-
-
-def _tool(name: str, described: mcp.Tool, connection: MCPConnection) -> Tool:
-    async def call(**arguments: Any) -> str | list[dict[str, Any]]:
-        return await connection.call(described.name, arguments)
-
-    return Tool(
-        name=name,
-        description=described.description or described.title or described.name,
-        parameters=described.input_schema,
-        function=call,
-        validator=schema_validator(described.name, described.input_schema),
-    )
+        taken[name] = tool
+    return taken

@@ -17,7 +17,7 @@ from ..core import BrokenEnvironmentError, Message
 from ..extras import needs_extra
 from ..runtime.threads import run_in_thread
 from ..tools.tool import Tool, collect_tools
-from .json_schema import schema_validator
+from .json_schema import described_tool
 from .seeded import SeededEnv
 
 FULL = "CAPACITY_REACHED"
@@ -173,18 +173,8 @@ def default_text(observation: Mapping[str, Any]) -> str:
     return texts[0] if len(told) == len(texts) == 1 else json.dumps(told)
 
 
-def _tool(name: str, description: str, schema: dict[str, Any], step: Callable[[dict[str, Any]], Any]) -> Tool:
-    async def call(**arguments: Any) -> Any:
-        return await step(arguments)
-
-    return Tool(
-        name=re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64],  # as model servers take it
-        description=description,
-        parameters=schema,
-        function=call,
-        timeout=math.inf,  # the client has a time limit; a step that is cut off would lose the session
-        validator=schema_validator(name, schema),
-    )
+# The client has a time limit, and a step that is cut off would lose the session.
+_tool = functools.partial(described_tool, timeout=math.inf)
 
 
 def _plain(result: Any) -> Any:

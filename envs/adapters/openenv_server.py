@@ -74,8 +74,12 @@ def _session_class(prototype: ToolEnv) -> Callable[[], Any]:
 
         def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
             if isinstance(action, mcp.ListToolsAction):
-                schemas = [schema["function"] for schema in self._environment.tool_schemas()]
-                return mcp.ListToolsObservation(tools=[_described(mcp, schema) for schema in schemas])
+                functions = [schema["function"] for schema in self._environment.tool_schemas()]
+                tools = [
+                    mcp.Tool(name=tool["name"], description=tool["description"], input_schema=tool["parameters"])
+                    for tool in functions
+                ]
+                return mcp.ListToolsObservation(tools=tools)
             with self._lock:
                 return self._call(action.tool_name, action.arguments)
 
@@ -104,9 +108,3 @@ def _session_class(prototype: ToolEnv) -> Callable[[], Any]:
             self._environment.close()
 
     return Session
-
-
-def _described(mcp: Any, function: dict[str, Any]) -> Any:
-    return mcp.Tool(
-        name=function["name"], description=function["description"], input_schema=dict(function["parameters"])
-    )

@@ -13,10 +13,10 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from ..core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolCall, ToolSchema, text_of
+from ..core import ConfigurationError, FunctionCall, Message, OverlongPromptError, StopReason, ToolSchema, text_of
 from ..episode import EpisodeSpec
 from ..extras import needs_extra
-from ..policy import Act, continued
+from ..policy import Act, TokenlessConversation, continued
 
 FIRST_RETRIES = 2  # of the first request, unless a rate limit holds it up: a wrong address is an error within seconds
 CONTEXT_IS_FULL = re.compile(r"context[ _]length|maximum model length|max_model_len", re.IGNORECASE)
@@ -181,25 +181,22 @@ class _Pace:
         await asyncio.sleep(start - now)
 
 
-class _Dialogue:
+class _Dialogue(TokenlessConversation):
     """One conversation; the server is sent all of it in each turn, and keeps its tokens to itself."""
 
-    trace = None
-
     def __init__(self, policy: OpenAIPolicy, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
-        if messages and messages[-1]["role"] == "assistant":
-            policy.check_words(messages[-1], tools)
+        self._words = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+        if self._words is not None:
+            policy.check_words(self._words, tools)
         self._policy = policy
         self._messages = [as_request(message) for message in messages]
         self._tools = list(tools)
-        self._words = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
 
     async def act(self, *, max_tokens: int | None = None, stop: tuple[str, ...] = ()) -> Act:
         import openai
 
-        limits = self._limits(max_tokens, stop)
+        limits, goes_on = self._limits(max_tokens, stop), self._words is not None
         try:
-            goes_on = self._words is not None
             completion = await self._policy.complete(self._messages, self._tools, goes_on=goes_on, **limits)
         except openai.APIError as error:
             if not is_overflow(error):
@@ -244,15 +241,8 @@ class _Dialogue:
         return StopReason.TURN_TRUNCATED if limited else StopReason.CONTEXT_OVERFLOW
 
     async def observe(self, messages: Sequence[Message], *, last: bool, whole: bool = False) -> None:
-        if whole:
-            raise ConfigurationError(
-                "compact= needs a policy that knows how full the model's context is, and a server does not tell: give "
-                "compact=EveryTurn(f), which is called after every turn"
-            )
+        self.check_room(whole=whole)
         self._messages += [as_request(message) for message in messages]
-
-    def fitted(self, messages: Sequence[Message]) -> Sequence[Message]:
-        return messages
 
     def further(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> _Dialogue:
         return _Dialogue(self._policy, messages, tools)
@@ -270,17 +260,10 @@ def as_message(answer: Any) -> Message:
     thought = extra.get("reasoning_content") or extra.get("reasoning")  # two names that servers have for it
     if isinstance(thought, str):
         message["reasoning_content"] = thought
-    calls: list[ToolCall] = [
-        {
-            "id": call.id,
-            "type": "function",
-            "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments)},
-        }
-        for call in answer.tool_calls or []
-        if call.type == "function"
-    ]
-    if calls:
-        message["tool_calls"] = calls
+    for call in answer.tool_calls or []:
+        if call.type == "function":
+            function: FunctionCall = {"name": call.function.name, "arguments": _arguments(call.function.arguments)}
+            message.setdefault("tool_calls", []).append({"id": call.id, "type": "function", "function": function})
     return message
 
 
@@ -301,15 +284,12 @@ def as_request(message: Message) -> dict[str, Any]:
     if role == "tool":
         request["tool_call_id"] = message.get("tool_call_id")
     calls = [
-        {
-            **call,
-            "type": "function",
-            "function": {**call["function"], "arguments": _text(call["function"]["arguments"])},
-        }
+        {**call, "type": "function", "function": {**call["function"], "arguments": _text(call["function"])}}
         for call in message.get("tool_calls") or []
     ]
     return {**request, "tool_calls": calls} if calls else request
 
 
-def _text(arguments: dict[str, Any] | str) -> str:
+def _text(function: FunctionCall) -> str:
+    arguments = function["arguments"]
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -273,7 +273,7 @@ def test_a_script_cannot_tell_when_its_context_is_full() -> None:
     engine = RolloutEngine(
         Calculator, ScriptedPolicy([tool_call("add", a=1, b=2)] * 2), compact=lambda messages: messages
     )
-    with pytest.raises(ConfigurationError, match=r"a script has no context: give compact=EveryTurn\(f\)"):
+    with pytest.raises(ConfigurationError, match=r"neither a script nor a server tells: give compact=EveryTurn\(f\)"):
         engine.play([{"question": "What is 1 plus 2?", "answer": 3}])
 
 
