@@ -102,8 +102,7 @@ class EnvironmentSource:
     def choose(self, row: Mapping[str, Any]) -> str | None:
         """Return the name of the environment that a row is played in; None if there is only one, which has no name.
 
-        Raises:
-            ValueError: the row does not choose one of several environments.
+        A ValueError says that the row does not choose one of several environments.
         """
         if None in self._factories:
             return None

@@ -84,23 +84,14 @@ class Rewards:
         if timeout is not None and timeout <= 0:
             raise ValueError(f"reward_timeout must be positive or None, got {timeout}")
         self.functions = dict(zip(names, functions, strict=True))
-        self.weights = list(weights) if weights is not None else [1.0] * len(functions)
+        self.weights = dict(zip(names, weights if weights is not None else [1.0] * len(names), strict=True))
         self.timeout = timeout
         single = [name for name, function in self.functions.items() if getattr(function, "per_episode", False)]
         self.for_episodes = single  # names of the functions that are called with one episode
         self.for_groups = [name for name in names if name not in single]  # those that are called with a whole group
 
-    @property
-    def weights_by_name(self) -> dict[str, float]:
-        """The weight of each function."""
-        return dict(zip(self.functions, self.weights, strict=True))
-
     def check_columns(self, columns: Sequence[str]) -> None:
-        """Check that each function can be called with these columns of the data set.
-
-        Raises:
-            ValueError: a function requires an argument that it is not given, or takes none of the arguments.
-        """
+        """Raise a ValueError if a function cannot be called with these columns of the data set."""
         known = {*OWN_ARGUMENTS, *columns}
         for name, function in self.functions.items():
             parameters = inspect.signature(function).parameters
@@ -120,19 +111,11 @@ class Rewards:
             )
 
     async def add(self, names: Sequence[str], episodes: Sequence[Episode], *, retries: int = 0) -> None:
-        """Call these functions at the same time, each with all these episodes, and add what they return.
+        """Call these functions at the same time, each with all these episodes, and add the rewards that they return.
 
         Episodes that failed, or whose prompt was too long, are left out. If a function raises, takes too long or
-        returns something other than one number for each episode, they become failures of the stage "reward". So does
-        an episode whose reward float32 cannot hold.
-
-        Args:
-            names: The functions to call; without one, only the environment's reward is checked.
-            episodes: One episode, or the members of a group.
-            retries: How often a call that failed is repeated.
-
-        Raises:
-            ConfigurationError: a function raised it.
+        returns something other than one number for each episode, and no retry is left, they become failures of the
+        stage "reward". So does an episode whose reward float32 cannot hold. Only a ConfigurationError is raised.
         """
         played = [episode for episode in episodes if episode.failure is None and not episode.is_overlong]
         if not played:
@@ -156,7 +139,7 @@ class Rewards:
 
     def _add_up(self, episode: Episode) -> None:
         """Compute the reward from its parts, always in the same order, so that rounding does not depend on timing."""
-        weights = dict(zip(("environment", *self.functions), (1.0, *self.weights), strict=True))
+        weights = {"environment": 1.0, **self.weights}
         parts = {name: episode.reward_parts[name] for name in weights if name in episode.reward_parts}
         applicable = [weights[name] * part for name, part in parts.items() if part is not None]
         total = sum(applicable) if applicable else None

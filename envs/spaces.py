@@ -48,21 +48,13 @@ def _is_tool_call(call: Any) -> bool:
 
 
 def check_action(action: Any, name: str) -> None:
-    """Check the message that `step` of an environment of this name was given, unless the engine has checked it.
-
-    Raises:
-        TypeError: it is no chat message.
-    """
+    """Raise a TypeError if `step` was given no chat message; messages that the engine has checked are not looked at."""
     if action is not checked_action.get() and (clause := message_error(action)) is not None:
         raise TypeError(f"{name}.step() takes the model's message: {clause}: {action!r}")
 
 
 def check_messages(messages: Any, source: str) -> None:
-    """Check the messages that a user's code returned.
-
-    Raises:
-        ValueError: they are not a list of chat messages; the error begins with the source, e.g. "Guess.step()".
-    """
+    """Raise a ValueError, which begins with the source such as "Guess.step()", if this is no list of chat messages."""
     if not isinstance(messages, list | tuple):
         raise ValueError(
             f"{source} must give a list of messages, got {type(messages).__name__}: {messages!r}; write e.g. "

@@ -50,12 +50,7 @@ class MCPConnection:
         return await asyncio.shield(self._tools)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> str | list[dict[str, Any]]:
-        """Call a tool; return its result as the content of a message.
-
-        Raises:
-            MCPToolError: the tool reported an error.
-            MCPServerError: the server is dead, or broke the protocol.
-        """
+        """Call a tool; return its result as the content of a message."""
         return await self._on_own_loop(self._call(name, arguments))
 
     async def close(self) -> None:

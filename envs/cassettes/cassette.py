@@ -73,7 +73,7 @@ def append_calls(path: Path, *calls: RecordedCall) -> None:
 
 
 def check_cassette(path: Path) -> None:
-    """Raise a ValueError if the file has a first line, and it is not that of a cassette."""
+    """Raise a ValueError if the file has a first line, and it is not that of a cassette of this version."""
     if not path.exists() or not path.stat().st_size:
         return
     with path.open("rb") as file:
@@ -88,12 +88,7 @@ def check_cassette(path: Path) -> None:
 
 
 def read_cassette(path: Path) -> Cassette:
-    """Read a cassette; copies of an environment share one that has not changed since.
-
-    Raises:
-        FileNotFoundError: there is no file.
-        ValueError: the file is no cassette, or has another version.
-    """
+    """Read a cassette; copies of an environment share one that has not changed since."""
     if not path.exists():
         raise FileNotFoundError(f"there is no cassette {path}: record= writes one")
     check_cassette(path)

@@ -55,12 +55,7 @@ class Tape:
         self._in_order = asyncio.Lock()  # calls of parallel tools wait for one another: each counts for the next
 
     async def tool(self, call: Call, make: Make) -> CallResult:
-        """Return the result of a tool's call: made and recorded, or found in the cassette.
-
-        Raises:
-            UnrecordedCallError: it is not in the cassette.
-            ConfigurationError: its result has no JSON, so it cannot be recorded.
-        """
+        """Return the result of a tool's call: made and recorded, or found in the cassette."""
         async with self._in_order:
             return await self._run(call, make)
 

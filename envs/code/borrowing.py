@@ -13,11 +13,7 @@ from ..core import ConfigurationError
 async def borrow_box(
     pool: ExecutorPool, lease: contextlib.AsyncExitStack, *, fresh: bool = False, priority: bool = False
 ) -> Executor:
-    """Return a box of the pool, which the end of the lease gives back.
-
-    Raises:
-        ConfigurationError: the pool or its engine is in use by another event loop.
-    """
+    """Return a box of the pool, which the end of the lease gives back."""
     try:
         return await lease.enter_async_context(pool.lease(fresh=fresh, priority=priority))
     except EngineLoopError as error:

@@ -21,12 +21,7 @@ _logged: set[str] = set()
 
 
 def files_of(row: Row, name: str = "the row") -> dict[str, str | bytes]:
-    """Return the `files` of a row or of a check: text or bytes by relative path.
-
-    Raises:
-        ConfigurationError: they are not a mapping of relative paths within the workspace to text or bytes, or two of
-            the paths are the same.
-    """
+    """Return the `files` of a row or of a check, by their shortest paths; a ConfigurationError if they are no files."""
     files = row.get("files")
     if files is None:
         return {}
@@ -47,11 +42,7 @@ def files_of(row: Row, name: str = "the row") -> dict[str, str | bytes]:
 
 
 def submit_of(row: Row) -> tuple[str, ...]:
-    """Return the row's `submit`: the relative paths of the files that the agent hands in.
-
-    Raises:
-        ConfigurationError: it is not a list of relative paths within the workspace, or two of them are the same.
-    """
+    """Return the row's `submit`, the files that the agent hands in; a ConfigurationError if it is no list of paths."""
     paths = row.get("submit")
     if paths is None:
         return ()

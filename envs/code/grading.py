@@ -65,11 +65,7 @@ class HiddenCheck:
 
 
 def checks_of(row: Row, *, max_output: int | None = None) -> tuple[HiddenCheck, ...]:
-    """Return the row's hidden `checks`.
-
-    Args:
-        row: the row.
-        max_output: bytes that a box keeps of an output, if that is known.
+    """Return the row's hidden `checks`. A box keeps `max_output` bytes of an output, if that is known.
 
     Raises:
         ConfigurationError: the list is empty, a check has the wrong form, `submit` is missing, no submission could pass
@@ -94,11 +90,7 @@ def checks_of(row: Row, *, max_output: int | None = None) -> tuple[HiddenCheck, 
 
 
 def require_verdict(row: Row, name: str, *, max_output: int | None = None) -> tuple[HiddenCheck, ...]:
-    """Return the row's checks; empty if it has an answer instead.
-
-    Raises:
-        ConfigurationError: the row has neither, or its checks are wrong.
-    """
+    """Return the row's checks, which are empty if it has an answer; a ConfigurationError if it has neither."""
     checks = checks_of(row, max_output=max_output)
     if not checks and row.get("answer") is None:
         raise ConfigurationError(

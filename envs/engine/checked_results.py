@@ -1,4 +1,8 @@
-"""Checks what an environment returns from `reset`, `step` and `grade`."""
+"""Checks the results of an environment's `reset`, `step` and `grade`.
+
+Each check raises a TypeError for a value of the wrong type, and a ValueError for one that is out of its range or no
+chat message. The error begins with the name of the environment and the method.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,7 @@ from ..spaces import check_messages
 
 
 def checked_reset(result: Any, name: str) -> tuple[list[Message], dict[str, Any]]:
-    """Return the messages and the info of a `reset`, with its metrics as plain numbers.
-
-    Raises:
-        TypeError: the result is not `(messages, info)`, or the info or its metrics are not dicts.
-        ValueError: a message is not a chat message, or a metric is not a finite number.
-    """
+    """Return the messages and the info of a `reset`, with its metrics as plain numbers."""
     if not isinstance(result, tuple) or len(result) != 2:
         raise TypeError(f"{name}.reset() must return (messages, info), got {result!r}")
     messages, info = result
@@ -29,8 +28,7 @@ def checked_reset(result: Any, name: str) -> tuple[list[Message], dict[str, Any]
 def split_first_words(messages: list[Message], name: str) -> tuple[list[Message], Message | None]:
     """Return the messages of a `reset`, and the words with which the model's first answer has to begin, if it gave any.
 
-    Raises:
-        ValueError: the last message is the assistant's, but has calls, parts that are not text, or no text.
+    They are the last message, if it is the assistant's. It may have neither calls nor parts that are not text.
     """
     if not messages or messages[-1]["role"] != "assistant":
         return messages, None
@@ -50,13 +48,7 @@ def split_first_words(messages: list[Message], name: str) -> tuple[list[Message]
 
 
 def checked_step(result: Any, name: str) -> StepResult:
-    """Return the result of a `step` with plain Python numbers.
-
-    Raises:
-        TypeError: the result is not `(messages, reward, terminated, truncated, info)`, or a part has the wrong type.
-        ValueError: a message is not a chat message, the reward or a metric is not finite, or the reward is too
-            large.
-    """
+    """Return the result of a `step` with plain Python numbers."""
     if not isinstance(result, tuple) or len(result) != 5:
         raise TypeError(f"{name}.step() must return (messages, reward, terminated, truncated, info), got {result!r}")
     messages, reward, terminated, truncated, info = result
@@ -75,7 +67,7 @@ def checked_step(result: Any, name: str) -> StepResult:
 
 
 def checked_reward(reward: Any, place: str) -> float:
-    """Return a reward as a plain float, or raise a TypeError or ValueError that begins with the place."""
+    """Return a reward as a plain float."""
     try:
         number = number_of(reward)
     except TypeError:
@@ -112,9 +104,6 @@ def ending(result: StepResult, name: str) -> StopReason | None:
     """Return the reason why the environment ends the episode, or None if it does not.
 
     If a step is both terminated and truncated, it is terminated: a wrapper such as TimeLimit may add the truncation.
-
-    Raises:
-        ValueError: `info["stop_reason"]` is not a stop reason, or contradicts `terminated` and `truncated`.
     """
     given = result.info.get("stop_reason")
     if given is not None and given not in list(StopReason):

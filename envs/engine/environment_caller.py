@@ -35,13 +35,9 @@ class EnvironmentCaller:
     """Calls the environment of one episode, for the engine and for hosts on other machines.
 
     The asynchronous form of an `Environment` is awaited. Wrappers, and environments that others wrote, have the
-    synchronous form only: it runs in a thread, since it may block. Results are checked here, and nowhere else. Whoever
-    makes a caller calls `close`, also if `open` was cancelled.
-
-    Args:
-        create: Makes the environment.
-        spec: The episode.
-        step_timeout: Seconds for `open`, and for each `reset`, `step` and `grade`; None = no limit.
+    synchronous form only: it runs in a thread, since it may block. Results are checked here, and nowhere else: see
+    `checked_results.py` for the errors. `step_timeout` limits the seconds of `open`, and of each `reset`, `step` and
+    `grade`. Call `close` at the end, also if `open` was cancelled.
     """
 
     name: str  # of the environment's class, without its wrappers; known once it is open
@@ -92,7 +88,6 @@ class EnvironmentCaller:
 
         Raises:
             ConfigurationError: `step_timeout` is shorter than a step of this environment may take.
-            TypeError, ValueError: as `checked_reset`.
         """
         limit, least = self._limit.seconds, self.min_step_seconds
         if least is not None and limit <= least and limit < math.inf:
@@ -112,11 +107,7 @@ class EnvironmentCaller:
         return self._core is not None and self._core.is_final(call)
 
     async def step(self, action: Message) -> StepResult:
-        """Give the environment a message of the model that is known to be well formed, and return its reply.
-
-        Raises:
-            TypeError, ValueError: as `checked_step`; also if an environment that gives no rewards gave one.
-        """
+        """Give the environment a message of the model that is known to be well formed, and return its reply."""
         checked_action.set(action)
         thread_calls.set(self._step_threads)
         try:
@@ -135,8 +126,7 @@ class EnvironmentCaller:
     async def wait_for_step(self) -> None:
         """Wait for a step that was cancelled while it ran in a thread: the environment must not change while it grades.
 
-        Raises:
-            TimeoutError: it goes on for too long.
+        A TimeoutError says that it goes on for too long.
         """
         loop = asyncio.get_running_loop()
         own = [call for call in self._step_threads if call.get_loop() is loop]  # others ran inside these
@@ -145,11 +135,7 @@ class EnvironmentCaller:
             await within(GRACE_SECONDS, TimeoutError(late), asyncio.wait(own))
 
     async def grade(self, stop: StopReason) -> Grade:
-        """Ask the environment for the grade of the episode, around any wrappers. Call `wait_for_step` first.
-
-        Raises:
-            TypeError, ValueError: as `checked_step`.
-        """
+        """Ask the environment for the grade of the episode, around any wrappers. Call `wait_for_step` first."""
         if self._core is None:
             return Grade(0.0, {}, {})
         given = await self._call(self._core, "grade", stop)

@@ -139,11 +139,7 @@ class _EpisodeLoop:
             self.place.enter(stage)
 
     async def grade(self, stop: StopReason) -> None:
-        """Ask the environment for the grade, around any wrappers, and add it to the last turn's reward.
-
-        If `episode_timeout` came during a step that runs in a thread, the step is awaited first: the environment must
-        not change while it is graded.
-        """
+        """Ask the environment for the grade, and add it to the last turn's reward."""
         episode, turn = self.episode, self.episode.turns[-1]
         started = time.perf_counter()
         with at_stage("step"):
@@ -210,7 +206,7 @@ class _EpisodeLoop:
         turn.observation, turn.tool_calls = list(result.messages), list(result.info.get("tool_calls", ()))
         turn.html = environment.render_html()
         if refused:
-            insert_refused(refused, len(calls), turn)
+            insert_refused(refused, turn)
         self.calls_ran += len(calls) - len(refused)
         return stop
 

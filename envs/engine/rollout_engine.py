@@ -114,9 +114,6 @@ class RolloutEngine:
 
         Returns:
             The episodes of the first row, then those of the second, and so on.
-
-        Raises:
-            TypeError: `rows` is a single row, or a row is not a mapping.
         """
         return run_in_loop(self.run(episode_specs(rows, group_size=group_size, seed=seed)))
 
@@ -213,11 +210,7 @@ def episode_specs(
 def group_specs(
     task_id: str, row: Mapping[str, Any], *, group_size: int, seed: int, visit: int | str = 0
 ) -> list[EpisodeSpec]:
-    """Return the specs of one group; `visit` is the number or name of this play of the task.
-
-    Raises:
-        TypeError: the row is not a mapping.
-    """
+    """Return the specs of one group; `visit` is the number or name of this play of the task."""
     if not isinstance(row, Mapping):
         raise TypeError(f"the row of {task_id} must be a mapping, got {type(row).__name__}: {row!r}")
     task = Task(id=task_id, row=Row(row), seed=stable_seed(seed, "environment", task_id, visit))

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import TypeVar
 
 from ..core import Message, ToolCall, ToolSchema
 from ..episode import ToolCallRecord, Turn
 from ..tools.execution import refuse
-
-Item = TypeVar("Item")
 
 Refused = Mapping[int, tuple[Message, ToolCallRecord]]
 """The results of refused calls, by the places of these calls in their turn."""
@@ -38,18 +35,11 @@ def refused_calls(
     return refused
 
 
-def insert_refused(refused: Refused, calls: int, turn: Turn) -> None:
+def insert_refused(refused: Refused, turn: Turn) -> None:
     """Insert the results of a turn's refused calls among the environment's results of its other calls."""
     results = list(takewhile(lambda message: message["role"] == "tool", turn.observation))
     others = turn.observation[len(results) :]
-    messages = {place: message for place, (message, _) in refused.items()}
-    records = {place: record for place, (_, record) in refused.items()}
-    turn.observation = _in_call_order(calls, messages, results) + others
-    turn.tool_calls = _in_call_order(calls, records, turn.tool_calls)
-
-
-def _in_call_order(count: int, refused: Mapping[int, Item], given: Sequence[Item]) -> list[Item]:
-    """Merge the items of refused calls, at the places of their calls, with the items of the other calls."""
-    rest = list(given)
-    merged = [refused[place] if place in refused else rest.pop(0) for place in range(count) if place in refused or rest]
-    return merged + rest
+    for place, (message, record) in refused.items():  # in the order of the calls, so that each finds its place
+        results.insert(place, message)
+        turn.tool_calls.insert(place, record)
+    turn.observation = results + others

@@ -14,11 +14,7 @@ def tool_methods(cls: type) -> tuple[str, ...]:
 
 
 def check_tool_methods(cls: type) -> None:
-    """Check the names of the methods that a class writes.
-
-    Raises:
-        TypeError: a tool has a name that the environment uses itself, or a method hides a tool of a base class.
-    """
+    """Raise a TypeError if a tool has a name that the environment uses itself, or a method hides a tool."""
     for name in vars(cls):
         method = getattr(cls, name)
         if is_tool(method):

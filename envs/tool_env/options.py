@@ -20,12 +20,7 @@ class ToolEnvOptions(TypedDict, total=False):
 
 
 def set_options(environment: Any, given: ToolEnvOptions) -> None:
-    """Set the options of an environment that were given, and check that each option is in its range.
-
-    Raises:
-        TypeError: an option is unknown.
-        ValueError: an option is out of its range, or is given by both of its names.
-    """
+    """Set the options of an environment that were given, and check that each option is known and in its range."""
     options: dict[str, Any] = dict(given)
     name = type(environment).__name__
     if unknown := options.keys() - ToolEnvOptions.__annotations__.keys():

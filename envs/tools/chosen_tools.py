@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Collection, Mapping
@@ -12,12 +13,7 @@ from .tool import Tool, unknown_tool
 
 
 def check_final_tools(names: Any, known: Collection[str] | None, owner: str) -> None:
-    """Check the names of tools that end the episode; `known` are all tools, None if they are not known yet.
-
-    Raises:
-        TypeError: it is not a collection of names.
-        ConfigurationError: no tool has one of the names.
-    """
+    """Check the names of tools that end the episode; `known` are all tools, None if they are not known yet."""
     if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"final_tools must be a list of names of tools, got {type(names).__name__}: {names!r}")
     unknown = [] if known is None else [name for name in names if name not in known]
@@ -44,7 +40,10 @@ def tools_of_row(column: Any, tools: Mapping[str, Tool], owner: str) -> dict[str
     Raises:
         ValueError: it is something else, there is no tool of such a name, or a schema does not fit its tool.
     """
-    entries = _decoded(column)
+    entries = column
+    if isinstance(column, str):
+        with contextlib.suppress(ValueError):
+            entries = json.loads(column)
     if not isinstance(entries, list | tuple) or not all(map(_is_choice, entries)):
         raise ValueError(
             f"the row's 'tools' must be a list of names of tools of {owner}, or of their JSON schemas, "
@@ -57,13 +56,6 @@ def tools_of_row(column: Any, tools: Mapping[str, Tool], owner: str) -> dict[str
             raise ValueError(f"the row's 'tools' of {owner}: {unknown_tool(name, tools)}")
         chosen[name] = tools[name] if isinstance(entry, str) else _with_schema(tools[name], _without_none(entry))
     return chosen
-
-
-def _decoded(column: Any) -> Any:
-    try:
-        return json.loads(column) if isinstance(column, str) else column
-    except ValueError:
-        return column
 
 
 def _is_choice(entry: Any) -> bool:

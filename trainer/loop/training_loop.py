@@ -78,7 +78,7 @@ class TrainingLoop(Loop):
             self.episode_log.learning_path,
             self.scorer.settings,
             decode=lambda token: str(self.parts.tokenizer.decode([token])),
-            reward_weights=player.engine.rewards.weights_by_name,
+            reward_weights=player.engine.rewards.weights,
         )
         self.scorer.on_scored = self.learning_log.add_scored
         self.steps = Steps(
