@@ -83,8 +83,7 @@ class MCPTools(ToolSource):
         """Start the server, or join the shared one.
 
         Raises:
-            ConfigurationError: its command is not there, `include` names a tool that it does not have, or two tools
-                have one name for the model.
+            ConfigurationError: its command is not there, or `include` or the tools' names are wrong.
             MCPServerError: it did not start.
         """
         connection = self._connection()

@@ -27,10 +27,6 @@ class Tape:
     The key of a call holds everything that its result may depend on: the environment's class, the task's row, the seed,
     and what happened in the episode before, with all results. So a result is given only where the state is the recorded
     one. A call that runs in a replay is not recorded, but its result is part of the history of later calls.
-
-    Raises:
-        FileNotFoundError: there is no cassette to replay.
-        ValueError: both `record` and `replay` are given, or the file is no cassette.
     """
 
     def __init__(self, environment: StepReward, record: str | Path | None, replay: str | Path | None) -> None:

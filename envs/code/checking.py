@@ -6,16 +6,15 @@ import logging
 import posixpath
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from ...sandbox.base import ExecutionResult, Executor, Status
 from ...sandbox.errors import SandboxLostError
+from .files import Files
 from .grading import HiddenCheck
-
-Files = Mapping[str, str | bytes]
 
 KEPT_CHARACTERS = 1000  # of each output, in the report of a check
 SLOW_CHECKS = 4  # once a check has failed, all of them together may take the time of so many

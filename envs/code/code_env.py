@@ -11,18 +11,17 @@ from types import MappingProxyType
 from typing import Any
 
 from ...sandbox.base import ExecutionResult, Executor
-from ...sandbox.errors import SandboxClosedError, SandboxFileError
+from ...sandbox.errors import EngineLoopError, PoolLoopError, SandboxClosedError
 from ...sandbox.limits import check_timeout, size_of
 from ...sandbox.pool import ExecutorPool, pool_of
-from ..core import Message, StepResult, StopReason
+from ..core import ConfigurationError, Message, StepResult, StopReason
 from ..tool_env.tool_env import ToolEnv
 from ..tools.execution import SLOW_CALLS
 from ..tools.mark import tool
 from ..tools.sources import ToolLike
-from .borrowing import borrow_box
 from .checking import log_checks_that_cannot_run, run_checks
-from .files import files_of, log_near_columns, submit_of
-from .grading import HiddenCheck, require_verdict, same_answer
+from .files import files_of, hand_in, log_near_columns, put_files, submit_of
+from .grading import HiddenCheck, checks_of, same_answer
 from .results import Language, describe
 
 
@@ -209,11 +208,11 @@ class CodeEnv(ToolEnv):
         fails.
         """
         if self._handed_in is None:
-            self._handed_in = await self._hand_in(self.box)
+            self._handed_in = await hand_in(self.box, self.task)
         started = time.perf_counter()
         await self._give_back()
         async with contextlib.AsyncExitStack() as lease:
-            box = await borrow_box(self._pool, lease, fresh=True, priority=True)  # others wait for this episode to end
+            box = await self._borrow(lease, fresh=True, priority=True)  # others wait for this episode to end
             waited = time.perf_counter() - started
             self.metrics["grading_lease_seconds"] = self.metrics.get("grading_lease_seconds", 0.0) + waited
             await self._fill(box, files)
@@ -222,26 +221,11 @@ class CodeEnv(ToolEnv):
     def _verdict(self, task: Mapping[str, Any]) -> tuple[HiddenCheck, ...]:
         """Return the row's checks, or none if there is an answer; anything else is refused."""
         kept = size_of(self._pool.template.limits.max_output)
-        return require_verdict(task, type(self).__name__, max_output=kept)
-
-    async def _hand_in(self, box: Executor) -> dict[str, bytes]:
-        handed_in: dict[str, bytes] = {}
-        for path in submit_of(self.task):
-            # Missing, or a trap: a link, a pipe, a lease on it. The agent owns the file, so its fault is the agent's.
-            with contextlib.suppress(SandboxFileError):
-                handed_in[path] = await box.read_file(path)
-        return handed_in
+        return checks_of(task, type(self).__name__, max_output=kept)
 
     async def _fill(self, box: Executor, files: Mapping[str, str | bytes]) -> None:
-        """Write the row's files, these, and the submission, whose files are never the row's version."""
         assert self._handed_in is not None
-        submit = submit_of(self.task)
-        given = {path: data for path, data in files_of(self.task).items() if path not in submit}
-        for path, data in (given | dict(files)).items():
-            await box.write_file(path, data)
-        for path, data in self._handed_in.items():
-            with contextlib.suppress(SandboxFileError):  # it does not fit beside the others
-                await box.write_file(path, data)
+        await put_files(box, self.task, files, self._handed_in)
 
     # The environment.
 
@@ -279,11 +263,24 @@ class CodeEnv(ToolEnv):
     async def _acquire(self) -> None:
         started = time.perf_counter()
         lease = contextlib.AsyncExitStack()
-        self._box = await borrow_box(self._pool, lease)
+        self._box = await self._borrow(lease)
         self._lease, self._lease_seconds = lease, time.perf_counter() - started
         for path, data in files_of(self.task).items():
             await self.box.write_file(path, data)
         self._turn_ends = time.perf_counter() + SLOW_CALLS * self.code_timeout  # for a reset_task that calls a tool
+
+    async def _borrow(
+        self, lease: contextlib.AsyncExitStack, *, fresh: bool = False, priority: bool = False
+    ) -> Executor:
+        try:
+            return await lease.enter_async_context(self._pool.lease(fresh=fresh, priority=priority))
+        except EngineLoopError as error:
+            raise ConfigurationError(str(error)) from error
+        except PoolLoopError as error:
+            raise ConfigurationError(
+                "the pool is open in another event loop than that in which the episodes are played: do not open it "
+                "yourself before play() or train(), the first episode does; or close it with `await pool.close()`"
+            ) from error
 
     async def _give_back(self) -> None:
         """End the lease, if there is one: exactly once.

@@ -6,15 +6,19 @@ with None.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ...sandbox.base import Executor
+from ...sandbox.errors import SandboxFileError
 from ..core import ConfigurationError
 
 Row = Mapping[str, Any]
+Files = Mapping[str, str | bytes]
 
 logger = logging.getLogger("gymnast.envs")
 _logged: set[str] = set()
@@ -34,10 +38,7 @@ def files_of(row: Row, name: str = "the row") -> dict[str, str | bytes]:
             continue
         if not isinstance(data, str | bytes):
             raise ConfigurationError(f"{place} must be text or bytes, got {shorten(data)}")
-        shortest = _relative(path, place)
-        if shortest in checked:
-            raise ConfigurationError(f"{place}: another entry of 'files' is this file too: {shortest!r}")
-        checked[shortest] = data
+        checked[_relative(path, place, checked)] = data
     return checked
 
 
@@ -50,16 +51,12 @@ def submit_of(row: Row) -> tuple[str, ...]:
         raise ConfigurationError(f"the row's 'submit' must be a list of relative paths, got {shorten(paths)}")
     checked: list[str] = []
     for index, path in enumerate(paths):
-        place = f"the row's submit[{index}]"
-        shortest = _relative(path, place)
-        if shortest in checked:
-            raise ConfigurationError(f"{place}: another entry of 'submit' is this file too: {shortest!r}")
-        checked.append(shortest)
+        checked.append(_relative(path, f"the row's submit[{index}]", checked))
     return tuple(checked)
 
 
-def _relative(path: Any, place: str) -> str:
-    """Return a path within the workspace in its shortest form."""
+def _relative(path: Any, place: str, others: Collection[str]) -> str:
+    """Return a path within the workspace in its shortest form, which is none of the others."""
     if not isinstance(path, str) or not path or "\0" in path:
         raise ConfigurationError(f"{place}: a path is text such as 'data/train.csv', got {shorten(path)}")
     if posixpath.isabs(path) or ".." in path.split("/"):
@@ -69,7 +66,29 @@ def _relative(path: Any, place: str) -> str:
     shortest = posixpath.normpath(path)
     if shortest == "." or path.endswith("/"):
         raise ConfigurationError(f"{place}: a path must name a file, got {path!r}")
+    if shortest in others:
+        raise ConfigurationError(f"{place}: another entry is this file too: {shortest!r}")
     return shortest
+
+
+async def hand_in(box: Executor, row: Row) -> dict[str, bytes]:
+    """Return the files of the row's `submit`, as the agent left them in its box."""
+    handed_in: dict[str, bytes] = {}
+    for path in submit_of(row):
+        # Missing, or a trap: a link, a pipe, a lease on it. The agent owns the file, so its fault is the agent's.
+        with contextlib.suppress(SandboxFileError):
+            handed_in[path] = await box.read_file(path)
+    return handed_in
+
+
+async def put_files(box: Executor, row: Row, files: Files, handed_in: Mapping[str, bytes]) -> None:
+    """Write the row's files, these, and those that were handed in, which are never the row's version."""
+    given = {path: data for path, data in files_of(row).items() if path not in submit_of(row)}
+    for path, data in (given | dict(files)).items():
+        await box.write_file(path, data)
+    for path, data in handed_in.items():
+        with contextlib.suppress(SandboxFileError):  # it does not fit beside the others
+            await box.write_file(path, data)
 
 
 def shorten(value: Any) -> str:

@@ -64,14 +64,24 @@ class HiddenCheck:
         return value == (self.value if self.value is not None else repr(self.secret))
 
 
-def checks_of(row: Row, *, max_output: int | None = None) -> tuple[HiddenCheck, ...]:
-    """Return the row's hidden `checks`. A box keeps `max_output` bytes of an output, if that is known.
+def checks_of(row: Row, name: str, *, max_output: int) -> tuple[HiddenCheck, ...]:
+    """Return the row's hidden `checks`, which are empty if it has an answer instead.
+
+    Args:
+        row: The row.
+        name: That of the environment.
+        max_output: Bytes that a box keeps of an output.
 
     Raises:
-        ConfigurationError: the list is empty, a check has the wrong form, `submit` is missing, no submission could pass
-            a check, or an empty submission would.
+        ConfigurationError: the row has neither checks nor an answer, a check has the wrong form, `submit` is missing,
+            no submission could pass a check, or an empty submission would.
     """
     checks = row.get("checks")
+    if checks is None and row.get("answer") is None:
+        raise ConfigurationError(
+            f"{name}: the row has neither 'checks' nor 'answer' (its columns: {sorted(map(str, row))}), so nothing "
+            f"says which answers are right; add one of these columns, or override agrade()"
+        )
     if checks is None:
         return ()
     if isinstance(checks, str | bytes) or not isinstance(checks, Sequence) or not len(checks):
@@ -89,18 +99,7 @@ def checks_of(row: Row, *, max_output: int | None = None) -> tuple[HiddenCheck, 
     return checked
 
 
-def require_verdict(row: Row, name: str, *, max_output: int | None = None) -> tuple[HiddenCheck, ...]:
-    """Return the row's checks, which are empty if it has an answer; a ConfigurationError if it has neither."""
-    checks = checks_of(row, max_output=max_output)
-    if not checks and row.get("answer") is None:
-        raise ConfigurationError(
-            f"{name}: the row has neither 'checks' nor 'answer' (its columns: {sorted(map(str, row))}), so nothing "
-            f"says which answers are right; add one of these columns, or override agrade()"
-        )
-    return checks
-
-
-def _check(check: Any, place: str, max_output: int | None) -> HiddenCheck:
+def _check(check: Any, place: str, max_output: int) -> HiddenCheck:
     if not isinstance(check, Mapping):
         raise ConfigurationError(f"{place} must be {FORMS}, got {shorten(check)}")
     given = {name: value for name, value in check.items() if value is not None}
@@ -126,7 +125,7 @@ def _check(check: Any, place: str, max_output: int | None) -> HiddenCheck:
     )
 
 
-def _check_expectation(given: Mapping[str, Any], place: str, max_output: int | None) -> None:
+def _check_expectation(given: Mapping[str, Any], place: str, max_output: int) -> None:
     """Refuse an expectation that no submission can meet, or that an empty one meets."""
     stdout, value = given.get("stdout"), given.get("value")
     if stdout is None and value is None:
@@ -149,7 +148,7 @@ def _check_expectation(given: Mapping[str, Any], place: str, max_output: int | N
             f"and expect 'True'"
         )
     for name, text in (("stdout", stdout), ("value", value)):
-        if text is not None and max_output is not None and len(text.rstrip().encode()) >= max_output:
+        if text is not None and len(text.rstrip().encode()) >= max_output:
             raise ConfigurationError(
                 f"{place}[{name!r}] is as long as the {max_output} bytes that a box keeps of an output, or longer, so "
                 f"no submission could pass: raise Limits.max_output, or let the check print less, such as a hash"

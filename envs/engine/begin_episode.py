@@ -23,10 +23,8 @@ async def begin_episode(
 ) -> Failure | None:
     """Reset the environment as the engine does, look at it, and close it; return the failure, if it cannot begin.
 
-    `look` is called with the first messages and the tools. An exception that it raises is a failure, too.
-
-    Raises:
-        ConfigurationError: a mistake that every other episode would meet again.
+    `look` is called with the first messages and the tools. An exception that it raises is a failure, too; only a
+    ConfigurationError is raised again.
     """
 
     class Looks:

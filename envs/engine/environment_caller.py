@@ -42,6 +42,7 @@ class EnvironmentCaller:
 
     name: str  # of the environment's class, without its wrappers; known once it is open
     gives_rewards: bool = True  # False: the environment judges nothing
+    min_step_seconds: float | None = None  # seconds that one step may take, if the environment says so
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class EnvironmentCaller:
         core = self._environment.unwrapped
         self.name = type(core).__name__
         if isinstance(core, Environment):
-            self._core, self.gives_rewards = core, core.gives_rewards
+            self._core, self.gives_rewards, self.min_step_seconds = core, core.gives_rewards, core.min_step_seconds
 
     def _make(self) -> None:
         environment = self._create(self._spec)
@@ -77,11 +78,6 @@ class EnvironmentCaller:
                 self._environment = environment
                 return
         environment.close()
-
-    @property
-    def min_step_seconds(self) -> float | None:
-        """Seconds that one step may take, if the environment says so."""
-        return None if self._core is None else self._core.min_step_seconds
 
     async def reset(self, *, seed: int | None, options: dict[str, Any] | None) -> tuple[list[Message], dict[str, Any]]:
         """Begin the episode, and return its first messages and the info.

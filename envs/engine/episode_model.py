@@ -98,13 +98,8 @@ class EpisodeModel:
     async def line(self, messages: Sequence[Message], tools: Sequence[ToolSchema], *, whole: bool = False) -> Line:
         """Return the line that this request extends, with the new messages on it, or else a line that it begins.
 
-        Args:
-            messages: The whole history.
-            tools: The tools that the model may call.
-            whole: See `Conversation.observe`.
-
-        Raises:
-            LimitReachedError: no answer can follow. A line that the request extends is as before.
+        If it raises a LimitReachedError, a line that the request extends is as before. `whole` is that of
+        `Conversation.observe`.
         """
         tools = list(tools)
         known = [line for line in self._known if line.tools == tools and extends(messages, line.messages)]

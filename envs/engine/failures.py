@@ -61,11 +61,7 @@ class OnFailure:
 
     @classmethod
     def parse(cls, text: str) -> OnFailure:
-        """Read `drop`, `retry(2)`, `zero` or `raise`.
-
-        Raises:
-            ValueError: the text has another form.
-        """
+        """Read `drop`, `retry(2)`, `zero` or `raise`."""
         match = re.fullmatch(r"(drop|zero|raise)|(retry)\((\d+)\)", text.replace(" ", ""))
         if match is None or match[3] == "0":
             raise ValueError(f"on_failure must be 'drop', 'retry(n)' with n >= 1, 'zero' or 'raise', got {text!r}")

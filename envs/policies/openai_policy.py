@@ -89,11 +89,6 @@ class OpenAIPolicy:
         self._has_answered = False
 
     def begin(self, spec: EpisodeSpec, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> _Dialogue:
-        """Return a conversation that starts from these messages.
-
-        Raises:
-            ConfigurationError: they end with words that the server cannot go on with.
-        """
         return _Dialogue(self, messages, tools)
 
     def check_words(self, words: Message, tools: Sequence[ToolSchema]) -> None:
@@ -119,9 +114,8 @@ class OpenAIPolicy:
     ) -> Any:
         """Return one chat completion, or the rest of the last message if the model `goes_on` with it.
 
-        Raises:
-            ConfigurationError: the server has never answered, or will refuse every request alike.
-            openai.APIError: the request failed in spite of its retries.
+        An `openai.APIError` says that the request failed in spite of its retries, and a ConfigurationError that the
+        server has never answered, or will refuse every request alike.
         """
         await self._pace.wait()
         given: dict[str, Any] = {"model": self.model, "messages": messages, **self.request, **limits}

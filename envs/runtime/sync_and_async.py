@@ -15,9 +15,6 @@ def derive_other_form(cls: type, name: str) -> None:
 
     A derived form calls the function that it was derived from, and does not look its name up on `self`. So `super()`
     works in both forms, also if base classes write another form than their subclasses.
-
-    Raises:
-        TypeError: the class writes the synchronous form as a coroutine function.
     """
     if inspect.iscoroutinefunction(vars(cls).get(name)):
         raise TypeError(f"{cls.__name__}.{name} is `async def`: the asynchronous form is called a{name}, rename it")

@@ -132,13 +132,10 @@ class _EventLoopThread:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine to its end and return its result.
+        """Run a coroutine to its end; return its result, or raise its exception.
 
-        Raises:
-            asyncio.CancelledError: its task was cancelled meanwhile.
-            RuntimeError: it is called from the loop itself.
-            BaseException: the coroutine's own. If the waiting caller is interrupted (Ctrl-C), the coroutine is
-                cancelled and finishes its clean-up before the interruption goes on.
+        If the waiting caller is interrupted (Ctrl-C), the coroutine is cancelled and finishes its clean-up before the
+        interruption goes on.
         """
         if threading.current_thread() is self._thread:
             coroutine.close()

@@ -48,16 +48,15 @@ async def call_tools(
 
     They run one after the other; only neighbouring calls of parallel tools run at the same time. Once a final call has
     succeeded the episode is over, so the calls after it are not run. Nor are calls after `SLOW_CALLS` times the longest
-    time limit of a tool: many slow calls would exceed `step_timeout`, and the episode would fail.
-    A runner wraps each call whose arguments fit.
-
-    Raises:
-        BrokenEnvironmentError, ConfigurationError, SandboxError: a tool found the environment broken, see
-            `breaking`; the calls beside it are cancelled, and the calls after it are not run.
+    time limit of a tool: many slow calls would exceed `step_timeout`, and the episode would fail. An error that breaks
+    the environment is raised; see `breaking`. It cancels the calls beside it. A runner wraps each call whose arguments
+    fit.
     """
     results: list[tuple[Message, ToolCallRecord]] = []
     seconds = 0.0  # spent in calls of tools that have a time limit
-    longest = longest_timeout(tools, timeout)
+    # A tool with the limit `math.inf` keeps its time itself. One without any limit makes this infinite.
+    limits = [tool.timeout or timeout or math.inf for tool in tools.values() if tool.timeout != math.inf]
+    longest = max(limits, default=0.0)
     run = partial(_call, tools=tools, is_final=is_final, timeout=timeout, max_chars=max_chars, runner=runner)
     for group in _groups(calls, tools, is_final):
         reason = ""
@@ -76,15 +75,6 @@ async def call_tools(
         if any(tool is not None and tool.timeout != math.inf for tool in found):
             seconds += time.perf_counter() - started
     return [message for message, _ in results], [record for _, record in results]
-
-
-def longest_timeout(tools: Mapping[str, Tool], timeout: float | None) -> float:
-    """Return the longest time limit of one call, in seconds; `timeout` is that of a tool without a limit of its own.
-
-    A limit of `math.inf` says that the tool keeps its time itself. If a tool has no limit at all, this is `math.inf`.
-    """
-    limits = [tool.timeout or timeout or math.inf for tool in tools.values() if tool.timeout != math.inf]
-    return max(limits, default=0.0)
 
 
 def _groups(
@@ -133,12 +123,16 @@ async def _side_by_side(calls: Sequence[Coroutine[Any, Any, Item]]) -> list[Item
     finally:
         for task in tasks:
             task.cancel()
-        await finish(asyncio.wait(tasks))
+        await finish(_ended(tasks))
     causes = [task for task in tasks if task in ended and not task.cancelled()]
     errors = [error for task in causes if (error := task.exception()) is not None]
     if errors:
         raise min(errors, key=lambda error: not isinstance(error, ConfigurationError))
     return [task.result() for task in tasks]
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)  # which marks the errors as seen, or asyncio logs them
 
 
 async def _call(

@@ -106,11 +106,10 @@ def _copied(function: Any) -> Any:
 
 
 def recipe_of(function: types.FunctionType) -> tuple[Any, ...] | None:
-    """Return how to make a marked copy again, as pickle takes it.
+    """Return how to make a marked copy again, as pickle takes it; None for other functions.
 
-    It is None for other functions, and if no name finds the original.
-
-    No name finds the copy, so it would be pickled with its code and a copy of its module's globals.
+    No name finds the copy, so it would be pickled with its code and a copy of its module's globals. It is None, too, if
+    no name finds the original.
     """
     original = inspect.unwrap(function, stop=_is_found_by_name)
     is_copy = is_tool(function) and original is not function and _is_found_by_name(original)

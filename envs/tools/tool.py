@@ -73,11 +73,7 @@ class Tool:
 
 
 def collect_tools(functions: Iterable[Callable[..., Any] | Tool], owner: str) -> dict[str, Tool]:
-    """Return tools by name, in order.
-
-    Raises:
-        ConfigurationError: two of them have the same name.
-    """
+    """Return tools by name, in order; a ConfigurationError if two of them have the same name."""
     tools: dict[str, Tool] = {}
     for function in functions:
         candidate = Tool.of(function)

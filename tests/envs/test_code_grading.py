@@ -24,7 +24,7 @@ from gymnast.envs import (
     tool_calls,
 )
 from gymnast.envs.code.files import files_of, submit_of
-from gymnast.envs.code.grading import checks_of, require_verdict, same_answer
+from gymnast.envs.code.grading import checks_of, same_answer
 from gymnast.envs.code.results import Language, describe
 from gymnast.sandbox import (
     EngineError,
@@ -134,10 +134,10 @@ def test_the_columns_of_a_row_are_read() -> None:
     row = {"files": {"./a//b.txt": "text", "c": b"\0", "d": None}, "submit": ["x/./y.py"]}
     assert files_of(row) == {"a/b.txt": "text", "c": b"\0"}
     assert submit_of(row) == ("x/y.py",)
-    assert (files_of({}), submit_of({}), checks_of({})) == ({}, (), ())
-    assert (files_of({"files": None}), submit_of({"submit": None}), checks_of({"checks": None})) == ({}, (), ())
+    for absent in ({"answer": 1}, {"answer": 1, "files": None, "submit": None, "checks": None}):
+        assert (files_of(absent), submit_of(absent), checks_of(absent, "MyEnv", max_output=1024)) == ({}, (), ())
     checks = [{"run": "f()", "value": "1", "stdout": None, "bash": None}, {"bash": "x", "stdout": "", "exit_code": 3}]
-    [one, two] = checks_of({"checks": checks, "submit": ["x"]})
+    [one, two] = checks_of({"checks": checks, "submit": ["x"]}, "MyEnv", max_output=1024)
     assert (one.python, one.bash, one.value, one.stdout) == ("f()", None, "1", None)
     assert (two.python, two.bash, two.stdout, two.exit_code) == (None, "x", "", 3)
 
@@ -154,7 +154,7 @@ def test_the_columns_of_a_row_are_read() -> None:
         ({"": ""}, "a path is text"),
         ({"a\0": ""}, "a path is text"),
         ({3: ""}, "a path is text"),
-        ({"a/b": "", "a/./b": ""}, r"files\['a/./b'\]: another entry of 'files' is this file too: 'a/b'"),
+        ({"a/b": "", "a/./b": ""}, r"files\['a/./b'\]: another entry is this file too: 'a/b'"),
     ],
 )
 def test_wrong_files_are_a_configuration_error(files: Any, message: str) -> None:
@@ -182,7 +182,7 @@ def test_wrong_files_are_a_configuration_error(files: Any, message: str) -> None
         ({"submit": None}, "the row has 'checks' but no 'submit'"),
         ({"submit": "a.py"}, "the row's 'submit' must be a list of relative paths, got str: 'a.py'"),
         ({"submit": ["../a.py"]}, r"the row's submit\[0\]: a path must be relative"),
-        ({"submit": ["a.py", "./a.py"]}, r"submit\[1\]: another entry of 'submit' is this file too: 'a.py'"),
+        ({"submit": ["a.py", "./a.py"]}, r"submit\[1\]: another entry is this file too: 'a.py'"),
         ({"checks": [{"run": "f()", "value": "None"}]}, r"checks\[0\]\['value'\] is 'None', but .* expect 'True'"),
         ({"checks": [{"run": "f()", "stdout": " \n"}]}, "expects an empty output and the exit code 0"),
         ({"checks": [{"bash": "x", "stdout": "", "exit_code": 0}]}, "expects an empty output"),
@@ -210,9 +210,9 @@ def test_wrong_files_are_a_configuration_error(files: Any, message: str) -> None
 )
 def test_a_row_without_a_verdict_is_a_configuration_error(columns: dict[str, Any], message: str) -> None:
     row = {"checks": [{"run": "1", "value": "1"}], "submit": ["a.py"]}
-    require_verdict(row, "MyEnv", max_output=1024)
+    checks_of(row, "MyEnv", max_output=1024)
     with pytest.raises(ConfigurationError, match=message):
-        require_verdict({**row, **columns}, "MyEnv", max_output=1024)
+        checks_of({**row, **columns}, "MyEnv", max_output=1024)
 
 
 def test_an_expectation_that_an_empty_submission_does_not_meet_is_accepted() -> None:
@@ -236,7 +236,7 @@ def test_an_expectation_that_an_empty_submission_does_not_meet_is_accepted() -> 
         {"bash": "python3 a.py > out; diff out wanted && echo same", "stdout": "same"},
         {"bash": "pytest -q | grep -o '3 passed'", "stdout": "3 passed"},
     ]
-    assert len(require_verdict({"checks": checks, "submit": ["a.py"]}, "MyEnv", max_output=1024)) == len(checks)
+    assert len(checks_of({"checks": checks, "submit": ["a.py"]}, "MyEnv", max_output=1024)) == len(checks)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,8 @@ def test_an_expectation_that_an_empty_submission_does_not_meet_is_accepted() -> 
     ],
 )
 def test_a_check_may_end_its_shell_by_commands_of_its_own(command: str, files: dict[str, Any], ends: bool) -> None:
-    [check] = checks_of({"checks": [{"bash": command, "stdout": "3 passed", "files": files}], "submit": ["a.sh"]})
+    row = {"checks": [{"bash": command, "stdout": "3 passed", "files": files}], "submit": ["a.sh"]}
+    [check] = checks_of(row, "MyEnv", max_output=1024)
     assert check.may_end_shell is ends
 
 
