@@ -120,12 +120,8 @@ class Failure:
     @classmethod
     def of(cls, stage: Stage, error: BaseException, message: str | None = None) -> Failure:
         """Make a failure from an exception; `message` replaces the exception's own."""
-        return cls(
-            stage=stage,
-            type=type(error).__name__,
-            message=_encodable(str(error) if message is None else message),
-            traceback=_encodable(traceback_of(error)),
-        )
+        told = _encodable(str(error) if message is None else message)
+        return cls(stage=stage, type=type(error).__name__, message=told, traceback=_encodable(traceback_of(error)))
 
     @property
     def kind(self) -> str:

@@ -100,10 +100,7 @@ class EnvironmentSource:
         return await play_episode(spec, self.create, *how)
 
     def choose(self, row: Mapping[str, Any]) -> str | None:
-        """Return the name of the environment that a row is played in; None if there is only one, which has no name.
-
-        A ValueError says that the row does not choose one of several environments.
-        """
+        """Return the name of the environment that a row is played in; None if there is only one, which has no name."""
         if None in self._factories:
             return None
         name = row.get(ENVIRONMENT_COLUMN)

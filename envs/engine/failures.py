@@ -100,8 +100,7 @@ def failure_summary(episodes: Iterable[Episode]) -> str:
     Example: `5 x reset: ConnectionError (the database is down), 1 x timeout`.
     """
     episodes = list(episodes)
-    failures = [episode.failure for episode in episodes]
-    last = {failure.kind: failure.message for failure in failures if failure}
+    last = {episode.failure.kind: episode.failure.message for episode in episodes if episode.failure}
     parts = []
     for reason, count in failure_counts(episodes).most_common():
         message = last.get(reason, "").strip().partition("\n")[0]

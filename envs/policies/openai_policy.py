@@ -199,7 +199,13 @@ class _Dialogue(TokenlessConversation):
         choice, usage = completion.choices[0], completion.usage
         message = as_message(choice.message)
         if self._words is not None:
-            message = self._whole(self._words, message)
+            if message.get("reasoning_content"):
+                raise ConfigurationError(
+                    f"the environment gave the first words of the answer, and {self._policy.base_url} took the rest "
+                    f"for a thought: start the server without a reasoning parser"
+                )
+            self._messages.pop()
+            message, self._words = continued(self._words, message), None
         self._messages.append(as_request(message))
         details = usage and usage.prompt_tokens_details
         return Act(
@@ -209,16 +215,6 @@ class _Dialogue(TokenlessConversation):
             num_cached_tokens=(details.cached_tokens or 0) if details else 0,
             stop=self._cut(limits) if choice.finish_reason == "length" else None,
         )
-
-    def _whole(self, words: Message, rest: Message) -> Message:
-        if rest.get("reasoning_content"):
-            raise ConfigurationError(
-                f"the environment gave the first words of the answer, and {self._policy.base_url} took the rest for a "
-                f"thought: start the server without a reasoning parser"
-            )
-        self._messages.pop()
-        self._words = None
-        return continued(words, rest)
 
     def _limits(self, max_tokens: int | None, stop: tuple[str, ...]) -> dict[str, Any]:
         own, limits = self._policy.request, dict[str, Any]()

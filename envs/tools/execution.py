@@ -241,10 +241,5 @@ def _result(
     message: Message = {"role": "tool", "name": name, "content": content}
     if "id" in call:
         message["tool_call_id"] = call["id"]
-    record = ToolCallRecord(
-        name=name,
-        call_id=call.get("id"),
-        outcome=outcome,
-        error=None if outcome == "ok" else str(content),
-    )
-    return message, record
+    error = None if outcome == "ok" else str(content)
+    return message, ToolCallRecord(name=name, call_id=call.get("id"), outcome=outcome, error=error)
