@@ -16,8 +16,8 @@ from ...envs.engine.rollout_engine import RolloutEngine, episode_specs
 from ...envs.episode import Episode, EpisodeSpec
 from ...envs.policy import Policy, ScriptedPolicy
 from ...envs.registry import EnvironmentLike, EnvironmentSource
+from ...envs.runtime.places import at_place
 from ...envs.runtime.threads import run_in_loop
-from ..terminal.places import at_place
 from .agents import null_agent, random_agent
 
 Found = TypeVar("Found")

@@ -11,10 +11,10 @@ from ...envs.engine.begin_episode import first_misfit
 from ...envs.episode import ToolCallRecord
 from ...envs.policy import tool_call
 from ...envs.registry import EnvironmentSource
+from ...envs.runtime.places import at_place
 from ...envs.tool_env.forgotten import forgotten_tools
 from ...envs.tool_env.tool_env import ToolEnv
 from ..terminal.output import one_line
-from ..terminal.places import at_place
 from ..terminal.verdicts import Finding
 from .agents import hostile_values, parameters_of, valid_arguments
 from .subject import Subject, first_failure

@@ -1,4 +1,4 @@
-"""`gymnast why`: why is my reward zero?"""
+"""`gymnast why`: why is the reward what it is?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..terminal.options import AsJSON
 
 
 def why(run: RunArgument, as_json: AsJSON = False) -> None:
-    """Say in ten lines why the reward of a training is what it is."""
+    """Say in at most ten lines why the reward of a training is what it is."""
     from dataclasses import asdict
 
     from ...records.alarms.alarms import find_alarms

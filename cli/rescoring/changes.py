@@ -10,11 +10,11 @@ from typing import Any
 
 from ...envs.core import StopReason
 from ...envs.episode import Episode, EpisodeSpec
+from ...envs.runtime.places import at_place
 from ...envs.runtime.threads import run_in_loop
 from ...records.files.episodes import EpisodeRow
 from ...records.files.run import Run
 from ..terminal.exits import CommandError
-from ..terminal.places import at_place
 from .rewards import RewardChange
 
 ZERO = 1e-8  # smaller advantages teach nothing

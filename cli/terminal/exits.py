@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import typer
 
-from .places import user_place
+from ...envs.runtime.places import user_place
 
 FAULTS = 1  # the command ran, and its result is bad: a check failed, an episode failed
 ERROR = 2  # the command could not do its work: wrong arguments, a broken file, an unreachable server

@@ -10,9 +10,9 @@ from ...envs.core import ConfigurationError, Message, ToolSchema
 from ...envs.episode import Episode, EpisodeSpec, Failure
 from ...envs.policy import Act, Conversation, Policy, ScriptedPolicy, tool_calls
 from ...envs.runtime.message_text import named_text, written_arguments
+from ...envs.runtime.places import user_place
 from ...envs.runtime.threads import run_in_thread
 from ...envs.tokens import TokenTrace
-from .places import user_place
 
 if TYPE_CHECKING:
     from rich.console import Console

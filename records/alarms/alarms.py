@@ -7,7 +7,6 @@ ask afterwards, and name an episode that shows it where one was recorded (`find_
 from __future__ import annotations
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,9 +14,10 @@ from typing import Any
 
 from ...envs.episode import Episode
 from ...envs.runtime.line_files import skipped
+from ...envs.runtime.places import at_place
 from ..files.episodes import TRUNCATIONS, EpisodeRow
 from ..files.run import Run
-from .causes import LIMITS
+from .causes import LIMITS, alike, blame
 from .trends import LATEST, Logs, ends_of, has_converged, latest
 
 REPEATED = 3  # a tool's error is an alarm from this many calls on
@@ -36,8 +36,6 @@ USUAL_ENDS = ("stop/final_answer", "stop/env_terminated")
 TOOL_ERRORS = "alarms/tool_errors"
 """The metric of the alarm that needs the episodes of a round; the others are known from other metrics."""
 
-_NUMBER = re.compile(r"\d+(\.\d+)?")
-
 logger = logging.getLogger(__name__)
 
 
@@ -51,6 +49,7 @@ class Alarm:
     episode: int | None = None  # an example: its place in `Run.episodes`
     detail: str | None = None  # a traceback
     step: int | None = None
+    share: float = 0.0  # the part of the episodes that it explains, where one can tell
 
 
 @dataclass(kw_only=True, slots=True)
@@ -79,11 +78,12 @@ class Evidence:
 
 
 def find_alarms(run: Run) -> list[Alarm]:
-    """Return the alarms of a run that was read, the worst first."""
+    """Return the alarms of a run that was read: broken lines, then the alarms that explain most episodes."""
     cause = "A killed process, or a full disk, leaves such a line."
     broken = [Alarm("broken lines", skipped(run.broken), cause)] if run.broken else []
     seen = Evidence(logs=run.metrics, episodes=run.episodes, latest=run.latest(), settings=run.settings)
-    return [*broken, *(alarm for kind in CHECKS for alarm in seen.alarms(kind))]
+    found = [alarm for kind in CHECKS for alarm in seen.alarms(kind)]
+    return [*broken, *sorted(found, key=lambda alarm: -alarm.share)]
 
 
 def alarm_metrics(history: Logs, log: Mapping[str, Any]) -> dict[str, float]:
@@ -126,12 +126,8 @@ def repeated(errors: Iterable[tuple[str, str, str]]) -> list[tuple[tuple[str, st
 
     Messages count by their first line without its numbers, so "7 is too high" and "9 is too high" are one.
     """
-    counts = Counter((tool, outcome, _alike(message)) for tool, outcome, message in errors)
+    counts = Counter((tool, outcome, alike(message)) for tool, outcome, message in errors)
     return [(error, count) for error, count in counts.most_common(3) if count >= REPEATED]
-
-
-def _alike(message: str) -> str:
-    return _NUMBER.sub("#", message.partition("\n")[0])
 
 
 def spread(rows: Sequence[EpisodeRow]) -> tuple[int, int]:
@@ -150,7 +146,7 @@ def _failures(seen: Evidence) -> Iterator[Alarm]:
     for kind, count in Counter(row.kind_of_failure for _, row in failed).most_common(3):
         place, first = next((place, row) for place, row in failed if row.kind_of_failure == kind)
         title = f"{count} of {len(seen.episodes)} episodes failed: {first.failure}"
-        yield Alarm("failures", title, cause, place, first.traceback)
+        yield Alarm("failures", title, cause, place, first.traceback, share=count / len(seen.episodes))
     count = seen.log.get("episodes/failed", 0.0)
     if count and not failed:
         yield Alarm("failures", f"{count:g} episodes failed", cause)
@@ -168,7 +164,7 @@ CAUSES = {
 
 def _tool_errors(seen: Evidence) -> Iterator[Alarm]:
     found = [
-        ((error.tool, error.outcome, _alike(error.message)), error, place)
+        ((error.tool, error.outcome, alike(error.message)), error, place)
         for place, row in enumerate(seen.episodes)
         for error in row.errors
     ]
@@ -176,7 +172,10 @@ def _tool_errors(seen: Evidence) -> Iterator[Alarm]:
     for name, count in repeated(name for name, _, _ in found):
         error, place = next((error, place) for other, error, place in found if other == name)
         title = f"{count} of {calls[error.tool]} calls of {error.tool} end with the same error: {error.message}"
-        yield Alarm("tool errors", title, CAUSES[error.outcome], place, error.traceback)
+        title += at_place(error.traceback)
+        parts = [blame(row).get(("tool errors", f"{error.tool}: {name[2]}"), 0.0) for row in seen.latest]
+        share = sum(parts) / max(1, len(parts))
+        yield Alarm("tool errors", title, CAUSES[error.outcome], place, error.traceback, share=share)
     if seen.log.get(TOOL_ERRORS) and not found:
         title = "a tool ends several calls of a round with the same error"
         yield Alarm("tool errors", title, "Record episodes to see it: log_episodes_steps=1.")
@@ -191,7 +190,7 @@ def _no_spread(seen: Evidence) -> Iterator[Alarm]:
         rewards = {row.reward for row in seen.latest if row.reward is not None}
         cause = f"All rewards of the last recorded step are {min(rewards):g}." if len(rewards) == 1 else ""
         cause = cause or "Tasks are too easy or too hard; max_refills replaces such groups."
-        yield Alarm("no spread", title, cause, seen.place(seen.latest))
+        yield Alarm("no spread", title, cause, seen.place(seen.latest), share=share)
 
 
 def _truncation(seen: Evidence) -> Iterator[Alarm]:
@@ -205,7 +204,8 @@ def _truncation(seen: Evidence) -> Iterator[Alarm]:
         stop = max(shares, key=lambda stop: shares[stop])
         title = f"a limit cut {sum(shares.values()):.0%} of the latest episodes, most often {stop}"
         remedy = f"raise {LIMITS.get(stop, 'the limit')}, or let the prompt ask for shorter answers"
-        yield Alarm("truncation", title, f"{shares[stop]:.0%} ended by {stop}: {remedy}.", seen.place(cut))
+        cause = f"{shares[stop]:.0%} ended by {stop}: {remedy}."
+        yield Alarm("truncation", title, cause, seen.place(cut), share=sum(shares.values()))
 
 
 def _stop_reasons(seen: Evidence) -> Iterator[Alarm]:
@@ -214,7 +214,8 @@ def _stop_reasons(seen: Evidence) -> Iterator[Alarm]:
         before, after = ends_of(seen.logs, name)
         if abs(after - before) > SHIFT:
             reason = name.removeprefix("stop/")
-            yield Alarm("stop reasons", f"{reason} went from {before:.0%} to {after:.0%} of the episodes", cause)
+            title = f"{reason} went from {before:.0%} to {after:.0%} of the episodes"
+            yield Alarm("stop reasons", title, cause, share=abs(after - before))
 
 
 def _gap(seen: Evidence) -> Iterator[Alarm]:
@@ -253,6 +254,7 @@ def _rejected(seen: Evidence) -> Iterator[Alarm]:
             f"The policy is too far from the sampler for its bounds{bounds and ', ' + bounds}. Widen them "
             f"(correction_min, correction_max), lower learning_rate or max_staleness, or use a correction that weighs "
             f"tokens, such as 'tis'. mismatch/rejected is the share in each log.",
+            share=share,
         )
 
 

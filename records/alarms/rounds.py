@@ -14,6 +14,9 @@ logger = logging.getLogger(__name__)
 ROUNDS_IN_A_ROW = 5
 """After this many rounds a warning is given."""
 
+NAMED = 0.25
+"""A warning names the causes of more than this part of the episodes."""
+
 
 class NoSpreadAlarm:
     """Warns when all groups of several rounds had equal rewards, so that nothing was learned."""
@@ -33,7 +36,8 @@ class NoSpreadAlarm:
         if self._rounds == ROUNDS_IN_A_ROW:
             rewards = {episode.reward for episode in episodes if episode.reward is not None}
             equal = [f"all rewards of the last round were {min(rewards):g}"] if len(rewards) == 1 else []
-            causes = equal + (likely_causes(rows_of(episodes)) if episodes else [])
+            likely = likely_causes(rows_of(episodes)) if episodes else []
+            causes = equal + [cause.text for cause in likely if cause.weight > NAMED]
             logger.warning(
                 "no group has had spread for %d rounds, so %s: %s",
                 self._rounds,

@@ -1,4 +1,4 @@
-"""The answer to "why is my reward zero?" in at most ten lines."""
+"""The answer to "why is my reward what it is?" in at most ten lines, the likeliest cause first."""
 
 from __future__ import annotations
 
@@ -10,37 +10,105 @@ from typing import NamedTuple
 from ...envs.runtime.message_text import cut
 from ..files.episodes import EpisodeRow
 from ..files.run import Run
-from .alarms import find_alarms, spread
-from .causes import likely_causes
-from .trends import has_converged
+from .alarms import Alarm, find_alarms, spread
+from .causes import Cause, alike, likely_causes
+from .trends import has_converged, latest
 
 MOST_LINES = 10
 SHOWN = 120  # characters of an answer
 
 NO_EPISODES = "no episode is recorded: set log_episodes_steps=1 in the configuration, and more can be said"
 
+OF_THE_UPDATE = ("rejected", "sample size")
+"""Kinds of alarms that explain a reward that does not rise, whatever the episodes are like."""
+
+
+class Explanation(NamedTuple):
+    """The likeliest reason for the curve of the reward."""
+
+    reason: str
+    episode: int | None  # the place in `Run.episodes` of one that shows it; None without episodes
+    cause: Cause | None  # the reason in the latest episodes, if it is there
+
 
 def why_lines(run: Run) -> list[str]:
-    """Return the state of a run that was read, and what is wrong with it: at most ten lines, the verdict last."""
-    rows = run.latest()
-    facts = [*_rewards(run), *_evaluations(run), *(_episodes(rows) if rows else [NO_EPISODES]), *_answer(run)]
-    shown = [f"! {alarm.title}. {alarm.cause}" for alarm in find_alarms(run)[: MOST_LINES - len(facts) - 1]]
-    return [*facts, *shown, _verdict(run)]
+    """Return the reason for the curve of a run that was read, its state, and its alarms: at most ten lines."""
+    rows, explained = run.latest(), explain(run)
+    place, shown = explained.episode, ""
+    if place is not None:
+        shown = f"; see {run.folder}/view.html#episode={place}, which gymnast view {run.folder} writes"
+    state = [*_missing(run), *_evaluations(run), *(_episodes(rows) if rows else [NO_EPISODES]), *_answer(run, place)]
+    alarms = [alarm for alarm in find_alarms(run) if not _says_the_same(alarm, explained.cause)]
+    others = [f"! {alarm.title}. {alarm.cause}" for alarm in alarms]
+    return [f"{run.folder}: {explained.reason}{shown}", *state, *others[: MOST_LINES - len(state) - 1]]
 
 
-def _rewards(run: Run) -> Iterator[str]:
-    rewards = [line["reward"] for line in run.metrics if math.isfinite(line.get("reward", math.nan))]
-    if not rewards and run.metrics:
-        yield f"{run.folder}: no reward is logged yet"
-    elif not rewards:
-        yield f"{run.folder}: no metrics are recorded: train with record_run=True, the default"
-    elif len(rewards) == 1:
-        yield f"{run.folder}: step {run.metrics[-1]['step']}, reward {rewards[0]:.3g}"
+def explain(run: Run) -> Explanation:
+    """Return the likeliest reason for the curve of a run that was read, and the episode that shows it best."""
+    rows, alarms, [trend, curve] = run.latest(), find_alarms(run), _curve(run)
+    rewards = [row.reward for row in rows if row.reward is not None]
+    steps = [part for _, part in run.steps()]
+    before = steps[0] if trend == "falls" and len(steps) > 1 else []
+    causes = (likely_causes(rows, before) or likely_causes(rows)) if rows else []
+    cause = causes[0] if causes else None
+    of_update = [alarm for alarm in alarms if alarm.kind in OF_THE_UPDATE]
+    if has_converged(run.metrics):
+        cause = None
+        reason = "it has risen by more than half its first standard deviation: the run learns, or has learned"
+    elif of_update and trend in ("falls", "stays"):
+        reason, cause = f"{of_update[0].title}. {of_update[0].cause}", None
+    elif cause is not None:
+        reason = cause.text + (_slow(run, rows) if trend == "stays" and cause.kind == "answers" else "")
+    elif rewards:
+        reason = f"every reward is {rewards[0]:g}: the task is solved, or the reward does not look at the answer"
+    elif rows:
+        reason = "no episode has a reward: nothing rewards them"
     else:
-        part = max(1, len(rewards) // 5)
-        before, after = (sum(end) / part for end in (rewards[:part], rewards[-part:]))
-        trend = "falls" if after < before - 0.01 else "rises" if after > before + 0.01 else "stays"
-        yield f"{run.folder}: step {run.metrics[-1]['step']}, the reward {trend} ({before:.3g} -> {after:.3g})"
+        reason = f"{alarms[0].title}. {alarms[0].cause}" if alarms else "the reason is not known without episodes"
+    example = cause.example if cause else min(rows, key=_reward, default=None)
+    link = ", but " if trend == "rises" and cause is not None else ": " if curve else ""
+    return Explanation(f"{curve}{link}{reason}", None if example is None else run.episodes.index(example), cause)
+
+
+def _reward(row: EpisodeRow) -> float:
+    return math.inf if row.reward is None else row.reward
+
+
+def _slow(run: Run, rows: Sequence[EpisodeRow]) -> str:
+    """Return why episodes of which some earn more than others do not raise the reward."""
+    with_spread, groups = spread(rows)
+    if with_spread <= groups / 2:
+        return f"; {with_spread} of {groups} groups have spread, and the others teach nothing"
+    rate = "".join(f" (now {rate:.3g})" for rate in latest(run.metrics, "learning_rate", 1))
+    return f"; {with_spread} of {groups} groups have spread: give it more steps, or a larger learning_rate{rate}"
+
+
+def _says_the_same(alarm: Alarm, cause: Cause | None) -> bool:
+    """Return whether the first line has named the cause of an alarm."""
+    if cause is None or alarm.kind != cause.kind:
+        return False
+    return all(part in alike(alarm.title) for part in cause.mark.split(": "))
+
+
+def _curve(run: Run) -> tuple[str, str]:
+    """Return how the reward develops (falls, stays or rises), and a text with the numbers; both empty if not known."""
+    rewards = [line["reward"] for line in run.metrics if math.isfinite(line.get("reward", math.nan))]
+    if not rewards:
+        return "", ""
+    step = f"step {run.metrics[-1]['step']}, the reward"
+    if len(rewards) == 1:
+        return "", f"{step} is {rewards[0]:.3g}"
+    part = max(1, len(rewards) // 5)
+    before, after = (sum(end) / part for end in (rewards[:part], rewards[-part:]))
+    trend = "falls" if after < before - 0.01 else "rises" if after > before + 0.01 else "stays"
+    return trend, f"{step} {trend} ({before:.3g} -> {after:.3g})"
+
+
+def _missing(run: Run) -> Iterator[str]:
+    if not run.metrics:
+        yield "no metrics are recorded: train with record_run=True, the default"
+    elif not any("reward" in line for line in run.metrics):
+        yield "no reward is logged yet"
 
 
 def _evaluations(run: Run) -> Iterator[str]:
@@ -73,44 +141,9 @@ def _episodes(rows: Sequence[EpisodeRow]) -> Iterator[str]:
     yield f"{per_episode}; {errors} of {calls} calls failed"
 
 
-def _answer(run: Run) -> Iterator[str]:
+def _answer(run: Run, place: int | None) -> Iterator[str]:
     """Yield the right answer of the episode that shows the reason, beside the one that it gave."""
-    place = explain(run).episode
     episode = None if place is None else run.episode(run.episodes[place])
     if episode is not None and episode.expected is not None:
         given = "nothing" if episode.given is None else repr(cut(episode.given, SHOWN))
         yield f"episode {place}: {given} was given, {cut(episode.expected, SHOWN)!r} expected"
-
-
-class Explanation(NamedTuple):
-    """The likeliest reason why the reward is what it is."""
-
-    reason: str
-    episode: int | None  # the place in `Run.episodes` of one that shows it; None without episodes
-
-
-def explain(run: Run) -> Explanation:
-    """Return the likeliest reason for the reward of the latest recorded step, and the episode that shows it best."""
-    rows = run.latest()
-    rewards = [row.reward for row in rows if row.reward is not None]
-    if not rows:
-        return Explanation("unknown without episodes", None)
-    if not rewards:
-        reason = "no episode has a reward: they fail, or nothing rewards them"
-    elif has_converged(run.metrics):
-        reason = "the reward has risen by more than half its first standard deviation: the run learns, or has learned"
-    elif any(rewards):
-        reason = "the reward is not always zero; compare a best and a worst episode of one group"
-        if all(reward == rewards[0] for reward in rewards):
-            reason = f"every reward is {rewards[0]:g}: the task is solved, or the reward does not look at the answer"
-    else:
-        reason = likely_causes(rows)[0]
-    worst = min(rows, key=lambda row: math.inf if row.reward is None else row.reward)
-    return Explanation(reason, run.episodes.index(worst))
-
-
-def _verdict(run: Run) -> str:
-    reason, place = explain(run)
-    if place is None:
-        return f"verdict: {reason}"
-    return f"verdict: {reason}; see {run.folder}/view.html#episode={place}, which gymnast view {run.folder} writes"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gymnast.envs import StopReason
@@ -68,11 +70,11 @@ def test_a_healthy_run_has_no_alarm(tmp_path: Path) -> None:
     ("verdict", "options"),
     [
         ("100% of the episodes are cut by max_tokens: raise max_completion_length", {"stop": CUT}),
-        ("4 of 4 tool calls fail, most often look: no lamp", {"error": "no lamp"}),
+        ("4 of 4 calls of look end with the same error: no lamp", {"error": "no lamp"}),
         ("100% of the episodes end by malformed tool calls", {"stop": StopReason.MALFORMED}),
         ("an answer that calls no tool", {"stop": StopReason.MODEL_STOPPED}),
         ("the answers are wrong, the check is too strict, or self.reward is never set", {}),
-        ("no episode has a reward", {"stop": FAILED, "reward": None}),
+        ("100% of the episodes fail: step: OSError: the disk is full", {"stop": FAILED, "reward": None}),
         ("every reward is 1: the task is solved", {"reward": 1.0}),
     ],
 )
@@ -82,15 +84,69 @@ def test_why_gives_a_verdict_in_ten_lines(verdict: str, options: Any, run: Run, 
     lines = outcome.out.splitlines()
     assert outcome.code == 0
     assert len(lines) <= 10
-    assert verdict in lines[-1]
-    assert lines[-1].endswith("; see run/view.html#episode=0, which gymnast view run writes")
+    assert lines[0].startswith("run: step 1, the reward is 0: ")
+    assert verdict in lines[0]
+    assert lines[0].endswith("; see run/view.html#episode=0, which gymnast view run writes")
+
+
+def adventure(step: int, *, cut: int, rewards: tuple[float, float]) -> list[tuple[int, Any]]:
+    """Sixteen episodes, in each of which a tool tells the model of a mistake in one call of four.
+
+    The rewards are those of episodes that a limit cuts, and of the others.
+    """
+    played = [episode(member=member, reward=rewards[1]) for member in range(16)]
+    for number, one in enumerate(played):
+        if number < cut:
+            one.stop, one.reward = StopReason.MAX_TURNS, rewards[0]
+        calls = one.turns[0].tool_calls
+        calls += [replace(calls[0], outcome="refused", error="there is no exit west"), calls[0], calls[0]]
+    return [(step, one) for one in played]
+
+
+def test_a_reward_that_falls_is_explained_by_the_limit_that_cuts_the_episodes(run: Run, tmp_path: Path) -> None:
+    played = [*adventure(0, cut=8, rewards=(0.0, 0.75)), *adventure(5, cut=15, rewards=(0.0625, 0.75))]
+    metrics = [{"step": step, "reward": 0.4 - step / 20} for step in range(1, 7)]
+    write_run(tmp_path / "run", played, metrics)
+    first, *others = run("why", "run").out.splitlines()
+    assert first == (
+        "run: step 6, the reward falls (0.35 -> 0.1): 94% of the episodes (50% at first) are cut by max_turns (mean "
+        "reward 0.0625, of the others 0.75): raise max_turns; see run/view.html#episode=16, which gymnast view run "
+        "writes"
+    )
+    assert not any("cut" in line for line in others)
+    assert "32 of 128 calls of look end with the same error: there is no exit west" in others[-1]
+
+
+def test_a_reward_that_stays_is_explained_by_its_episodes_and_the_size_of_the_steps(run: Run, tmp_path: Path) -> None:
+    played = [(5, episode(member=member, reward=member / 4)) for member in range(4)]
+    metrics = [{"step": step, "reward": 0.375, "learning_rate": 1e-6} for step in range(1, 7)]
+    write_run(tmp_path / "run", played, metrics)
+    first = run("why", "run").out.splitlines()[0]
+    assert "the reward stays (0.375 -> 0.375): 100% of the episodes reach final_answer, and many earn less" in first
+    assert "1 of 1 groups have spread: give it more steps, or a larger learning_rate (now 1e-06)" in first
+
+
+@pytest.mark.parametrize("kind", ["tool", "failure"])
+def test_an_error_is_explained_with_the_users_line(kind: str, run: Run, tmp_path: Path) -> None:
+    traceback = (
+        'Traceback (most recent call last):\n  File "/home/me/game.py", line 12, in compare\n    self.secrets\n'
+        f'  File "{np.__file__}", line 3, in array\nOSError: the disk is full\n'
+    )
+    played = group(error="the disk is full") if kind == "tool" else group(stop=FAILED, reward=None)
+    for _, one in played:
+        if one.failure:
+            one.failure = replace(one.failure, traceback=traceback)
+        one.turns[0].tool_calls[0].traceback = traceback
+    write_run(tmp_path / "run", played, [{"step": 1, "reward": 0.0}])
+    first = run("why", "run").out.splitlines()[0]
+    assert "the disk is full, at /home/me/game.py:12, in compare; " in first
 
 
 def test_a_run_that_has_learned_has_no_alarm_of_equal_groups(run: Run, tmp_path: Path) -> None:
     metrics = [{"step": step, "reward": step / 10, "reward_std": 0.4} for step in range(1, 11)]
     folder = write_run(tmp_path / "run", group(reward=1.0), metrics)
     assert alarms_of(folder) == []
-    assert "the run learns, or has learned" in run("why", "run").out.splitlines()[-1]
+    assert "the run learns, or has learned" in run("why", "run").out.splitlines()[0]
 
 
 def test_evaluations_are_named(run: Run, tmp_path: Path) -> None:
@@ -108,7 +164,7 @@ def test_evaluations_are_named(run: Run, tmp_path: Path) -> None:
 
 def test_steps_that_play_no_round_have_no_reward(run: Run, tmp_path: Path) -> None:
     write_run(tmp_path / "run", metrics=[{"step": 1, "reward": 0.25}, {"step": 2, "loss": 0.1}])
-    assert run("why", "run").out.splitlines()[0] == "run: step 2, reward 0.25"
+    assert run("why", "run").out.startswith("run: step 2, the reward is 0.25: the reason is not known without episodes")
 
 
 def test_a_run_without_metrics_is_told_how_to_record_them(run: Run, tmp_path: Path) -> None:

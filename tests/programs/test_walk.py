@@ -65,8 +65,7 @@ def test_a_new_project_is_sound_and_trains(project: Path) -> None:
     assert "warn" not in verdicts
     train(project, "runs/first", 3)
     said = gymnast(project, "why", "runs/first")
-    assert "runs/first: step 3, the reward" in said
-    assert "verdict: the reward is not always zero" in said
+    assert said.startswith("runs/first: step 3, the reward ")
     assert "168 episodes" in gymnast(project, "view", "runs/first", "-o", "page.html")
     assert (project / "page.html").read_text().startswith("<!doctype html>")
 

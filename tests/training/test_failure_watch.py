@@ -90,17 +90,18 @@ def test_retried_failures_are_logged_once(caplog: pytest.LogCaptureFixture) -> N
 def test_rewards_that_never_differ_warn_with_a_cause(caplog: pytest.LogCaptureFixture) -> None:
     alarm = NoSpreadAlarm()
     episodes = [episode(each) for each in specs(1, 4)]
-    for each in episodes[:3]:
+    for each in episodes[:2]:
         each.stop = StopReason.MAX_TOKENS
     call = ToolCallRecord(name="look", call_id=None, outcome="exception", error="no such lamp")
-    episodes[3].turns = [Turn(message={"role": "assistant", "content": ""}, tool_calls=[call])]
+    for each in episodes[2:]:
+        each.turns = [Turn(message={"role": "assistant", "content": ""}, tool_calls=[call])]
     for _ in range(8):
         alarm.add(episodes, with_spread=0)
     [message] = caplog.messages
     assert message == (
-        "no group has had spread for 5 rounds, so nothing is learned: all rewards of the last round were 1; 75% of "
-        "the episodes are cut by max_tokens: raise max_completion_length; 1 of 1 tool calls fail, most often look: "
-        "no such lamp"
+        "no group has had spread for 5 rounds, so nothing is learned: all rewards of the last round were 1; 50% of "
+        "the episodes are cut by max_tokens: raise max_completion_length; 2 of 2 calls of look end with the same "
+        "error: no such lamp"
     )
 
 
