@@ -137,12 +137,18 @@ class ScriptedPolicy:
         delay: Seconds that each answer takes, as a model's would.
 
     Raises:
-        TypeError: the script is a single answer.
+        TypeError: the script is a single answer, or an answer is neither text nor a message.
     """
 
     def __init__(self, script: Script, *, delay: float = 0.0) -> None:
         if isinstance(script, str | Mapping):
             raise TypeError(f"a script is a list of answers or a function, got one answer: {script!r}; write [answer]")
+        for place, answer in enumerate(() if callable(script) else script):
+            if not isinstance(answer, str) and (not isinstance(answer, Mapping) or "role" not in answer):
+                raise TypeError(
+                    f"an answer of a script is text or a message such as tool_call('look'), got {answer!r} at place "
+                    f"{place}"
+                )
         self.script = script
         self.delay = delay
         self.sees_tools = callable(script) and _takes_two(script)

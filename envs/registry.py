@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Union, cast
 
 import gymnasium
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.utils import RecordConstructorArgs
 
 from .core import Environment
@@ -23,6 +24,11 @@ EnvironmentLike = Union[
     "EnvironmentSource",
 ]
 """What `environment=` takes: a prototype, a class, a factory, a Gymnasium id, or a dict of these; or a source."""
+
+FROM_TRL = (
+    "derive a class that has reset and public methods, as an environment of TRL has, from ToolEnv, rename reset to "
+    "reset_task(self, task), and mark its tools with @tool: docs/from_trl.md"
+)
 
 Factory = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -83,6 +89,7 @@ class EnvironmentSource:
         environment = self._factories[self.choose(spec.task.row)]()
         if not isinstance(environment, gymnasium.Env):
             raise TypeError(f"the environment factory returned {type(environment).__name__}, not a gymnasium.Env")
+        _refuse_numbers(environment)
         with self._lock:
             if id(environment) in self._made:
                 raise TypeError(
@@ -114,6 +121,7 @@ class EnvironmentSource:
 
 def _factory(environment: Any) -> Factory:
     if isinstance(environment, gymnasium.Env):
+        _refuse_numbers(environment)
         copy = _copy_of(environment)  # fail now, not in the first episode, if the prototype cannot be copied
         copy.close()
         _refuse_lost_state(environment.unwrapped, copy.unwrapped)
@@ -125,10 +133,12 @@ def _factory(environment: Any) -> Factory:
         return _registered(environment)
     elif callable(environment):
         return cast(Factory, environment)
-    raise TypeError(
+    text = (
         f"environment must be an Environment, an Environment class, a function that returns one, a Gymnasium id, or a "
         f"dict of these, got {environment!r}"
     )
+    is_of_trl = callable(getattr(environment, "reset", None))
+    raise TypeError(text + ("; " + FROM_TRL if is_of_trl else ""))
 
 
 def _registered(environment: str) -> Factory:
@@ -157,6 +167,16 @@ def _copy_of(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
         f"{type(environment).__name__} cannot be copied, because its constructor arguments were not recorded; pass "
         f"a function that makes one instead: environment=lambda: {type(environment).__name__}(...)"
     )
+
+
+def _refuse_numbers(environment: gymnasium.Env[Any, Any]) -> None:
+    """Refuse a game of Gymnasium, whose actions are numbers; environments here take messages."""
+    space = vars(environment.unwrapped).get("action_space")
+    if isinstance(space, Discrete | Box | MultiDiscrete | MultiBinary):
+        raise TypeError(
+            f"{type(environment.unwrapped).__name__} takes actions of {space}, and a model answers with messages: "
+            f"give environment=GymnasiumEnv(id), of gymnast.envs.adapters.gymnasium, or derive from Environment"
+        )
 
 
 def _refuse_lost_state(prototype: gymnasium.Env[Any, Any], copy: gymnasium.Env[Any, Any]) -> None:

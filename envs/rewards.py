@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import jmespath
 from jmespath.exceptions import JMESPathError
 
-from .core import ConfigurationError
+from ..sandbox.limits import check_positive
+from .core import ConfigurationError, Message
 from .episode import Episode, Failure
 from .runtime.user_calls import being_cancelled, call_function, within
 
@@ -68,6 +69,8 @@ class Rewards:
         *,
         timeout: float | None = 600.0,
     ) -> None:
+        if callable(functions):
+            raise TypeError(f"Rewards takes a list of reward functions, got one: write Rewards([{_name(functions)}])")
         for function in functions:
             if not callable(function):
                 raise TypeError(f"a reward function must be callable, got {type(function).__name__}: {function!r}")
@@ -81,8 +84,7 @@ class Rewards:
             raise ValueError(f"got {len(functions)} reward functions and {len(weights)} reward_weights")
         if not all(map(math.isfinite, weights or ())):
             raise ValueError(f"reward_weights must be finite, got {weights}")
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"reward_timeout must be positive or None, got {timeout}")
+        check_positive(timeout, "reward_timeout", "seconds")
         self.functions = dict(zip(names, functions, strict=True))
         self.weights = dict(zip(names, weights if weights is not None else [1.0] * len(names), strict=True))
         self.timeout = timeout
@@ -167,6 +169,30 @@ class Rewards:
         return None, failures
 
 
+class ListOfMessages(list[Message]):
+    """A prompt or a completion. To use it as text, which would always give False, is an error with the remedy."""
+
+    def __contains__(self, item: object) -> bool:
+        return super().__contains__(self._no_text(item))
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(self._no_text(other))
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(str, name):
+            self._no_text("")
+        raise AttributeError(f"a list of messages has no {name!r}")
+
+    @staticmethod
+    def _no_text(other: object) -> object:
+        if isinstance(other, str):
+            raise TypeError(
+                "a completion or a prompt is a list of messages, not text: completion[-1]['content'] is the text of "
+                "the last message"
+            )
+        return other
+
+
 def _name(function: Any) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
@@ -176,8 +202,8 @@ def _arguments(function: RewardFunction, episodes: Sequence[Episode]) -> dict[st
     rows = [episode.spec.task.row for episode in episodes]
     columns = {name: None for row in rows for name in row}
     arguments: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in columns}
-    arguments["prompts"] = [episode.prompt for episode in episodes]
-    arguments["completions"] = [episode.completion for episode in episodes]
+    arguments["prompts"] = [ListOfMessages(episode.prompt) for episode in episodes]
+    arguments["completions"] = [ListOfMessages(episode.completion) for episode in episodes]
     arguments["completion_ids"] = [
         [token for trace in episode.traces for token in trace.completion_ids] if episode.traces else None
         for episode in episodes

@@ -1,6 +1,7 @@
 """`Limits`: the resources that a box may use, and the checks of sizes, counts and times that users pass.
 
-A size is a number of bytes or text such as "512m"; `size_of` reads it. `check_timeout` checks a number of seconds.
+A size is a number of bytes or text such as "512m"; `size_of` reads it. `check_timeout` checks a number of seconds,
+`check_positive` a limit that may be None.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from .keywords import checks_keywords
+
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZES = ("memory", "workspace", "tmp", "shm", "max_output", "max_file", "max_code")
 _COUNTS = ("pids", "max_inodes", "open_files")
 _SECONDS = ("grace", "idle", "lifetime")
 
 
+@checks_keywords()
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Limits:
     """The resources that a box may use.
@@ -119,7 +123,7 @@ def _in_mebibytes(size: int | str) -> str:
     return f"{size_of(size) / 2**20:g}m"
 
 
-def count_of(count: int, name: str) -> int:
+def count_of(count: float, name: str) -> int:
     """Return a whole number as an int; TypeError if `count` is not one."""
     return _whole(count, f"{name} must be a whole number")
 
@@ -140,6 +144,12 @@ def check_timeout(seconds: float, name: str = "timeout") -> float:
     if not 0 < number < math.inf:
         raise ValueError(f"{name} must be a positive number of seconds, got {seconds!r}")
     return number
+
+
+def check_positive(value: float | None, name: str, unit: str = "") -> None:
+    """Check a limit that may be None: a positive number of the unit, or, without a unit, a positive whole number."""
+    if value is not None and not (amount_of(value, name, unit) if unit else count_of(value, name)) > 0:  # or NaN
+        raise ValueError(f"{name} must be positive or None, got {value!r}")
 
 
 def _whole(number: Any, expected: str) -> int:

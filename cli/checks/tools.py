@@ -37,9 +37,9 @@ def schemas(subject: Subject) -> Finding:
     if names := ", ".join(tool["function"]["name"] for tool in subject.tools):
         return Finding("pass", f"arguments are typed and described: {names}")
     with subject.made() as environment:
-        forgotten = ", ".join(forgotten_tools(environment.unwrapped))
-    if forgotten:
-        return Finding("warn", f"there are no tools, but {forgotten} could be: mark each tool with @tool")
+        kind = type(environment.unwrapped)
+    if issubclass(kind, ToolEnv) and (forgotten := forgotten_tools(kind, ToolEnv)):
+        return Finding("warn", f"there are no tools, but {', '.join(forgotten)} could be: mark each tool with @tool")
     return Finding("pass", "there are no tools")
 
 

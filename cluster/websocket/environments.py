@@ -212,6 +212,8 @@ class WebSocketEnvironments(RemoteEnvironments):
     def __init__(self, urls: Sequence[str], *, token: str | None = None, heartbeat: float = HEARTBEAT_SECONDS) -> None:
         if isinstance(urls, str) or not urls:
             raise ValueError(f"urls must be a list such as ['ws://10.0.0.7:8760'], got {urls!r}")
+        if wrong := [url for url in urls if not url.startswith(("ws://", "wss://"))]:
+            raise ValueError(f"the address of a server of environments begins with ws:// or wss://, got {wrong[0]!r}")
         token = os.environ.get(TOKEN_VARIABLE) if token is None else token
         if not token:
             raise ConfigurationError(f"set {TOKEN_VARIABLE} to the secret of the servers, or give token=")

@@ -54,9 +54,14 @@ class GymnasiumEnv(SeededEnv):
 
         Raises:
             gymnasium.error.Error: the id is not registered.
-            TypeError: the action space is neither `Discrete` nor `Text`.
+            TypeError: it is a single environment, or its action space is neither `Discrete` nor `Text`.
             ValueError: there is not one name for each action.
         """
+        if isinstance(environment, gymnasium.Env):
+            raise TypeError(
+                f"GymnasiumEnv takes an id, or a function that makes a fresh environment for each episode, got one "
+                f"environment: {environment}; write its id, or lambda: gymnasium.make(...)"
+            )
         self.game = _made(environment, ansi=describe is None) if isinstance(environment, str) else environment()
         name = environment if isinstance(environment, str) else type(self.game.unwrapped).__name__
         self._describe = describe or default_text

@@ -64,12 +64,17 @@ class MCPTools(ToolSource):
         Raises:
             MissingExtraError: the package `mcp` is not installed.
             TypeError: `include` is a str.
-            ValueError: `start_timeout` is not positive.
+            ValueError: `start_timeout` is not positive, or a text is no URL.
         """
         with needs_extra("mcp", "MCPTools"):
             import mcp  # noqa: F401  (here: it takes a second, which would block the event loop in `open`)
         if isinstance(include, str):
             raise TypeError(f"include must be a list of names of tools, got a str: {include!r}")
+        if isinstance(server, str) and not server.startswith(("http://", "https://")):
+            raise ValueError(
+                f"a server that is given as text is a URL such as http://localhost:8000/mcp, got {server!r}; a command "
+                f"is mcp.StdioServerParameters(command=..., args=[...])"
+            )
         if start_timeout <= 0:
             raise ValueError(f"start_timeout must be positive, got {start_timeout}")
         self._server = server

@@ -11,6 +11,8 @@ from typing import Any
 import gymnasium
 
 from ...sandbox.cancellation import finish
+from ...sandbox.keywords import checks_keywords
+from ...sandbox.limits import check_positive
 from ..core import ConfigurationError, LimitReachedError, Message, StopReason
 from ..episode import Episode, EpisodeSpec, Failure, Stage, Turn
 from ..policy import Policy
@@ -27,6 +29,7 @@ from .tool_call_limit import insert_refused, refused_calls
 SLOW_POLICY = "observe() of the policy, or compact(), did not finish"
 
 
+@checks_keywords()
 @dataclass(kw_only=True, slots=True, frozen=True)
 class EpisodeLimits:
     """The limits of an episode; None means no limit. Token budgets belong to the policy."""
@@ -37,10 +40,10 @@ class EpisodeLimits:
     step_timeout: float | None = 600.0  # seconds to make the environment, and for each reset, step or grade
 
     def __post_init__(self) -> None:
-        for name in ("max_turns", "max_tool_calls", "episode_timeout", "step_timeout"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name} must be positive or None, got {value}")
+        for name in ("max_turns", "max_tool_calls"):
+            check_positive(getattr(self, name), name)
+        for name in ("episode_timeout", "step_timeout"):
+            check_positive(getattr(self, name), name, "seconds")
 
 
 async def play_episode(

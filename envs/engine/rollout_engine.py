@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...sandbox.keywords import checks_keywords
+from ...sandbox.limits import count_of
 from ..episode import Episode, EpisodeSpec, Task
 from ..policy import Policy
 from ..registry import EnvironmentLike, EnvironmentSource
@@ -22,6 +24,7 @@ from .garbage import rare_collections
 from .play_episode import EpisodeLimits, play_episode
 
 
+@checks_keywords(limits=EpisodeLimits)
 class RolloutEngine:
     """Plays episodes of an environment with a policy: one asyncio task each, a bounded number in flight.
 
@@ -54,7 +57,7 @@ class RolloutEngine:
         on_failure: str = "drop",
         compact: Compact | None = None,
     ) -> None:
-        if max_concurrency < 1:
+        if count_of(max_concurrency, "max_concurrency") < 1:
             raise ValueError(f"max_concurrency must be at least 1, got {max_concurrency}")
         if limits is not None and not isinstance(limits, EpisodeLimits):
             raise TypeError(f"limits must be EpisodeLimits(...), got {type(limits).__name__}: {limits!r}")

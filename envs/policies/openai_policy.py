@@ -49,7 +49,7 @@ class OpenAIPolicy:
 
     Raises:
         MissingExtraError: the package `openai` is not installed.
-        ConfigurationError: there is no such parameter.
+        ConfigurationError: there is no such parameter, or `base_url` is no address.
     """
 
     def __init__(
@@ -64,6 +64,11 @@ class OpenAIPolicy:
         continue_final_message: bool = False,
         **request: Any,
     ) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            raise ConfigurationError(
+                f"the address of a server begins with http:// and usually ends with /v1, such as "
+                f"http://localhost:8000/v1, got {base_url!r}"
+            )
         with needs_extra("openai", "OpenAIPolicy"):
             import openai
         key = api_key or os.environ.get("OPENAI_API_KEY") or "none"

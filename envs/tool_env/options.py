@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Literal, TypedDict, get_args
 
+from ...sandbox.keywords import named_parameters, unknown_names
+from ...sandbox.limits import check_positive
+
+ADVICE = {
+    "system_prompt": "a system message is the first of those that reset_task returns, or that a row has as its prompt",
+    "reward_funcs": "an argument of the trainer",
+}
+"""Names that people expect among the options, and where they are."""
+
 OnMalformed = Literal["feedback", "end", "text"]
 
 
@@ -22,22 +31,17 @@ class ToolEnvOptions(TypedDict, total=False):
 def set_options(environment: Any, given: ToolEnvOptions) -> None:
     """Set the options of an environment that were given, and check that each option is known and in its range."""
     options: dict[str, Any] = dict(given)
-    name = type(environment).__name__
     if unknown := options.keys() - ToolEnvOptions.__annotations__.keys():
-        raise TypeError(
-            f"{name} has no option {min(unknown)!r}; those of every ToolEnv are {list(ToolEnvOptions.__annotations__)}"
-        )
+        known = dict.fromkeys([*named_parameters(type(environment)), *ToolEnvOptions.__annotations__])
+        raise unknown_names(type(environment).__name__, unknown, known, ADVICE)
     if "stop_tool_names" in options:
         if "final_tools" in options:
             raise ValueError("final_tools and stop_tool_names are two names of one option: give one of them")
         options["final_tools"] = options.pop("stop_tool_names")
     for option, value in options.items():
         setattr(environment, option, value)
-    if environment.tool_timeout is not None and environment.tool_timeout <= 0:
-        raise ValueError(f"tool_timeout must be positive or None, got {environment.tool_timeout}")
+    check_positive(environment.tool_timeout, "tool_timeout", "seconds")
     if environment.on_malformed not in get_args(OnMalformed):
         raise ValueError(f"on_malformed must be one of {get_args(OnMalformed)}, got {environment.on_malformed!r}")
     for option in ("max_malformed", "max_result_chars"):
-        value = getattr(environment, option)
-        if value is not None and value < 1:
-            raise ValueError(f"{option} must be at least 1, got {value}")
+        check_positive(getattr(environment, option), option)

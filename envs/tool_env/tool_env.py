@@ -20,6 +20,7 @@ from ..tools.runner import Call
 from ..tools.sources import OpenSources, ToolLike, ToolSource
 from ..tools.step_reward import StepReward
 from ..tools.tool import Tool, collect_tools
+from .forgotten import warn_of_forgotten_return, warn_of_forgotten_tools
 from .methods import check_tool_methods, tool_methods
 from .options import OnMalformed, ToolEnvOptions, set_options
 
@@ -197,6 +198,8 @@ class ToolEnv(StepReward):
         if (column := task.get("tools")) is not None:  # afterwards, since reset_task may have chosen tools too
             self.tools = tools_of_row(column, self.tools, type(self).__name__)
         check_messages(messages, f"{type(self).__name__}.reset_task()")
+        if not self.tools:
+            warn_of_forgotten_tools(self, ToolEnv)
         self._transcript = list(messages)
         self._over = False
         return list(messages), {"metrics": dict(self.metrics)}
@@ -252,6 +255,8 @@ class ToolEnv(StepReward):
             return result
         reply = await self._reply_to(action)
         if reply is None:
+            if type(self).reply is not ToolEnv.reply:
+                warn_of_forgotten_return(self)
             return self._end(StopReason.MODEL_STOPPED)
         check_messages(reply, f"{type(self).__name__}.reply()")
         if not reply and not self.terminated and not self.truncated:

@@ -10,6 +10,9 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args, overload
 
+from ...sandbox.keywords import unknown_names
+from ...sandbox.limits import check_positive
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 Replay = Literal["history", "run"]
@@ -63,10 +66,9 @@ def tool(
 
 def _check(options: Mapping[str, Any]) -> None:
     if unknown := options.keys() - ToolOptions.__annotations__.keys():
-        raise TypeError(f"@tool has no option {min(unknown)!r}; its options are {list(ToolOptions.__annotations__)}")
+        raise unknown_names("@tool", unknown, ToolOptions.__annotations__)
     timeout, replay = options.get("timeout"), options.get("replay", "history")
-    if timeout is not None and timeout <= 0:
-        raise ValueError(f"a tool's timeout must be positive, got {timeout}")
+    check_positive(timeout, "a tool's timeout", "seconds")
     if options.get("final") and options.get("parallel"):
         raise ValueError("a tool cannot be both final and parallel: no other call runs beside a final one")
     if replay not in get_args(Replay):

@@ -21,6 +21,7 @@ from ..host.connection import AttachedConnection, Connection
 from ..host.messages import supervisor_settings
 from ..host.supervised_executor import START_TIMEOUT, SupervisedExecutor
 from ..images.image import DEFAULT_IMAGE, ImageFacts
+from ..keywords import checks_keywords
 from ..limits import Limits, check_limits
 from . import labels
 from .client import EVENT_SECONDS, Launched
@@ -31,6 +32,7 @@ from .processor_time import revive
 from .reaper import reap_once
 
 
+@checks_keywords(limits=Limits)
 class DockerExecutor(SupervisedExecutor):
     """A box in a Docker container.
 

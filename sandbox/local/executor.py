@@ -23,12 +23,14 @@ from ..host.connection import Connection
 from ..host.messages import supervisor_settings
 from ..host.supervised_executor import START_TIMEOUT, SupervisedExecutor
 from ..host.supervisor_client import SupervisorClient
+from ..keywords import checks_keywords
 from ..limits import Limits, check_limits, size_of
 from .process import LocalProcess, has_proc, start_process
 
 _NOT_HELD = ("cpus", "pids", "shm", "max_inodes")  # limits that cannot be set for a subprocess
 
 
+@checks_keywords(limits=Limits)
 class LocalExecutor(SupervisedExecutor):
     """A box that is a subprocess on this machine: FOR CODE THAT YOU TRUST. IT PROTECTS NOBODY.
 

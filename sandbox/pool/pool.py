@@ -20,6 +20,7 @@ from typing import Self
 from ..base import Executor
 from ..cancellation import finish
 from ..errors import PoolLoopError, SandboxClosedError
+from ..keywords import checks_keywords
 from ..limits import check_timeout, count_of
 from .scheduler import Scheduler
 from .states import PoolOptions, PoolStatistics
@@ -29,6 +30,7 @@ EXIT_SECONDS = 1.0  # for a loop in another thread to end a pool's task when the
 _pools: weakref.WeakKeyDictionary[Executor, ExecutorPool] = weakref.WeakKeyDictionary()  # see `pool_of`
 
 
+@checks_keywords()
 class ExecutorPool:
     """Lends boxes that are clones of a template, and cleans them in between.
 

@@ -235,8 +235,8 @@ def test_the_built_in_final_answer_ends_the_episode() -> None:
     ("options", "message"),
     [
         ({"on_malformed": "ignore"}, r"on_malformed must be one of \('feedback', 'end', 'text'\), got 'ignore'"),
-        ({"max_malformed": 0}, "max_malformed must be at least 1, got 0"),
-        ({"max_result_chars": 0}, "max_result_chars must be at least 1, got 0"),
+        ({"max_malformed": 0}, "max_malformed must be positive or None, got 0"),
+        ({"max_result_chars": 0}, "max_result_chars must be positive or None, got 0"),
         ({"tool_timeout": 0}, "tool_timeout must be positive or None, got 0"),
         ({"render_mode": "rgb_array"}, "has the render modes"),
     ],

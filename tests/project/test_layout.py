@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # each may import itself and what stands to its left
 PACKAGES = ("sandbox", "envs", "records", "trainer", "cluster", "cli")
 ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of its own package that it may import
-    "sandbox": set(),  # the contract: base, limits, errors, arguments, cancellation
+    "sandbox": set(),  # the contract: base, limits, errors, arguments, keywords, cancellation
     "sandbox/guest": set(),  # not even the contract: it runs inside the box
     "sandbox/host": {"sandbox", "sandbox/guest"},
     "sandbox/images": {"sandbox"},
@@ -112,6 +112,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
 ROOT_FILES: dict[str, set[str]] = {  # files at a package's root, and those beside them that they may import
     "sandbox/base": {"errors", "limits"},
     "sandbox/arguments": {"limits"},
+    "sandbox/limits": {"keywords"},
     "envs/core": {"spaces"},
     "envs/extras": {"core"},
     "envs/episode": {"core", "tokens"},

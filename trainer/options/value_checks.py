@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable
 from dataclasses import fields, replace
 from typing import Any, get_type_hints
 
 from transformers import TrainingArguments
 
+from ...sandbox import keywords
 from .fields import Allowed
 from .inherited import RANGES, REFUSED, WITHOUT_EFFECT
 from .trl_names import TRL_NAMES
@@ -23,15 +23,10 @@ def unknown_names(
 
     `config` is a class of options, for the hint that a name belongs into `args=config(...)`.
     """
-    hints = []
-    known = [name for name in known if name not in WITHOUT_EFFECT and name not in REFUSED]
-    for name in given:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = TRL_NAMES.get(name) or (f"did you mean {near[0]!r}?" if near else "")
-        if config is not None and name in config.__dataclass_fields__:
-            hint = f"it is an option: args={config.__name__}({name}=...)"
-        hints.append(f"{name!r}" + (f" ({hint})" if hint else ""))
-    return TypeError(f"{owner} has no {', '.join(hints)}")
+    options = () if config is None else config.__dataclass_fields__
+    advice = {name: f"it is an option: args={config.__name__}({name}=...)" for name in options if config is not None}
+    known = [name for name in known if name != "self" and name not in WITHOUT_EFFECT and name not in REFUSED]
+    return keywords.unknown_names(owner, given, known, TRL_NAMES | advice)
 
 
 def allowed_values(config: type[TrainingArguments]) -> dict[str, Allowed]:

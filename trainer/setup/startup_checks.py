@@ -19,7 +19,6 @@ from ...envs.episode import EpisodeSpec, Failure
 from ...envs.registry import ENVIRONMENT_COLUMN, EnvironmentLike, EnvironmentSource
 from ...envs.rewards import Rewards
 from ...envs.runtime.threads import run_in_loop
-from ...envs.tool_env.forgotten import forgotten_tools
 from ...envs.tool_env.tool_env import ToolEnv
 from ..chat.by_environment import GivenFormats, check_names
 from ..models.adapters import has_adapter, with_adapter
@@ -283,14 +282,7 @@ def _where(failure: Failure) -> str:
 
 
 def _warn_of_no_tools(core: Any, rewards: Rewards) -> None:
-    """Warn of tools that lack their mark, and of a `ToolEnv` without tools, replies and reward functions."""
-    if names := forgotten_tools(core):
-        warnings.warn(
-            f"{type(core).__name__} has no tools, but {', '.join(names)} could be: mark each tool with @tool, and let "
-            f"the names of other methods begin with '_'",
-            stacklevel=6,
-        )
-        return
+    """Warn of a `ToolEnv` without tools, replies and reward functions."""
     plain = isinstance(core, ToolEnv) and type(core).reply is ToolEnv.reply and type(core).astep is ToolEnv.astep
     if plain and not core.tools and not rewards.functions:
         warnings.warn(
