@@ -111,6 +111,9 @@ def test_is_final_decides_about_the_end_and_about_the_caps() -> None:
             arguments: Any = call["function"]["arguments"]
             return call["function"]["name"] == "submit" and len(arguments.get("text", "")) > 3
 
+    marked = Judges([tool(final=True)(submit)])
+    begin(marked)
+    assert not marked.step(tool_call("submit", text="abc")).terminated  # against the mark
     environment = Judges([tool(parallel=True)(submit), tool(parallel=True)(search)])
     begin(environment)
     result = environment.step(tool_calls(("submit", {"text": "abc"}), ("submit", {})))
@@ -139,13 +142,3 @@ async def test_is_final_gets_the_arguments_that_the_tool_gets(arguments: Any) ->
     environment = Asks()
     begin(environment)
     assert (await environment.astep(tool_calls(("submit", arguments)))).terminated
-
-
-def test_a_mark_does_not_end_an_episode_against_is_final() -> None:
-    class GoesOn(ToolEnv):
-        def is_final(self, call: ToolCall) -> bool:
-            return False
-
-    environment = GoesOn([tool(final=True)(submit)])
-    begin(environment)
-    assert not environment.step(tool_call("submit", text="a")).terminated

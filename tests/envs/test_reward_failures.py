@@ -124,9 +124,14 @@ async def test_the_failure_policy_covers_functions() -> None:
     def broken(completions: list[Any]) -> list[float]:
         raise ZeroDivisionError("in a reward")
 
+    def wrong(completions: list[Any]) -> list[float]:
+        raise ConfigurationError("no key for the judge")
+
     assert await rewards_of([{}, {}], broken, on_failure="zero") == [0.0, 0.0]
     with pytest.raises(EpisodeFailedError, match="reward: ZeroDivisionError: reward function 'broken': in a reward"):
         await play([{}, {}], broken, on_failure="raise")
+    with pytest.raises(ConfigurationError, match="no key for the judge"):  # whatever the policy is
+        await play([{}, {}], wrong)
 
 
 async def test_a_failure_that_stops_the_run_does_not_wait_for_the_group() -> None:
@@ -156,14 +161,6 @@ async def test_an_episode_is_reported_when_its_reward_is_known() -> None:
         episode_specs([{}], group_size=3, seed=0), lambda each: seen.append((each.spec.member, each.reward))
     )
     assert seen == [(0, 4.0), (1, 4.0), (2, 4.0)]
-
-
-async def test_a_configuration_error_of_a_function_stops_the_run() -> None:
-    def wrong(completions: list[Any]) -> list[float]:
-        raise ConfigurationError("no key for the judge")
-
-    with pytest.raises(ConfigurationError, match="no key for the judge"):
-        await play([{}, {}], wrong)
 
 
 async def test_cancelling_a_run_cancels_its_functions() -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gymnast.envs import (
-    Calculator,
     EpisodeSpec,
     Message,
     OverlongPromptError,
@@ -21,9 +19,7 @@ from gymnast.envs import (
     Task,
     ToolEnv,
     episode_specs,
-    matches,
     per_episode,
-    tool_call,
 )
 
 from .rewarding import WAIT, Judges, Plays, never, play, rewards_of
@@ -230,18 +226,3 @@ async def test_an_episode_whose_prompt_was_too_long_is_not_rewarded() -> None:
     engine = RolloutEngine(Plays, Full(["answer"]), rewards=Rewards([size]))
     episodes = await engine.run(episode_specs([{}], group_size=2, seed=0))
     assert [each.reward for each in episodes] == [None, 2.0]
-
-
-# --- together with the engine ---------------------------------------------------------------------------------------
-
-
-def test_play_adds_reward_functions_too() -> None:
-    def short(completions: list[list[Mapping[str, Any]]], answer: list[int]) -> list[float]:
-        return [answer[index] / len(completion) for index, completion in enumerate(completions)]
-
-    rows = [{"question": "What is 1 plus 1?", "answer": 2}, {"question": "What is 2 plus 2?", "answer": 4}]
-    rewards = Rewards([short, matches("completion[-1].content", value="right", name="right")])
-    policy = ScriptedPolicy([tool_call("final_answer", answer=2)])
-    episodes = RolloutEngine(Calculator(), policy, rewards=rewards).play(rows)
-    assert [each.reward for each in episodes] == [3.0, 2.0]
-    assert episodes[0].reward_parts == {"environment": 1.0, "short": 1.0, "right": 1.0}

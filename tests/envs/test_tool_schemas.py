@@ -90,67 +90,40 @@ def test_no_parameters() -> None:
 # --- a wrong tool is an error when the environment is made --------------------------------------------------
 
 
-def no_hint(a) -> str:  # type: ignore[no-untyped-def]
-    """Do.
-
-    Args:
-        a: It.
-    """
-    return a
+def documented(function: Any) -> Any:
+    function.__doc__ = "Do.\n\nArgs:\n    a: It."
+    return function
 
 
-def no_entry(a: int) -> int:
+@documented
+def no_hint(a) -> None: ...  # type: ignore[no-untyped-def]
+
+
+def no_entry(a: int) -> None:
     """Do."""
-    return a
 
 
-def no_docstring(a: int) -> int:
-    return a
+def no_docstring(a: int) -> None: ...
 
 
-def stars(*args: int) -> int:
-    """Do.
-
-    Args:
-        args: All.
-    """
-    return 0
+@documented
+def stars(*args: int) -> None: ...
 
 
-def keywords(**kwargs: int) -> int:
-    """Do.
-
-    Args:
-        kwargs: All.
-    """
-    return 0
+@documented
+def keywords(**kwargs: int) -> None: ...
 
 
-def positional(a: int, /) -> int:
-    """Do.
-
-    Args:
-        a: It.
-    """
-    return a
+@documented
+def positional(a: int, /) -> None: ...
 
 
-def no_schema(a: threading.Lock) -> int:  # type: ignore[valid-type]
-    """Do.
-
-    Args:
-        a: It.
-    """
-    return 0
+@documented
+def no_schema(a: threading.Lock) -> None: ...  # type: ignore[valid-type]
 
 
-def unresolved(a: Nowhere) -> int:  # type: ignore[name-defined]  # noqa: F821
-    """Do.
-
-    Args:
-        a: It.
-    """
-    return 0
+@documented
+def unresolved(a: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
 
 @pytest.mark.parametrize(
@@ -173,33 +146,24 @@ def test_a_wrong_tool_is_refused(function: Any, error: type[Exception], message:
         ToolEnv([function])
 
 
-def test_two_tools_of_one_name_are_refused() -> None:
+def test_names_of_tools_are_checked() -> None:
     class Noted(ToolEnv):
         @tool
         def note(self) -> str:
             """Note."""
             return ""
 
-    @tool(name="note")
     def other() -> str:
         """Note too."""
         return ""
 
     with pytest.raises(ValueError, match=r"Noted has two tools named 'note': rename one with @tool\(name="):
-        Noted([other])
+        Noted([tool(name="note")(other)])
+    with pytest.raises(ValueError, match="'my tool' is not a name for a tool"):
+        Noted([tool(name="my tool")(other)])
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0])
 def test_a_timeout_must_be_positive(timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout must be positive"):
         tool(timeout=timeout)
-
-
-def test_a_name_must_suit_model_servers() -> None:
-    @tool(name="my tool")
-    def mine() -> str:
-        """Mine."""
-        return ""
-
-    with pytest.raises(ValueError, match="'my tool' is not a name for a tool"):
-        ToolEnv([mine])
