@@ -264,9 +264,6 @@ def test_an_environment_need_not_be_hashable() -> None:
         hash(Data())
     episodes = RolloutEngine(Data, ScriptedPolicy(["x"])).play([{"prompt": "go"}] * 3)
     assert [episode.failure for episode in episodes] == [None] * 3
-    same = Data()
-    episodes = RolloutEngine(lambda: same, ScriptedPolicy(["x"]), max_concurrency=1).play([{"prompt": "go"}] * 2)
-    assert "returned the same Data again" in str(episodes[1].failure)
 
 
 def test_cancelling_a_player_leaves_the_others_alone(tmp_path: Path) -> None:
@@ -299,21 +296,16 @@ def test_cancelling_a_player_leaves_the_others_alone(tmp_path: Path) -> None:
     assert [each.failure for each in player.play([row], count=1)] == [None]
 
 
-def test_wrong_kinds_of_limits_and_rows_are_refused() -> None:
+def test_wrong_kinds_of_limits_rows_and_scripts_are_refused() -> None:
     with pytest.raises(TypeError, match=r"limits must be EpisodeLimits\(\.\.\.\), got dict"):
         RolloutEngine(Calculator(), ScriptedPolicy([]), limits={"max_turns": 3})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="the row of task-1 must be a mapping, got int: 3"):
         RolloutEngine(Calculator(), ScriptedPolicy([])).play([ROW, 3])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"expected a list of rows, got one row: .*; write \[row\] for a single row"):
         RolloutEngine(Calculator(), ScriptedPolicy([])).play({"question": "What?", "answer": 1})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("script", ["hello", ANSWER])
-def test_a_script_that_is_a_single_answer_is_refused(script: Any) -> None:
-    with pytest.raises(
-        TypeError, match=r"a script is a list of answers or a function, got one answer.*write \[answer\]"
-    ):
-        ScriptedPolicy(script)
+    for script in ("hello", ANSWER):
+        with pytest.raises(TypeError, match=r"a script is a list .*, got one answer.*write \[answer\]"):
+            ScriptedPolicy(script)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("policy", ["policy", None, ScriptedPolicy])

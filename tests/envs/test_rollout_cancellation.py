@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from gymnast.envs import (
     EpisodeFailedError,
     EpisodeLimits,
-    EpisodeSpec,
     Message,
     RolloutEngine,
     ScriptedPolicy,
@@ -143,18 +141,12 @@ async def test_raise_stops_the_run_and_closes_the_others() -> None:
                 await asyncio.wait_for(self.started.acquire(), WAIT)
             raise ZeroDivisionError("in the last one")
 
-    async def answer(messages: list[Message]) -> str:
-        return "x"
-
-    def stream() -> Iterator[EpisodeSpec]:
-        yield from specs(4)
-
     makers = iter([Waiting, Waiting, Waiting, LastBreaks])
     engine = RolloutEngine(
-        lambda: next(makers)(log, started, may_close), ScriptedPolicy(answer), on_failure="raise", max_concurrency=4
+        lambda: next(makers)(log, started, may_close), ScriptedPolicy(["x"]), on_failure="raise", max_concurrency=4
     )
     with pytest.raises(EpisodeFailedError, match="failed: step: ZeroDivisionError: in the last one") as caught:
-        await engine.run(stream())
+        await engine.run(iter(specs(4)))
     assert caught.value.episode.failure is not None
     assert "Traceback" in str(caught.value)
     assert log.closed == [1] * 4

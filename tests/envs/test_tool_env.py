@@ -96,25 +96,10 @@ def test_tools_may_change_with_the_episode() -> None:
     begin(environment, open=True)
     assert list(environment.tools) == ["final_answer", "secret"]
     assert contents(environment.step(tool_call("secret"))) == ["42"]
+    begin(environment, open=True, tools=["secret"])  # a row narrows the tools that reset_task chose
+    assert list(environment.tools) == ["secret"]
     begin(environment, open=False)
     assert list(environment.tools) == ["final_answer"]
-
-
-def test_a_row_narrows_the_tools_that_reset_task_chose() -> None:
-    def look() -> str:
-        """Look."""
-        return "seen"
-
-    class Chooses(ToolEnv):
-        def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
-            self.tools = [look, final_answer]
-            return [{"role": "user", "content": "go"}]
-
-    environment = Chooses()
-    begin(environment)
-    assert list(environment.tools) == ["look", "final_answer"]
-    begin(environment, tools=["look"])
-    assert list(environment.tools) == ["look"]
 
 
 def test_tools_that_can_be_read_only_once_are_refused() -> None:
@@ -238,7 +223,6 @@ def test_the_built_in_final_answer_ends_the_episode() -> None:
         ({"max_malformed": 0}, "max_malformed must be positive or None, got 0"),
         ({"max_result_chars": 0}, "max_result_chars must be positive or None, got 0"),
         ({"tool_timeout": 0}, "tool_timeout must be positive or None, got 0"),
-        ({"render_mode": "rgb_array"}, "has the render modes"),
     ],
 )
 def test_an_option_out_of_its_range_is_refused(options: dict[str, Any], message: str) -> None:
