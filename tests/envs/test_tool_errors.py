@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
-import sys
 import threading
 import time
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 
 from gymnast.envs import ConfigurationError, tool
 
-from .toolkit import WAIT, call, environment_of, step
+from .toolkit import WAIT, call, environment_of, run_python, step
 
 ERRORS = [
     ValueError("no"),
@@ -70,30 +68,18 @@ async def test_the_bug_of_a_tool_is_logged_once(caplog: pytest.LogCaptureFixture
     assert trace in caplog.text + "\n"
 
 
-async def test_a_result_without_json_is_an_error_without_a_repr() -> None:
-    class Thing:
-        pass
-
+async def test_a_result_without_json_is_an_error_without_a_repr_and_ends_the_run_if_it_is_final() -> None:
     def make() -> Any:
         """Make a thing."""
-        return {"thing": Thing()}
+        return {"thing": object()}
 
     content, record = await call(make, {})
     assert record.outcome == "exception"
     assert content.startswith("Error: TypeError: the tool returned dict, which cannot be shown to the model")
     assert "0x" not in content
-
-
-async def test_a_final_tool_whose_result_has_no_json_ends_the_run() -> None:
-    """It has judged the answer already, so the model may not give another."""
-
-    @tool(final=True)
-    def judge() -> Any:
-        """Judge."""
-        return object()
-
-    with pytest.raises(ConfigurationError, match="judge: the tool returned object, which cannot be shown"):
-        await call(judge, {})
+    # A final tool has judged the answer already, so the model may not give another.
+    with pytest.raises(ConfigurationError, match="make: the tool returned dict, which cannot be shown"):
+        await call(tool(final=True)(make), {})
 
 
 async def test_a_coroutine_tool_that_blocks_the_loop_is_named_once(
@@ -224,5 +210,5 @@ environment = ToolEnv([hang], tool_timeout=0.05)
 environment.reset(seed=0, options={"task": {"prompt": "go"}})
 print(environment.step(tool_call("hang")).messages[0]["content"])
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    result = run_python(program)
     assert (result.returncode, result.stdout, result.stderr) == (0, "Error: hang did not finish within 0.05 s.\n", "")
