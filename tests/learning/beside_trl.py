@@ -20,12 +20,15 @@ from trl.trainer.rloo_trainer import RLOOTrainer
 from .rows import EPSILON_HIGH, EPSILON_LOW, MAX_COMPLETION, TEMPERATURE, VOCABULARY, Batch, make_model
 
 
-def make_trainer(kind: str, folder: Path, model: Qwen3ForCausalLM) -> GRPOTrainer | RLOOTrainer:
+def make_trainer(
+    kind: str, folder: Path, model: Qwen3ForCausalLM, *, rewards: Any = None, prompts: Any = None, **options: Any
+) -> GRPOTrainer | RLOOTrainer:
+    """A trainer whose completions get these rewards, by default 0."""
     words = {f"w{i}": i for i in range(VOCABULARY)}
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(WordLevel(words, unk_token="w2")), pad_token="w0", eos_token="w1", unk_token="w2"
     )
-    options: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "output_dir": str(folder),
         "use_cpu": True,
         "report_to": [],
@@ -41,13 +44,13 @@ def make_trainer(kind: str, folder: Path, model: Qwen3ForCausalLM) -> GRPOTraine
     }
     common: dict[str, Any] = {
         "model": model,
-        "reward_funcs": lambda completions, **_: [0.0] * len(completions),
-        "train_dataset": Dataset.from_list([{"prompt": "w3 w4"}]),
+        "reward_funcs": lambda completions, **_: rewards or [0.0] * len(completions),
+        "train_dataset": Dataset.from_list(prompts or [{"prompt": "w3 w4"}]),
         "processing_class": tokenizer,
     }
     if kind == "grpo":
-        return GRPOTrainer(args=GRPOConfig(**options), **common)
-    return RLOOTrainer(args=RLOOConfig(**options), **common)
+        return GRPOTrainer(args=GRPOConfig(**(defaults | options)), **common)
+    return RLOOTrainer(args=RLOOConfig(**(defaults | options)), **common)
 
 
 def trl_logprobs(trainer: GRPOTrainer | RLOOTrainer, batch: Batch) -> Tensor:

@@ -7,22 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from datasets import Dataset
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
-from trl.trainer.grpo_config import GRPOConfig
-from trl.trainer.grpo_trainer import GRPOTrainer
-from trl.trainer.rloo_config import RLOOConfig
-from trl.trainer.rloo_trainer import RLOOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from gymnast.trainer.learning.advantages import ESTIMATORS, Scale, grpo, max_rl, rloo, scale_advantages, whiten
 from gymnast.trainer.learning.logprobs import token_logprobs
 from gymnast.trainer.learning.ratios import kl_in_reward
 
-from .rows import make_model
+from .beside_trl import make_trainer
+from .rows import TEMPERATURE, make_model
 
 SHAPE: dict[str, Any] = {"num_layers": 1, "initializer_range": 0.2}
 GROUPS, MEMBERS = 3, 4
@@ -37,31 +30,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def make_trainer(trainer_class: Any, config_class: Any, folder: Path, **options: Any) -> Any:
+def trl_trainer(kind: str, folder: Path, **options: Any) -> Any:
     """A TRL trainer that gives REWARDS to the GROUPS x MEMBERS completions that it samples."""
-    words = {f"w{i}": i for i in range(64)}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w2")), pad_token="w0", eos_token="w1", unk_token="w2"
-    )
-    args = config_class(
-        output_dir=str(folder),
-        use_cpu=True,
-        report_to=[],
-        bf16=False,
-        num_generations=MEMBERS,
-        per_device_train_batch_size=GROUPS * MEMBERS,
-        max_completion_length=6,
-        beta=0.0,
-        **options,
-    )
-    trainer = trainer_class(
-        model=make_model(0, **SHAPE),
-        args=args,
-        reward_funcs=lambda completions, **_: REWARDS,
-        train_dataset=Dataset.from_list(PROMPTS),
-        processing_class=tokenizer,
-    )
-    trainer.model.train()
+    options |= {"per_device_train_batch_size": GROUPS * MEMBERS, "max_completion_length": 6}
+    trainer = make_trainer(kind, folder, make_model(0, **SHAPE), rewards=REWARDS, prompts=PROMPTS, **options)
+    model: Any = trainer.model
+    model.train()
     return trainer
 
 
@@ -71,7 +45,7 @@ def groups_of(rewards: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("how", ["group", "batch", "none"])
 def test_grpo_equals_trl(folder: Path, how: Scale) -> None:
-    trainer = make_trainer(GRPOTrainer, GRPOConfig, folder, scale_rewards=how)
+    trainer = trl_trainer("grpo", folder, scale_rewards=how, temperature=1.0)
     theirs = trainer._generate_and_score_completions(PROMPTS)["advantages"]
     rewards = groups_of(torch.tensor(REWARDS))
     ours = scale_advantages([grpo(rewards_G) for rewards_G in rewards], rewards, how)
@@ -81,9 +55,9 @@ def test_grpo_equals_trl(folder: Path, how: Scale) -> None:
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("beta", [0.0, 0.04])
 def test_rloo_equals_trl(folder: Path, beta: float, normalize: bool) -> None:
-    trainer = make_trainer(RLOOTrainer, RLOOConfig, folder, normalize_advantages=normalize, temperature=0.9)
+    trainer = trl_trainer("rloo", folder, normalize_advantages=normalize)
     reference = make_model(1, **SHAPE)
-    add_fused_lm_head(reference, temperature=0.9)
+    add_fused_lm_head(reference, temperature=TEMPERATURE)
     trainer.beta, trainer.ref_model = beta, reference  # TRL itself would download a reference by its name
     scored = trainer._generate_and_score_completions(PROMPTS)
     mask_BT = scored["completion_mask"]
@@ -94,7 +68,7 @@ def test_rloo_equals_trl(folder: Path, beta: float, normalize: bool) -> None:
         with torch.no_grad():
             keep = mask_BT.shape[1]
             places_N = torch.arange(mask_BT.numel())
-            return token_logprobs(model, inputs, places_N, keep=keep, temperature=0.9)[0]
+            return token_logprobs(model, inputs, places_N, keep=keep, temperature=TEMPERATURE)[0]
 
     kl_B = kl_in_reward(logprobs(trainer.model), logprobs(reference), mask_BT)
     assert kl_B.abs().max() > 0.1

@@ -121,15 +121,6 @@ def test_a_dockerfile_is_not_an_image_of_the_same_name(tmp_path: Path, monkeypat
     assert by_path.clone().key == by_path.key != DockerExecutor(image=Path("python")).key
 
 
-@pytest.mark.parametrize(
-    "options", [{"pull": "always"}, {"image": Path("folder"), "pull": "always"}, {"image": Path("f"), "pull": "never"}]
-)
-def test_pull_is_refused_for_images_without_a_registry(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"pull='\w+' is for images from a registry, and .* on this machine"):
-        DockerExecutor(**options)
-    assert DockerExecutor(image="python:3.12-slim", pull="always").pull == "always"
-
-
 @pytest.mark.parametrize("make", OF_CODE)
 @pytest.mark.parametrize("wrong", [{"memory": "256m"}, "256m", {}])
 def test_limits_must_be_a_limits_object(make: str, wrong: Any) -> None:
@@ -212,10 +203,3 @@ def test_the_folders_in_memory_follow_the_memory(memory: str) -> None:
 def test_a_part_of_the_memory_has_one_form(text: str) -> None:
     with pytest.raises(ValueError, match=r"Limits\.tmp: a size is a number of bytes"):
         Limits(tmp=text)
-
-
-@pytest.mark.parametrize("wrong", [10**400, math.inf, math.nan, 0])
-async def test_a_timeout_that_cannot_be_waited_for(wrong: float) -> None:
-    async with ScriptedExecutor([]) as box:
-        with pytest.raises(ValueError, match="timeout must be a positive number of seconds"):
-            await box.python("1", timeout=wrong)

@@ -213,3 +213,5 @@ child.wait()"""
 
 async def test_a_timeout_may_be_any_number(box: RealBox) -> None:
     assert (await box.python("1", timeout=np.float32(5))).value == "1"  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timeout must be a positive number of seconds"):
+        await box.python("1", timeout=10**400)

@@ -11,7 +11,7 @@ import pytest
 from gymnast.sandbox import DockerExecutor, Status
 
 from . import faults
-from .boxes import LIMITS, daemon_of, usable
+from .boxes import LIMITS, usable
 from .faults import RealBox, docker_only
 
 kind, shared_box, box = faults.kind, faults.shared_box, faults.box
@@ -111,14 +111,6 @@ async def test_a_fork_bomb_in_the_shell_is_killed(box: RealBox) -> None:
         await box.reset()
     assert (await box.python(LIVING, timeout=10)).value in ("3", "4")  # and the shell
     assert await usable(box)
-
-
-@pytest.mark.fault(14)
-async def test_a_daemon_dies_at_a_reset(box: RealBox) -> None:
-    exists = f"import os; os.path.exists('/proc/{await daemon_of(box)}')"
-    assert (await box.python(exists)).value == "True"
-    await box.reset()
-    assert (await box.python(exists)).value == "False"
 
 
 # --- processor time -----------------------------------------------------------------------------------------------

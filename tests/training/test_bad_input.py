@@ -146,20 +146,24 @@ def test_a_failed_reset_is_reported_in_one_line(silent: Any, tmp_path: Path) -> 
     assert caught.value.__cause__ is caught.value.__context__ is None
 
 
-def test_evaluation_rows_are_checked_too(silent: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"row 0 of eval_dataset\['second'\]"):
-        make_trainer(tmp_path, eval_rows={"first": ROWS, "second": [{"bad": 1}]}, generator=silent)
+NAMED = [{"environment": "buttons", "good": "left"}, {"environment": "button", "good": "left"}]
 
 
-def test_a_row_without_its_environment(silent: Any, tmp_path: Path) -> None:
-    rows = [{"environment": "buttons", "good": "left"}, {"environment": "button", "good": "left"}]
-    with pytest.raises(ValueError, match=r"row 1 of train_dataset.*'buttons'.*got 'button'"):
-        make_trainer(tmp_path, environment={"buttons": Buttons}, rows=rows, generator=silent)
-
-
-def test_a_row_without_a_prompt(silent: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no 'prompt'.*question"):
-        make_trainer(tmp_path, environment=ToolEnv(), rows=[{"question": "?"}], generator=silent)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"eval_rows": {"first": ROWS, "second": [{"bad": 1}]}}, r"row 0 of eval_dataset\['second'\]"),
+        (
+            {"environment": {"buttons": Buttons}, "rows": NAMED},
+            r"row 1 of train_dataset.*'buttons'.*got 'button'",
+        ),
+        ({"environment": ToolEnv(), "rows": [{"question": "?"}]}, r"no 'prompt'.*question"),
+    ],
+    ids=["evaluation", "no such environment", "no prompt"],
+)
+def test_a_row_that_is_wrong_for_its_place(given: Any, message: str, silent: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_trainer(tmp_path, generator=silent, **given)
 
 
 # Models and tokenizers.
@@ -188,22 +192,16 @@ PLAIN = (
 )
 
 
-def test_a_tokenizer_without_chat_template(silent: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no chat template"):
-        trainer_with(tmp_path, silent, words=with_template(None))
-
-
 def test_an_argument_that_the_template_never_reads(silent: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"the chat template has no 'add_generation_promt' \(did you mean"):
         make_trainer(tmp_path, generator=silent, chat_template_kwargs={"add_generation_promt": True})
 
 
-def test_a_tokenizer_without_tools(silent: Any, tmp_path: Path) -> None:
+def test_a_tokenizer_that_cannot_be_used(silent: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no chat template"):
+        trainer_with(tmp_path, silent, words=with_template(None))
     with pytest.raises(ConfigurationError, match=r"\['look', 'left', 'right'\].*does not render tools"):
         trainer_with(tmp_path, silent, words=with_template(PLAIN))
-
-
-def test_no_tokenizer(silent: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="processing_class is needed"):
         trainer_with(tmp_path, silent)
     with pytest.raises(TypeError, match="processing_class must be a tokenizer, got str"):

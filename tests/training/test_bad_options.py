@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from pathlib import Path
 from typing import Any
@@ -227,36 +226,23 @@ def test_the_configuration_of_another_trainer(trainer_class: Any, args: Any, tmp
         trainer_class(model=model(), environment=Buttons(), args=args(output_dir=str(tmp_path), use_cpu=True))
 
 
-def test_gspo_warns_of_a_range_that_hardly_clips(tmp_path: Path) -> None:
-    for loss_type in ("gspo", "gspo_token"):
-        with pytest.warns(
-            UserWarning, match=rf"'{loss_type}'.*epsilon=0.2.*its paper uses epsilon=3e-4 and .*=4e-4"
-        ) as warned:
-            GRPOConfig(str(tmp_path), loss_type=loss_type, num_iterations=2, use_cpu=True)
-        assert [each.filename for each in warned] == [__file__]
-    # Warnings are errors.
-    config(tmp_path, loss_type="gspo", num_iterations=2, epsilon=3e-4, epsilon_high=4e-4)
-    config(tmp_path, loss_type="gspo")  # the ratio is always 1
+SAPO = {"loss_type": "sapo", "sapo_temperature_pos": 2.0, "sapo_temperature_neg": 2.0}
+TWICE = {"num_iterations": 2}  # each round is used twice
 
 
-def test_dr_grpo_warns_unless_rewards_are_not_scaled(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="the other half is scale_rewards='none', got 'group'") as warned:
-        GRPOConfig(str(tmp_path), loss_type="dr_grpo", use_cpu=True)
+@pytest.mark.parametrize(
+    ("options", "message", "better"),
+    [
+        ({"loss_type": "gspo", **TWICE}, "'gspo'.*0.2.*its paper uses epsilon=3e-4 and .*=4e-4", {"epsilon": 3e-4}),
+        ({"loss_type": "gspo_token", **TWICE}, "'gspo_token'.*0.2.*its paper uses", {"num_iterations": 1}),
+        ({"loss_type": "dr_grpo"}, "the other half is scale_rewards='none', got 'group'", {"scale_rewards": "none"}),
+        ({"epsilon_high": 0.28}, "^epsilon_high has no effect: each round is used in one step", TWICE),
+        ({"epsilon_high": 0.28}, "^epsilon_high has no effect: each round", {"steps_per_generation": 2}),
+        (SAPO, "^sapo_temperature_pos, sapo_temperature_neg have no effect", TWICE),
+    ],
+)
+def test_options_that_need_another_warn(options: Any, message: str, better: Any, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=message) as warned:
+        GRPOConfig(str(tmp_path), use_cpu=True, **options)
     assert [each.filename for each in warned] == [__file__]
-    config(tmp_path, loss_type="dr_grpo", scale_rewards="none")
-
-
-def test_clipping_warns_where_the_ratio_is_always_1(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="^epsilon_high has no effect: each round is used in one step") as warned:
-        GRPOConfig(str(tmp_path), epsilon_high=0.28, use_cpu=True)
-    assert [each.filename for each in warned] == [__file__]
-    with pytest.warns(UserWarning, match="^sapo_temperature_pos, sapo_temperature_neg have no effect"):
-        config(tmp_path, loss_type="sapo", sapo_temperature_pos=2.0, sapo_temperature_neg=2.0)
-    config(tmp_path, epsilon_high=0.28, num_iterations=2)
-    config(tmp_path, epsilon_high=0.28, steps_per_generation=2)
-
-
-def test_a_configuration_can_be_copied_with_another_option(tmp_path: Path) -> None:
-    first = config(tmp_path)
-    second = dataclasses.replace(first, learning_rate=1e-4)
-    assert (second.learning_rate, second.steps_per_generation) == (1e-4, first.steps_per_generation)
+    config(tmp_path, **(options | better))  # warnings are errors

@@ -185,24 +185,14 @@ async def test_an_observation_that_was_cut_is_compacted_as_it_was_shown() -> Non
     check_exact(episode, generator, ids(ANSWER))
 
 
-async def test_a_call_that_could_not_be_read_stays_as_it_was_written() -> None:
-    answer = '<tool_call>\n{"name": }\n</tool_call><|im_end|>'
-    episode, generator = await play(
-        lambda messages: messages[-2:], answer=answer, environment=WithTool, max_turn_tokens=40, max_model_len=150
-    )
-    second = episode.traces[1]
-    assert answer in tokenizer().decode(second.prompt_ids)
-    check_exact(episode, generator, ids(answer))
-
-
-async def test_a_call_that_could_not_be_read_stays_as_it_was_written_without_its_thought() -> None:
-    answer = '<think>\nhm\n</think>\n\n<tool_call>\n{"name": }\n</tool_call><|im_end|>'
-    episode, generator = await play(
-        EveryTurn(strip_thoughts), answer=answer, environment=WithTool, max_model_len=4000, max_turn_tokens=None
-    )
-    shown = tokenizer().decode(episode.traces[1].prompt_ids)
-    assert '<|im_start|>assistant\n<tool_call>\n{"name": }\n</tool_call><|im_end|>' in shown
-    check_exact(episode, generator, ids(answer))
+@pytest.mark.parametrize("thought", ["", "<think>\nhm\n</think>\n\n"])
+async def test_a_call_that_could_not_be_read_stays_as_it_was_written_without_its_thought(thought: str) -> None:
+    call = '<tool_call>\n{"name": }\n</tool_call><|im_end|>'
+    compact, budget = (EveryTurn(strip_thoughts), 4000) if thought else (lambda messages: messages[-2:], 150)
+    options: dict[str, Any] = {"max_model_len": budget, "max_turn_tokens": None if thought else 40}
+    episode, generator = await play(compact, answer=thought + call, environment=WithTool, **options)
+    assert f"<|im_start|>assistant\n{call}" in tokenizer().decode(episode.traces[1].prompt_ids)
+    check_exact(episode, generator, ids(thought + call))
 
 
 class WithTool(Talk):

@@ -16,7 +16,9 @@ from gymnast.envs import ConfigurationError
 from gymnast.trainer import GRPOTrainer, whole_weights
 
 from .buttons import ROWS, Buttons, ShiftedGenerator, adapted, config, forget, make_trainer, model, untied
-from .launching import alone, launch, run_two
+from .launching import alone, run_two
+from .test_step_gradient import CASES as STEPS
+from .test_step_gradient import EPISODES, assert_equal, step_gradient
 
 PROGRAM = """
 import json, os, sys
@@ -101,9 +103,45 @@ weights = sum(weight.double().sum().item() for weight in trainer.model.state_dic
 (folder / f"refilled-{rank}.json").write_text(json.dumps([groups, logs, weights]))
 """
 
+GRADIENTS = """
+from buttons import AddsTerm, Gradients, sometimes_failing
+from gymnast.trainer import RLOOTrainer
+
+steps, looks = {}, {}
+for case in json.loads(sys.argv[3]):
+    kept = Gradients()
+    trainer_class = {"rloo": RLOOTrainer, "with a term": AddsTerm}.get(case, GRPOTrainer)
+    options = dict(scale_rewards="none", beta=0.0, max_grad_norm=0.0, ddp_backend="gloo")
+    options["loss_type"] = case if case in ("grpo", "dr_grpo", "dapo", "rloo") else "dapo"
+    agent = model()
+    if case == "with an unused weight":
+        options |= dict(max_steps=2, ddp_find_unused_parameters=True)  # DDP misses a gradient in the next step
+        agent.model.tower = torch.nn.Linear(2, 2)
+    trainer = trainer_class(
+        model=agent,
+        environment=Buttons(),
+        args=config(
+            folder / "gradients",
+            trainer_class,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=4,
+            max_tokens_per_batch=50,  # each process cuts its batches into another number of micro-batches
+            **options,
+        ),
+        train_dataset=ROWS,
+        processing_class=tokenizer(),
+        callbacks=[kept],
+        generator=sometimes_failing(),
+    )
+    trainer.train()
+    steps[case] = kept.steps[0]
+    looks[case] = trainer.model_wrapped.find_unused_parameters
+torch.save([steps, looks], folder / f"gradients-{rank}.pt")
+"""
+
 SHARDED = """
 import threading
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
 from buttons import SHARDED, CopyGenerator, adapted, untied
 from gymnast.trainer import RolloutError, whole_weights
 
@@ -154,13 +192,130 @@ except RolloutError as error:
     (folder / f"half-{rank}.txt").write_text(str(error))
 """
 
-END = "torch.distributed.destroy_process_group()"
+CASES: dict[str, dict[str, Any]] = {
+    "whitened rewards and tokens of high entropy": {"advantage_estimator": "reinforce++", "top_entropy_quantile": 0.4},
+    "several samples an episode": {"advantage_estimator": "max_rl", "loss_type": "grpo", "forgets": True},
+    "a divergence in the reward and a mismatch": {
+        **{"beta": 0.1, "kl_in": "reward", "shifts": True},
+        **{"correction": "geometric_mask", "correction_min": 0.5, "correction_max": 2.0},
+    },
+}
+"""Options of trainings that are run in one process and in two; with `forgets`, each turn begins a sample.
+
+With `shifts` the generator reports wrong log-probabilities.
+"""
+
+MANY = """
+import asyncio, logging
+from buttons import ShiftedGenerator, forget
+from transformers import TrainerCallback
+
+
+def breaks_here():
+    return rank == 1 and trainer.state.global_step == 1
+
+
+def reward(completions):
+    if breaks_here():
+        raise RuntimeError("the judge is gone")
+    return [1.0] * len(completions)
+
+
+class Breaks(TrainerCallback):
+    def on_step_begin(self, args, state, control, **kwargs):
+        if breaks_here():
+            raise RuntimeError("the disk is full")
+
+
+def huge(completions):
+    if breaks_here():
+        return [3e38 * (index % 2) for index in range(len(completions))]
+    return [float(index % 2) for index in range(len(completions))]
+
+
+WAITS = ["training waits for the other processes", "4 episodes wait in reset"]  # said by each process
+
+
+def negative(completions):
+    return [-1.0 - rank] * len(completions)
+
+
+class Told(logging.Handler):
+    def emit(self, record):
+        if record.getMessage().endswith(f"{WAITS[rank]}"):
+            (folder / f"told-{rank}.txt").write_text(record.getMessage())
+
+
+class Hangs(Buttons):
+    async def areset(self, **options):
+        while rank == 1 and trainer and not all((folder / f"told-{each}.txt").exists() for each in (0, 1)):
+            await asyncio.sleep(0.01)
+        return await super().areset(**options)
+
+
+def trainer_of(name, environment=Buttons, reward_funcs=(), callbacks=(), forgets=False, shifts=False, **options):
+    agent = model()
+    usual = dict(max_steps=3, per_device_train_batch_size=4, ddp_backend="gloo", on_failure="raise")
+    return GRPOTrainer(
+        model=agent,
+        environment=environment(),
+        args=config(folder / name, **(usual | options)),
+        generator=ShiftedGenerator(agent) if shifts else None,
+        compact=forget if forgets else None,
+        train_dataset=ROWS,
+        processing_class=tokenizer(),
+        reward_funcs=reward_funcs,
+        callbacks=callbacks,
+    )
+
+
+logging.getLogger("gymnast.trainer.loop.watchdog").addHandler(Told())
+trainer = None
+trainer = trainer_of("hangs", environment=Hangs, stall_warning=0.5)
+trainer.train()
+trainer = trainer_of("nonfinite", reward_funcs=huge, scale_rewards="none", loss_type="grpo")
+trainer.train()
+steps = [logs["steps/nonfinite"] for logs in trainer.state.log_history if "loss" in logs]
+weights = [float(weight.double().sum()) for weight in trainer.model.parameters()]
+(folder / f"nonfinite-{rank}.json").write_text(json.dumps([steps, weights]))
+for name, options in json.loads(sys.argv[2]).items():
+    trainer = trainer_of(name, max_steps=2, **options)
+    trainer.train()
+    torch.save(trainer.model.state_dict(), folder / f"{name}-{rank}.pt")
+    (folder / f"{name}-{rank}.json").write_text(json.dumps(trainer.state.log_history[:2]))
+for name, options in (
+    ("negative", dict(reward_funcs=negative, advantage_estimator="max_rl")), ("together", dict(reward_funcs=reward))
+):
+    trainer = trainer_of(name, **options)
+    try:
+        trainer.train()
+    except Exception as error:
+        (folder / f"{name}-{rank}.txt").write_text(f"{type(error).__name__}: {error}")
+"""
+
+ALONE = """
+from accelerate.utils import DistributedType
+
+# No FSDP any more.
+os.environ["ACCELERATE_USE_FSDP"] = "false"
+AcceleratorState._reset_state()
+PartialState().distributed_type = DistributedType.MULTI_CPU
+trainer = trainer_of("alone", callbacks=[Breaks()])
+trainer.train()
+"""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """The folder and the reports of one pair of processes, whose end is an error of the second: a start is slow."""
     folder = tmp_path_factory.mktemp("two")
-    return folder, launch(folder, PROGRAM + REFILLS + SHARDED + END)
+    program = PROGRAM + REFILLS + MANY + GRADIENTS + SHARDED + ALONE
+    (first, _), (second, error) = run_two(
+        folder, program, json.dumps(CASES), json.dumps([*STEPS, "with an unused weight"]), timeout=290
+    )
+    assert min(first, second) > 0
+    assert "RuntimeError: the disk is full" in error, error
+    return folder, [json.loads((folder / f"report-{rank}.json").read_text()) for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -297,124 +452,9 @@ def test_two_processes_refill_their_own_groups(run: Any) -> None:
     assert weights == same_weights
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "whitened rewards and tokens of high entropy": {"advantage_estimator": "reinforce++", "top_entropy_quantile": 0.4},
-    "several samples an episode": {"advantage_estimator": "max_rl", "loss_type": "grpo", "forgets": True},
-    "a divergence in the reward and a mismatch": {
-        **{"beta": 0.1, "kl_in": "reward", "shifts": True},
-        **{"correction": "geometric_mask", "correction_min": 0.5, "correction_max": 2.0},
-    },
-}
-"""Options of trainings that are run in one process and in two; with `forgets`, each turn begins a sample.
-
-With `shifts` the generator reports wrong log-probabilities.
-"""
-
-MANY = """
-import asyncio, json, logging, os, sys
-from pathlib import Path
-import torch
-from buttons import Buttons, ROWS, ShiftedGenerator, config, forget, model, tokenizer
-from gymnast.trainer import GRPOTrainer
-from transformers import TrainerCallback
-
-folder, rank = Path(sys.argv[1]), os.environ["RANK"]
-
-
-def breaks_here():
-    return rank == "1" and trainer.state.global_step == 1
-
-
-def reward(completions):
-    if breaks_here():
-        raise RuntimeError("the judge is gone")
-    return [1.0] * len(completions)
-
-
-class Breaks(TrainerCallback):
-    def on_step_begin(self, args, state, control, **kwargs):
-        if breaks_here():
-            raise RuntimeError("the disk is full")
-
-
-def huge(completions):
-    if breaks_here():
-        return [3e38 * (index % 2) for index in range(len(completions))]
-    return [float(index % 2) for index in range(len(completions))]
-
-
-WAITS = ["training waits for the other processes", "4 episodes wait in reset"]  # said by each process
-
-
-def negative(completions):
-    return [-1.0 - int(rank)] * len(completions)
-
-
-class Told(logging.Handler):
-    def emit(self, record):
-        if record.getMessage().endswith(f"{WAITS[int(rank)]}"):
-            (folder / f"told-{rank}.txt").write_text(record.getMessage())
-
-
-class Hangs(Buttons):
-    async def areset(self, **options):
-        while rank == "1" and trainer and not all((folder / f"told-{each}.txt").exists() for each in (0, 1)):
-            await asyncio.sleep(0.01)
-        return await super().areset(**options)
-
-
-def trainer_of(name, environment=Buttons, reward_funcs=(), callbacks=(), forgets=False, shifts=False, **options):
-    agent = model()
-    usual = dict(max_steps=3, per_device_train_batch_size=4, ddp_backend="gloo", on_failure="raise")
-    return GRPOTrainer(
-        model=agent,
-        environment=environment(),
-        args=config(folder / name, **(usual | options)),
-        generator=ShiftedGenerator(agent) if shifts else None,
-        compact=forget if forgets else None,
-        train_dataset=ROWS,
-        processing_class=tokenizer(),
-        reward_funcs=reward_funcs,
-        callbacks=callbacks,
-    )
-
-
-logging.getLogger("gymnast.trainer.loop.watchdog").addHandler(Told())
-trainer = None
-trainer = trainer_of("hangs", environment=Hangs, stall_warning=0.5)
-trainer.train()
-trainer = trainer_of("nonfinite", reward_funcs=huge, scale_rewards="none", loss_type="grpo")
-trainer.train()
-steps = [logs["steps/nonfinite"] for logs in trainer.state.log_history if "loss" in logs]
-weights = [float(weight.double().sum()) for weight in trainer.model.parameters()]
-(folder / f"nonfinite-{rank}.json").write_text(json.dumps([steps, weights]))
-for name, options in json.loads(sys.argv[2]).items():
-    trainer = trainer_of(name, max_steps=2, **options)
-    trainer.train()
-    torch.save(trainer.model.state_dict(), folder / f"{name}-{rank}.pt")
-    (folder / f"{name}-{rank}.json").write_text(json.dumps(trainer.state.log_history[:2]))
-for name, options in (
-    ("negative", dict(reward_funcs=negative, advantage_estimator="max_rl")), ("together", dict(reward_funcs=reward))
-):
-    trainer = trainer_of(name, **options)
-    try:
-        trainer.train()
-    except Exception as error:
-        (folder / f"{name}-{rank}.txt").write_text(f"{type(error).__name__}: {error}")
-trainer = trainer_of("alone", callbacks=[Breaks()])
-trainer.train()
-"""
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, str]]]:
-    folder = tmp_path_factory.mktemp("many")
-    return folder, run_two(folder, MANY, json.dumps(CASES))
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_train_like_one_with(case: str, many: Any, tmp_path: Path) -> None:
-    folder, _ = many
+def test_two_processes_train_like_one_with(case: str, run: Any, tmp_path: Path) -> None:
+    folder, _ = run
     options = {**CASES[case]}
     compact = forget if options.pop("forgets", False) else None
     agent = model()
@@ -436,9 +476,9 @@ def test_two_processes_train_like_one_with(case: str, many: Any, tmp_path: Path)
     assert (min(samples) > 1) == (compact is not None)
 
 
-def test_trouble_in_one_process_concerns_both(many: Any) -> None:
+def test_trouble_in_one_process_concerns_both(run: Any) -> None:
     """An error while a round is played ends both. For any other error no process may wait to save."""
-    folder, (first, second) = many
+    folder, _ = run
     assert "another training process failed; see its error" in (folder / "together-0.txt").read_text()
     assert (folder / "together-1.txt").read_text().startswith("EpisodeFailedError")
     assert "the judge is gone" in (folder / "together-1.txt").read_text()
@@ -446,8 +486,6 @@ def test_trouble_in_one_process_concerns_both(many: Any) -> None:
     # A reward that the estimator cannot take: both name it.
     for rank in range(2):
         assert "divides by the mean reward" in (folder / f"negative-{rank}.txt").read_text()
-    assert min(first[0], second[0]) > 0
-    assert "RuntimeError: the disk is full" in second[1]
     # A hang in one process: both say what they wait for.
     for rank, told in enumerate(("training waits for the other processes", "4 episodes wait in reset")):
         assert (folder / f"told-{rank}.txt").read_text().startswith(f"nothing has moved in process {rank} for ")
@@ -457,3 +495,18 @@ def test_trouble_in_one_process_concerns_both(many: Any) -> None:
     assert steps == [0, 1, 0]
     assert json.loads((folder / "nonfinite-1.json").read_text())[1] == weights
     assert not list((folder / "alone").glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize("case", STEPS)
+def test_the_gradient_of_a_step_in_two_processes_is_that_of_one(case: str, run: Any, tmp_path: Path) -> None:
+    folder, _ = run
+    gradients, _ = torch.load(folder / "gradients-1.pt", weights_only=True)
+    assert_equal(gradients[case], step_gradient(tmp_path, case, EPISODES))
+
+
+def test_ddp_looks_for_weights_without_a_gradient_only_if_told_to(run: Any) -> None:
+    folder, _ = run
+    gradients, looks = torch.load(folder / "gradients-1.pt", weights_only=True)
+    [case] = [case for case, each in looks.items() if each]
+    assert case == "with an unused weight"
+    assert_equal({name: gradients[case][name] for name in gradients["dapo"]}, gradients["dapo"])

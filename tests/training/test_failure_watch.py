@@ -137,13 +137,3 @@ def test_a_reward_that_is_never_set_warns(capsys: pytest.CaptureFixture[str], mo
         "0; 75% of the episodes reach final_answer and are rewarded with 0: the answers are wrong, the check is too "
         "strict, or self.reward is never set or reached\n"
     )
-
-
-def test_few_truncated_episodes_are_not_named_as_a_cause(caplog: pytest.LogCaptureFixture) -> None:
-    alarm = NoSpreadAlarm()
-    episodes = [episode(each) for each in specs(1, 4)]
-    episodes[0].stop = StopReason.MAX_TOKENS
-    for _ in range(5):
-        alarm.add(episodes, with_spread=0)
-    [message] = caplog.messages
-    assert message.endswith("nothing is learned: all rewards of the last round were 1")

@@ -84,7 +84,7 @@ def test_a_run_that_records_no_episodes_has_no_such_file(tmp_path: Path) -> None
     assert not (tmp_path / "learning.jsonl").exists()
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", [1, 2])
 def test_the_rest_of_a_round_after_a_resumption_has_no_updates(seed: int, tmp_path: Path) -> None:
     """Its samples come from the checkpoint, and must not be taken for those of a later round."""
     options: dict[str, Any] = {"per_device_train_batch_size": 4, "steps_per_generation": 3, "temperature": 1.5}

@@ -162,20 +162,6 @@ def test_few_failures_are_dropped_and_counted(tmp_path: Path) -> None:
     assert logs["groups/dropped"] == 0
 
 
-def test_failures_can_stop_at_once(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="the button came off"):
-        breaking(tmp_path, 1, on_failure="raise").train()
-
-
-def test_a_generator_that_crashes(tmp_path: Path) -> None:
-    def crash(request: Any) -> list[int]:
-        raise ConnectionError("the engine is gone")
-
-    with pytest.raises(RolloutError, match="8 of 8 episodes failed") as caught:
-        make_trainer(tmp_path, generator=ScriptedGenerator(crash), max_steps=5).train()
-    assert "ConnectionError: the engine is gone" in str(caught.value)
-
-
 def test_an_evaluation_that_fails(tmp_path: Path) -> None:
     trainer = breaking(tmp_path, 3)
     with pytest.raises(RolloutError, match="6 of 8 episodes failed"):
