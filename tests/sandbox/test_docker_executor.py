@@ -125,11 +125,7 @@ def test_limits_are_checked(limits: dict[str, float], message: str) -> None:
         ({"image": "./img"}, ValueError, r"is a folder: .* give it as a Path, image=Path\('./img'\)"),
         ({"image": None}, TypeError, "image must be a name, or a Dockerfile's folder as a Path, got None"),
         ({"pull": "always"}, ValueError, "pull='always' is for images from a registry, and .* on this machine"),
-        (
-            {"image": Path("folder"), "pull": "never"},
-            ValueError,
-            "that of the folder 'folder' is built here",
-        ),
+        ({"image": Path("folder"), "pull": "never"}, ValueError, "from a registry, and 'folder' is made on this"),
         ({"pull": "sometimes"}, ValueError, "pull must be 'never', 'missing' or 'always', got 'sometimes'"),
     ],
 )
