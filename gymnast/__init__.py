@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gymnast.trainer import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 __version__ = "0.1.0"
+REPOSITORY = ""
+"""Its address, once it has one: links lead there."""
 __all__ = ["CodeEnv", "Environment", "GRPOConfig", "GRPOTrainer", "RLOOConfig", "RLOOTrainer", "ToolEnv", "tool"]
 _OF_TRAINER = ("GRPO", "RLOO")
 

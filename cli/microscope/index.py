@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import count
 from typing import Any
 
+from ...envs.runtime.verdict import EXPECTED
 from ...records.alarms.alarms import find_alarms
+from ...records.alarms.why import explain
 from ...records.files.episodes import TRUNCATIONS, EpisodeRow
 from ...records.files.run import Run
 
@@ -18,7 +21,6 @@ CHUNK = 32
 """Episodes that are fetched together."""
 
 CURVES = {
-    "reward": "reward",
     "frac_reward_zero_std": "groups without spread",
     "completions/mean_length": "tokens per episode",
     "completions/clipped_ratio": "truncated",
@@ -31,7 +33,10 @@ CURVES = {
     "grad_norm": "gradient norm",
     "time/rollout": "seconds of a rollout",
 }
-"""Metrics of training steps that are drawn, and their titles."""
+"""Metrics of training steps that are drawn after those of the environment, and their titles."""
+
+OF_ENVIRONMENT = re.compile(r"(environments/.+/)?environment/.+")
+"""Metrics that an environment reports itself: of all episodes, and of one of several environments."""
 
 EVALUATION_CURVES = ("reward", "pass@1")
 """Metrics of evaluations that are drawn."""
@@ -60,6 +65,7 @@ def index_of(run: Run) -> dict[str, Any]:
         "began": lambda row: round(row.began - first, 3) if row.began else None,
     }
     first = min((row.began for row in run.episodes if row.began), default=0.0)
+    reason, telling = explain(run)
     table = {name: [value(row) for row in run.episodes] for name, value in columns.items()}
     return {
         "title": run.folder.resolve().name,
@@ -76,17 +82,26 @@ def index_of(run: Run) -> dict[str, Any]:
         "steps": [line["step"] for line in run.metrics],
         "curves": _curves(run),
         "alarms": [asdict(alarm) for alarm in find_alarms(run)],
+        "reason": reason,
+        "telling": telling,
+        "expected": EXPECTED,
         "settings": run.settings,
         "tokens": run.tokens,
     }
 
 
 def _curves(run: Run) -> list[dict[str, Any]]:
-    """Return the curves that have a value: the reward, evaluations with steps of their own, and the other metrics."""
+    """Return the curves that have a value: the reward, metrics of environments, evaluations, and the other metrics.
+
+    Evaluations have steps of their own.
+    """
+    known = {name for line in run.metrics for name in line}
+    own = sorted(filter(OF_ENVIRONMENT.fullmatch, known), key=lambda name: ("success" not in name, name))
+    titles = {"reward": "reward"} | {name: _title(name) for name in own} | CURVES
     training = [
         {"name": name, "title": title, "values": [short(line.get(name)) for line in run.metrics]}
-        for name, title in CURVES.items()
-        if any(line.get(name) is not None for line in run.metrics)
+        for name, title in titles.items()
+        if name in known
     ]
     evaluations = [
         {
@@ -99,7 +114,15 @@ def _curves(run: Run) -> list[dict[str, Any]]:
         for name in EVALUATION_CURVES
         if any(log.metrics.get(name) is not None for _, log in logs)
     ]
-    return training[:1] + evaluations + training[1:]
+    first = sum(name in known for name in ("reward", *own))
+    return training[:first] + evaluations + training[first:]
+
+
+def _title(name: str) -> str:
+    """Return e.g. `success` or, of one of several environments, `success, sums`."""
+    place, _, metric = name.rpartition("environment/")
+    environment = place.removeprefix("environments/").rstrip("/")
+    return f"{metric}, {environment}" if environment else metric
 
 
 def short(value: float | None) -> float | None:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import jinja2
 
+from gymnast import REPOSITORY, __version__
+
 from ...records.files.run import Run
 from .index import CHUNK, index_of, to_json
 
@@ -45,6 +47,8 @@ def page(run: Run, *, follows: bool = False) -> Iterator[str]:
         index=to_json(index_of(run)),
         policy=f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
         f"connect-src {fetches}; base-uri 'none'; form-action 'none'",
+        repository=REPOSITORY,
+        version=__version__,
         chunks=() if follows else _chunks(run),
         follows=follows,
     )

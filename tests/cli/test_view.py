@@ -44,11 +44,8 @@ def page_of(folder: Path) -> str:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of a real training, in which the tasks of step 1 come again in step 3."""
-    from gymnast.trainer import RunFolder
-
     folder = tmp_path_factory.mktemp("run")
-    options = {"max_steps": 3, "log_episodes_steps": 1, "shuffle_dataset": False, "callbacks": [RunFolder(folder)]}
-    make_trainer(folder, **options).train()
+    make_trainer(folder, max_steps=3, shuffle_dataset=False, record_run=True).train()
     assert main(["view", str(folder)]) == 0
     return (folder / "view.html").as_uri()
 
@@ -61,9 +58,14 @@ def reading(browser: Browser, url: str, view: str, episode: int = 0) -> Iterator
 
 
 def test_the_overview_leads_to_an_episode(browser: Browser, trained: str) -> None:
-    with opened(browser, trained) as page:
+    with opened(browser, f"{trained}#step=3") as page:
         expect(page.locator("#summary")).to_contain_text("3 steps · 24 recorded episodes")
-        assert page.locator(".chart").count() > 5
+        titles = page.locator(".curves figcaption span:first-child").all_inner_texts()
+        assert titles[:2] == ["reward", "success"]
+        success = page.locator(".curves .chart").nth(1)
+        assert success.locator(".levels span").all_inner_texts() == ["0", "0.5", "1"]
+        assert success.locator(".stepnumbers span").all_inner_texts() == ["step 1", "2", "3"]
+        expect(page.locator("footer")).to_contain_text("Made by gymnast")
         page.locator("table.steps tbody tr").first.click()
         expect(page.locator(".stepswitch span")).to_have_text("step 1")
         page.locator(".cell").first.click()
@@ -71,6 +73,27 @@ def test_the_overview_leads_to_an_episode(browser: Browser, trained: str) -> Non
         expect(page.locator(".call .name").last).to_have_text("left")
         page.go_back()
         expect(page.locator("table.steps")).to_be_visible()
+
+
+def test_the_page_opens_on_the_episode_that_shows_why(browser: Browser, tmp_path: Path) -> None:
+    rows = {"up": 1.0, "left": 0.0}  # each is answered with "up"
+    made = [(0, episode(member=place, reward=rows[row], row={"answer": row})) for place, row in enumerate(rows)]
+    with opened(browser, page_of(write_run(tmp_path, made))) as page:
+        expect(page.locator(".reason")).to_contain_text("compare a best and a worst episode")
+        expect(page.locator(".where")).to_contain_text("member 1")
+        assert page.locator(".answer pre").all_inner_texts() == ["left", "up"]
+        expect(page.locator(".task dl")).to_have_text("answerleft")
+        expect(page.locator(".call .badge")).to_have_text("final answer, reward 0")
+        colour = "each => getComputedStyle(each).borderLeftColor"
+        places = (page.locator(".answer.judged"), page.locator(".call.judged"))
+        wrong = {place.evaluate(colour) for place in places}
+        page.keyboard.press("k")
+        expect(page.locator(".where")).to_contain_text("member 0")
+        right = {place.evaluate(colour) for place in places}
+        assert (len(wrong), len(right), wrong & right) == (1, 1, set())
+        page.locator(".pager").get_by_role("button", name="overview").click()
+        page.get_by_role("button", name="See the episode").click()
+        expect(page.locator(".where")).to_contain_text("member 1")
 
 
 def test_tokens_are_coloured_and_tell_their_figures(browser: Browser, trained: str) -> None:
@@ -125,13 +148,15 @@ def test_filters_and_keys(browser: Browser, tmp_path: Path) -> None:
     made = [(0, episode(member=0)), (0, episode(member=1, reward=1.0, stop=StopReason.MAX_TURNS))]
     made += [(0, episode(group="b@0", error="no lamp", question="another one")), (1, episode(reward=0.5))]
     made += [(1, episode(group="b@1", stop=StopReason.FAILED, reward=None))]
-    with opened(browser, page_of(write_run(tmp_path, made))) as page:
+    with opened(browser, page_of(write_run(tmp_path, made)) + "#step=2") as page:
         for chip, count in {"failed": 1, "truncated": 1, "tool error": 1}.items():
             page.get_by_role("button", name=chip, exact=True).click()
             assert page.locator("ol.flat li").count() == count
             page.get_by_role("button", name="clear").click()
         page.get_by_role("button", name="best", exact=True).click()
         assert page.locator("ol.flat .cell").all_inner_texts() == ["1", "0.5", "0", "0", "×"]
+        page.get_by_role("button", name="worst", exact=True).click()
+        assert page.locator("ol.flat .cell").all_inner_texts()[:3] == ["0", "0", "0.5"]
         page.select_option("[name=stop]", "max_turns")
         assert page.locator("ol.flat li").count() == 1
         page.get_by_role("button", name="clear").click()
@@ -177,6 +202,10 @@ def test_a_phone_and_the_dark(browser: Browser, trained: str) -> None:
         dark = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
         page.get_by_role("button", name="light or dark").click()
         assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != dark
+        for name, place in {"next episode": "member 1", "previous episode": "member 0"}.items():
+            page.get_by_role("button", name=name).click()
+            expect(page.locator(".where")).to_contain_text(place)
+        expect(page.get_by_role("button", name="previous episode")).to_be_disabled()
 
 
 @contextmanager
@@ -212,10 +241,17 @@ def test_a_page_that_follows_shows_new_episodes(browser: Browser, tmp_path: Path
 def test_evaluations_have_curves(browser: Browser, tmp_path: Path) -> None:
     metrics = [{"step": step, "reward": 0.5} for step in range(4)]
     metrics += [{"step": step, "eval_reward": step / 4, "eval_pass@1": 0.5, "eval_runtime": 1.0} for step in (1, 3)]
-    with opened(browser, page_of(write_run(tmp_path, [(0, episode())], metrics))) as page:
+    with opened(browser, page_of(write_run(tmp_path, [(0, episode())], metrics)) + "#step=1") as page:
         for curve in ("reward: from 0.5 to 0.5 in 4", "reward, evaluation: from 0.25 to 0.75 in 2"):
             expect(page.get_by_role("img", name=f"{curve} steps").first).to_be_visible()
         expect(page.get_by_role("img", name="pass@1, evaluation: from 0.5 to 0.5 in 2 steps")).to_be_visible()
+
+
+def test_the_worst_episodes_begin_with_the_latest(browser: Browser, tmp_path: Path) -> None:
+    made = [(step, episode(reward=reward)) for step, reward in enumerate((0.0, 1.0, 0.0, 1.0))]
+    with opened(browser, page_of(write_run(tmp_path, made)) + "#sort=worst") as page:
+        steps = [text.split(" · ")[0] for text in page.locator("ol.flat .meta").all_inner_texts()]
+        assert steps == ["step 3", "step 1", "step 4", "step 2"]
 
 
 def test_a_curve_of_many_steps_is_drawn(browser: Browser, tmp_path: Path) -> None:

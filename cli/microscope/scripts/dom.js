@@ -70,9 +70,9 @@ function mean(values) {
   return values.length ? sum(values) / values.length : null;
 }
 
-/** The colour of a reward within the rewards of the run: low is warm, high is green. */
+/** The colour of a reward within the rewards of the run: low is warm, high is green. Equal rewards are green above 0. */
 function rewardColor(value, [low, high]) {
-  if (value === null) return "var(--line)";
-  const share = high > low ? (value - low) / (high - low) : 0.5;
+  if (typeof value !== "number") return "var(--line)";
+  const share = high > low ? (value - low) / (high - low) : Number(value > 0);
   return `color-mix(in oklab, var(--good) ${Math.round(100 * share)}%, var(--bad))`;
 }

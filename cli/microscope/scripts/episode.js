@@ -17,8 +17,10 @@ async function episodePane(place) {
   const tabs = h("nav.tabs", { role: "tablist", "aria-label": "views of the episode" }, Object.entries(VIEWS).map(([name, { title }], index) =>
     h("button", { role: "tab", "aria-selected": String(name === view), "aria-controls": "view", title: `key ${index + 1}`, onclick: () => go({ view: name }) }, title)));
   return h("section.episodepane", {},
+    place === run.telling && reason("This episode shows it."),
     header(row, whole.episode), tabs,
-    h("div#view", { id: "view", role: "tabpanel", "data-view": view }, await VIEWS[view].make(whole, place)));
+    h("div#view", { id: "view", role: "tabpanel", "data-view": view }, await VIEWS[view].make(whole, place)),
+    pager());
 }
 
 function header(row, episode) {
@@ -33,5 +35,33 @@ function header(row, episode) {
       fact("stop", row.stop, row.failed ? "bad" : row.truncated ? "warn" : ""),
       fact("turns", show(row.turns)), fact("tokens", show(row.tokens)), fact("time", seconds(row.seconds)),
       row.errors > 0 && fact("tool errors", show(row.errors), "warn"),
-      Object.entries(episode.metrics).map(([name, value]) => fact(name, show(value)))));
+      Object.entries(episode.metrics).map(([name, value]) => fact(name, show(value)))),
+    answers(episode));
+}
+
+/** The right answer, if a column of the task's row has it, beside the one that was given. */
+function answers(episode) {
+  const { row } = episode.spec.task;
+  const column = run.expected.find((name) => (row[name] ?? null) !== null);
+  if (column === undefined) return null;
+  const answer = (name, value, kind) => h(`div.answer${kind}`, {}, h("span.role", {}, name), h("pre", {}, value));
+  return h("div.answers", { style: { "--fill": rewardColor(episode.reward, rewardRange) } },
+    answer("expected", textOfValue(row[column]), ""), answer("given", givenBy(episode) ?? "nothing", ".judged"));
+}
+
+/** The arguments of the final tool's call, or else the text of the last answer; null without an answer. */
+function givenBy(episode) {
+  const turn = episode.turns.at(-1);
+  if (!turn) return null;
+  const final = turn.tool_calls.findIndex((call) => call.ends_episode);
+  if (final < 0) return textOf(turn.message.content);
+  const { name, arguments: given } = turn.message.tool_calls[final].function;
+  if (given === null || typeof given !== "object") return String(given);
+  const values = Object.entries(given);
+  if (values.length === 1) return textOfValue(values[0][1]);
+  return values.map(([key, value]) => `${key}=${JSON.stringify(value)}`).join(", ") || `${name}()`;
+}
+
+function textOfValue(value) {
+  return typeof value === "string" ? value : JSON.stringify(value);
 }

@@ -26,7 +26,9 @@ function listed() {
     best: (place) => -(run.episodes.reward[place] ?? -Infinity), worst: (place) => run.episodes.reward[place] ?? Infinity,
     longest: (place) => -run.episodes.tokens[place], pull: (place) => -shareOfStep(place),
   };
-  if (sort) found.sort((one, other) => keys[sort](one) - keys[sort](other) || one - other);
+  const latestFirst = (one, other) => run.episodes.step[other] - run.episodes.step[one] || one - other;
+  if (sort) found.sort((one, other) => keys[sort](one) - keys[sort](other) || latestFirst(one, other));
+  else if (filtered) found.sort(latestFirst);
   return { places: found, isFlat: Boolean(filtered) };
 }
 
@@ -50,7 +52,7 @@ function sidebar() {
   const reward = run.curves.find((curve) => curve.name === "reward");
   const options = { marks: recordedSteps, selected: state.step, onstep: (step) => go({ step: nearestStep(step) }), height: 64 };
   return [
-    reward && chart("reward", run.steps, reward.values, options),
+    reward && chart({ ...reward, steps: run.steps }, options),
     run.count ? filters() : null,
     run.count ? (isFlat ? flatList(places) : [stepSwitch(), groupList(places)]) : null,
   ];

@@ -63,11 +63,25 @@ const KEYS = {
   "?": ["these keys", () => help.showModal()],
 };
 
-function move(change) {
-  const { places } = listed();
+/** The episode after or before this one in the list, or else in the adjoining step; undefined at the end. */
+function neighbour(change) {
+  const { places, isFlat } = listed();
   const now = places.indexOf(state.episode);
   const next = places[now < 0 ? (change > 0 ? 0 : places.length - 1) : now + change];
+  const step = recordedSteps[recordedSteps.indexOf(state.step) + change];
+  return next ?? (isFlat ? undefined : placesOfStep.get(step)?.at(change > 0 ? 0 : -1));
+}
+
+function move(change) {
+  const next = neighbour(change);
   if (next !== undefined) go({ episode: next });
+}
+
+function pager() {
+  const button = (change, sign, name) =>
+    h("button", { disabled: neighbour(change) === undefined, onclick: () => move(change), "aria-label": name, title: `${name} (${change > 0 ? "j" : "k"})` }, sign);
+  return h("nav.pager", { "aria-label": "episodes" },
+    button(-1, "‹", "previous episode"), h("button.toall", { onclick: () => go({ episode: null }) }, "overview"), button(1, "›", "next episode"));
 }
 
 function moveStep(change) {
@@ -115,6 +129,7 @@ function topBar() {
     run.alarms.length > 0 && h("button.alarmcount", { onclick: () => go({ episode: null }) }, plural(run.alarms.length, "alarm")),
     follows && h("span.live", { id: "live" }, "live"),
     h("span.grow", {}),
+    h("span.made", {}, "gymnast"),
     h("button.icon", { onclick: () => switchTheme(), "aria-label": "light or dark", title: "light or dark (d)" }, "◐"),
     h("button.icon", { onclick: () => help.showModal(), "aria-label": "keys", title: "keys (?)" }, "?"));
 }
@@ -125,6 +140,7 @@ window.addEventListener("popstate", () => { readState(); render(); });
 window.addEventListener("hashchange", () => { readState(); render(); });
 window.addEventListener("scroll", hideTip, { passive: true });
 document.addEventListener("keydown", onKey);
+if (!location.hash && run.telling !== null) history.replaceState(null, "", `#episode=${run.telling}`);
 readState();
 render();
 

@@ -2,7 +2,14 @@
 
 /** The page without an episode: alarms, curves, recorded steps. */
 function overview() {
-  return h("section.overview", {}, alarmList(), curves(), stepTable());
+  return h("section.overview", {},
+    run.telling !== null && reason(h("button.link", { onclick: () => go({ episode: run.telling, view: null }) }, "See the episode that shows it.")),
+    alarmList(), curves(), stepTable());
+}
+
+/** The likeliest reason why the reward is what it is. */
+function reason(...more) {
+  return h("p.reason", {}, h("strong", {}, "Why is the reward what it is? "), `${run.reason[0].toUpperCase()}${run.reason.slice(1)}. `, more);
 }
 
 function alarmList() {
@@ -21,7 +28,7 @@ function alarmList() {
 
 function curves() {
   const options = { marks: recordedSteps, selected: state.step, onstep: (step) => go({ step: nearestStep(step) }) };
-  return h("div.curves", {}, run.curves.map(({ title, steps, values }) => chart(title, steps || run.steps, values, options)));
+  return h("div.curves", {}, run.curves.map((curve) => chart({ steps: run.steps, ...curve }, options)));
 }
 
 /** The recorded step that is nearest to a step. */

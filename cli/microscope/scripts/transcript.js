@@ -2,14 +2,21 @@
 
 /** The messages of an episode; tool calls with their results. */
 function transcript({ episode }) {
-  return h("div.transcript", {},
+  const row = Object.entries(episode.spec.task.row);
+  return h("div.transcript", { style: { "--fill": rewardColor(episode.reward, rewardRange) } },
+    row.length > 0 && taskRow(row),
     episode.tools.length > 0 && toolSchemas(episode.tools),
     episode.prompt.map((each) => message(each)),
-    episode.turns.map((turn, index) => turnOf(turn, index)),
+    episode.turns.map((turn, index) => turnOf(turn, index, index === episode.turns.length - 1 && episode.stop === "model_stopped", episode.reward)),
     episode.failure && failure("failed", episode.failure),
     episode.close_failure && failure("did not close cleanly", episode.close_failure),
     (episode.retried || []).map((each) => failure("an earlier attempt failed", each)),
     Object.keys(episode.report).length > 0 && h("details.report", {}, h("summary", {}, "report of the environment"), h("pre", {}, JSON.stringify(episode.report, null, 2))));
+}
+
+function taskRow(row) {
+  return h("details.task", { open: true }, h("summary", {}, "the task's row"),
+    h("dl.arguments", {}, row.map(([name, value]) => [h("dt", {}, name), h("dd", {}, textOfValue(value))])));
 }
 
 function toolSchemas(tools) {
@@ -28,37 +35,37 @@ function textOf(content) {
   return content === null || content === undefined ? "" : String(content);
 }
 
-function message(each, extra) {
+/** A message; one that was the final answer is coloured by the reward. */
+function message(each, extra, isFinal = false) {
   const thoughts = each.reasoning_content || each.thinking;
   const kind = ["system", "user", "assistant", "tool"].includes(each.role) ? each.role : "other";
   const empty = thoughts || textOf(each.content) ? "" : ".empty";
-  return h(`article.message.${kind}${empty}`, {},
+  return h(`article.message.${kind}${empty}${isFinal ? ".judged" : ""}`, {},
     h("header", {}, h("span.role", {}, each.role + (each.name ? ` · ${each.name}` : "")), extra),
     thoughts && h("details.thoughts", { open: true }, h("summary", {}, "thoughts"), h("div.text", {}, textOf(thoughts))),
     textOf(each.content) && h("div.text", {}, textOf(each.content)));
 }
 
-function turnOf(turn, index) {
+function turnOf(turn, index, isFinal, reward) {
   const calls = turn.message.tool_calls || [];
   const results = turn.observation.filter((each) => each.role === "tool");
   const others = turn.observation.filter((each) => each.role !== "tool" || !calls.length);
   const facts = [plural(turn.num_tokens, "token"), seconds(turn.generation_seconds), turn.reward ? `reward ${signed(turn.reward)}` : null];
   return h("section.turn", { id: `turn-${index}` },
-    message(turn.message, h("span.meta", {}, `turn ${index + 1} · ${facts.filter(Boolean).join(" · ")}`)),
+    message(turn.message, h("span.meta", {}, `turn ${index + 1} · ${facts.filter(Boolean).join(" · ")}`), isFinal),
     (turn.message.malformed || []).map((each) => h("div.call.bad", {}, h("header", {}, h("span.badge", {}, "malformed call")), h("pre", {}, each.text || JSON.stringify(each)))),
-    calls.map((call, place) => toolCall(call, turn.tool_calls[place], results[place])),
+    calls.map((call, place) => toolCall(call, turn.tool_calls[place], results[place], reward)),
     others.map((each) => message(each)),
     turn.html && rendering(turn.html, index));
 }
 
-function toolCall(call, record, result) {
+function toolCall(call, record, result, reward) {
   const failed = record && !["ok", "not_run"].includes(record.outcome);
-  return h(failed ? "div.call.bad" : "div.call", {},
+  return h(failed ? "div.call.bad" : record?.ends_episode ? "div.call.judged" : "div.call", {},
     h("header", {},
       h("code.name", {}, call.function.name),
-      record && h("span.badge", {}, record.outcome),
-      record && h("span.meta", {}, seconds(record.seconds)),
-      record?.ends_episode && h("span.meta", {}, "ends the episode")),
+      record && h("span.badge", {}, record.ends_episode ? `final answer, reward ${show(reward)}` : record.outcome),
+      record && h("span.meta", {}, seconds(record.seconds))),
     argumentTable(call.function.arguments),
     record?.error && h("div.error", {}, record.error),
     result && textOf(result.content) !== record?.error && h("div.result", {}, h("span.arrow", { "aria-hidden": "true" }, "→"), h("div.text", {}, textOf(result.content))),
