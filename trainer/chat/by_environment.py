@@ -23,18 +23,11 @@ def chat_formats(
 ) -> dict[str | None, ChatFormat]:
     """Return the chat format of each environment. Environments with no format or template by name share one.
 
-    Args:
-        names: The names of the environments; None for a single one, which has no name.
-        tool_format: As in `AgentTrainer`.
-        chat_templates: As in `AgentTrainer`.
-        make: Makes a chat format from a tool format, and a chat template that replaces the tokenizer's.
-
-    Raises:
-        ConfigurationError: a chat format cannot be made.
+    A single environment has the name None. `tool_format` and `chat_templates` are as in `AgentTrainer`. `make` takes a
+    tool format, and a chat template that replaces the tokenizer's.
     """
-    names, templates = list(names), {} if chat_templates is None else chat_templates
-    by_name = tool_format if isinstance(tool_format, Mapping) else {}
-    others = None if isinstance(tool_format, Mapping) else tool_format
+    names, templates = list(names), chat_templates or {}
+    by_name, others = (tool_format, None) if isinstance(tool_format, Mapping) else ({}, tool_format)
     formats: dict[str | None, ChatFormat] = {}
     for name in names:
         if name in by_name or name in templates:
@@ -61,9 +54,8 @@ def check_names(names: Iterable[str | None], tool_format: GivenFormats, chat_tem
     names = list(names)
     for option, given in (("tool_format", tool_format), ("chat_templates", chat_templates)):
         unknown = [name for name in given if name not in names] if isinstance(given, Mapping) else []
-        if unknown and None in names:
-            raise ConfigurationError(
-                f"{option} names the environments {unknown}, but environment= is a single one, which has no name"
-            )
         if unknown:
-            raise ConfigurationError(f"{option} names {unknown}, which are not among the environments {names}")
+            problem = f"which are not among the environments {names}"
+            if None in names:
+                problem = "but environment= is a single one, which has no name"
+            raise ConfigurationError(f"{option} names {unknown}, {problem}")

@@ -9,6 +9,7 @@ tokenised again, and the cost does not grow with the history.
 from __future__ import annotations
 
 import datetime
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -66,7 +67,7 @@ class ChatFormat:
     ) -> None:
         self.tokenizer: Any = tokenizer
         self.template = ChatTemplate(tokenizer, template_kwargs or {}, today=today)
-        known = {*end_token_ids, *_as_list(self.tokenizer.eos_token_id), *self._ends_of(tool_format)}
+        known = {*end_token_ids, self.tokenizer.eos_token_id, *self._ends_of(tool_format)} - {None}
         self.endings = TurnEndings(self.template, known)
         self.recognition = recognise(tool_format, tokenizer, self.template, self.endings)
         self.tool_format = self.recognition.format
@@ -81,8 +82,6 @@ class ChatFormat:
         self.call_end_id = self.end_id if self.endings.call_end is None else self.endings.call_end.end_id
         self.end_ids = frozenset({*known, self.end_id, self.call_end_id})
         self._first_words = FirstWords(self.tool_format, self.template, self.endings, self.end_ids)
-
-    # Tokens.
 
     def begin(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[Tokens, list[int]]:
         """Return the tokens of an episode's first messages, up to where the model goes on to write, in two parts.
@@ -115,11 +114,7 @@ class ChatFormat:
         return self.endings.in_style(messages), tools
 
     def _check_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
-        """Check once for each sequence of roles that the template renders every message.
-
-        Raises:
-            ConfigurationError: it drops one.
-        """
+        """Raise ConfigurationError if the template drops a message; checked once for each sequence of roles."""
         roles = tuple(message["role"] for message in messages)
         if roles in self._rendered:
             return
@@ -139,8 +134,6 @@ class ChatFormat:
         """Return the tokens of the environment's new messages, as they follow the model's answer.
 
         Args:
-            messages: The new messages.
-            tools: The tools of the episode.
             ended_by: The token of `end_ids` with which the answer ended; None where it was cut. A missing end token
                 is supplied here.
             last: The episode is over, so no new answer is begun.
@@ -173,28 +166,21 @@ class ChatFormat:
         Images, the template's own text and the markers of the cuts are never cut: if these alone take more tokens, so
         does the result.
         """
+
+        def tokens_of(shown: Sequence[Message]) -> Tokens:
+            return self.observation_tokens(shown, tools=tools, ended_by=ended_by, last=last)
+
+        def cut_to(characters: int) -> list[Message]:
+            return [{**message, "content": cut(message.get("content") or "", characters)} for message in messages]
+
         longest = max((len(text_of(message)) for message in messages), default=0)
         most = max_tokens * CHARACTERS_A_TOKEN
-        if longest <= most:
-            tokens = self.observation_tokens(messages, tools=tools, ended_by=ended_by, last=last)
-            if len(tokens) <= max_tokens:
-                return tokens, messages
-        best: tuple[Tokens, list[Message]] | None = None
-        tried: tuple[Tokens, list[Message]] = Tokens([]), []
-        low, high = 0, min(longest, most)
-        while low <= high:  # the largest number of characters that fits; if no number does, the last one tried is 0
-            middle = (low + high) // 2
-            shorter: list[Message] = [
-                {**message, "content": cut(message.get("content") or "", middle)} for message in messages
-            ]
-            tried = self.observation_tokens(shorter, tools=tools, ended_by=ended_by, last=last), shorter
-            if len(tried[0]) <= max_tokens:
-                best, low = tried, middle + 1
-            else:
-                high = middle - 1
-        return tried if best is None else best
-
-    # The answer.
+        if longest <= most and len(tokens := tokens_of(messages)) <= max_tokens:
+            return tokens, messages
+        numbers = range(min(longest, most), -1, -1)
+        index = bisect_left(numbers, True, key=lambda characters: len(tokens_of(cut_to(characters))) <= max_tokens)
+        shorter = cut_to(numbers[min(index, len(numbers) - 1)])
+        return tokens_of(shorter), shorter
 
     def parse(
         self,
@@ -278,7 +264,3 @@ def recognise_tool_format(tokenizer: PreTrainedTokenizerBase) -> Recognition:
         return ChatFormat(tokenizer).recognition
     except ConfigurationError as error:
         return Recognition(format=None, reason=str(error), problem=str(error))
-
-
-def _as_list(ids: int | Sequence[int] | None) -> Sequence[int]:
-    return () if ids is None else (ids,) if isinstance(ids, int) else ids

@@ -30,20 +30,13 @@ _BREAK = "\ufdd0"  # a noncharacter, which no text contains: the place to cut a 
 
 
 class ChatTemplate:
-    """A tokenizer's chat template.
-
-    Args:
-        tokenizer: Has a chat template.
-        kwargs: Passed to the template.
-        today: The date for templates that ask for it.
+    """A tokenizer's chat template, with the arguments that are passed to it, and the date if it asks for one.
 
     Raises:
         ConfigurationError: there is no template.
     """
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any], *, today: datetime.date = TEMPLATE_DATE
-    ) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any], *, today: datetime.date) -> None:
         if not tokenizer.chat_template:
             raise ConfigurationError(
                 "the tokenizer has no chat template; set tokenizer.chat_template, or use an instruction-tuned model. "
@@ -52,7 +45,9 @@ class ChatTemplate:
         self._tokenizer: Any = tokenizer
         moment = datetime.datetime.combine(today, datetime.time())
         self._kwargs = {"strftime_now": moment.strftime, **kwargs}
-        special, added = frozenset(_special_tokens(tokenizer)), self._tokenizer.get_added_vocab()
+        added = self._tokenizer.get_added_vocab()
+        control = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
+        special = frozenset({*self._tokenizer.all_special_tokens, *control})
         self.special_ids = frozenset({*self._tokenizer.all_special_ids, *added.values()})
         self._added, source = frozenset(added), self.source()
         self._speakers = _any_of(special)
@@ -71,11 +66,7 @@ class ChatTemplate:
         return [PROBE_TOOL] if messages[0]["role"] == "tool" else self.least_tools
 
     def source(self) -> str:
-        """Return the Jinja source that is used when there are tools, without its comments.
-
-        Raises:
-            ConfigurationError: there are several templates, and no template for tools or default among them.
-        """
+        """Return the Jinja source that is used when there are tools, without its comments."""
         try:
             source = self._tokenizer.get_chat_template(tools=[PROBE_TOOL])
         except ValueError as error:
@@ -92,11 +83,7 @@ class ChatTemplate:
     ) -> str:
         """Return the conversation as text, for `encode`.
 
-        Args:
-            messages: The conversation.
-            tools: The tools that the template shows.
-            more: Begin the model's next answer.
-            goes_on: Leave the last message open.
+        With `more` it begins the model's next answer; with `goes_on` it leaves the last message open.
 
         Raises:
             ConfigurationError: the template refuses it, or a message has content that is not text.
@@ -152,10 +139,9 @@ class ChatTemplate:
         return self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
     def _find_least(self) -> str:
-        """Find whether the template takes content as a list of parts only, and whether it needs tools.
+        """Return the text of a small conversation; empty if the template cannot render it.
 
-        Templates of some vision models take parts only; those for the use of tools may fail without any. Return the
-        text of a small conversation; empty if the template cannot render it.
+        Find thereby whether the template takes content as a list of parts only (some vision models), or needs tools.
         """
         answer: Message = {"role": "assistant", "content": "Sunny."}
         for tools, in_parts in itertools.product(((), (PROBE_TOOL,)), (False, True)):
@@ -188,21 +174,20 @@ class ChatTemplate:
         pattern = self._speakers if role in _SPEAKERS else self._control
         broken = {key: value if key == "role" else _break(value, pattern) for key, value in message.items()}
         content = message.get("content")
-        if isinstance(content, str):
-            broken["content"] = self._joined([content], pattern)
-        elif isinstance(content, list):
-            broken["content"] = self._joined([_text_of(part, role) for part in content], pattern)
+        if isinstance(content, str | list):
+            texts = [content] if isinstance(content, str) else [_text_of(part, role) for part in content]
+            broken["content"] = self._joined(texts, pattern)
         if self._in_parts and "content" in broken:
             broken["content"] = [{"type": "text", "text": broken["content"] or ""}]
         return broken  # type: ignore[return-value]
 
     def _joined(self, texts: Sequence[str], pattern: re.Pattern[str]) -> str:
         """Join texts. Neighbours of one kind are broken as a whole, since they may share a token."""
-        runs = itertools.groupby(texts, key=type)
-        return "".join(self._broken("".join(run), kind, pattern) for kind, run in runs)
-
-    def _broken(self, text: str, kind: type, pattern: re.Pattern[str]) -> str:
-        return text if kind is Verbatim else _break(text, self._control if kind is FromTool else pattern)
+        joined = ""
+        for kind, run in itertools.groupby(texts, key=type):
+            text = "".join(run)
+            joined += text if kind is Verbatim else _break(text, self._control if kind is FromTool else pattern)
+        return joined
 
 
 class Verbatim(str):
@@ -218,16 +203,12 @@ def _break(value: Any, pattern: re.Pattern[str]) -> Any:
     if isinstance(value, str):
         if not value.isascii():
             value = value.replace(_BREAK, "\ufffd").encode("utf-8", "replace").decode()
-        return pattern.sub(_cut, value)
+        return pattern.sub(lambda match: match[0][0] + _BREAK + match[0][1:], value)
     if isinstance(value, Mapping):
         return {_break(key, pattern): _break(item, pattern) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_break(item, pattern) for item in value]
     return value
-
-
-def _cut(match: re.Match[str]) -> str:
-    return match[0][0] + _BREAK + match[0][1:]
 
 
 @lru_cache(maxsize=16)  # a tokenizer may have thousands, and mostly they are the same for all kinds of messages
@@ -244,11 +225,6 @@ def _text_of(part: Any, role: str) -> str:
         f"a message of role {role!r} has a content part of type {kind!r}, which is not text: images in messages are "
         f"not supported yet"
     )
-
-
-def _special_tokens(tokenizer: Any) -> set[str]:
-    added = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
-    return {*tokenizer.all_special_tokens, *added}
 
 
 def _with_tools_in_system(messages: list[Any], tools: Sequence[ToolSchema]) -> list[Any]:

@@ -23,11 +23,7 @@ from .turn_endings import TurnEndings
 class FirstWords:
     """Renders prompts that end with the first words of an answer.
 
-    Args:
-        found: The tool format, whose markers the words may contain.
-        template: Renders the messages.
-        endings: Renders a call, for the tokens in it.
-        end_ids: Tokens that end a turn, which the words must not contain.
+    The words may contain the markers of the tool format and the tokens in a call; not tokens that end a turn.
     """
 
     def __init__(self, found: Any, template: ChatTemplate, endings: TurnEndings, end_ids: Collection[int]) -> None:
@@ -52,7 +48,8 @@ class FirstWords:
         *before, words = messages
         prompt = self._template.render(before, tools=tools, more=True)
         text = self._text(words)
-        if self._begins_thought(prompt, text):
+        opened = prompt.rstrip().endswith(self._opening) and self._closing in text
+        if self._has_thoughts and (opened or text.lstrip().startswith(self._opening)):
             return prompt, self._thought_behind(prompt, text)
         spelled: Message = {"role": "assistant", "content": [{"type": "text", "text": Verbatim(self._spelled(text))}]}
         whole = self._template.render([*before, spelled], tools=tools, goes_on=True)
@@ -84,12 +81,6 @@ class FirstWords:
                 "own, which cannot be begun; give content"
             )
         return f"{self._opening}\n{thought}" + (f"\n{self._closing}\n\n{text}" if text else "")
-
-    def _begins_thought(self, prompt: str, text: str) -> bool:
-        if not self._has_thoughts:
-            return False
-        begun = prompt.rstrip().endswith(self._opening) and self._closing in text
-        return begun or text.lstrip().startswith(self._opening)
 
     def _thought_behind(self, prompt: str, text: str) -> str:
         """Return the text of an answer that begins with a thought, which the prompt may have opened."""

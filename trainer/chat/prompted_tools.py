@@ -29,11 +29,8 @@ class PromptedFormat(ToolFormat, Protocol):
 class PromptTools:
     """Puts tools into the prompt, and, where the format says how, their results into user's messages.
 
-    Args:
-        found: The tool format; it may describe tools and results itself (`instructions`, `observation`: ReAct).
-            Otherwise the model is shown a call as its template renders it.
-        template: If it has no system message, the tools go into the first user's message.
-        endings: Renders the call.
+    If the template has no system message, the tools go into the first user's message. A tool format that does not
+    describe tools itself (`PromptedFormat`) is shown by a call, as the template renders it.
     """
 
     def __init__(self, found: Any, template: ChatTemplate, endings: TurnEndings) -> None:

@@ -61,11 +61,7 @@ def recognise(
     """Find the tool-call format of a tokenizer.
 
     It is the given one, else the tokenizer's `response_template`, else the one whose markers the template contains.
-
     Also stores in `endings` the text that follows a call.
-
-    Raises:
-        ConfigurationError: the given format cannot be used.
     """
     given = _as_format(given)
     if given is not None and not isinstance(given, str) and _tells_of_tools(given):
@@ -80,7 +76,12 @@ def recognise(
     preferred = [known.conventions for known in ([reader] if reader else marked)]
     problem = _find_call_end([*preferred, Conventions()], endings, reader)
     if isinstance(given, str):
-        return _vllms(given.removeprefix(VLLM_PREFIX), tokenizer, template, endings, problem)
+        probe = None if problem else endings.probe_call()
+        if probe is None:
+            problem = problem or "the tokenizer's chat template does not render tool calls, so no parser can be checked"
+            raise ConfigurationError(f"tool_format={given!r} has no effect: {problem}")
+        parser = vllm_tool_format(given.removeprefix(VLLM_PREFIX), tokenizer, template, probe)
+        return Recognition(format=parser, reason="given by name")
     if given is not None:
         if reader and not problem:
             _check_reads(reader, endings)
@@ -93,11 +94,7 @@ def recognise(
 
 
 def _as_format(given: str | ToolFormat | ToolParser | None) -> ToolFormat | str | None:
-    """Return the given format, the named one, or a function as a format; the name of a parser of vLLM stays a name.
-
-    Raises:
-        ConfigurationError: it is not one of these, or no format has this name.
-    """
+    """Return the given format, the named one, or a function as a format; the name of a parser of vLLM stays a name."""
     if given is None or (isinstance(given, str) and given.startswith(VLLM_PREFIX)):
         return given
     if isinstance(given, str):
@@ -116,11 +113,7 @@ def _as_format(given: str | ToolFormat | ToolParser | None) -> ToolFormat | str 
 
 
 def _tells_of_tools(given: ToolFormat) -> bool:
-    """Return whether a format describes the tools to the model by itself; see `PromptedFormat`.
-
-    Raises:
-        ConfigurationError: it describes tools but not results, or the reverse.
-    """
+    """Return whether a format describes the tools to the model by itself; see `PromptedFormat`."""
     named = [name for name in ("instructions", "observation") if callable(getattr(given, name, None))]
     if len(named) == 1:
         raise ConfigurationError(
@@ -131,11 +124,7 @@ def _tells_of_tools(given: ToolFormat) -> bool:
 
 
 def _check_reads(given: KnownFormat, endings: TurnEndings) -> None:
-    """Check that a known format reads the call that the chat template renders.
-
-    Raises:
-        ConfigurationError: it does not, so it could not read the model's calls.
-    """
+    """Raise ConfigurationError if a known format does not read the call that the chat template renders."""
     probe = endings.probe_call()
     if probe is None or reads_probe(given, probe):
         return
@@ -179,22 +168,12 @@ def _without_tools(
     return Recognition(format=given, reason=problem, problem=problem, looked_for=looked_for)
 
 
-def _vllms(
-    name: str, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, endings: TurnEndings, problem: str
-) -> Recognition:
-    probe = None if problem else endings.probe_call()
-    if probe is None:
-        problem = problem or "the tokenizer's chat template does not render tool calls, so no parser can be checked"
-        raise ConfigurationError(f"tool_format={VLLM_PREFIX + name!r} has no effect: {problem}")
-    return Recognition(format=vllm_tool_format(name, tokenizer, template, probe), reason="given by name")
-
-
 def _recognise_marked(marked: Sequence[KnownFormat], looked_for: dict[str, str], endings: TurnEndings) -> Recognition:
-    problems = []
+    first_problem = ""
     for candidate in marked:
         problem = _find_call_end([candidate.conventions], endings, candidate)
         if problem:
-            problems.append(problem)
+            first_problem = first_problem or problem
             looked_for[candidate.name] = problem
             continue
         probe = endings.probe_call()
@@ -203,24 +182,18 @@ def _recognise_marked(marked: Sequence[KnownFormat], looked_for: dict[str, str],
             reason = f"the template's markers {list(candidate.markers)}{proof}"
             return Recognition(format=candidate, reason=reason, looked_for=looked_for)
         looked_for[candidate.name] = f"it does not read the call that the template renders, {probe[1]!r}"
-    problem = problems[0] if problems else _find_call_end([Conventions()], endings)
-    return Recognition(format=None, reason=problem or _unread(endings), problem=problem, looked_for=looked_for)
-
-
-def _unread(endings: TurnEndings) -> str:
-    probe = endings.probe_call()
-    if probe is None:
-        return "the chat template has no format's markers, and renders no calls"
-    rendered = f"the call that the chat template renders, {probe[1]!r}"
-    if fitting := _fitting_formats(probe):
-        return f"no format whose markers the template has reads {rendered}; formats that do: {', '.join(fitting)}"
-    return f"no format reads {rendered}"
+    problem = first_problem or _find_call_end([Conventions()], endings)
+    reason = problem or "the chat template has no format's markers, and renders no calls"
+    if not problem and (probe := endings.probe_call()):
+        fitting = _fitting_formats(probe)
+        readers = "no format whose markers the template has" if fitting else "no format"
+        others = f"; formats that do: {', '.join(fitting)}" if fitting else ""
+        reason = f"{readers} reads the call that the chat template renders, {probe[1]!r}{others}"
+    return Recognition(format=None, reason=reason, problem=problem, looked_for=looked_for)
 
 
 def _find_call_end(conventions: Sequence[Conventions], endings: TurnEndings, reader: ToolFormat | None = None) -> str:
-    """Let `endings` find the text after a call, with one of these conventions.
-
-    Return why the end of a call is ambiguous; empty if it is not.
+    """Let `endings` find the text after a call, with one of these conventions; return why it is ambiguous, or nothing.
 
     A style in which the reader reads the rendered call is preferred: a template may write an object as Python does,
     and only JSON text as it is.

@@ -23,28 +23,19 @@ UNDEFINED = (
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class TurnEnd:
-    """The end of an answer, and the place where the next message begins.
+    """The end of an answer, and the place where the next message begins."""
 
-    Attributes:
-        end_id: The token with which the model ends its turn.
-        anchor: The text of the token that ends the answer when the conversation goes on. It is the text of `end_id`,
-            except in harmony, where `<|return|>` becomes `<|end|>`.
-        closing: The text that template and model write between the answer and the anchor: `<|END_RESPONSE|>`.
-        opens_next: The end token is the first token of the next message (GLM: `<|observation|>`), so it must be added
-            if the model ended its answer with another token.
-    """
-
-    end_id: int
+    end_id: int  # the token with which the model ends its turn
+    # The text of the token that ends the answer when the conversation goes on. It is the text of `end_id`, except in
+    # harmony, where `<|return|>` becomes `<|end|>`.
     anchor: str
-    closing: str
+    closing: str  # the text that template and model write between the answer and the anchor: `<|END_RESPONSE|>`
+    # The end token is the first token of the next message (GLM: `<|observation|>`), so it must be added if the model
+    # ended its answer with another token.
     opens_next: bool
 
     def tokens(self, template: ChatTemplate, tail: str, what: str = "these messages") -> Tokens:
-        """Return the tokens of the text after an answer, from the end token on.
-
-        Raises:
-            ConfigurationError: the text has no such token.
-        """
+        """Return the tokens of the text after an answer, from the end token on, which it must have."""
         place = tail.find(self.anchor)  # only brackets and ids precede it, never a message's content
         tokens = Tokens([]) if place < 0 else template.encode(tail[place:])
         if tokens.ids[:1] != template.encode(self.anchor).ids:
@@ -52,11 +43,7 @@ class TurnEnd:
         return Tokens([self.end_id]) + tokens[1:]
 
     def check(self, template: ChatTemplate, before: Sequence[Message], follow: Sequence[Message], what: str) -> None:
-        """Check that these messages follow the end token, and are rendered alike later in a conversation.
-
-        Raises:
-            ConfigurationError: they are not.
-        """
+        """Raise ConfigurationError unless these messages follow the end token, rendered alike later on."""
         tools = template.probe_tools(follow)
         for more in (True, False):
             tail = template.after_answer([*before, *follow], tools=tools, more=more)
@@ -70,17 +57,11 @@ class TurnEnd:
 def find_turn_end(
     template: ChatTemplate, ends: Collection[int], before: Sequence[Message], follow: Sequence[Message], what: str
 ) -> TurnEnd:
-    """Find how the template ends the last message of `before`, which ends in the sentinel, if `follow` comes next.
+    """Find how the template ends an answer that ends in the sentinel, the last of `before`, if `follow` comes next.
 
-    Args:
-        template: Renders the messages.
-        ends: Tokens that are known to end a turn.
-        before: A question and an answer.
-        follow: One message, or two tool results, with `CONTENTS`.
-        what: Names the messages in errors.
-
-    Raises:
-        ConfigurationError: the template does not render them as answer, end token, rest, whatever comes before.
+    `ends` are tokens that are known to end a turn. `follow` is one message or two tool results, with `CONTENTS`, which
+    errors call `what`. Raise ConfigurationError unless the template renders them as answer, end token, rest, whatever
+    comes before.
     """
     tools = template.probe_tools(follow)
     tail = template.after_answer([*before, *follow], tools=tools, more=True)

@@ -28,23 +28,14 @@ _UNFINISHED_TAG = re.compile(r"(?:<[^<>]*|\[[^\[\]]*)\Z")
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class CallStyle:
-    """The form that an answer with calls and its results must have, so that the template renders them.
-
-    Attributes:
-        conventions: The form that the family's templates require.
-        as_text: The arguments are JSON text, not objects.
-        single: Only the first call is rendered, since the template refuses or drops the others.
-        written: The template renders no calls: an answer's content is the text that the model wrote, calls included.
-        result_role: The role of a tool's result.
-        content: The content of an answer with calls.
-    """
+    """The form that an answer with calls and its results must have, so that the template renders them."""
 
     conventions: Conventions
-    as_text: bool = False
-    single: bool = False
-    written: bool = False
+    as_text: bool = False  # the arguments are JSON text, not objects
+    single: bool = False  # only the first call is rendered, since the template refuses or drops the others
+    written: bool = False  # it renders no calls: an answer's content is the text that the model wrote, calls included
     result_role: str = "tool"
-    content: str | None = ""
+    content: str | None = ""  # of an answer with calls
 
     def probe(self, count: int) -> tuple[list[Message], list[Message]]:
         """Return a question with an answer of at most two calls, and the results of these calls."""
@@ -142,9 +133,7 @@ def _answering(result: Message, waiting: list[tuple[ToolCall, ToolCall]]) -> Mes
 class TurnEndings:
     """The text after an answer: for answers in text, and for answers with calls once `find_call_end` has found it.
 
-    Args:
-        template: Renders the probes.
-        ends: Tokens that are known to end a turn.
+    `ends` are tokens that are known to end a turn.
 
     Raises:
         ConfigurationError: the text after an answer in text is not well defined.
@@ -160,13 +149,10 @@ class TurnEndings:
         self._shown: set[tuple[str, ...]] = set()  # sequences of roles that are rendered whole
 
     def find_call_end(self, style: CallStyle) -> None:
-        """Find the text after calls of this style.
-
-        Raises:
-            ConfigurationError: it is not well defined.
-        """
+        """Find the text after calls of this style; raise ConfigurationError if it is not well defined."""
         what = "a tool result after a call"
-        if style.written and self._renders_calls(style.conventions):
+        calls = (other.probe(1)[0] for other in call_styles(style.conventions) if not other.written)
+        if style.written and any(tail_if_rendered(self._template, call, tools=[PROBE_TOOL]) for call in calls):
             raise ConfigurationError(UNDEFINED.format(what=what))
         style = self._with_least_content(style)
         before, results = style.probe(2)
@@ -182,10 +168,6 @@ class TurnEndings:
         probes = [before + results for before, results in (style.probe(2), silent.probe(2))]
         usual, least = (len(tail_if_rendered(self._template, probe)) for probe in probes)
         return silent if 0 < least < usual else style
-
-    def _renders_calls(self, conventions: Conventions) -> bool:
-        probes = [style.probe(1)[0] for style in call_styles(conventions) if not style.written]
-        return any(tail_if_rendered(self._template, probe, tools=[PROBE_TOOL]) for probe in probes)
 
     def probe_call(self) -> tuple[str, str] | None:
         """Return `render_call` of `PROBE_CALL`."""
@@ -209,11 +191,7 @@ class TurnEndings:
         return prompt, answered.partition(self.call_end.anchor)[0]
 
     def in_style(self, messages: Sequence[Message]) -> list[Message]:
-        """Return an episode's first messages, with earlier calls and results as the template takes them.
-
-        Raises:
-            ConfigurationError: the template renders no calls.
-        """
+        """Return an episode's first messages, with earlier calls and results as the template takes them."""
         for index, message in enumerate(messages):
             if message.get("tool_calls") and (self.call_end is None or self.style.written):
                 raise ConfigurationError(
@@ -223,20 +201,12 @@ class TurnEndings:
         return list(messages) if self.call_end is None else self.style.conversation(messages)
 
     def follow(self, messages: Sequence[Message], *, tools: Sequence[ToolSchema], more: bool) -> tuple[TurnEnd, Tokens]:
-        """Return the end of the answer that these messages follow, and the tokens from its end token on.
-
-        Raises:
-            ConfigurationError: the template does not render them after an answer.
-        """
+        """Return the end of the answer that these messages follow, and the tokens from its end token on."""
         self._check_shown(messages)
         return self._follow(messages, tools=tools, more=more)
 
     def _check_shown(self, messages: Sequence[Message]) -> None:
-        """Check once for each sequence of roles that every message is rendered, in order.
-
-        Raises:
-            ConfigurationError: one is not, or results do not come first.
-        """
+        """Raise ConfigurationError unless all are rendered in order; checked once for each sequence of roles."""
         roles = tuple(message["role"] for message in messages)
         if roles in self._shown or not roles:
             return

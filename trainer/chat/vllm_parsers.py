@@ -32,13 +32,9 @@ _NAME = PROBE_TOOL["function"]["name"]
 def vllm_tool_format(
     name: str, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, probe: tuple[str, str]
 ) -> VLLMToolFormat:
-    """Return the tool parser that vLLM knows by this name, if it reads the calls that the chat template renders.
+    """Return the tool parser that vLLM's `--tool-call-parser` takes by this name, if it fits the chat template.
 
-    Args:
-        name: As vLLM's `--tool-call-parser` takes it.
-        tokenizer: Has the family's special tokens.
-        template: Renders a plain answer.
-        probe: A prompt, and the answer that calls `PROBE_CALL`, as the template renders it.
+    `probe` is a prompt, and the answer that calls `PROBE_CALL`, as the template renders it.
 
     Raises:
         ConfigurationError: vLLM is missing or has no such parser, or the parser does not fit the model.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
 from ...envs.tokens import Tokens
@@ -65,7 +65,8 @@ class Decoding:
 
     def step(self) -> None:
         """Sample one token for each row, and drop the rows that are done. Afterwards `rows` may be empty."""
-        logits_BV = self._forward()
+        output = self.model(**self.inputs, past_key_values=self.cache, **self.options)
+        logits_BV = output.logits[:, -1].float()
         uniforms_B = [row.random.random() for row in self.rows]
         tokens_B, logprobs_B = sample(logits_BV, uniforms_B, self.sampling)
         for row, token, logprob in zip(self.rows, tokens_B.tolist(), logprobs_B.tolist(), strict=True):
@@ -103,11 +104,6 @@ class Decoding:
         ids_and_positions = ("input_ids", "position_ids")
         self.inputs = {name: torch.cat([self.inputs[name], other.inputs[name]]) for name in ids_and_positions}
         self.inputs["attention_mask"] = stack(*masks)[..., 0]
-
-    def _forward(self) -> Tensor:
-        """Return next-token logits (B, V) in float32."""
-        output = self.model(**self.inputs, past_key_values=self.cache, **self.options)
-        return output.logits[:, -1].float()
 
     def _take(self, row: Row, token: int, logprob: float) -> None:
         if not math.isfinite(logprob):

@@ -14,7 +14,8 @@ By servers:
     weight_transfer.py  sends weights to all servers, by over_tcp.py or over_nccl.py
     adapter_endpoint.py the server's side of a LoRA adapter
 
-Both use lora.py and private_api.py, the only place with vLLM's private parts.
+Both use lora.py and private_api.py, the only place with vLLM's private parts. vLLM is an optional dependency, so it is
+imported inside functions.
 """
 
 from __future__ import annotations

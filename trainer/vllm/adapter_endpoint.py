@@ -1,7 +1,7 @@
 """AdapterEndpoint: the part of a vLLM server that takes the LoRA adapter in training.
 
 vLLM itself loads an adapter only from a folder of the server's machine. `gymnast serve vllm` adds this endpoint to its
-server, by vLLM's option `--middleware`. `GET` tells the largest rank, and `POST` replaces the adapter.
+server, by vLLM's option `--middleware`. It tells the largest rank, and `POST` replaces the adapter.
 """
 
 # pyright: reportMissingImports=false
@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import tarfile
 import tempfile
+from io import BytesIO
 from typing import Any
 
 from .lora import NAME, NUMBER
@@ -23,11 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class AdapterEndpoint:
-    """ASGI middleware that answers one path; all other requests go to vLLM.
-
-    Args:
-        app: vLLM's application.
-    """
+    """ASGI middleware that answers one path; all other requests go to vLLM's application."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -41,28 +38,20 @@ class AdapterEndpoint:
         from starlette.responses import JSONResponse
 
         state = scope["app"].state
+        response = JSONResponse({"max_lora_rank": largest_rank(state)})
         if scope["method"] == "POST":
             try:
                 await self._replace(state, Request(scope, receive))
             except Exception as error:  # of any class, from vLLM's workers; the trainer raises it
                 logger.exception("the adapter was not loaded")
                 response = JSONResponse({"error": {"message": f"{type(error).__name__}: {error}"}}, status_code=500)
-            else:
-                response = JSONResponse({})
-        else:
-            response = JSONResponse({"max_lora_rank": largest_rank(state)})
         await response(scope, receive, send)
 
     async def _replace(self, state: Any, request: Any) -> None:
-        folder = tempfile.TemporaryDirectory(prefix="gymnast-adapter-")
-        unused: Any = folder
+        unused = folder = tempfile.TemporaryDirectory(prefix="gymnast-adapter-")
         try:
-            with tempfile.TemporaryFile() as packed:
-                async for part in request.stream():
-                    packed.write(part)
-                packed.seek(0)
-                with tarfile.open(fileobj=packed) as archive:
-                    archive.extractall(folder.name, filter="data")
+            with tarfile.open(fileobj=BytesIO(await request.body())) as archive:
+                archive.extractall(folder.name, filter="data")
             await serve_adapter(state, NAME, NUMBER, folder.name)
             unused, self._folder = self._folder, folder  # vLLM may read it again
         finally:

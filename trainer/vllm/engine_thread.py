@@ -25,17 +25,12 @@ Result = TypeVar("Result")
 
 
 class EngineThread:
-    """Steps an engine while there are requests.
-
-    Args:
-        engine: A `vllm.v1.engine.llm_engine.LLMEngine` in this process, owned by the thread from now on.
-    """
+    """Steps an engine (`vllm.v1.engine.llm_engine.LLMEngine`) while there are requests; owns it from now on."""
 
     def __init__(self, engine: Any) -> None:
         self._engine: Any = engine  # None once it has ended
         self._names = itertools.count()
-        self._waiting: dict[str, Future[Any]] = {}
-        self._stop_texts: dict[str, StopTexts] = {}  # by the name of a request that has some
+        self._waiting: dict[str, tuple[Future[Any], StopTexts | None]] = {}  # by the names of the requests
         # The garbage collector may close a generator at any point of any thread, so a lock could be held already.
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._end_reason = "the generator is closed"
@@ -56,23 +51,33 @@ class EngineThread:
             GenerationError: the engine failed or is closed, or it refused the request.
         """
         name, output = str(next(self._names)), Future[Any]()
-        if stop_texts is not None:
-            self._stop_texts[name] = stop_texts
-        self._submit(lambda: self._add(name, list(prompt_ids), params, adapter, output))
+        prompt = {"type": "token", "prompt_token_ids": list(prompt_ids)}
+
+        def add() -> None:
+            if self._engine is None:
+                settle(output, self._end_error())
+                return
+            try:
+                self._engine.add_request(name, prompt, params, lora_request=adapter)
+            except Exception as error:  # only this request is wrong
+                refusal = GenerationError(f"vLLM refused a request: {error}")
+                refusal.__cause__ = error
+                settle(output, refusal)
+            else:
+                self._waiting[name] = output, stop_texts
+
+        self._submit(add)
         try:
             return await asyncio.wrap_future(output)
         except BaseException:
             self._submit(lambda: self._abort(name))
             raise
-        finally:
-            self._stop_texts.pop(name, None)
 
     def call(self, function: Callable[[Any], Result]) -> Result:
-        """Run a function of the engine between two steps, wait for it, and return its result.
+        """Run a function of the engine between two steps, wait for it, and return its result or raise its error.
 
         Raises:
             GenerationError: the engine failed or is closed.
-            Exception: the function raised it.
         """
         result: Future[Result] = Future()
 
@@ -97,7 +102,6 @@ class EngineThread:
             self._do_jobs()
 
     def _do_jobs(self) -> None:
-        """Do the waiting jobs."""
         with suppress(Empty):
             while True:
                 self._jobs.get_nowait()()
@@ -125,20 +129,6 @@ class EngineThread:
             self._end()
         self._do_jobs()
 
-    def _add(self, name: str, prompt_ids: list[int], params: Any, adapter: Any, output: Future[Any]) -> None:
-        if self._engine is None:
-            settle(output, self._end_error())
-            return
-        try:
-            prompt = {"type": "token", "prompt_token_ids": prompt_ids}
-            self._engine.add_request(name, prompt, params, lora_request=adapter)
-        except Exception as error:  # only this request is wrong
-            refusal = GenerationError(f"vLLM refused a request: {error}")
-            refusal.__cause__ = error
-            settle(output, refusal)
-            return
-        self._waiting[name] = output
-
     def _abort(self, name: str) -> None:
         if self._waiting.pop(name, None) is not None:
             self._engine.abort_request([name])
@@ -146,17 +136,19 @@ class EngineThread:
     def _step(self) -> None:
         for output in self._engine.step():
             name = output.request_id
-            texts = None if output.finished else self._stop_texts.get(name)
-            if name in self._waiting and (output.finished or (texts and texts.end_with(output.outputs[0].token_ids))):
-                settle(self._waiting[name], output)
-                if output.finished:
-                    del self._waiting[name]
-                else:
-                    self._abort(name)
+            answer, texts = self._waiting.get(name, (None, None))
+            if answer is None:
+                continue
+            if output.finished:
+                del self._waiting[name]
+                settle(answer, output)
+            elif texts is not None and texts.end_with(output.outputs[0].token_ids):
+                self._abort(name)
+                settle(answer, output)
 
     def _end(self) -> None:
-        for output in self._waiting.values():
-            settle(output, self._end_error())
+        for answer, _ in self._waiting.values():
+            settle(answer, self._end_error())
         self._waiting.clear()
         engine, self._engine = self._engine, None
         if engine is not None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -35,12 +34,8 @@ logger = logging.getLogger(__name__)
 class Fleet:
     """Routes requests to servers. All methods belong to one event loop.
 
-    Args:
-        urls: The servers.
-        max_model_len: Most tokens of prompt and answer that requests will have.
-        timeout: Seconds to wait when no server is there.
-        restore: Sends the current weights to a server that returned; returns False if that must wait.
-        place: Where in the list of replicas this process begins, from 0 (the first) to 1.
+    The arguments are as in `VLLMServerGenerator`. `restore` sends the current weights to a server that returned, and
+    returns False if that must wait.
     """
 
     def __init__(
@@ -64,7 +59,6 @@ class Fleet:
         self._restore = restore
         self._place = place
         self._homes: WeakKeyDictionary[object, Replica] = WeakKeyDictionary()  # of sessions
-        self._keys: WeakKeyDictionary[object, str] = WeakKeyDictionary()  # of sessions
         self._searches: dict[Server, asyncio.Task[None]] = {}
         self._found = asyncio.Event()
         self._closed = False
@@ -82,8 +76,6 @@ class Fleet:
     async def ask(self, body: Mapping[str, Any], session: object | None = None) -> dict[str, Any]:
         """Send a request for tokens to a server with the current weights, and return the answer.
 
-        The requests of a session go to the same replica while it is there.
-
         Raises:
             GenerationError: the server refused, or no server was there in time.
         """
@@ -93,7 +85,7 @@ class Fleet:
             label = self.label
             replica.in_flight += 1
             try:
-                return await replica.server.generate(body, label, replica.headers(self._key(session)))
+                return await replica.server.generate(body, label, replica.index)
             except ServerGoneError as error:
                 trouble = str(error)
             finally:
@@ -106,12 +98,7 @@ class Fleet:
         return [server for server in self.servers if server not in self._searches]
 
     def relabel(self, label: str, outcomes: Mapping[Server, Exception | None]) -> None:
-        """Accept only answers from the weights with this label from now on.
-
-        Args:
-            label: Names the weights.
-            outcomes: For each server that was updated, None for success or the error.
-        """
+        """Accept only answers from the weights with this label, which these servers got, or failed to get."""
         self.label = label
         for server, error in outcomes.items():
             if error is None:
@@ -131,10 +118,7 @@ class Fleet:
         await self._session.close()
 
     async def next_replica(self, session: object | None = None) -> Replica:
-        """Return the session's replica if it has the current weights, or else the one with the fewest requests.
-
-        Of several, the one with the fewest sessions: a session that waits for a tool comes back to its replica.
-        Waits for one if there is none.
+        """Return the session's replica if it has the current weights, or else another; wait if there is none.
 
         Raises:
             GenerationError: no server has the weights in time, or the fleet is closed.
@@ -157,7 +141,10 @@ class Fleet:
             raise GenerationError(f"no vLLM server answered within {self._timeout:g} s: {troubles}") from error
 
     def _settle(self, session: object | None, home: Replica | None, ready: list[Replica]) -> Replica:
-        """Choose a replica for a session that has no home, or whose home is away."""
+        """Choose a replica for a session that has no home, or whose home is away: the one with the fewest requests.
+
+        Of several, the one with the fewest sessions: a session that waits for a tool comes back to its replica.
+        """
         ready.sort(key=lambda replica: replica.index)  # neighbours in the list are of different servers
         first = int(self._place * len(ready))
         chosen = min(ready[first:] + ready[:first], key=lambda replica: (replica.in_flight, len(replica.sessions)))
@@ -167,10 +154,6 @@ class Fleet:
             chosen.sessions.add(session)
             self._homes[session] = chosen
         return chosen
-
-    def _key(self, session: object | None) -> str | None:
-        """Return the session's name in HTTP headers; no two processes give the same."""
-        return None if session is None else self._keys.setdefault(session, secrets.token_hex(8))
 
     def _lose(self, server: Server, trouble: str) -> None:
         server.label, server.trouble = None, trouble
@@ -221,11 +204,7 @@ class Fleet:
 
 
 def _clean(url: str) -> str:
-    """Return the address without a final slash or /v1.
-
-    Raises:
-        ConfigurationError: it is not an HTTP address.
-    """
+    """Return the address without a final slash or /v1; raise ConfigurationError if it is not one of HTTP."""
     if not re.match(r"https?://[^/]+", url):
         raise ConfigurationError(f"a vLLM server's address is like http://host:8000, got {url!r}")
     return url.rstrip("/").removesuffix("/v1")

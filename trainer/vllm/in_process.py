@@ -5,7 +5,6 @@ adapter that vLLM can compute, it copies the adapter each time and the base weig
 """
 
 # pyright: reportMissingImports=false
-# vLLM is an optional dependency, so it is imported inside functions.
 
 from __future__ import annotations
 
@@ -48,16 +47,14 @@ OWN_OPTIONS = {  # users cannot set them
 class VLLMGenerator(Generator):
     """Samples with a vLLM engine in this process, with continuous batching and a prefix cache.
 
+    The engine takes the architecture of the model; `load_weights` copies its weights.
+
     Args:
-        model: The model in training. The engine takes its architecture; `load_weights` copies its weights.
-        max_model_len: Most tokens of prompt and answer together.
         dtype: The dtype vLLM computes in; by default the model's.
-        max_num_seqs: Most requests that are decoded together.
-        gpu_memory_utilization: vLLM's share of the GPU's memory; no effect on a CPU.
-        enable_sleep_mode: Whether `sleep` gives the GPU's memory back.
         seed: Seeds the engine; requests have seeds of their own.
         seeded: Whether each request has its own seed; without, the same request may get another answer.
-        engine_kwargs: Further options of `vllm.EngineArgs`; `enable_lora=False` merges a LoRA adapter into the weights.
+        engine_kwargs: Further options of `vllm.EngineArgs`, as are those that are not named here;
+            `enable_lora=False` merges a LoRA adapter into the weights.
 
     Raises:
         ConfigurationError: vLLM is missing or too old, or it refuses the model or an option.
@@ -83,14 +80,13 @@ class VLLMGenerator(Generator):
             "max_num_seqs": max_num_seqs,
             "seed": seed,
         }
+        of_gpu = {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": enable_sleep_mode}
         if on_gpu:
             # Small blocks: a prefix is cached in whole blocks, and the rest is computed again.
-            options |= {"block_size": 16, "gpu_memory_utilization": gpu_memory_utilization}
-            options |= {"enable_sleep_mode": enable_sleep_mode}
+            options |= {"block_size": 16} | of_gpu
         else:
-            given = {"gpu_memory_utilization": gpu_memory_utilization != GPU_MEMORY}
-            given |= {"enable_sleep_mode": enable_sleep_mode}
-            if ignored := [name for name, is_given in given.items() if is_given]:
+            defaults = {"gpu_memory_utilization": GPU_MEMORY, "enable_sleep_mode": False}
+            if ignored := [name for name, value in of_gpu.items() if value != defaults[name]]:
                 warnings.warn(f"{', '.join(ignored)}: no effect, because there is no GPU here", stacklevel=2)
             options |= CPU_OPTIONS
         rank = lora_rank(model)

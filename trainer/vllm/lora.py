@@ -5,7 +5,6 @@ adapter by `load_adapter`; a server gets it as `packed_adapter` (adapter_endpoin
 """
 
 # pyright: reportMissingImports=false
-# vLLM is an optional dependency, so it is imported inside functions.
 
 from __future__ import annotations
 
@@ -67,12 +66,7 @@ def packed_adapter(model: Any) -> bytes:
 
 
 def load_adapter(engine: Any, model: Any) -> Any:
-    """Replace the adapter of an engine in this process by the model's; return the argument of requests to it.
-
-    Raises:
-        RuntimeError: vLLM has not loaded it.
-        ValueError: vLLM does not know one of its layers.
-    """
+    """Replace the adapter of an engine in this process by the model's; return the argument of requests to it."""
     from vllm.lora.request import LoRARequest
 
     with tempfile.TemporaryDirectory() as folder:

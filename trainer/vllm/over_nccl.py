@@ -1,7 +1,6 @@
 """Sends weights over NCCL, the fastest way between GPUs, with vLLM's engine for the trainer's side."""
 
 # pyright: reportMissingImports=false
-# vLLM is an optional dependency, so it is imported inside functions.
 
 from __future__ import annotations
 
@@ -57,11 +56,10 @@ class SyncClient:
 class NCCLSenders:
     """Forms one NCCL group with the workers of each server: a lost server does not break other groups.
 
-    Args:
-        port: Port of this machine for the first server's group; each further group takes the next port. 0: any free.
+    The groups take the ports of this machine after `port`, one each; 0 takes any free ones.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int) -> None:
         self._port = port
         self._engines: dict[str, Any] = {}
         self._ports: dict[str, int] = {}
@@ -70,10 +68,7 @@ class NCCLSenders:
     def send(
         self, client: SyncClient, weights: Mapping[str, Tensor], *, device: torch.device, host: str, num_workers: int
     ) -> None:
-        """Update the weights of this server from a GPU; `host` is the address at which it reaches this machine.
-
-        Raises as `run_collective`, and the errors of NCCL.
-        """
+        """Update the weights of this server from a GPU; `host` is the address at which it reaches this machine."""
         url, source = client.server.url, _source(weights, device)
         with self._turn:
             engine = self._engines.pop(url, None)

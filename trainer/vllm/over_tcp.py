@@ -5,7 +5,6 @@ Each worker has its own connection, so a slow or lost server affects no other.
 """
 
 # pyright: reportMissingImports=false
-# vLLM is an optional dependency, so it is imported inside functions.
 
 from __future__ import annotations
 
@@ -43,10 +42,7 @@ class Offer:
 class WeightListener(ThreadingTCPServer):
     """Sends weights to every client that presents the token, between `with` and its end.
 
-    Args:
-        weights: In the order in which they are sent.
-        exact: Parts of the names of weights that keep their dtype.
-        port: 0 takes any free one.
+    `exact` has parts of the names of weights that keep their dtype. Port 0 takes any free one.
     """
 
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
@@ -100,11 +96,7 @@ class _Sending(BaseRequestHandler):
 
 
 def fetch_weights(offer: Offer, dtype: torch.dtype = torch.float32) -> Iterator[tuple[str, Tensor]]:
-    """Yield the offered weights by name as they arrive.
-
-    Args:
-        offer: What the trainer offers.
-        dtype: That of this worker. If it has 16 bits, weights are rounded before they are sent, not after.
+    """Yield the offered weights by name as they arrive; to a dtype of 16 bits they are rounded before they are sent.
 
     Raises:
         OSError: the trainer is gone or refuses the token.

@@ -5,7 +5,6 @@ a new version of vLLM that changes one of them fails a test and not a training r
 """
 
 # pyright: reportMissingImports=false
-# vLLM is an optional dependency, so it is imported inside functions.
 
 from __future__ import annotations
 
@@ -26,12 +25,9 @@ _ending = threading.Lock()
 
 
 def replace_weights(model: Any, model_config: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Replace all weights of one of vLLM's models. Call it inside `set_current_vllm_config`.
+    """Replace all weights of one of vLLM's models by these, which have their names in a checkpoint.
 
-    Args:
-        model: vLLM's model.
-        model_config: vLLM's configuration of the model.
-        weights: By their names in a checkpoint.
+    Call it inside `set_current_vllm_config`.
 
     Raises:
         ValueError: a weight is missing, or does not fit.
@@ -120,11 +116,7 @@ def name_the_cpu_build() -> None:
 
 
 def largest_rank(state: Any) -> int:
-    """Return the largest rank of an adapter that a server loads with `serve_adapter`; 0 if it loads no adapter.
-
-    Args:
-        state: The state of the server's application.
-    """
+    """Return the largest rank of an adapter that `serve_adapter` loads; 0 if the server loads no adapter."""
     config = state.engine_client.vllm_config
     if config.lora_config is None or config.parallel_config._api_process_count > 1:  # only one of them would know it
         return 0
@@ -134,11 +126,8 @@ def largest_rank(state: Any) -> int:
 async def serve_adapter(state: Any, name: str, number: int, folder: str) -> None:
     """Replace the adapter that a server uses for requests whose model has this name. The folder must stay.
 
-    vLLM's own endpoint would keep `load_inplace`, and read the folder again before each step of the engine.
-
-    Raises:
-        RuntimeError: vLLM has not loaded it.
-        Exception: of any class, from vLLM's workers.
+    `state` is that of the server's application. vLLM's own endpoint would keep `load_inplace`, and read the folder
+    again before each step of the engine. An error of any class may come from vLLM's workers.
     """
     from vllm.lora.request import LoRARequest
 

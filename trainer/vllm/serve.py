@@ -14,7 +14,6 @@ takes LoRA adapters, if `--enable-lora --max-lora-rank R` are given.
 """
 
 # pyright: reportMissingImports=false
-# vLLM is an optional dependency, so it is imported inside functions.
 
 from __future__ import annotations
 
@@ -73,11 +72,8 @@ def serve_arguments(arguments: Sequence[str], *, on_gpu: bool) -> list[str]:
     options: dict[str, Any] = SERVER_OPTIONS | (GPU_OPTIONS if on_gpu else WITHOUT_GPU)
     flags = []
     for name, value in options.items():
-        dashed = name.replace("_", "-")
-        if isinstance(value, bool):
-            flags.append(f"--{dashed}" if value else f"--no-{dashed}")
-        else:
-            flags.append(f"--{dashed}={value}")
+        name = name.replace("_", "-") if value is not False else "no-" + name.replace("_", "-")
+        flags.append(f"--{name}" if isinstance(value, bool) else f"--{name}={value}")
     count = 0 if arguments and arguments[0].startswith("-") else 1  # the model comes first
     return ["serve", *arguments[:count], *flags, *arguments[count:]]
 

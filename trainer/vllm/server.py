@@ -27,6 +27,7 @@ ONE_TOKEN = {
     "token_ids": [0],
     "sampling_params": {"allowed_token_ids": [0], "max_tokens": 1, "logprobs": 0, "detokenize": False},
 }
+RANK = "X-data-parallel-rank"  # the header that chooses a replica
 START = "start it with `gymnast serve vllm MODEL`, or see that program for the options it needs"
 
 
@@ -43,22 +44,11 @@ class Replica:
     in_flight: int = 0  # requests
     sessions: WeakSet[object] = field(default_factory=WeakSet)  # its length takes no loop over the sessions
 
-    def headers(self, session_key: str | None) -> dict[str, str]:
-        """Return a request's headers. By the key a router between us and several servers can recognise an episode."""
-        found = {} if session_key is None else {"X-Session-ID": session_key}
-        if len(self.server.replicas) > 1:  # vLLM itself would choose a replica for each request anew
-            found["X-data-parallel-rank"] = str(self.index)
-        return found
-
 
 class Server:
     """One server and its state.
 
     All methods raise `ServerGoneError` if there is no answer, and `GenerationError` if the answer is an error.
-
-    Args:
-        url: The server's address.
-        session: Makes the calls.
     """
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
@@ -86,12 +76,7 @@ class Server:
     ) -> Any:
         """Return the JSON that the server answers, and wait for it while the server's health checks pass.
 
-        Args:
-            path: Of the endpoint.
-            body: Sent as JSON, or as it is if it is bytes.
-            timeout: Seconds for the whole call.
-            headers: Of the call, beside those of HTTP itself.
-            query: Parameters of the URL.
+        The body is sent as JSON, or as it is if it is bytes.
         """
         content: dict[str, Any] = {"data": BytesIO(body)} if isinstance(body, bytes) else {"json": body}
         content |= {"params": query, "headers": headers}
@@ -106,18 +91,17 @@ class Server:
             await self.check_health()  # the engine behind the server may have died
         return self._read(path, status, data)
 
-    async def generate(
-        self, body: Mapping[str, Any], label: str | None, headers: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
-        """Return the answer to a request for tokens.
+    async def generate(self, body: Mapping[str, Any], label: str | None, replica: int) -> dict[str, Any]:
+        """Return the answer of a replica to a request for tokens.
 
         Raises:
             ServerGoneError: also if the server has other weights than those with this label: it was restarted since its
                 last update.
         """
         answer: Any = None
+        several = len(self.replicas) > 1  # vLLM itself would choose a replica for each request anew
         try:
-            answer = await self.post("inference/v1/generate", body, headers=headers)
+            answer = await self.post("inference/v1/generate", body, headers={RANK: str(replica)} if several else None)
             found = {span["version"] for span in answer["choices"][0]["weight_versions"] or []}
         except GenerationError as error:
             found = {await self.weights()}
@@ -201,7 +185,7 @@ class Server:
     async def _count_replicas(self) -> int:
         """Ask for a replica that does not exist: the error says how many there are behind this address."""
         try:
-            await self.post("inference/v1/generate", ONE_TOKEN, headers={"X-data-parallel-rank": str(10**6)})
+            await self.post("inference/v1/generate", ONE_TOKEN, headers={RANK: str(10**6)})
         except GenerationError as error:
             found = re.search(r"out of range \[0, (\d+)\)", str(error))
             if found is None:

@@ -37,13 +37,9 @@ logger = logging.getLogger(__name__)
 class VLLMServerGenerator(SharedGenerator):
     """Samples with vLLM servers; `gymnast serve vllm MODEL` starts one.
 
-    The first request of an episode goes to the server with the fewest requests of this process, and the later ones
-    follow it. The requests of a lost server go to the others, with their seeds. Several training processes share the
-    servers, and rank 0 loads the weights. vLLM applies `min_p` before `top_k` and `top_p`, which matters when they are
-    combined.
-
-    A LoRA adapter that vLLM can compute is sent as an adapter if all servers were started with `--enable-lora` and a
-    sufficient `--max-lora-rank`. Other adapters are merged into the weights.
+    The requests of a lost server go to the others, with their seeds. Several training processes share the servers, and
+    rank 0 loads the weights: a LoRA adapter as an adapter, if vLLM can compute it and all servers take it, or else
+    merged. vLLM applies `min_p` before `top_k` and `top_p`, which matters when they are combined.
 
     Args:
         urls: The servers, such as `["http://gpu1:8000", "http://gpu2:8000"]`.
@@ -174,7 +170,7 @@ class VLLMServerGenerator(SharedGenerator):
         return _follower, (tuple(server.url for server in self._fleet.servers), tuple(self._options.items()))
 
     def wake(self) -> None:
-        self._may_send = _is_first()
+        self._may_send = _rank() == 0
 
     def sleep(self) -> None:
         self.weights_will_change()
@@ -196,7 +192,7 @@ class VLLMServerGenerator(SharedGenerator):
         if rank is not None and self._takes_adapters is None:
             lacking = [server.url for server in self._fleet.servers if server.lora_rank < rank]
             self._takes_adapters = not lacking
-            if lacking and _is_first():
+            if lacking and _rank() == 0:
                 logger.warning(
                     "the adapter is merged into the weights for the vLLM servers, which rounds weights of 16 bits. To "
                     "send the adapter itself, start each server by gymnast serve vllm with --enable-lora "
@@ -204,13 +200,13 @@ class VLLMServerGenerator(SharedGenerator):
                     lora_options(rank)["max_lora_rank"],
                     ", ".join(lacking),
                 )
-            elif _is_first():
+            elif _rank() == 0:
                 logger.info("the vLLM servers get the adapter as an adapter")
         return rank if self._takes_adapters else None
 
     async def _load(self, label: str) -> None:
         servers = self._fleet.present()
-        if not _is_first():
+        if _rank() != 0:
             await self._follow(label)
             return
         self._may_send = True
@@ -238,8 +234,9 @@ class VLLMServerGenerator(SharedGenerator):
             return {}
         assert self._model is not None
         # Not to be cancelled: the model must not change while it is read, nor a server be left with half an update.
-        options: dict[str, Any] = {"gathered": self._gathered, "lora_rank": self._lora_rank}
-        return await finish(self._transfer.send(self._model, servers, label, **options))
+        return await finish(
+            self._transfer.send(self._model, servers, label, gathered=self._gathered, lora_rank=self._lora_rank)
+        )
 
     async def _await_senders(self) -> None:
         async with self._sending:
@@ -275,12 +272,7 @@ def _gather(model: PreTrainedModel) -> dict[str, Tensor]:
 
     A server may return at any time, when the other ranks cannot help to gather.
     """
-    return {name: weight.cpu() for name, weight in whole_weights(model) if _is_first()}
-
-
-def _is_first() -> bool:
-    """Return whether this is the training process that sends weights."""
-    return _rank() == 0
+    return {name: weight.cpu() for name, weight in whole_weights(model) if _rank() == 0}
 
 
 def _rank() -> int:

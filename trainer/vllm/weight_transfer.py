@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, device
 from transformers import PreTrainedModel
 
 from ...envs.core import ConfigurationError
@@ -28,11 +28,10 @@ from .server import Server, ServerGoneError
 class WeightTransfer:
     """Sends weights to servers. The servers are independent: a lost server does not delay the others.
 
-    Args:
-        port: Port of this machine that servers connect to; 0 takes any free one.
+    They connect to this port of this machine; 0 takes any free one.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int) -> None:
         self._port = port
         self._nccl = NCCLSenders(port)
 
@@ -42,20 +41,13 @@ class WeightTransfer:
         servers: Sequence[Server],
         label: str,
         *,
-        gathered: Mapping[str, Tensor] | None = None,
-        lora_rank: int | None = None,
+        gathered: Mapping[str, Tensor] | None,
+        lora_rank: int | None,
     ) -> dict[Server, Exception | None]:
-        """Send the model's weights to these servers.
+        """Send the weights of a model, which must not change meanwhile. Return None or the error for each server.
 
-        Args:
-            model: Must not change during the transfer.
-            servers: Each with its backend, `gymnast` or `nccl`.
-            label: The name that the servers give to these weights.
-            gathered: The weights by name, if those of the model are sharded.
-            lora_rank: The rank of the adapter that is sent as an adapter; None merges it.
-
-        Returns:
-            By server, None for success or the error.
+        The servers name the weights by this label. `gathered` are all weights, if those of the model are sharded.
+        `lora_rank` is the rank of an adapter that is sent as an adapter; None merges it.
 
         Raises:
             ConfigurationError: NCCL cannot be used because vLLM or a GPU is missing.
@@ -67,21 +59,19 @@ class WeightTransfer:
                     f"""with --weight-transfer-config '{{"backend": "gymnast"}}', which needs no GPU on this side"""
                 )
             check_vllm()
-        self._device = model.device
-        base, holders, adapter = None, set[Server](), None
+        base, adapter, has_base = None, None, [False] * len(servers)
         if lora_rank is not None:
             base = base_version(model)
-            having = await asyncio.gather(*[server.has_base(base) for server in servers])
-            holders = {server for server, has in zip(servers, having, strict=True) if has}
+            has_base = await asyncio.gather(*[server.has_base(base) for server in servers])
             adapter = await run_in_thread(packed_adapter, model)
-        weights = gathered
-        if weights is None:
-            weights = {}
-            if holders != set(servers):
-                weights = await run_in_thread(named_weights, model, merge=base is None)
+        weights = gathered or {}
+        if gathered is None and not all(has_base):
+            weights = await run_in_thread(named_weights, model, merge=base is None)
         with WeightListener(weights, exact=kept_in_float32(model), port=self._port) as listener:
-            shipment = _Shipment(label, weights, listener, adapter, base, lora_rank or 0)
-            updates = [self._update(server, shipment, has_base=server in holders) for server in servers]
+            shipment = _Shipment(label, model.device, weights, listener, adapter, base, lora_rank or 0)
+            updates = [
+                self._update(server, shipment, has_base=has) for server, has in zip(servers, has_base, strict=True)
+            ]
             return dict(zip(servers, await asyncio.gather(*updates), strict=True))
 
     def close(self) -> None:
@@ -122,7 +112,7 @@ class WeightTransfer:
         if server.backend == "nccl":
             world_size = (await server.get("get_world_size"))["world_size"]  # workers, over all replicas
             client = SyncClient(server, asyncio.get_running_loop(), shipment.label)
-            where: dict[str, Any] = {"device": self._device, "host": host, "num_workers": world_size}
+            where: dict[str, Any] = {"device": shipment.device, "host": host, "num_workers": world_size}
             await run_in_thread(self._nccl.send, client, shipment.weights, **where)
         else:
             await server.post("start_weight_update")
@@ -135,6 +125,7 @@ class _Shipment:
     """The weights of one update, as all servers get them."""
 
     label: str
+    device: device  # of the model
     weights: Mapping[str, Tensor]  # with an adapter, the base weights
     listener: WeightListener  # of the weights
     adapter: bytes | None
