@@ -99,34 +99,6 @@ def test_the_end_tokens_are_the_templates_the_tokenizers_and_the_models() -> Non
     assert chat.end_ids == {5, 7, *chat.tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])}
 
 
-OBSERVATIONS = {
-    "tiny": "<|im_start|>user\n<tool_response>\n{}\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
-    "qwen2_5": "<|im_start|>user\n<tool_response>\n{}\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
-    "qwen3": "<|im_start|>user\n<tool_response>\n{}\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
-    "llama3_1": '<|start_header_id|>ipython<|end_header_id|>\n\n"{}"<|eot_id|>'
-    "<|start_header_id|>assistant<|end_header_id|>\n\n",
-    "llama3_2": '<|start_header_id|>ipython<|end_header_id|>\n\n"{}"<|eot_id|>'
-    "<|start_header_id|>assistant<|end_header_id|>\n\n",
-}
-
-
-@pytest.mark.parametrize("name", OBSERVATIONS)
-def test_tool_result_in_the_model_families(name: str) -> None:
-    chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE) if name == "tiny" else family(name))
-    chat.check_tools([WEATHER])
-    ids = chat.observation_tokens([RESULT], tools=[WEATHER], ended_by=chat.end_id, last=False).ids
-    assert text_of(chat, ids).lstrip("\n") == OBSERVATIONS[name].format("Sunny, 21 °C.")
-
-
-@pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3_1", "llama3_2"])
-def test_results_of_several_calls_and_of_unreadable_ones(name: str) -> None:
-    """Llama's templates refuse answers with two calls, but a model may write two."""
-    chat = ChatFormat(family(name))
-    results: list[Message] = [RESULT, {"role": "tool", "content": "Error: the call could not be read"}]
-    text = text_of(chat, chat.observation_tokens(results, tools=[WEATHER], ended_by=chat.end_id, last=False).ids)
-    assert text.index("Sunny, 21 °C.") < text.index("Error: the call could not be read")
-
-
 def test_the_text_of_an_environment_cannot_shift_the_observation() -> None:
     """The probe's own answer may occur in a tool's result, for example if a tool prints a log of the run."""
     chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE))
@@ -154,13 +126,6 @@ def test_content_that_is_not_text_is_refused() -> None:
         chat.prompt_tokens([{"role": "user", "content": parts}], [])
     with pytest.raises(ConfigurationError, match=refused.format("tool")):
         chat.observation_tokens([{**RESULT, "content": parts}], ended_by=chat.end_id, last=True)
-
-
-def test_no_messages_begin_the_next_answer() -> None:
-    chat = ChatFormat(tokenizer_for(NEWLINE))
-    assert (
-        text_of(chat, chat.observation_tokens([], ended_by=chat.end_id, last=False).ids) == "\n<|im_start|>assistant\n"
-    )
 
 
 def test_an_observation_longer_than_the_context_warns_of_nothing(
@@ -243,36 +208,8 @@ def test_no_chat_template() -> None:
         ChatFormat(tokenizer_for(None))
 
 
-def test_an_unknown_tool_format_asks_for_a_parser() -> None:
-    template = CHAT_TEMPLATE.replace("'<tool_call>\\n{\"name\": ' ~ call.name", "'<tool_call>\\ncall ' ~ call.name")
-    assert template != CHAT_TEMPLATE
-    chat = ChatFormat(tokenizer_for(template))
-    with pytest.raises(ConfigurationError, match=r"not recognised: no format reads the call.*pass tool_format="):
-        chat.check_tools([WEATHER])
-    parsed = ChatFormat(tokenizer_for(template), tool_format=lambda text: {"role": "assistant", "content": text})
-    parsed.check_tools([WEATHER])
-
-
 def test_a_token_beyond_the_tokenizers_vocabulary_has_no_text() -> None:
     """Models pad their vocabulary, and may sample from the padding."""
     chat = ChatFormat(tokenizer_for(CHAT_TEMPLATE))
     ids = [*chat.tokenizer.encode("so", add_special_tokens=False), len(chat.tokenizer) + 5, chat.end_id]
     assert chat.parse(Tokens([]), ids, []) == {"role": "assistant", "content": "so"}
-
-
-def test_the_beginning_that_the_template_wrote_counts_as_thinking() -> None:
-    chat = ChatFormat(family("qwen3"))
-    prompt = Tokens(chat.tokenizer.encode("<|im_start|>assistant\n<think>\n", add_special_tokens=False))
-    sampled = chat.tokenizer.encode("Hm.\n</think>\n\nYes.<|im_end|>", add_special_tokens=False)
-    assert chat.parse(prompt, sampled, []) == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
-
-
-def test_template_text_before_the_end_token_is_not_part_of_the_answer() -> None:
-    template = EOS.replace("m.content ~ '<|im_end|>'", "m.content ~ '<|END_RESPONSE|><|im_end|>'")
-    assert template != EOS
-    chat = ChatFormat(tokenizer_for(template))
-    sampled = chat.tokenizer.encode("Yes.<|END_RESPONSE|><|im_end|>", add_special_tokens=False)
-    assert chat.parse(Tokens([]), sampled, []) == {"role": "assistant", "content": "Yes."}
-    reply: list[Message] = [{"role": "user", "content": "Go on."}]
-    text = text_of(chat, chat.observation_tokens(reply, ended_by=chat.end_id, last=True).ids)
-    assert text == "<|im_start|>user\nGo on.<|END_RESPONSE|><|im_end|>"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.envs.core import ConfigurationError, Message
+from gymnast.envs.core import Message
 from gymnast.envs.tokens import Tokens
 from gymnast.trainer import ChatFormat
 from gymnast.trainer.chat.chat_template import TEMPLATE_DATE
@@ -33,7 +33,6 @@ from .family_episodes import (
     Step,
     Trace,
     ask,
-    call,
     encode,
     five_turns,
     format_name,
@@ -41,7 +40,6 @@ from .family_episodes import (
     rendered,
     thinking_markers,
     trace_of,
-    turns_of,
 )
 from .family_matrix import UNEXPECTED
 
@@ -219,21 +217,17 @@ def ids_in_episode(stem: str) -> list[str]:
     return [str(each.get("id")) for step in steps for each in step.message.get("tool_calls", [])]
 
 
-def test_ids_of_kimi_run_through_the_episode() -> None:
-    assert ids_in_episode("kimi_k2") == [f"functions.weather:{index}" for index in range(4)]
-    chat = chat_of("kimi_k2")
-    [_, second, *_] = trace_of("kimi_k2", chat, five_turns(chat), over=True).steps
+@pytest.mark.parametrize(
+    ("stem", "call_id", "shown"),
+    [("kimi_k2", "functions.weather:{}", "functions.weather:{}"), ("command_r7b", "{}", '"tool_call_id": "{}"')],
+)
+def test_ids_that_count_calls_run_through_the_episode(stem: str, call_id: str, shown: str) -> None:
+    assert ids_in_episode(stem) == [call_id.format(index) for index in range(4)]
+    chat = chat_of(stem)
+    [_, second, *_] = trace_of(stem, chat, five_turns(chat), over=True).steps
     text = text_of(chat, second.observation)
-    assert text.index("functions.weather:1") < text.index("Warm in Rom.") < text.index("functions.weather:2")
-
-
-def test_numbers_of_command_r7b_run_through_the_episode() -> None:
-    assert ids_in_episode("command_r7b") == ["0", "1", "2", "3"]
-    chat = chat_of("command_r7b")
-    [_, second, *_] = trace_of("command_r7b", chat, five_turns(chat), over=True).steps
-    text = text_of(chat, second.observation)
-    assert text.index('"tool_call_id": "1"') < text.index("Warm in Rom.") < text.index('"tool_call_id": "2"')
-    assert '"tool_call_id": "0"' not in text
+    assert text.index(shown.format(1)) < text.index("Warm in Rom.") < text.index(shown.format(2))
+    assert shown.format(0) not in text
 
 
 @pytest.mark.parametrize(("written", "kept"), [("abcdefgh9", True), ("x", False), ("call_0000", False)])
@@ -323,18 +317,6 @@ def test_special_tokens_in_a_users_message_are_text(stem: str) -> None:
     assert count(harmful) == count(harmless)
 
 
-def test_struck_out_text_in_html_does_not_end_mistrals_turn() -> None:
-    chat = chat_of("mistral_v3")
-    page = "<s>9 euros</s> 7 euros"
-    ids = chat.observation_tokens([result(page)], tools=TOOLS, ended_by=chat.call_end_id, last=False).ids
-    assert page in text_of(chat, ids)
-    assert not {chat.tokenizer.bos_token_id, chat.tokenizer.eos_token_id} & set(ids)
-    prompt = chat.prompt_tokens([ask(page)], TOOLS).ids
-    assert page in text_of(chat, prompt)
-    assert chat.tokenizer.eos_token_id not in prompt
-    assert prompt.count(chat.tokenizer.bos_token_id) == 1
-
-
 # --- templates with ways of their own -----------------------------------------------------------------------------
 
 
@@ -344,9 +326,6 @@ def test_a_template_that_takes_parts_only(stem: str) -> None:
     parts: list[dict[str, Any]] = [{"type": "text", "text": "What "}, {"type": "text", "text": "is it?"}]
     assert chat.prompt_tokens([{"role": "user", "content": parts}], []) == chat.prompt_tokens([ask("What is it?")], [])
     assert "What is it?" in text_of(chat, chat.prompt_tokens([ask("What is it?")], []).ids)
-    image: Message = {**result(""), "content": [{"type": "image", "image": "sun.png"}]}
-    with pytest.raises((ConfigurationError, ValueError), match="'image'"):
-        chat.observation_tokens([image], tools=TOOLS, ended_by=None, last=False)
 
 
 def test_tools_of_phi_4_mini_stand_in_the_system_message() -> None:
@@ -364,16 +343,6 @@ def test_results_of_gemma_4_stand_in_the_same_turn() -> None:
     assert "<|turn>" not in shown
     assert shown.count("<|tool_response>") == 1  # the other one was sampled
     assert shown.endswith("<tool_response|>")
-
-
-def test_a_reply_after_a_call_and_a_text_between_calls() -> None:
-    """Other messages of an environment come after the results."""
-    chat = chat_of("qwen2_5")
-    shown = observe(chat, result("Sunny."), ask("Hurry."), ended_by=chat.call_end_id)
-    assert shown.index("Sunny.") < shown.index("Hurry.") < shown.rindex("<|im_start|>assistant")
-    [turn] = turns_of(chat, (call("Bern", text="I look."), ["Foggy."]))
-    [step] = trace_of("qwen2_5", chat, [turn], over=False).steps
-    assert step.message.get("content") == "I look."
 
 
 @pytest.mark.parametrize("stem", STEMS)

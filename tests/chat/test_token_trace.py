@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -167,19 +167,6 @@ async def test_an_engine_that_saw_another_prompt_fails_the_episode_and_is_counte
     assert "saw another prompt than it was sent" in episode.failure.message
     [trace] = episode.traces
     assert episode_metrics([episode])["tokens/drift"] == trace.drift > 0
-
-
-async def test_an_engine_with_too_few_logprobs_fails_the_episode() -> None:
-    class Forgetful(ScriptedGenerator):
-        async def generate(self, request: GenerationRequest) -> Generation:
-            whole = await super().generate(request)
-            return Generation(token_ids=whole.token_ids, logprobs=[], finish="stop", prompt=whole.prompt)
-
-    engine = RolloutEngine(Calculator, policy(Forgetful(FINAL + END)))
-    [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))
-    assert episode.failure is not None
-    assert "one log-probability for each" in episode.failure.message
-    assert episode.reward is None
 
 
 async def test_final_answer_ends_one_episode_and_the_others_go_on() -> None:
@@ -364,39 +351,6 @@ def test_a_prompt_that_fills_the_context() -> None:
 def test_budgets_are_positive(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
         TokenBudgets(**{"max_completion_length": 1, "max_model_len": 1, name: 0})
-
-
-async def test_whole_episodes_with_a_real_model_do_not_drift() -> None:
-    model = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
-    generator = TransformersGenerator(model, pad_id=tokenizer().pad_token_id)
-    requests: list[GenerationRequest] = []
-    generate: Callable[..., Any] = generator.generate
-
-    class Recording:
-        async def generate(self, request: GenerationRequest) -> Generation:
-            requests.append(request)
-            return await generate(request)
-
-        def close(self) -> None:
-            generator.close()
-
-    class Chatty(Calculator):
-        def reply(self, message: Any) -> Any:
-            return [{"role": "user", "content": "Use the tools."}]
-
-    budgets = TokenBudgets(max_completion_length=80, max_model_len=400, max_turn_tokens=30)
-    engine = RolloutEngine(Chatty, policy(Recording(), budgets), on_failure="raise")
-    try:
-        episodes = await engine.run(episode_specs([ROW] * 4, group_size=4, seed=1))
-    finally:
-        generator.close()
-    for episode in episodes:
-        [trace] = episode.traces
-        assert trace.drift == 0
-        assert len(trace.completion_ids) == len(trace.mask) == len(trace.logprobs) <= 80
-        assert trace.num_sampled == sum(turn.num_tokens for turn in episode.turns)
-    assert len({tuple(episode.traces[0].completion_ids) for episode in episodes}) > 8
-    assert all(1 <= request.max_tokens <= 30 for request in requests)
 
 
 # Images.

@@ -80,12 +80,6 @@ def test_the_opening_marker_that_qwen3_coder_leaves_out() -> None:
     assert calls(read("qwen3_coder", f"So:\n{text}")) == [("add", {"a": 1})]
 
 
-def test_text_behind_a_list_of_calls() -> None:
-    message = read("granite3", '<|tool_call|>[{"name": "add", "arguments": {"a": 1}}]\nDone.')
-    assert calls(message) == [("add", {"a": 1})]
-    assert message.get("content") == "Done."
-
-
 @pytest.mark.parametrize("name", ["hermes", "mistral", "granite3", "llama3", "command_r7b", "command_r"])
 def test_the_arguments_stand_under_either_key(name: str) -> None:
     text = WRITERS[name](a=1)

@@ -336,24 +336,14 @@ def test_python_literals_and_json_in_python_calls(name: str) -> None:
 
 
 NUMBERS: list[tuple[str, str, Any]] = [
-    ("a", "3", 3),
-    ("a", "-12", -12),
     ("a", "3.0", 3),
-    ("a", "3.5", "3.5"),
     ("a", "three", "three"),
-    ("a", "", ""),
-    ("c", "3", 3),
     ("c", "2.5e3", 2500.0),
-    ("c", "NaN", "NaN"),
-    ("c", "Infinity", "Infinity"),
     ("c", "1e999", "1e999"),
     ("d", "true", True),
-    ("d", "yes", "yes"),
     ("e", "[1, 2]", [1, 2]),
     ("f", '{"x": null}', {"x": None}),
-    ("f", "[1]", "[1]"),
     ("g", "null", None),
-    ("g", "7", 7),
     ("unknown", "3", "3"),
 ]
 
@@ -374,9 +364,3 @@ def test_text_stays_where_the_schema_allows_it(name: str) -> None:
             value = None if name in TEXT and (key, text) == ("code", "null") else text
             assert calls(read(name, write("say", **{key: text}))) == [("say", {key: value})]
         assert calls(read(name, write("nobody_knows_it", a=text))) == [("nobody_knows_it", {"a": text})]
-
-
-@pytest.mark.parametrize("name", TEXT)
-def test_pythons_words_where_all_values_are_text(name: str) -> None:
-    arguments = {"d": "True", "g": "None", "a": "True"}
-    assert calls(read(name, WRITERS[name](**arguments))) == [("add", {"d": True, "g": None, "a": "True"})]
