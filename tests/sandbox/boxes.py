@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from gymnast.sandbox import Executor, Limits
 from gymnast.sandbox.docker import labels as owner_module
@@ -30,6 +32,16 @@ def containers_of(pid: int) -> list[str]:
     label = f"label={owner_module.LABEL}.pid={pid}"
     listed = subprocess.run(["docker", "ps", "-aq", "--filter", label], capture_output=True, text=True, check=True)
     return listed.stdout.split()
+
+
+def processes_of(root: Path) -> list[int]:
+    """The processes of local boxes whose folders are in a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if f"GYMNAST_SANDBOX={root}/".encode() in process.read_bytes():
+                found.append(int(process.parent.name))
+    return found
 
 
 def own_containers() -> set[str]:

@@ -11,13 +11,14 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gymnast.sandbox import DockerExecutor, ExecutorPool, Limits, LocalExecutor, SandboxLostError, Status
 
 from . import faults
-from .boxes import LIMITS, containers_of, eventually, usable
+from .boxes import LIMITS, containers_of, eventually, processes_of, usable
 from .faults import RealBox
 
 LONG = 60.0  # seconds that a test must not take, whatever else the machine does
@@ -153,24 +154,14 @@ async with make() as box:
 """
 
 
-def processes_below(folder: Path) -> list[str]:
-    """The processes of local boxes whose workspaces are in a folder."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if f"GYMNAST_SANDBOX={folder}/".encode() in process.read_bytes():
-                found.append(process.parent.name)
-    return found
-
-
 @pytest.mark.fault(37)
 async def test_the_death_of_the_owner_ends_the_box(kind: str, tmp_path: Path) -> None:
     owner = await asyncio.create_subprocess_exec(
         *faults.owner_program(kind, OWNER), stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
     )
 
-    def left() -> list[str]:
-        return containers_of(owner.pid) if kind == "docker" else processes_below(tmp_path)
+    def left() -> list[Any]:
+        return containers_of(owner.pid) if kind == "docker" else processes_of(tmp_path)
 
     try:
         assert owner.stdout is not None
@@ -236,7 +227,7 @@ async def test_a_start_cancelled_at_any_point_leaves_nothing(
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
     await box.close()
-    assert processes_below(tmp_path) == []
+    assert processes_of(tmp_path) == []
     assert os.listdir(tmp_path) == []
 
 

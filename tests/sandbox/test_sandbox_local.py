@@ -26,7 +26,7 @@ from gymnast.sandbox import (
     Status,
 )
 
-from .boxes import daemon_of, eventually
+from .boxes import daemon_of, eventually, processes_of
 
 FORK_AND_WAIT = "import os, time\nfor _ in range({count}):\n    if os.fork() == 0: time.sleep(600)\n"
 
@@ -53,19 +53,6 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     yield tmp_path
     assert list(tmp_path.iterdir()) == []
     assert processes_of(tmp_path) == []
-
-
-def processes_of(root: Path) -> list[int]:
-    """The processes of boxes whose folders are in a folder."""
-    mark = f"GYMNAST_SANDBOX={root}/".encode()
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if mark in Path(f"/proc/{name}/environ").read_bytes():
-                found.append(int(name))
-        except OSError:
-            pass  # it has ended meanwhile
-    return found
 
 
 def alive(pid: int) -> bool:

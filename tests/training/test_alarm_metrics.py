@@ -50,26 +50,24 @@ def test_an_alarm_is_raised_by_its_metric_and_goes_when_that_is_well(
     assert [alarm.kind.replace(" ", "_") for alarm in find_alarms(run)] == [name]
 
 
-def test_equal_groups_are_no_alarm_once_the_reward_has_risen() -> None:
-    flat = logs("frac_reward_zero_std", 0.2, 0.5, 0.6, 0.6, 0.9)
-    rewards = (0.3, 0.4, 0.5, 0.8, 0.9)
-    history = [log | {"reward": reward, "reward_std": 0.4} for log, reward in zip(flat, rewards, strict=True)]
+@pytest.mark.parametrize(
+    ("flat", "rewards", "deviation"),
+    [
+        ([0.2, 0.5, 0.6, 0.6, 0.9], [0.3, 0.4, 0.5, 0.8, 0.9], 0.4),
+        ([0.1, 0.4, 0.7, 0.7, 0.9], [0.5, 0.7, 0.9, 0.95, 0.98], 0.5),
+        ([0.7] * 100, [0.35] * 5 + [0.9] * 95, 0.48),
+    ],
+    ids=["risen", "from one half", "within the first fifth"],
+)
+def test_equal_groups_are_no_alarm_once_the_reward_has_risen(
+    flat: list[float], rewards: list[float], deviation: float
+) -> None:
+    history = [
+        log | {"reward": reward, "reward_std": deviation}
+        for log, reward in zip(logs("frac_reward_zero_std", *flat), rewards, strict=True)
+    ]
     assert raised(history) == []
-    assert raised([*history[:4], history[4] | {"reward": 0.45}]) == ["no_spread"]
-
-
-def test_a_success_rate_that_began_at_one_half_can_converge() -> None:
-    flat = logs("frac_reward_zero_std", 0.1, 0.4, 0.7, 0.7, 0.9)
-    rewards = (0.5, 0.7, 0.9, 0.95, 0.98)
-    history = [log | {"reward": reward, "reward_std": 0.5} for log, reward in zip(flat, rewards, strict=True)]
-    assert raised(history) == []
-
-
-def test_a_run_that_learned_within_its_first_fifth_has_converged() -> None:
-    rewards = [0.35] * 5 + [0.9] * 95
-    flat = logs("frac_reward_zero_std", *[0.7] * 100)
-    history = [log | {"reward": reward, "reward_std": 0.48} for log, reward in zip(flat, rewards, strict=True)]
-    assert raised(history) == []
+    assert raised([log | {"reward": 0.45} for log in history]) == ["no_spread"]
 
 
 def test_errors_that_differ_in_a_number_are_the_same() -> None:

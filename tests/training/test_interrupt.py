@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -21,7 +19,7 @@ from transformers import TrainerCallback
 from gymnast.envs import Message, tool
 from gymnast.trainer import AgentTrainer, RolloutError
 
-from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, make_trainer, subprocess_environment
+from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, make_trainer
 from .inspecting import assert_same, weights
 
 
@@ -357,34 +355,3 @@ def test_the_handler_is_restored_after_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(RolloutError, match="the reward broke"):
         trainer_of(tmp_path, reward_funcs=broken).train()
-
-
-PROGRAM = """
-import os, signal, sys
-from transformers import TrainerCallback
-from buttons import make_trainer
-
-class Presses(TrainerCallback):
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        os.kill(os.getpid(), signal.SIGINT)
-
-signal.signal(signal.SIGINT, signal.default_int_handler)
-trainer = make_trainer(sys.argv[1], max_steps=50, callbacks=[Presses()])
-trainer.train()
-print("interrupted", trainer.was_interrupted, "at", trainer.state.global_step)
-"""
-
-
-def test_an_interrupted_program_exits_with_status_0(tmp_path: Path) -> None:
-    """Its exit status is 0, even if threads were still waiting."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)],
-        env=subprocess_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        start_new_session=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "interrupted True at 1" in done.stdout
-    assert checkpoints(tmp_path) == ["checkpoint-1"]

@@ -130,9 +130,3 @@ def test_a_quantised_model_is_prepared_for_its_adapter() -> None:
     agent: Any = load_model(quantised().to(torch.bfloat16), peft_config=lora())
     assert {each.dtype for each in agent.parameters()} == {torch.float32}
     assert all("lora_" in name for name, each in agent.named_parameters() if each.requires_grad)
-
-
-def test_dropout_warns(tmp_path: Path) -> None:
-    lora = LoraConfig(r=4, target_modules=["q_proj"], lora_dropout=0.25)
-    with pytest.warns(UserWarning, match=r"has dropout \(Dropout.p=0.25\)"):
-        make_trainer(tmp_path, agent=get_peft_model(model(), lora))

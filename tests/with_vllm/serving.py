@@ -18,13 +18,12 @@ from typing import Any
 import httpx2
 import torch
 
-from gymnast.envs.tokens import Tokens
 from gymnast.trainer import Generation, GenerationRequest, Generator, Sampling
-from gymnast.trainer.generation.sampling import log_distribution
+
+from ..generation import generating
 
 START_SECONDS = 240
 PROMPT = [5 + index % 200 for index in range(100)]
-NEVER = frozenset[int]()
 
 
 def free_ports(count: int) -> list[int]:
@@ -119,11 +118,7 @@ def start_servers(model: Path, count: int, options: Sequence[str] = ()) -> list[
 
 
 def ask(prompt: Sequence[int] = PROMPT, seed: int = 0, max_tokens: int = 16, **options: Any) -> GenerationRequest:
-    stop_ids = options.pop("stop_ids", NEVER)
-    sampling = Sampling(**options)
-    return GenerationRequest(
-        prompt=Tokens([*prompt]), max_tokens=max_tokens, stop_ids=stop_ids, seed=seed, sampling=sampling
-    )
+    return generating.ask(prompt, seed, max_tokens, **options)
 
 
 async def answers(generator: Generator, requests: Sequence[GenerationRequest]) -> list[Generation]:
@@ -132,12 +127,8 @@ async def answers(generator: Generator, requests: Sequence[GenerationRequest]) -
 
 def error(model: Any, found: Generation, sampling: Sampling | None = None) -> float:
     """Return the largest difference between the generator's log-probabilities and those of one forward pass."""
-    ids = torch.tensor([found.prompt.ids + found.token_ids])
-    with torch.no_grad():
-        logits_TV = model(input_ids=ids, use_cache=False).logits[0].float()
-    start = len(found.prompt)
-    logprobs_TV = log_distribution(logits_TV[start - 1 : -1], sampling or Sampling())
-    return float((logprobs_TV.gather(1, ids[0, start:, None])[:, 0] - torch.tensor(found.logprobs)).abs().max())
+    logprobs_T = generating.plain_logprobs(model, found, sampling or Sampling())
+    return float((logprobs_T - torch.tensor(found.logprobs)).abs().max())
 
 
 def change(model: Any) -> None:
