@@ -153,15 +153,6 @@ def test_a_step_without_episodes_leaves_the_weights_alone(tmp_path: Path) -> Non
     assert all(value.equal(second[name]) for name, value in first.items())
 
 
-def test_few_failures_are_dropped_and_counted(tmp_path: Path) -> None:
-    trainer = breaking(tmp_path, 1)
-    trainer.train()
-    logs = trainer.state.log_history[0]
-    assert logs["episodes/failed"] == 2
-    assert logs["stop/failed"] == 0.25
-    assert logs["groups/dropped"] == 0
-
-
 def test_an_evaluation_that_fails(tmp_path: Path) -> None:
     trainer = breaking(tmp_path, 3)
     with pytest.raises(RolloutError, match="6 of 8 episodes failed"):
