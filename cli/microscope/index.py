@@ -65,7 +65,7 @@ def index_of(run: Run) -> dict[str, Any]:
         "began": lambda row: round(row.began - first, 3) if row.began else None,
     }
     first = min((row.began for row in run.episodes if row.began), default=0.0)
-    reason, telling = explain(run)
+    explained = explain(run)
     table = {name: [value(row) for row in run.episodes] for name, value in columns.items()}
     return {
         "title": run.folder.resolve().name,
@@ -82,8 +82,8 @@ def index_of(run: Run) -> dict[str, Any]:
         "steps": [line["step"] for line in run.metrics],
         "curves": _curves(run),
         "alarms": [asdict(alarm) for alarm in find_alarms(run)],
-        "reason": reason,
-        "telling": telling,
+        "reason": explained.reason,
+        "telling": explained.episode,
         "expected": EXPECTED,
         "settings": run.settings,
         "tokens": run.tokens,

@@ -79,7 +79,7 @@ def test_the_page_opens_on_the_episode_that_shows_why(browser: Browser, tmp_path
     rows = {"up": 1.0, "left": 0.0}  # each is answered with "up"
     made = [(0, episode(member=place, reward=rows[row], row={"answer": row})) for place, row in enumerate(rows)]
     with opened(browser, page_of(write_run(tmp_path, made))) as page:
-        expect(page.locator(".reason")).to_contain_text("compare a best and a worst episode")
+        expect(page.locator(".reason")).to_contain_text("compare two episodes of one group")
         expect(page.locator(".where")).to_contain_text("member 1")
         assert page.locator(".answer pre").all_inner_texts() == ["left", "up"]
         expect(page.locator(".task dl")).to_have_text("answerleft")
