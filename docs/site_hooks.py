@@ -5,7 +5,7 @@
   cut each text, so the first paragraph of the command takes the text's place.
 - Each program of examples/ gets a page, so a link such as `../examples/wordle.py` leads to its source.
 - In a clone `../examples/cluster/slurm.sh` is a file beside the page. The site has no such file, so the link gets the
-  address of the repository (`repository` in mkdocs.yml); without one, its text stands alone. A link to a file that
+  address of the repository (`gymnast.REPOSITORY`); without one, its text stands alone. A link to a file that
   does not exist stays as it is, and the strict build names it.
 - In a table GitHub needs `\\|` for a bar within code, and the generator would show the backslash.
 """
@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
+
+from gymnast import REPOSITORY
 
 ROOT = Path(__file__).resolve().parents[1]
 LINKS = ROOT / ".links" / "gymnast"
@@ -66,10 +68,9 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
             return found[0]
         if target.parent == ROOT / "examples" and target.suffix == ".py":
             return f"[{found[1]}]({'../' * page.file.src_uri.count('/')}examples/{target.stem}.md)"
-        repository = config.extra["repository"]
         return (
-            f"[{found[1]}]({repository}/blob/main/{target.relative_to(ROOT)}{found[3] or ''})"
-            if repository
+            f"[{found[1]}]({REPOSITORY}/blob/main/{target.relative_to(ROOT)}{found[3] or ''})"
+            if REPOSITORY
             else found[1]
         )
 
