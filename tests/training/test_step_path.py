@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import tempfile
 from collections import Counter
@@ -84,11 +85,13 @@ def traced_step(folder: Path | str) -> StepPath:
     async def profile(function: Any) -> None:  # in the thread of the event loop, where episodes are played
         sys.setprofile(function)
 
+    gc.disable()  # a collection calls the library too, wherever it happens
     try:
         run_in_loop(profile(path))
         sys.setprofile(path)
         trainer.train()
     finally:
+        gc.enable()
         sys.setprofile(None)
         run_in_loop(profile(None))
     assert trainer.state.log_history[0]["episodes/failed"] == 0
