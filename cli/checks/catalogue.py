@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..terminal.verdicts import Finding
-from . import episodes, leaks, rewards, tools
+from . import episodes, farms, leaks, rewards, tools
 from .subject import Subject
 
 CHECKS: dict[str, Callable[[Subject], Finding]] = {
@@ -24,6 +24,7 @@ CHECKS: dict[str, Callable[[Subject], Finding]] = {
     "null agent": rewards.null_agent_earns_nothing,
     "oracle": rewards.oracle_is_best,
     "rewards": rewards.rewards_differ,
+    "reward farms": farms.rewards_cannot_be_farmed,
     "files": rewards.files_are_out_of_reach,
     "leaks": leaks.leaves_nothing,
     "blocking calls": tools.does_not_block,  # last: it looks at the episodes of all others
@@ -31,10 +32,12 @@ CHECKS: dict[str, Callable[[Subject], Finding]] = {
 
 
 def check_environment(subject: Subject) -> dict[str, Finding]:
-    """Return the finding of `plays`, and those of all checks unless no episode can be played at all."""
+    """Return the findings of all checks; those after `plays` are skipped if no environment can be made."""
     findings = {"plays": episodes.plays(subject)}
-    if findings["plays"].outcome == "fail" and not any(episode.turns for episode in subject.null_episodes):
-        return findings
+    played = subject.null_episodes + subject.random_episodes
+    failures = [episode.failure for episode in played if episode.failure is not None]
+    if any(failure.stage == "create" for failure in failures) or not any(episode.turns for episode in played):
+        return findings | dict.fromkeys(CHECKS, Finding("skip", "not tried: first mend what `plays` names"))
     for name, check in CHECKS.items():
         try:
             findings[name] = check(subject)

@@ -35,11 +35,13 @@ class Subject:
     timeout: float = 30.0  # seconds of a reset or a step
     warnings: list[str] = field(default_factory=list)  # of gymnast.envs while episodes were played
 
-    def play(self, policy: Policy, *, tasks: slice = slice(None), members: int = 1) -> list[Episode]:
+    def play(
+        self, policy: Policy, *, tasks: slice = slice(None), members: int = 1, max_turns: int | None = None
+    ) -> list[Episode]:
         """Play episodes of these tasks, by default of all; a failure is in its episode."""
         wanted = range(len(self.rows))[tasks]
         specs = episode_specs(self.rows, group_size=members, seed=0)[wanted.start * members : wanted.stop * members]
-        limits = EpisodeLimits(max_turns=self.max_turns, step_timeout=self.timeout)
+        limits = EpisodeLimits(max_turns=max_turns or self.max_turns, step_timeout=self.timeout)
         engine = RolloutEngine(self.environment, policy, limits=limits)
         handler = _Keep(self.warnings)
         logger = logging.getLogger("gymnast.envs")

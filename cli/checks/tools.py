@@ -19,6 +19,8 @@ from ..terminal.verdicts import Finding
 from .agents import hostile_values, parameters_of, valid_arguments
 from .subject import Subject, first_failure
 
+NO_TOOLS = Finding("skip", "there are no tools")
+
 
 def schemas(subject: Subject) -> Finding:
     """Check that the model can learn from the schemas which arguments to give."""
@@ -40,7 +42,7 @@ def schemas(subject: Subject) -> Finding:
         kind = type(environment.unwrapped)
     if issubclass(kind, ToolEnv) and (forgotten := forgotten_tools(kind, ToolEnv)):
         return Finding("warn", f"there are no tools, but {', '.join(forgotten)} could be: mark each tool with @tool")
-    return Finding("pass", "there are no tools")
+    return NO_TOOLS
 
 
 def tools_of_rows(subject: Subject) -> Finding:
@@ -55,6 +57,8 @@ def tools_of_rows(subject: Subject) -> Finding:
         row = Subject(environment=source, rows=[subject.all_rows[misfit]], timeout=subject.timeout)
         if failure := first_failure(row.null_episodes):
             return Finding("fail", f"row {misfit} (the first is 0) cannot be played, in {failure}")
+    if not choosing:
+        return Finding("skip", "no row has a column 'tools'")
     return Finding("pass", f"{len(choosing)} of {len(subject.all_rows)} rows choose tools, which are there")
 
 
@@ -63,6 +67,8 @@ def valid_calls(subject: Subject) -> Finding:
 
     A `ValueError` of a tool tells the model of its mistake.
     """
+    if not subject.tools:
+        return NO_TOOLS
     refused = []
     for tool in subject.tools:
         for seed in range(3):
@@ -98,6 +104,8 @@ def _raised(record: ToolCallRecord) -> str:
 
 def invalid_calls(subject: Subject) -> Finding:
     """Check that a wrong call is the model's mistake: it is told, and the episode goes on."""
+    if not subject.tools:
+        return NO_TOOLS
     for call, message in _invalid(subject.tools):
         episode = subject.call(message)
         if failure := first_failure([episode]):
@@ -108,8 +116,7 @@ def invalid_calls(subject: Subject) -> Finding:
 
 
 def _invalid(tools: list[ToolSchema]) -> Iterator[tuple[str, Message]]:
-    if tools:
-        yield "a call of an unknown tool", tool_call("no_such_tool", a=1)
+    yield "a call of an unknown tool", tool_call("no_such_tool", a=1)
     for tool in tools:
         name, arguments = tool["function"]["name"], valid_arguments(tool, random.Random(0))
         yield f"{name} with an additional argument", tool_call(name, **arguments, no_such_one=1)
@@ -122,6 +129,8 @@ def _invalid(tools: list[ToolSchema]) -> Iterator[tuple[str, Message]]:
 
 def hostile_calls(subject: Subject) -> Finding:
     """Check that arguments that are huge, nested or full of special characters do not break the environment."""
+    if not subject.tools:
+        return NO_TOOLS
     values = hostile_values()
     for tool in filter(parameters_of, subject.tools):
         name = tool["function"]["name"]
@@ -136,6 +145,8 @@ def hostile_calls(subject: Subject) -> Finding:
 
 def has_timeouts(subject: Subject) -> Finding:
     """Check that a tool that hangs is given up."""
+    if not subject.tools:
+        return NO_TOOLS
     with subject.made() as environment:
         core = environment.unwrapped
         has_none = isinstance(core, ToolEnv) and core.tool_timeout is None

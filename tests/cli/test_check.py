@@ -22,6 +22,7 @@ from gymnast.cli.checks.episodes import (
     has_an_end,
     plays,
 )
+from gymnast.cli.checks.farms import rewards_cannot_be_farmed
 from gymnast.cli.checks.leaks import leaves_nothing
 from gymnast.cli.checks.model import check_model
 from gymnast.cli.checks.rewards import files_are_out_of_reach, null_agent_earns_nothing, oracle_is_best, rewards_differ
@@ -70,7 +71,8 @@ def subject_of(environment: type, oracle: object = broken.oracle) -> Subject:
 
 def test_a_sound_environment_passes_every_check() -> None:
     found = check_environment(subject_of(broken.Sound))
-    assert {name: finding for name, finding in found.items() if finding.outcome != "pass"} == {}
+    assert {name for name, finding in found.items() if finding.outcome != "pass"} == {"rows' tools"}
+    assert found["rows' tools"] == ("skip", "no row has a column 'tools'")
     assert found.keys() == {"plays", *CHECKS}
 
 
@@ -112,6 +114,42 @@ def test_a_fault_is_found(environment: type, check: Check, outcome: str, advice:
     found = check(subject_of(environment))
     assert found.outcome == outcome, found
     assert advice in found.advice
+
+
+@pytest.mark.parametrize(
+    ("environment", "oracle", "outcome", "advice"),
+    [
+        (broken.RewardsTaking, broken.oracle_that_takes, "warn", 'take(thing="lamp") and drop(it="lamp") again and '
+         "again earns 3 in 24 turns, the oracle 1.25 (in "),
+        (broken.RewardsTakingOnce, broken.oracle_that_takes, "pass", "1 rewarded calls do not pay when repeated"),
+        (broken.RewardsNotes, None, "warn", "the best episode that came to its end"),
+        (broken.Sound, broken.oracle, "pass", "no call is rewarded before an episode's last one"),
+        (broken.Sound, None, "skip", "give --oracle"),
+    ],
+)  # fmt: skip
+def test_calls_that_pay_again_and_again_are_found(environment: type, oracle: Any, outcome: str, advice: str) -> None:
+    found = rewards_cannot_be_farmed(subject_of(environment, oracle))
+    assert found.outcome == outcome, found
+    assert advice in found.advice
+
+
+@pytest.mark.parametrize("environment", [broken.CrashInInit, broken.NoEnd])
+def test_a_check_that_could_not_look_says_skip(environment: type) -> None:
+    found = check_environment(subject_of(environment, oracle=None))
+    if environment is broken.CrashInInit:
+        assert {name for name, finding in found.items() if finding.outcome != "skip"} == {"plays"}
+        assert found.keys() == {"plays", *CHECKS}
+    else:
+        looks_at_tools = {
+            "schemas",
+            "rows' tools",
+            "valid calls",
+            "invalid calls",
+            "hostile calls",
+            "time-outs",
+            "files",
+        }
+        assert looks_at_tools <= {name for name, finding in found.items() if finding.outcome == "skip"}
 
 
 def test_a_check_plays_with_copies_of_the_rows() -> None:
