@@ -85,13 +85,13 @@ def traced_step(folder: Path | str) -> StepPath:
     async def profile(function: Any) -> None:  # in the thread of the event loop, where episodes are played
         sys.setprofile(function)
 
-    gc.disable()  # a collection calls the library too, wherever it happens
+    callbacks, gc.callbacks[:] = [*gc.callbacks], []  # the library's clock of collections, if another test needed it
     try:
         run_in_loop(profile(path))
         sys.setprofile(path)
         trainer.train()
     finally:
-        gc.enable()
+        gc.callbacks[:] = callbacks
         sys.setprofile(None)
         run_in_loop(profile(None))
     assert trainer.state.log_history[0]["episodes/failed"] == 0
