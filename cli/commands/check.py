@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..terminal.completions import players
 from ..terminal.options import AsJSON, EnvironmentReference, Seed, Tasks
 
 
@@ -14,7 +15,8 @@ def check(
     tasks: Tasks = None,
     num_tasks: Annotated[int, typer.Option("--num-tasks", "-n", min=1, help="Tasks to try, at most.")] = 8,
     oracle: Annotated[
-        str | None, typer.Option(metavar="SCRIPT", help="file.py:name of a player that solves the tasks.")
+        str | None,
+        typer.Option(metavar="SCRIPT", help="file.py:name of a player that solves the tasks.", autocompletion=players),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Check this model with the environment, too; its weights are not loaded.")

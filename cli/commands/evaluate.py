@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..terminal.completions import players
 from ..terminal.exits import FAULTS, CommandError, explained
 from ..terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTurns, Seed, SuccessReward, Tasks
 
@@ -28,7 +29,12 @@ def evaluate(
         str | None, typer.Option(help="A server that speaks OpenAI's protocol, such as http://gpu1:8000/v1.")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(metavar="SCRIPT", help="Instead of a model: file.py:name of answers or of a function.")
+        str | None,
+        typer.Option(
+            metavar="SCRIPT",
+            help="Instead of a model: file.py:name of answers or of a function.",
+            autocompletion=players,
+        ),
     ] = None,
     tasks: Tasks = None,
     num_tasks: Annotated[

@@ -21,7 +21,14 @@ FORMATS = {"atif": "atif", "inspect": "run.eval"}
 
 def export(
     run: RunArgument,
-    to: Annotated[str, typer.Option("--to", help="atif: one JSON file for each episode. inspect: a log of Inspect.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="atif: one JSON file for each episode. inspect: a log of Inspect.",
+            autocompletion=lambda incomplete: [name for name in FORMATS if name.startswith(incomplete)],
+        ),
+    ],
     output: Output = None,
     step: Annotated[list[int] | None, typer.Option(help="Only the episodes of this step. Repeatable.")] = None,
     as_json: AsJSON = False,

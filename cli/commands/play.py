@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..terminal.completions import players
 from ..terminal.exits import FAULTS
 from ..terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTurns, Seed, Tasks
 
@@ -21,6 +22,7 @@ def play(
             metavar="SCRIPT",
             help="file.py:name of a list of answers, or of a function of the messages so far (and of the tools). "
             "By default you answer.",
+            autocompletion=players,
         ),
     ] = None,
     max_turns: MaxTurns = MAX_TURNS,

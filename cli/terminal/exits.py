@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 import typer
 
-from ...envs.runtime.places import user_place
-
 FAULTS = 1  # the command ran, and its result is bad: a check failed, an episode failed
 ERROR = 2  # the command could not do its work: wrong arguments, a broken file, an unreachable server
 INTERRUPTED = 130  # Ctrl-C
@@ -37,6 +35,7 @@ def explained() -> Iterator[None]:
 def report(error: Exception) -> None:
     """Print an error on standard error: its message, and the line of the user's code that raised it."""
     from ...envs.extras import MissingExtraError  # late: the list of commands needs no environments
+    from ...envs.runtime.places import user_place
 
     if isinstance(error, CommandError | MissingExtraError):
         typer.echo(f"error: {error}", err=True)

@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
+from . import completions
+
 EnvironmentReference = Annotated[
     str,
     typer.Argument(
         metavar="ENV",
         help="A Gymnasium id, file.py:Class or package.module:Class; also a function that returns an environment.",
+        autocompletion=completions.environments,
     ),
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs instead of text.")]
@@ -22,6 +25,7 @@ Tasks = Annotated[
         metavar="ROWS",
         help="Rows to play: a .jsonl or .json file, or file.py:name of a list or of a function that returns one. "
         "By default the environment's own tasks.",
+        autocompletion=completions.rows,
     ),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]

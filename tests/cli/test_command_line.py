@@ -96,13 +96,31 @@ def test_all_but_training_works_without_its_packages(tmp_path: Path) -> None:
     assert all(error.startswith(missing) for error in errors), errors
 
 
-def test_the_shell_completes_commands() -> None:
-    shell = {"_GYMNAST_COMPLETE": "complete_bash", "COMP_WORDS": "gymnast sand", "COMP_CWORD": "1"}
-    program = "import sys\nfrom gymnast.cli.main import main\nsys.argv = ['gymnast']\nsys.exit(main())"
-    result = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | shell, capture_output=True, text=True, timeout=60
+COMPLETED = {
+    "sand": ["sandbox"],
+    "export run --to ins": ["inspect"],
+    "train run.toml --set log_epi": ["log_episodes_steps="],
+    "train run.toml --set learning_ra": ["learning_rate="],
+    "train gues": ["guessing_game.py:Guess", "guessing_game.py:Broken"],
+    "check guessing_game.py:G": ["guessing_game.py:Guess"],
+    "play gymnast/Calculator-v0 --tasks ./gu": [
+        f"./guessing_game.py:{name}" for name in ("answers", "rows", "make_rows")
+    ],
+}
+
+
+def test_the_shell_completes_commands_options_and_names_in_files(game: Path) -> None:
+    program = (
+        "import os, sys\nfrom gymnast.cli.main import main\nsys.argv = ['gymnast']\n"
+        "for typed in sys.stdin.read().splitlines():\n"
+        "    os.environ |= {'COMP_WORDS': f'gymnast {typed}', 'COMP_CWORD': str(len(typed.split()))}\n"
+        "    main()\n    print(';', flush=True)\nsys.exit(str({*sys.modules} & {'torch', 'transformers'}))"
     )
-    assert result.stdout.split() == ["sandbox"], result.stderr
+    shell = os.environ | {"_GYMNAST_COMPLETE": "complete_bash"}
+    options = {"cwd": game.parent, "env": shell, "input": "\n".join(COMPLETED), "timeout": 60}
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, **options)
+    assert [part.split() for part in result.stdout.split(";")[:-1]] == [*COMPLETED.values()], result.stderr
+    assert result.stderr == "set()\n"
 
 
 @pytest.mark.parametrize("arguments", [["no-such-command"], ["play"], ["play", CALCULATOR, "--row", "-1"]])
