@@ -196,6 +196,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
     }
     records.write_summary(summary)
     console.print(f"run folder: {folder}")
+    console.print(f"gymnast why {folder} says why the reward is what it is, gymnast view {folder} shows the episodes")
 
 
 if __name__ == "__main__":

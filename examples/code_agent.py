@@ -170,6 +170,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
     records.write_summary(summary)
     console.print(f"{statistics.leases} episodes had a clean sandbox each, from {statistics.created} containers")
     console.print(f"run folder: {folder}")
+    console.print(f"gymnast why {folder} says why the reward is what it is, gymnast view {folder} shows the episodes")
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ def _load_file(path: Path) -> ModuleType:
     path = path.resolve()
     if not path.is_file():
         raise CommandError(f"there is no file {path}")
-    _put_on_path(path.parent)
+    put_on_path(path.parent)
     spec = importlib.util.find_spec(path.stem)
     if spec is None or Path(spec.origin or "").resolve() != path:
         raise CommandError(f"{path} has the name of another module, {path.stem!r}; rename the file")
@@ -88,7 +88,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _import(name: str) -> ModuleType:
-    _put_on_path(Path.cwd())
+    put_on_path(Path.cwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -102,9 +102,10 @@ def name_of(reference: str) -> str:
     return reference.rstrip("/").replace(":", "/").rpartition("/")[2]
 
 
-def _put_on_path(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+def put_on_path(folder: Path) -> None:
+    """Let modules of a folder be imported."""
+    if str(folder.resolve()) not in sys.path:
+        sys.path.insert(0, str(folder.resolve()))
 
 
 def _names_in(module: ModuleType, name: str) -> str:

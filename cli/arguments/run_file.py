@@ -8,11 +8,12 @@
     output_dir = "runs/guess"
     num_generations = 8
 
-The same may stand in YAML. Names of files are relative to the folder in which the command runs.
+The same may stand in YAML. Names of files are relative to the run file's folder.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -26,6 +27,9 @@ ALGORITHMS = ("grpo", "rloo")
 
 ENDINGS = (".toml", ".yaml", ".yml")
 """How the name of a run file ends."""
+
+PATHS = ("output_dir", "deepspeed", "fsdp_config", "accelerator_config")
+"""Options of a training that name files."""
 
 FORMS = {
     "eval_tasks": 'a text, or a table of texts such as {easy = "game.py:easy", hard = "game.py:hard"}',
@@ -74,7 +78,32 @@ def read_entries(path: Path) -> dict[str, Any]:
             f"under [options]"
         )
     _check_forms(path, entries)
-    return entries
+    return _seen_from(Path(), entries, path.parent)
+
+
+def _seen_from(folder: Path, entries: Mapping[str, Any], start: Path) -> dict[str, Any]:
+    """Return entries whose files are named from the folder `start` with their names from another folder."""
+
+    def moved(text: str, *, is_file: bool = False) -> str:
+        is_file = is_file or ".py:" in text or text.startswith(".") or text.endswith((".json", ".jsonl"))
+        if folder.resolve() == start.resolve() or Path(text).is_absolute() or not (is_file or (start / text).exists()):
+            return text  # also a module, an id, a name of the Hub
+        return os.path.relpath(start / text, folder)
+
+    changed: dict[str, Any] = {**entries}
+    for name in ("environment", "model", "tasks", "eval_tasks", "rewards"):
+        match entries.get(name):
+            case str() as text:
+                changed[name] = moved(text)
+            case list() as texts:
+                changed[name] = [*map(moved, texts)]
+            case dict() as texts:
+                changed[name] = {key: moved(text) for key, text in texts.items()}
+    if changed.get("model", "") != entries.get("model", ""):
+        changed["model"] = os.path.join(".", changed["model"])  # without a dot it could be a name of the Hub
+    given = {name: text for name, text in entries.get("options", {}).items() if name in PATHS and isinstance(text, str)}
+    moved_options = {name: moved(text, is_file=name == "output_dir") for name, text in given.items()}
+    return changed | ({"options": entries["options"] | moved_options} if given else {})
 
 
 def _check_forms(path: Path, entries: Mapping[str, Any]) -> None:
@@ -119,9 +148,9 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def to_yaml(run: RunFile) -> str:
-    """Return the text of a file that `read_entries` reads."""
+def to_yaml(run: RunFile, folder: Path) -> str:
+    """Return the text of a file in this folder that `read_entries` reads."""
     import yaml
 
     entries = {name: value for name, value in asdict(run).items() if value not in (None, [], {})}
-    return yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(_seen_from(folder, entries, Path()), sort_keys=False, allow_unicode=True)

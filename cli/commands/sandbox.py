@@ -64,6 +64,9 @@ def list_boxes(as_json: AsJSON = False) -> None:
     if as_json:
         print_json({"containers": [box._asdict() for box in found]})
         return
+    if not found:
+        typer.echo("this engine has no containers of gymnast")
+        return
     rows = [(box.name, box.state, f"{box.age:.0f} s", "yes" if box.is_abandoned else "") for box in found]
     print_table(rows, headings=("container", "state", "age", "abandoned"))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..terminal import completions
 from ..terminal.exits import INTERRUPTED, CommandError
 from ..terminal.options import AsJSON, Tasks
 
@@ -19,7 +20,11 @@ DRAWN = 512  # tasks of an environment that draws its own
 def train(
     env: Annotated[
         str,
-        typer.Argument(metavar="ENV|FILE", help="An environment as in `gymnast play`, or a run file (TOML or YAML)."),
+        typer.Argument(
+            metavar="ENV|FILE",
+            help="An environment as in `gymnast play`, or a run file (TOML or YAML).",
+            autocompletion=completions.runs,
+        ),
     ],
     model: Annotated[str | None, typer.Option(help="A name of the Hub, or a folder.")] = None,
     tasks: Tasks = None,
@@ -27,7 +32,10 @@ def train(
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="An option of the training, such as max_steps=100; repeatable."
+            "--set",
+            metavar="NAME=VALUE",
+            help="An option of the training, such as max_steps=100; repeatable.",
+            autocompletion=completions.settings,
         ),
     ] = None,
     resume: Annotated[
@@ -39,7 +47,8 @@ def train(
 
     Options on the command line override those in the file.
     """
-    from ..arguments.references import name_of
+    from ...records.files.run_files import how_to_look
+    from ..arguments.references import name_of, put_on_path
     from ..arguments.run_file import ENDINGS, RunFile, parse_setting, read_entries
     from ..terminal.output import print_result
 
@@ -48,11 +57,16 @@ def train(
     entries: dict[str, Any] = read_entries(Path(env)) if is_file else {"environment": env}
     given = {"model": model, "tasks": tasks, "algorithm": algorithm}
     entries |= {name: value for name, value in given.items() if value is not None}
-    entries["options"] = {"output_dir": f"runs/{name}"} | entries.get("options", {})
+    folder = Path(env).parent if is_file else Path()
+    entries["options"] = {"output_dir": str(folder / "runs" / name)} | entries.get("options", {})
     entries["options"] |= dict(map(parse_setting, settings or ()))
+    if is_file:
+        put_on_path(folder)  # for modules that the run file names
     outcome = _train(RunFile(**entries), resume=resume)
     if outcome is not None:
         text = f"the run is in {outcome['folder']}, the model in {outcome['model']}"
+        if entries["options"].get("record_run", True):
+            text += f"\n{how_to_look(outcome['folder'])}"
         print_result(outcome, text, as_json=as_json)
 
 
@@ -71,11 +85,12 @@ def _train(run: RunFile, *, resume: bool) -> dict[str, Any] | None:
         )
     environment = load_environment(run.environment)
     rows = rows_to_play(environment, run.tasks, count=None if run.tasks else DRAWN, seed=0)
-    from ...trainer import GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer  # loads PyTorch
+    from ...trainer import GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder  # loads PyTorch
 
     trainer_class, config_class = {"grpo": (GRPOTrainer, GRPOConfig), "rloo": (RLOOTrainer, RLOOConfig)}[run.algorithm]
     args = config_class(**run.options)
     folder = Path(str(args.output_dir))
+    records = [RunFolder(folder)] if args.record_run else []
     trainer = trainer_class(
         run.model,
         environment,
@@ -84,7 +99,7 @@ def _train(run: RunFile, *, resume: bool) -> dict[str, Any] | None:
         load_data_sets(run.eval_tasks) if run.eval_tasks else None,
         reward_funcs=[load_object(name, "a reward function") if ":" in name else name for name in run.rewards],
         peft_config=run.lora,
-        callbacks=RichProgress(console(stderr=True)),
+        callbacks=[*records, RichProgress(console(stderr=True))],
     )
     if trainer.is_world_process_zero():
         _write(run, folder)
@@ -106,7 +121,7 @@ def _write(run: RunFile, folder: Path) -> None:
     from ...records.files.run_files import RUN_FILE, move_aside
     from ..arguments.run_file import to_yaml
 
-    path, text = folder / RUN_FILE, to_yaml(run)
+    path, text = folder / RUN_FILE, to_yaml(run, folder)
     if path.exists() and path.read_text() != text:
         move_aside(path)
     path.write_text(text)

@@ -31,6 +31,11 @@ LINE_FILES = re.compile(r"(metrics|episodes|learning)(-\d+)?\.jsonl")
 logger = logging.getLogger(__name__)
 
 
+def how_to_look(folder: str | Path) -> str:
+    """Return the line that names the commands which show a run."""
+    return f"gymnast why {folder} says why the reward is what it is, gymnast view {folder} shows the episodes"
+
+
 def line_file(folder: str | Path, kind: str, suffix: str = "") -> Path:
     """Return the path of a file of lines; the suffix, such as `-1`, distinguishes the files of several processes."""
     return Path(folder, f"{kind}{suffix}.jsonl")

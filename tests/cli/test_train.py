@@ -10,32 +10,35 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gymnast.cli.arguments.run_file import read_entries
 from gymnast.sandbox.docker.labels import LABEL, labels
 from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
+from ..sandbox.counterfeit import EngineAnswers, counterfeit
 from .running import Run
 
 SMALL = {"num_generations": 2, "gradient_accumulation_steps": 1, "max_completion_length": 8, "max_steps": 1}
-TRAIN = ["train", "run.toml", "--model", "tiny", "--json", *(f"--set={name}={value}" for name, value in SMALL.items())]
+TRAIN = [f"--set={name}={value}" for name, value in SMALL.items()]
 TRAIN += ["--set=use_cpu=true", "--set=save_strategy=no", "--set=report_to=none", "--set=disable_tqdm=true"]
 
 
-def make_project(run: Run) -> None:
-    """Make a new project with a tiny model in this folder."""
+def test_a_new_project_trains_from_the_folder_above_and_writes_its_run_down(run: Run, tmp_path: Path) -> None:
     tokenizer = make_tiny_tokenizer([])
-    make_tiny_model(tokenizer).save_pretrained("tiny")
-    tokenizer.save_pretrained("tiny")
-    assert run("init", ".").code == 0
-
-
-def test_a_new_project_trains_and_writes_its_run_down(run: Run, tmp_path: Path) -> None:
-    make_project(run)
-    assert "has files that would be overwritten: environment.py" in run("init", ".").err
-    outcome = run(*TRAIN)
+    make_tiny_model(tokenizer).save_pretrained("guess/tiny")
+    tokenizer.save_pretrained("guess/tiny")
+    assert run("init", "guess").code == 0
+    assert "has files that would be overwritten: environment.py" in run("init", "guess").err
+    outcome = run("train", "guess/run.toml", "--model=guess/tiny", *TRAIN)
     assert outcome.code == 0, outcome.err
-    folder = Path(outcome.json["folder"])
-    written = yaml.safe_load((folder / "run.yaml").read_text())
-    assert (written["model"], written["options"]["max_steps"], written["options"]["use_cpu"]) == ("tiny", 1, True)
+    folder = Path("guess/runs/guess")
+    assert outcome.out.splitlines()[-2:] == [
+        f"the run is in {folder}, the model in {folder}/model",
+        f"gymnast why {folder} says why the reward is what it is, gymnast view {folder} shows the episodes",
+    ]
+    assert "gymnast why" not in outcome.err
+    written = read_entries(folder / "run.yaml")
+    assert (written["model"], written["environment"]) == ("./guess/tiny", "guess/environment.py:GuessNumber")
+    assert (written["options"]["output_dir"], written["options"]["max_steps"]) == (str(folder), 1)
     assert (folder / "model" / "config.json").exists()
     assert (folder / "metrics.jsonl").exists()
 
@@ -85,12 +88,12 @@ def test_every_entry_of_a_run_file_counts_and_a_run_is_resumed(run: Run, tmp_pat
     assert first.json["metrics"]["eval_episodes/played"] > 0
     assert first.json["metrics"]["rewards/brevity/mean"] == 0.25
     assert (Path(first.json["model"]) / "adapter_config.json").exists()
-    assert yaml.safe_load(Path("runs/full/run.yaml").read_text()) == tomllib.loads(FULL_RUN)
+    assert read_entries(Path("runs/full/run.yaml")) == {**tomllib.loads(FULL_RUN), "model": "./tiny"}
     as_yaml = yaml.safe_dump(tomllib.loads(FULL_RUN))
     Path("full.yaml").write_text(as_yaml.replace("learning_rate: 2.0e-05", "learning_rate: 1e-5"))
     resumed = run("train", "full.yaml", "--set=max_steps=2", "--resume", "--json")
     assert resumed.code == 0, resumed.err
-    options = yaml.safe_load(Path("runs/full/run.yaml").read_text())["options"]
+    options = read_entries(Path("runs/full/run.yaml"))["options"]
     assert (options["learning_rate"], options["max_steps"], options["output_dir"]) == (1e-5, 2, "runs/full")
     steps = [json.loads(line).get("step") for line in Path("runs/full/metrics.jsonl").read_text().splitlines()]
     assert {1, 2} <= {*steps}
@@ -108,7 +111,7 @@ def test_a_run_file_may_name_several_data_sets_to_evaluate(run: Run, tmp_path: P
     for name in several:
         assert f"evaluation on {name} at step 1" in outcome.err
         assert outcome.json["metrics"][f"eval_{name}_episodes/played"] == 2
-    assert yaml.safe_load(Path("runs/full/run.yaml").read_text())["eval_tasks"] == several
+    assert read_entries(Path("runs/full/run.yaml"))["eval_tasks"] == several
 
 
 @pytest.mark.parametrize(
@@ -170,6 +173,19 @@ def test_the_doctor_finds_an_engine_that_does_not_answer(run: Run, monkeypatch: 
     assert (outcome.code, check["name"], check["outcome"]) == (1, "engine", "fail")
     assert "no container engine answers at unix:///no/such.sock" in check["advice"]
     assert run("sandbox", "list").code == 2
+
+
+class Idle(EngineAnswers):
+    """An engine without containers."""
+
+    def do_GET(self) -> None:
+        answers = {"version": {"ApiVersion": "1.41"}, "info": {"SystemTime": "2026-01-01T00:00:00.0Z"}}
+        self.answer(200, answers.get(self.path.rpartition("/")[2], []))
+
+
+def test_an_engine_without_containers_has_no_table(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with counterfeit(Idle, tmp_path, monkeypatch):
+        assert run("sandbox", "list") == (0, "this engine has no containers of gymnast\n", "")
 
 
 def test_containers_of_dead_processes_are_listed_and_reaped(run: Run, image: str) -> None:

@@ -58,8 +58,11 @@ def test_a_run_folder(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == {"steps": 3, "interrupted": False}
 
 
-def test_a_training_records_itself_and_nothing_twice(tmp_path: Path) -> None:
+def test_a_training_records_itself_and_nothing_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_trainer(tmp_path / "plain", max_steps=3, record_run=True).train()
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"gymnast why {tmp_path}/plain says why")
+    assert f"gymnast view {tmp_path}/plain shows" in said
     run = Run(tmp_path / "plain")
     assert [line["step"] for line in run.metrics] == [1, 2, 3]
     assert [(step, len(rows)) for step, rows in run.steps()] == [(1, 8), (2, 8), (3, 8)]
@@ -75,6 +78,7 @@ def test_a_training_records_itself_and_nothing_twice(tmp_path: Path) -> None:
         trainer.train()
         assert [line["step"] for line in lines_of(elsewhere)] == [1, 1]
         assert not (out / "metrics.jsonl").exists()
+    assert "gymnast why" not in capsys.readouterr().err  # a program with a folder of its own has its own last line
 
 
 def test_recorded_episodes_have_a_bounded_size(tmp_path: Path) -> None:

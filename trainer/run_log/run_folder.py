@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic_core import to_json
 from transformers import TrainerCallback
 
 from ...envs.runtime.line_files import append_lines
-from ...records.files.run_files import line_file, lines_until, move_aside, read_lines, replace_lines
+from ...records.files.run_files import how_to_look, line_file, lines_until, move_aside, read_lines, replace_lines
 from ...records.metrics.evaluation_logs import EvaluationLog
 from .metrics import SUMS
 
@@ -27,10 +28,12 @@ class RunFolder(TrainerCallback):
     Args:
         path: The folder; made if it does not exist. When a new training begins, the files of an earlier one are moved
             aside, such as to `metrics.1.jsonl`. A resumed training continues `metrics.jsonl`.
+        says_how_to_look: Whether the end of a training writes to standard error which commands show the run.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, says_how_to_look: bool = False) -> None:
         self.path = Path(path)
+        self.says_how_to_look = says_how_to_look
         self.path.mkdir(parents=True, exist_ok=True)
         self.totals: dict[str, float] = defaultdict(float)  # of everything that is counted, over the whole run
         self.metrics_path = line_file(path, "metrics")
@@ -69,6 +72,8 @@ class RunFolder(TrainerCallback):
             return
         self._lines_before = len(read_lines(self.metrics_path))
         self.plot()
+        if self.says_how_to_look:
+            sys.stderr.write(f"{how_to_look(self.path)}\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write `summary.json`."""
@@ -104,7 +109,7 @@ def with_records(
     given = [callbacks] if isinstance(callbacks, TrainerCallback) else [*(callbacks or ())]
     if folder is None or any(isinstance(callback, RunFolder) for callback in given):
         return given
-    return [RunFolder(folder), *given]
+    return [RunFolder(folder, says_how_to_look=True), *given]
 
 
 def _evaluations(lines: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
