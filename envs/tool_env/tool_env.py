@@ -198,7 +198,7 @@ class ToolEnv(StepReward):
         if (column := task.get("tools")) is not None:  # afterwards, since reset_task may have chosen tools too
             self.tools = tools_of_row(column, self.tools, type(self).__name__)
         check_messages(messages, f"{type(self).__name__}.reset_task()")
-        if not self.tools:
+        if not every and not self.tools:  # a row may take all tools away
             warn_of_forgotten_tools(self, ToolEnv)
         self._transcript = list(messages)
         self._over = False

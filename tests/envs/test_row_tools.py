@@ -18,7 +18,7 @@ from .tool_env_steps import QUESTION, contents
 
 def schema(name: str, **changes: Any) -> dict[str, Any]:
     """A schema as data for supervised fine-tuning has it, with changes of its function."""
-    numbers = {each: {"type": "integer", "description": f"Number {each}."} for each in "ab"}
+    numbers = {name: {"type": "integer", "description": f"Number {name}."} for name in "ab"}
     parameters = {"type": "object", "properties": numbers, "required": ["a", "b"]}
     function = {"name": name, "description": "Of two numbers.", "parameters": parameters, **changes}
     return {"type": "function", "function": function}
