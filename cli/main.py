@@ -12,6 +12,7 @@ from gymnast import __version__
 
 from .commands.check import check
 from .commands.compare import compare
+from .commands.envs import envs
 from .commands.evaluate import evaluate
 from .commands.export import export
 from .commands.init import init
@@ -19,12 +20,13 @@ from .commands.play import play
 from .commands.replay import replay
 from .commands.sandbox import sandbox
 from .commands.serve import serve
+from .commands.tiny import tiny
 from .commands.train import train
 from .commands.view import view
 from .commands.why import why
 from .terminal.exits import ERROR, report
 
-COMMANDS = (init, play, check, train, evaluate, compare, view, why, replay, export)
+COMMANDS = (init, envs, play, check, tiny, train, evaluate, compare, view, why, replay, export)
 GROUPS = {"serve": serve, "sandbox": sandbox}
 
 app = typer.Typer(

@@ -192,7 +192,8 @@ class Environment(gymnasium.Env[list[Message], Message]):
         modes = self.metadata["render_modes"]
         if render_mode is not None and render_mode not in modes:
             raise ValueError(f"{type(self).__name__} has the render modes {modes}, got {render_mode!r}")
-        self.tasks = tasks
+        if tasks is not None:
+            self.tasks = tasks
         self.render_mode = render_mode
 
     def clone(self) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import threading
 import weakref
@@ -14,6 +15,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from .core import Environment
 from .episode import Episode, EpisodeSpec
+from .installed import installed_environments, load_installed
 
 EnvironmentLike = Union[
     gymnasium.Env[Any, Any],
@@ -23,7 +25,7 @@ EnvironmentLike = Union[
     Mapping[str, Any],
     "EnvironmentSource",
 ]
-"""What `environment=` takes: a prototype, a class, a factory, a Gymnasium id, or a dict of these; or a source."""
+"""What `environment=` takes: a prototype, a class, a factory, a name, or a dict of these; or a source."""
 
 FROM_TRL = (
     "derive a class that has reset and public methods, as an environment of TRL has, from ToolEnv, rename reset to "
@@ -57,14 +59,15 @@ class EnvironmentSource:
         - A prototype is copied: each copy is made from its recorded constructor arguments, which all copies share.
           Attributes that were set later are not copied.
         - A class or a factory is called without arguments.
-        - A Gymnasium id is passed to `gymnasium.make`.
+        - A name is one that an installed package offers, as `gymnast envs` lists them, or else a Gymnasium id, which
+          is passed to `gymnasium.make`.
         - In a dict of these, the row's `environment` column chooses.
         - A source, such as `RayEnvironments`, is returned as it is.
 
         Raises:
             TypeError: the argument is of another kind.
-            ValueError: the dict is empty.
-            gymnasium.error.Error: the id is not registered.
+            ValueError: the dict is empty; or two packages offer the name, or its package cannot be imported.
+            gymnasium.error.Error: there is no such name.
         """
         if isinstance(environment, EnvironmentSource):
             return environment
@@ -130,12 +133,13 @@ def _factory(environment: Any) -> Factory:
         if issubclass(environment, gymnasium.Env):
             return environment
     elif isinstance(environment, str):
-        return _registered(environment)
+        offered = load_installed(environment)
+        return _registered(environment) if offered is None else _factory(offered)
     elif callable(environment):
         return cast(Factory, environment)
     text = (
-        f"environment must be an Environment, an Environment class, a function that returns one, a Gymnasium id, or a "
-        f"dict of these, got {environment!r}"
+        f"environment must be an Environment, an Environment class, a function that returns one, the name of an "
+        f"installed one, a Gymnasium id, or a dict of these, got {environment!r}"
     )
     is_of_trl = callable(getattr(environment, "reset", None))
     raise TypeError(text + ("; " + FROM_TRL if is_of_trl else ""))
@@ -149,10 +153,14 @@ def _registered(environment: str) -> Factory:
             importlib.import_module(module)
         gymnasium.spec(name)  # refuses an unknown id now, and names similar ones
     except (ModuleNotFoundError, gymnasium.error.NameNotFound) as error:
-        if not name.isidentifier():  # not the name of a class
+        if "/" in name:  # Gymnasium names similar ids of the same namespace
             raise
+        known = [*(entry.name for entry in installed_environments()), *gymnasium.registry]
+        near = [repr(close) for close in difflib.get_close_matches(environment, known)]
+        meant = f"near names are {', '.join(near)}" if near else "`gymnast envs` lists the installed ones"
+        itself = f"; or pass the class itself: environment={name}" if name[:1].isupper() and name.isidentifier() else ""
         raise gymnasium.error.NameNotFound(
-            f"no Gymnasium id {environment!r} is registered; pass the class itself: environment={name}"
+            f"no installed package offers an environment {environment!r}, and it is no Gymnasium id; {meant}{itself}"
         ) from error
     return lambda: gymnasium.make(name, disable_env_checker=True)
 

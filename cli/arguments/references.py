@@ -1,4 +1,4 @@
-"""Names on the command line that stand for Python objects: `file.py:Name`, `package.module:Name`, Gymnasium ids."""
+"""Names on the command line that stand for Python objects: `file.py:Name`, `package.module:Name`, environments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def load_environment(reference: str) -> EnvironmentLike:
-    """Return the environment that a reference names: a Gymnasium id, or a class, an instance or a function."""
+    """Return the environment that a reference names: a name that is known, or a class, an instance or a function."""
     if reference.endswith(".py"):
         raise CommandError(f"{reference} is a file: name the class in it, {reference}:MyEnvironment")
     if reference.endswith(RUN_FILES):
@@ -33,12 +33,12 @@ def load_environment(reference: str) -> EnvironmentLike:
     from ...envs.registry import EnvironmentSource
 
     place, _, name = reference.rpartition(":")
-    is_id = not place or not name.isidentifier()  # also `module:name/Game-v0`, as Gymnasium takes it
-    environment = reference if is_id else load_object(reference, "an environment")
+    is_name = not place or not name.isidentifier()  # also `module:name/Game-v0`, as Gymnasium takes it
+    environment = reference if is_name else load_object(reference, "an environment")
     try:
         EnvironmentSource.of(environment)
     except gymnasium.error.Error as error:
-        forms = "an environment is a Gymnasium id, file.py:Class or package.module:Class"
+        forms = "an environment is an installed one, a Gymnasium id, file.py:Class or package.module:Class"
         raise CommandError(f"{reference}: {str(error).rstrip('.')}; {forms}") from error
     except TypeError as error:
         raise CommandError(f"{reference}: {error}") from error

@@ -86,7 +86,7 @@ def _seen_from(folder: Path, entries: Mapping[str, Any], start: Path) -> dict[st
 
     def moved(text: str, *, is_file: bool = False) -> str:
         is_file = is_file or ".py:" in text or text.startswith(".") or text.endswith((".json", ".jsonl"))
-        if folder.resolve() == start.resolve() or Path(text).is_absolute() or not (is_file or (start / text).exists()):
+        if folder.resolve() == start.resolve() or Path(text).is_absolute() or not is_file:
             return text  # also a module, an id, a name of the Hub
         return os.path.relpath(start / text, folder)
 
@@ -94,7 +94,7 @@ def _seen_from(folder: Path, entries: Mapping[str, Any], start: Path) -> dict[st
     for name in ("environment", "model", "tasks", "eval_tasks", "rewards"):
         match entries.get(name):
             case str() as text:
-                changed[name] = moved(text)
+                changed[name] = moved(text, is_file=name == "model" and (start / text).exists())
             case list() as texts:
                 changed[name] = [*map(moved, texts)]
             case dict() as texts:
@@ -102,7 +102,9 @@ def _seen_from(folder: Path, entries: Mapping[str, Any], start: Path) -> dict[st
     if changed.get("model", "") != entries.get("model", ""):
         changed["model"] = os.path.join(".", changed["model"])  # without a dot it could be a name of the Hub
     given = {name: text for name, text in entries.get("options", {}).items() if name in PATHS and isinstance(text, str)}
-    moved_options = {name: moved(text, is_file=name == "output_dir") for name, text in given.items()}
+    moved_options = {
+        name: moved(text, is_file=name == "output_dir" or (start / text).exists()) for name, text in given.items()
+    }
     return changed | ({"options": entries["options"] | moved_options} if given else {})
 
 

@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
+import importlib.util
+import keyword
+import re
+import sys
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..terminal.exits import CommandError
 
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
 
 def init(name: Annotated[Path, typer.Argument(help="The folder to make.")]) -> None:
-    """Make a project: an environment, its test, a training with its options, and a README."""
-    files = {file.name: file for file in (resources.files("gymnast.cli") / "template").iterdir() if file.is_file()}
-    names = sorted(files, key=str.lower)
-    if there := [file for file in names if (name / file).exists()]:
+    """Make a project: a package with an environment, its test, a training with its options, and a README."""
+    package = _package_name(name.resolve().name)
+    words = {"PACKAGE": package, "PROJECT": package.replace("_", "-")}
+
+    def filled(text: str) -> str:
+        return re.sub("|".join(words), lambda word: words[word.group()], text)
+
+    files = {filled(path): filled(file.read_text()) for path, file in _files(_template())}
+    paths = sorted(files, key=str.lower)
+    if there := [path for path in paths if (name / path).exists()]:
         raise CommandError(f"{name} has files that would be overwritten: {', '.join(there)}")
-    name.mkdir(parents=True, exist_ok=True)
-    for file in names:
-        (name / file).write_text(files[file].read_text().replace("PROJECT", name.resolve().name))
-    typer.echo(f"made {name}/ with {', '.join(names)}\nnext: cd {name}, then pip install pytest && pytest")
+    for path in paths:
+        (name / path).parent.mkdir(parents=True, exist_ok=True)
+        (name / path).write_text(files[path])
+    typer.echo(f"made {name}/ with {', '.join(paths)}\nnext: cd {name}, then pip install pytest && pytest")
+
+
+def _template() -> Traversable:
+    return resources.files("gymnast.cli") / "template"
+
+
+def _files(folder: Traversable, place: str = "") -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_file():
+            yield place + entry.name, entry
+        elif entry.name != "__pycache__":
+            yield from _files(entry, f"{place}{entry.name}/")
+
+
+def _package_name(folder: str) -> str:
+    """Return a name that imports and hides no other module: `2048` -> `env_2048`, `json` -> `json_env`."""
+    name = re.sub("[^a-z0-9]+", "_", folder.lower()).strip("_")
+    if not name[:1].isalpha():
+        name = f"env_{name}".rstrip("_")
+    return f"{name}_env" if _is_taken(name) else name
+
+
+def _is_taken(name: str) -> bool:
+    if name == "tests" or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        return True
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None  # without an origin it is a mere folder

@@ -4,7 +4,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from environment import GuessNumber, rows
+from PACKAGE import GuessNumber, rows
 
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress
 

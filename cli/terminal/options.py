@@ -13,7 +13,8 @@ EnvironmentReference = Annotated[
     str,
     typer.Argument(
         metavar="ENV",
-        help="A Gymnasium id, file.py:Class or package.module:Class; also a function that returns an environment.",
+        help="A name that `gymnast envs` lists, a Gymnasium id, file.py:Class or package.module:Class; also a function "
+        "that returns an environment.",
         autocompletion=completions.environments,
     ),
 ]

@@ -63,19 +63,20 @@ def test_help_loads_nothing_slow() -> None:
 
 
 WITHOUT_TRAINING = """
+import os
 import sys
 from gymnast.cli.main import main
 
 sys.modules |= dict.fromkeys(("torch", "transformers", "accelerate"))  # as if they were not installed
-RUNS = "--tasks=environment.py:rows", "--policy=environment.py:oracle"
-GAME = "environment.py:GuessNumber"
+RUNS = "--tasks=guess:rows", "--policy=guess:oracle"
+GAME = "guess:GuessNumber"
 codes = [
-    main(["init", "."]),
-    main(["check", GAME, RUNS[0], "--oracle=environment.py:oracle"]),
+    main(["init", "guess"]),
+    os.chdir("guess") or main(["check", GAME, RUNS[0], "--oracle=guess:oracle"]),
     main(["play", GAME, *RUNS]),
     main(["eval", GAME, *RUNS]),
-    main(["view", "run"]),
-    main(["why", "run"]),
+    main(["view", "../run"]),
+    main(["why", "../run"]),
     main(["check", GAME, RUNS[0], "--model=some"]),
     main(["eval", GAME, RUNS[0], "--model=some"]),
     main(["train", GAME, "--model=some", RUNS[0]]),
@@ -142,7 +143,7 @@ def test_wrong_usage_has_exit_code_2(run: Run, arguments: list[str]) -> None:
         ("guessing_game.py:Chess", "guessing_game.py has no 'Chess'; do you mean 'Guess'?"),
         ("guessing_game.py:Wordle", "guessing_game.py has no 'Wordle'; it has Broken, Guess, make_rows"),
         ("guessing_game.py:rows", "guessing_game.py:rows: environment must be an Environment"),
-        ("Chess", "an environment is a Gymnasium id, file.py:Class or package.module:Class"),
+        ("Chess", "an environment is an installed one, a Gymnasium id, file.py:Class or package.module:Class"),
     ],
 )
 def test_an_environment_that_is_not_there(run: Run, game: Path, environment: str, message: str) -> None:

@@ -27,7 +27,7 @@ def test_a_new_project_trains_from_the_folder_above_and_writes_its_run_down(run:
     make_tiny_model(tokenizer).save_pretrained("guess/tiny")
     tokenizer.save_pretrained("guess/tiny")
     assert run("init", "guess").code == 0
-    assert "has files that would be overwritten: environment.py" in run("init", "guess").err
+    assert "has files that would be overwritten: guess/__init__.py, guess/environment.py" in run("init", "guess").err
     outcome = run("train", "guess/run.toml", "--model=guess/tiny", *TRAIN)
     assert outcome.code == 0, outcome.err
     folder = Path("guess/runs/guess")
@@ -37,7 +37,7 @@ def test_a_new_project_trains_from_the_folder_above_and_writes_its_run_down(run:
     ]
     assert "gymnast why" not in outcome.err
     written = read_entries(folder / "run.yaml")
-    assert (written["model"], written["environment"]) == ("./guess/tiny", "guess/environment.py:GuessNumber")
+    assert (written["model"], written["environment"]) == ("./guess/tiny", "guess:GuessNumber")
     assert (written["options"]["output_dir"], written["options"]["max_steps"]) == (str(folder), 1)
     assert (folder / "model" / "config.json").exists()
     assert (folder / "metrics.jsonl").exists()

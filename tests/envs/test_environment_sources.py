@@ -100,19 +100,19 @@ def test_a_wrong_environment_is_refused_at_once(environment: Any, error: type[Ex
 
 
 @pytest.mark.parametrize(
-    ("environment", "name", "cause"),
+    ("environment", "meant", "cause"),
     [
-        ("Cartpole", "Cartpole", "Did you mean: `CartPole`"),
-        ("gymnast.envs:Multiplication", "Multiplication", "`Multiplication` doesn't exist"),
-        ("multiplication:Multiplication", "Multiplication", "No module named 'multiplication'"),
+        ("Cartpole", "near names are 'CartPole-v1', 'CartPole-v0'", "Did you mean: `CartPole`"),
+        ("gymnast.envs:Multiplication", "`gymnast envs` lists the installed ones", "`Multiplication` doesn't exist"),
+        ("multiplication:Multiplication", "`gymnast envs` lists", "No module named 'multiplication'"),
     ],
 )
-def test_the_name_of_a_class_is_refused_as_an_id(environment: str, name: str, cause: str) -> None:
+def test_the_name_of_a_class_is_refused_as_an_id(environment: str, meant: str, cause: str) -> None:
     with pytest.raises(gymnasium.error.NameNotFound) as caught:
         RolloutEngine(environment, ScriptedPolicy([]))
-    assert str(caught.value) == (
-        f"no Gymnasium id {environment!r} is registered; pass the class itself: environment={name}"
-    )
+    said = f"no installed package offers an environment {environment!r}, and it is no Gymnasium id; "
+    assert str(caught.value).startswith(said + meant)
+    assert str(caught.value).endswith(f"; or pass the class itself: environment={environment.rpartition(':')[2]}")
     assert cause in str(caught.value.__cause__)
 
 

@@ -19,8 +19,8 @@ import pytest
 from ..training.launching import free_port
 
 GYMNAST = Path(sys.executable).with_name("gymnast")
-ENVIRONMENT = ("environment.py:GuessNumber", "--tasks", "environment.py:rows")
-CHECK = ("check", *ENVIRONMENT, "--oracle", "environment.py:oracle")
+ENVIRONMENT = ("guess:GuessNumber", "--tasks", "guess:rows", "--oracle", "guess:oracle")
+CHECK = ("check", *ENVIRONMENT)
 
 
 def call(folder: Path, *command: str | Path, code: int = 0) -> str:
@@ -45,16 +45,16 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new project and its tiny model."""
     folder = tmp_path_factory.mktemp("walk")
     assert "next: cd guess, then pip install pytest && pytest" in gymnast(folder, "init", "guess")
-    call(folder / "guess", sys.executable, "tiny_model.py")
+    assert "tiny-model earns 0." in gymnast(folder / "guess", "tiny", *ENVIRONMENT)
     return folder / "guess"
 
 
 def with_bug(project: Path, folder: Path, right: str, wrong: str) -> Path:
     """A copy of the project with this mistake in its environment."""
     shutil.copytree(project, folder)
-    source = (folder / "environment.py").read_text()
+    source = (folder / "guess" / "environment.py").read_text()
     assert source.count(right) == 1
-    (folder / "environment.py").write_text(source.replace(right, wrong))
+    (folder / "guess" / "environment.py").write_text(source.replace(right, wrong))
     return folder
 
 
@@ -117,7 +117,7 @@ def test_a_tool_that_raises_is_named(project: Path, tmp_path: Path) -> None:
     folder = with_bug(project, tmp_path / "guess", "if guess == self.secret ", "if guess == self.secrets[0] ")
     verdicts = gymnast(folder, *CHECK, code=1)
     assert "raised AttributeError: 'GuessNumber' object has no attribute 'secrets'" in verdicts
-    assert "environment.py:22, in compare" in verdicts
+    assert "environment.py:26, in compare" in verdicts
     train(folder, "runs/broken", 1)
     assert "calls of compare end with the same error: Error: AttributeError" in gymnast(folder, "why", "runs/broken")
 

@@ -117,7 +117,7 @@ ROOT_FILES: dict[str, set[str]] = {  # files at a package's root, and those besi
     "envs/extras": {"core"},
     "envs/episode": {"core", "tokens"},
     "envs/policy": {"core", "episode", "tokens"},
-    "envs/registry": {"core", "episode"},
+    "envs/registry": {"core", "episode", "installed"},
     "envs/rewards": {"core", "episode"},
 }
 TEMPLATE = ROOT / "cli" / "template"  # the files of a new project, which are no modules of gymnast
@@ -131,7 +131,7 @@ def load_pyproject() -> dict[str, Any]:
 
 
 def source_files(package: str) -> list[Path]:
-    return sorted(path for path in (ROOT / package).rglob("*.py") if path.parent != TEMPLATE)
+    return sorted(path for path in (ROOT / package).rglob("*.py") if TEMPLATE not in path.parents)
 
 
 def module_name(path: Path) -> str:
@@ -433,7 +433,7 @@ def test_the_wheel_holds_everything(source: str, wheels: dict[str, Path], tmp_pa
     assert imported.returncode == 0, imported.stderr
 
     data = [path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
-    data = [path for path in data if path.suffix not in {".py", ".pyc"} or ROOT / path.parent == TEMPLATE]
+    data = [path for path in data if path.suffix not in {".py", ".pyc"} or TEMPLATE in (ROOT / path).parents]
     assert {Path(package, "py.typed") for package in PACKAGES} <= set(data)
     assert [str(path) for path in data if not (site_packages / "gymnast" / path).is_file()] == []
 

@@ -1,6 +1,6 @@
 """The environment without a model: a script plays in its place."""
 
-from environment import GuessNumber, oracle, rows
+from PACKAGE import GuessNumber, oracle, rows
 
 from gymnast.envs import RolloutEngine, ScriptedPolicy, StopReason, tool_call
 

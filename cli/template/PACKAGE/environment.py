@@ -1,4 +1,4 @@
-"""An environment: guess a number from 1 to 7."""
+"""The environment, its tasks, and a player that solves them."""
 
 from gymnast.envs import ToolEnv, tool, tool_call
 
@@ -6,6 +6,10 @@ rows = [{"secret": number} for number in range(1, 8)]  # the tasks; an environme
 
 
 class GuessNumber(ToolEnv):
+    """Guess a number from 1 to 7; each guess is answered with too low, too high or right."""
+
+    tasks = rows  # of an episode that is given no row
+
     def reset_task(self, task):
         self.secret = task["secret"]
         self.metrics["success"] = 0.0
