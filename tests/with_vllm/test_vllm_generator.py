@@ -36,6 +36,15 @@ async def test_logprobs_are_those_of_the_sampling_distribution(
         assert error(model, generation, Sampling(**options)) < TOLERANCE
 
 
+async def test_greedy_decoding_takes_the_most_probable_token(engine: VLLMGenerator, model: Any) -> None:
+    engine.load_weights(model, 0)
+    [generation] = await answers(engine, [ask(temperature=0.0)])
+    ids = torch.tensor([PROMPT + generation.token_ids])
+    with torch.no_grad():
+        best_T = model(input_ids=ids).logits[0, len(PROMPT) - 1 : -1].argmax(-1)
+    assert generation.token_ids == best_T.tolist()
+
+
 async def test_a_seed_gives_the_same_answer_whatever_else_is_decoded(engine: VLLMGenerator, model: Any) -> None:
     engine.load_weights(model, 0)
     [alone] = await answers(engine, [ask(seed=7)])
