@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,6 +22,14 @@ def check(
     model: Annotated[
         str | None, typer.Option(help="Check this model with the environment, too; its weights are not loaded.")
     ] = None,
+    card: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the environment's card: tasks, tools, rewards, findings, versions. In a README it stands "
+            "between <!-- card --> and <!-- end of card -->.",
+        ),
+    ] = None,
     seed: Seed = 0,
     as_json: AsJSON = False,
 ) -> None:
@@ -30,6 +39,7 @@ def check(
     """
     from ..arguments.references import load_environment, load_policy
     from ..arguments.rows import draw_rows, load_rows
+    from ..checks.card import card_of, write_card
     from ..checks.catalogue import check_environment
     from ..checks.model import check_model
     from ..checks.subject import Subject
@@ -42,4 +52,6 @@ def check(
     subject = Subject(environment=environment, rows=all_rows[:num_tasks], oracle=player, all_rows=all_rows)
     with console(stderr=True).status("playing"):
         findings = check_environment(subject) | ({} if model is None else check_model(model, subject))
+    if card is not None:
+        write_card(card_of(env, subject, findings), card)
     conclude(findings, as_json=as_json)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..terminal.completions import players
 from ..terminal.exits import CommandError, explained
 from ..terminal.options import AsJSON, EnvironmentReference, Seed, Tasks
 
@@ -25,7 +26,10 @@ ENOUGH = 0.5  # of what the demonstrations earn; below it, another warm-up follo
 
 def tiny(
     env: EnvironmentReference,
-    oracle: Annotated[str, typer.Option(metavar="SCRIPT", help="file.py:name of a player that solves the tasks.")],
+    oracle: Annotated[
+        str,
+        typer.Option(metavar="SCRIPT", help="file.py:name of a player that solves the tasks.", autocompletion=players),
+    ],
     tasks: Tasks = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder of the model.")] = Path("tiny-model"),
     seed: Seed = 0,
@@ -47,18 +51,19 @@ def tiny(
     from ...trainer.testing.demonstrations import demonstrations
     from ...trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
-    with console(stderr=True).status("the oracle plays") as status, explained():
-        shown = demonstrations(environment, rows, player, seed=seed)
+    with console(stderr=True).status("the oracle plays") as status:
+        with explained():
+            shown = demonstrations(environment, rows, player, seed=seed)
         status.update("a tiny model is shown how the tools are called, in about a minute")
         conversations = [(episode.messages, episode.tools) for episode in shown]
         tokenizer = tokenizer_for(conversations)
         model = make_tiny_model(tokenizer, seed=seed)
         tokenizer.save_pretrained(output)
         turns = max(len(episode.turns) for episode in shown)
-        earned, demonstrated, warm_ups = 0.0, _mean_reward(shown), 0
+        earned, demonstrated, warm_ups = float("-inf"), _mean_reward(shown), 0
         while earned < ENOUGH * demonstrated and warm_ups < MAX_WARM_UPS:
+            warm_up(model, tokenizer, conversations, steps=STEPS, seed=seed + warm_ups)
             warm_ups += 1
-            warm_up(model, tokenizer, conversations, steps=STEPS, seed=seed)
             with file_bars(shown=False):
                 model.save_pretrained(output)
             earned = _mean_reward(_episodes_of(output, environment, rows[:PLAYED], turns, seed))

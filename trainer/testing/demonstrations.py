@@ -13,6 +13,7 @@ from ...envs.engine.rollout_engine import RolloutEngine
 from ...envs.episode import Episode, EpisodeSpec
 from ...envs.policy import Conversation, Policy, ScriptedPolicy
 from ...envs.registry import EnvironmentLike
+from ...envs.runtime.places import at_place
 from ...envs.runtime.rows import own_copy
 
 MAX_TASKS = 200
@@ -43,8 +44,10 @@ def demonstrations(
     rows = rows[:MAX_TASKS]
     limits = EpisodeLimits(max_turns=100)
     right = RolloutEngine(environment, oracle, limits=limits).play(rows, seed=seed)
-    if failed := [episode for episode in right if episode.failure is not None]:
-        raise ValueError(f"the oracle's episode of {failed[0].spec.task.id} failed: {failed[0].failure}")
+    for episode in right:
+        if (failure := episode.failure) is not None:
+            place = at_place(failure.traceback)
+            raise ValueError(f"the oracle's episode of {episode.spec.task.id} failed, in {failure}{place}")
     if not any(episode.reward for episode in right):
         raise ValueError("the oracle earns nothing in every task; `gymnast check` with --oracle looks for the reason")
     best = {episode.spec.task.id: episode for episode in right}
