@@ -28,6 +28,12 @@ def load_environment(reference: str) -> EnvironmentLike:
             f"{reference} describes a run, which gymnast train takes; this command takes the run's environment, "
             f"such as file.py:MyEnvironment"
         )
+    if ":" not in reference and (Path(reference).suffix or Path(reference).is_dir()):
+        near = difflib.get_close_matches(reference, [path.name for path in Path().iterdir()], n=1)
+        raise CommandError(
+            f"{reference} is neither an environment, such as file.py:MyEnvironment, nor a run file, whose name ends "
+            f"with {', '.join(RUN_FILES)}{f'; do you mean {near[0]!r}?' if near else ''}"
+        )
     import gymnasium
 
     from ...envs.registry import EnvironmentSource

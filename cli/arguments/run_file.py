@@ -78,6 +78,10 @@ def read_entries(path: Path) -> dict[str, Any]:
             f"under [options]"
         )
     _check_forms(path, entries)
+    for name, value in entries.get("options", {}).items():
+        if isinstance(value, bool) and name.endswith("_strategy"):
+            read = f"{name}: {'yes' if value else 'no'} as {value}"
+            raise CommandError(f'{path}: YAML reads {read}: write "no" in quotes')
     return _seen_from(Path(), entries, path.parent)
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 def init(name: Annotated[Path, typer.Argument(help="The folder to make.")]) -> None:
     """Make a project: a package with an environment, its test, a training with its options, and a README."""
+    if name.is_file():
+        raise CommandError(f"{name} is a file: give the name of a new folder")
     package = _package_name(name.resolve().name)
     words = {"PACKAGE": package, "PROJECT": package.replace("_", "-")}
 

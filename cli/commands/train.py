@@ -48,11 +48,13 @@ def train(
     Options on the command line override those in the file.
     """
     from ...records.files.run_files import how_to_look
-    from ..arguments.references import name_of, put_on_path
+    from ..arguments.references import load_environment, name_of, put_on_path
     from ..arguments.run_file import ENDINGS, RunFile, parse_setting, read_entries
     from ..terminal.output import print_result
 
     is_file = env.endswith(ENDINGS)
+    if not is_file:
+        load_environment(env)  # before an option that is missing
     name = Path(env).stem if is_file else name_of(env)
     entries: dict[str, Any] = read_entries(Path(env)) if is_file else {"environment": env}
     given = {"model": model, "tasks": tasks, "algorithm": algorithm}

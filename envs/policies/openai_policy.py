@@ -146,7 +146,11 @@ class OpenAIPolicy:
             if is_overflow(error) or (self._has_answered and not isinstance(error, hopeless)):
                 raise
             refused = f"refused {which}" if isinstance(error, openai.APIStatusError) else "does not answer"
-            raise ConfigurationError(f"{self.base_url} {refused} for the model {self.model!r}: {error}") from error
+            is_elsewhere = isinstance(error, openai.NotFoundError) and not self.base_url.rstrip("/").endswith("/v1")
+            hint = "; an address usually ends with /v1" if is_elsewhere else ""
+            raise ConfigurationError(
+                f"{self.base_url} {refused} for the model {self.model!r}: {error}{hint}"
+            ) from error
 
     async def _create_first(self, **given: Any) -> Any:
         import openai

@@ -6,6 +6,15 @@ import inspect
 
 from ..tools.mark import is_tool
 
+HOOKS = {"reset_task": "task", "reply": "message", "grade": "stop", "agrade": "stop"}
+"""The methods that the environment calls, and the name of their argument."""
+
+ATTRIBUTES = {
+    "reward": "self.reward is the number that a tool, reply or grade sets: give such a method another name",
+    "tools": "self.tools is a property: pass functions to the constructor, ToolEnv([...]), or assign in reset_task",
+}
+"""Attributes that a class may not write, with advice."""
+
 
 def tool_methods(cls: type) -> tuple[str, ...]:
     """Return the names of the methods that `@tool` marks, base classes first, in the order of definition."""
@@ -23,11 +32,35 @@ def check_tool_methods(cls: type) -> None:
                     f"{cls.__name__}.{name}: a tool's method cannot have this name, which the environment itself uses; "
                     f"rename the method, and tell the model the name with @tool(name={name!r})"
                 )
+            if inspect.isfunction(method) and not isinstance(vars(cls)[name], staticmethod):
+                first = next(iter(inspect.signature(method).parameters), None)
+                if first != "self":
+                    raise TypeError(f"{cls.__name__}.{name} is a method, whose first parameter is self, got {first}")
         elif method is not None and any(is_tool(getattr(base, name, None)) for base in cls.__mro__[1:]):
             raise TypeError(
                 f"{cls.__name__}.{name} overrides a tool but is not marked with @tool; mark it, or take the tool "
                 f"away with `{name} = None`"
             )
+
+
+def check_hooks(cls: type) -> None:
+    """Check that the hooks that a class writes can be called, and that no attribute hides what the environment needs.
+
+    Raises:
+        TypeError: one of them cannot.
+    """
+    for name, argument in HOOKS.items():
+        hook = vars(cls).get(name)
+        if inspect.isfunction(hook):
+            try:
+                inspect.signature(hook).bind(None, None)
+            except TypeError:
+                raise TypeError(
+                    f"{cls.__name__}.{name} takes {inspect.signature(hook)}; write `def {name}(self, {argument})`"
+                ) from None
+    for name, advice in ATTRIBUTES.items():
+        if name in vars(cls) and not isinstance(vars(cls)[name], property):
+            raise TypeError(f"{cls.__name__}.{name} is {vars(cls)[name]!r}, but {advice}")
 
 
 def _is_reserved(cls: type, name: str) -> bool:

@@ -21,7 +21,7 @@ from ..tools.sources import OpenSources, ToolLike, ToolSource
 from ..tools.step_reward import StepReward
 from ..tools.tool import Tool, collect_tools
 from .forgotten import warn_of_forgotten_return, warn_of_forgotten_tools
-from .methods import check_tool_methods, tool_methods
+from .methods import check_hooks, check_tool_methods, tool_methods
 from .options import OnMalformed, ToolEnvOptions, set_options
 
 Messages = Sequence[Mapping[str, Any]]
@@ -73,6 +73,7 @@ class ToolEnv(StepReward):
     _transcript: Sequence[Message] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
+        check_hooks(cls)
         check_tool_methods(cls)  # first, since the base class derives methods from those that it finds
         super().__init_subclass__(**kwargs)
         cls._tool_methods = tool_methods(cls)

@@ -29,6 +29,8 @@ class Run:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        if self.folder.is_file():
+            raise FileNotFoundError(f"{str(folder)!r} is a file; give its folder, the output_dir of a training")
         if not self.folder.is_dir():
             raise FileNotFoundError(f"there is no folder {str(folder)!r}; give the output_dir of a training")
         if not self._files():

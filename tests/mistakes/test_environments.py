@@ -40,7 +40,7 @@ def test_arguments(mistake: Mistake) -> None:
 @mistakes(
     ("play(gymnasium.make('FrozenLake-v1'))", "FrozenLakeEnv takes actions of Discrete(4)", "GymnasiumEnv(id)"),
     ("play('FrozenLake-v1')", "FrozenLakeEnv takes actions of Discrete(4)", "GymnasiumEnv(id)"),
-    ("play('Calculator')", "no Gymnasium id 'Calculator'", "environment=Calculator"),
+    ("play('Calculator')", "near names are 'gymnast/Calculator-v0'", "environment=Calculator"),
     ("play(lambda: None)", "the environment factory returned NoneType", "not a gymnasium.Env"),
     ("play({})", "environment is an empty dict", "give it at least one environment"),
     ("play({'easy': ToolEnv()})", "'environment' column must name one of ['easy']", "got None"),
@@ -82,7 +82,54 @@ class Game(ToolEnv):
         "Game has no tools, but guess could be",
         "mark each tool with @tool",
     ),
+    ("    def grade(self):\n        return 1.0", "Game.grade takes (self)", "write `def grade(self, stop)`"),
+    ("    def reply(self):\n        return []", "Game.reply takes (self)", "write `def reply(self, message)`"),
+    ("    def reset_task(self):\n        return []", "Game.reset_task takes (self)", "`def reset_task(self, task)`"),
+    (
+        "    def reset_task(self, task):\n        return 'Hello'",
+        "Game.reset_task() must give a list",
+        "got str: 'Hello'",
+    ),
+    ("    def reset_task(self, task):\n        self.a = 1", "Game.reset_task() must give a list", "got NoneType"),
+    (
+        "    def reset_task(self, task):\n        return [{'role': 'human'}]",
+        "at place 0",
+        "'role' must be",
+        "got 'human'",
+    ),
+    ("    def reset_task(self, task):\n        return ['Hi']", "at place 0: a message is a mapping, got str"),
+    ("    def reply(self, message):\n        return 'no'", "Game.reply() must give a list of messages, got str: 'no'"),
+    ("    def reward(self):\n        return 1.0", "Game.reward is <function", "give such a method another name"),
+    ("    tools = [print]", "Game.tools is", "ToolEnv([...]), or assign in reset_task"),
+    ("    @tool\n    def step(self) -> str:\n        'Go.'", "Game.step", "rename the method", "@tool(name='step')"),
+    ("    @tool\n    def go(far: int) -> str:\n        'Go.'", "Game.go is a method", "is self, got far"),
 )
 def test_methods_in_which_something_was_forgotten(mistake: Mistake) -> None:
     typed, *expected = mistake
     check_answer((f"{GAME}{typed}\nplay(Game)", *expected), envs)
+
+
+@mistakes(
+    ("@tool(finale=True)\ndef f() -> str: ...", "@tool has no 'finale'", "did you mean 'final'"),
+    ("@tool(timeout='5')\ndef f() -> str: ...", "timeout must be a number of seconds, got str: '5'"),
+    ("@tool(final=True, parallel=True)\ndef f() -> str: ...", "cannot be both final and parallel"),
+    ("def f(x):\n    'Find.'\nToolEnv([f])", "parameter 'x' has no type hint", "`x: int`"),
+    ("def f(x: int): ...\nToolEnv([f])", "tool 'f' has no docstring", "describes the tool to the model"),
+    ("def f(x: int):\n    'Find.'\nToolEnv([f])", "parameter 'x' has no entry in the docstring", "under 'Args:'"),
+    ("def f(*x: int):\n    'Find.'\nToolEnv([f])", "must be an ordinary named parameter"),
+    ("def f():\n    'Find.'\nToolEnv([f, f])", "two tools named 'f'", "@tool(name=...)"),
+    ("ToolEnv([3])", "a tool is a function, got int: 3", "write a `def`"),
+    ("ToolEnv([lambda: 1])", "'<lambda>' is not a name for a tool", "@tool(name=...)"),
+    ("ToolEnv(final_tools=['submitt'])", "submitt"),
+    ("ToolEnv(final_tools='submit')", "final_tools", "'submit'"),
+    ("Rewards(len)", "takes a list of reward functions, got one", "Rewards([len])"),
+    ("Rewards([3])", "a reward function must be callable, got int: 3"),
+    ("Rewards([len, len])", "need distinct names", "got ['len', 'len']", "`__name__`"),
+    ("Rewards([len], [1.0, 2.0])", "got 1 reward functions and 2 reward_weights"),
+    ("Rewards([len], timeout='5')", "reward_timeout must be a number of seconds, got str: '5'"),
+    ("def f(completions): return 1.0\nplay(ToolEnv, rewards=[f])", "must return a list of 1 numbers or None, got 1.0"),
+    ("def f(completions): return []\nplay(ToolEnv, rewards=[f])", "returned 0 rewards for 1 episodes"),
+    ("matches('[[')", "not a JMESPath expression: '[['"),
+)
+def test_tools_and_reward_functions(mistake: Mistake) -> None:
+    check_answer(mistake, envs)

@@ -11,10 +11,34 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...envs.extras import needs_extra
+from ...sandbox.keywords import named_parameters, unknown_names
+
+
+def adapter_config(peft_config: Any) -> Any:
+    """Return the configuration of an adapter; a dict is a `peft.LoraConfig`'s.
+
+    Raises:
+        TypeError: it is of the wrong kind, or `peft.LoraConfig` has no such argument.
+    """
+    if peft_config is None:
+        return None
+    with needs_extra("peft", "peft_config"):
+        import peft
+
+    if isinstance(peft_config, Mapping):
+        known = named_parameters(peft.LoraConfig)
+        if unknown := [name for name in map(str, peft_config) if name not in known]:
+            raise unknown_names("peft.LoraConfig", unknown, known, {"rank": "it is called r"})
+        return peft.LoraConfig(**peft_config)
+    if not isinstance(peft_config, peft.PeftConfig):
+        raise TypeError(
+            f"peft_config must be a peft.PeftConfig such as peft.LoraConfig, or a dict, got {peft_config!r}"
+        )
+    return peft_config
 
 
 def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpointing: bool = False) -> PreTrainedModel:
-    """Put a new adapter of PEFT on the model, if `peft_config` is given. A dict is a `peft.LoraConfig`'s.
+    """Put a new adapter of PEFT on the model, if `peft_config` is given.
 
     A model that is loaded in 8 or 4 bits is prepared as for QLoRA (Dettmers et al. 2023, arXiv 2305.14314).
     """
@@ -24,15 +48,8 @@ def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpoin
                 "the model is quantised, and quantised weights cannot be trained: give peft_config=peft.LoraConfig(...)"
             )
         return model
-    with needs_extra("peft", "peft_config"):
-        import peft
+    import peft
 
-    if isinstance(peft_config, Mapping):
-        peft_config = peft.LoraConfig(**peft_config)
-    if not isinstance(peft_config, peft.PeftConfig):
-        raise TypeError(
-            f"peft_config must be a peft.PeftConfig such as peft.LoraConfig, or a dict, got {peft_config!r}"
-        )
     if has_adapter(model):
         raise ValueError(
             "the model has an adapter, and peft_config would add another one: leave peft_config out to go on training "

@@ -128,6 +128,8 @@ def _needs_of_the_loss(args: AgentConfig, settings: LearningSettings) -> Iterato
 def _warnings(args: AgentConfig, settings: LearningSettings) -> Iterator[str]:
     """Yield what is half of a paper, hardly clips, or has no effect."""
     loss = LOSSES[args.loss_type]
+    if 0 < args.max_steps < args.max_staleness:
+        yield f"max_staleness={args.max_staleness} is more than max_steps={args.max_steps}: no sample becomes so old"
     if args.loss_type == "dr_grpo" and settings.comparison.scale_rewards == "group":
         yield "loss_type='dr_grpo' is half of its paper: the other half is scale_rewards='none', got 'group'"
     is_of_mean = loss.ratio in (losses.of_mean_token, losses.of_mean_token_at_token)

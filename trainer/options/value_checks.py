@@ -39,6 +39,10 @@ def allowed_values(config: type[TrainingArguments]) -> dict[str, Allowed]:
 
 def check_values(args: TrainingArguments) -> None:
     """Check the types, names and ranges of gymnast's own options, and of those of transformers in `RANGES`."""
+    for name, hint in get_type_hints(TrainingArguments).items():
+        value = getattr(args, name)
+        if hint in (bool, bool | None) and not isinstance(value, bool | None):  # a text such as "no" would be true
+            raise TypeError(f"{name} must be True or False, got {type(value).__name__}: {value!r}")
     for name, allowed in allowed_values(type(args)).items():
         value: Any = getattr(args, name)
         if value is None and allowed.optional:

@@ -16,6 +16,7 @@ from ..chat.by_environment import GivenFormats
 from ..generation.contract import Generator
 from ..learning.scoring import Scorer
 from ..learning.settings import LearningSettings
+from ..models.adapters import adapter_config
 from ..models.contexts import file_bars
 from ..models.distributed import Processes
 from ..models.output_head import OutputHead
@@ -137,6 +138,7 @@ def make_parts(
     check_best_metric(args, data_sets[1])
     check_generator(args, generator)
     check_sharding(args, generator)
+    peft_config = adapter_config(peft_config)
     with file_bars(shown=not args.disable_tqdm):
         reward_funcs = as_reward_functions(*rewards, args.device)
         model = load_model(

@@ -24,6 +24,7 @@ from ..chat.by_environment import GivenFormats, check_names
 from ..models.adapters import has_adapter, with_adapter
 from ..options.config import AgentConfig
 from ..rollout.schedule import Rows
+from .model_name import check_model_name
 
 ROWS_LOOKED_AT = 100
 """Rows among which the first one of each environment is looked for."""
@@ -49,8 +50,10 @@ def load_model(
         TypeError: it is neither a name nor a causal language model, or `peft_config` is of the wrong kind.
         ValueError: there are `init_kwargs`, but nothing to load; or the weights cannot be trained, since all are frozen
             or their precision is too low.
+        OSError: there is no such model.
     """
     if isinstance(model, str):
+        check_model_name(model, init_kwargs or {})
         model = AutoModelForCausalLM.from_pretrained(model, **{"dtype": torch.float32, **(init_kwargs or {})})
     elif init_kwargs:
         raise ValueError(f"model_init_kwargs={init_kwargs} has no effect on a model that is loaded already")
@@ -220,6 +223,13 @@ def check_is_rows(name: str, rows: Any) -> None:
     """
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
         raise TypeError(f"{name} is a data frame; pass its rows: frame.to_dict('records')")
+    if isinstance(rows, Mapping) and rows and all(hasattr(split, "column_names") for split in rows.values()):
+        raise TypeError(f"{name} has the splits {', '.join(map(repr, rows))}: pass one of them, such as data['train']")
+    if hasattr(rows, "take") and not hasattr(rows, "__len__"):
+        raise TypeError(
+            f"{name} is a stream of rows ({type(rows).__name__}), which training cannot shuffle or count: pass some of "
+            f"them as a list, list(data.take(10_000)), or load the data set without streaming=True"
+        )
     if isinstance(rows, Mapping | str) or not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
         raise TypeError(f"{name} must be a sequence of rows, such as a list of dicts, got {type(rows).__name__}")
     if len(rows) == 0:
