@@ -73,8 +73,8 @@ class ToolEnv(StepReward):
     _transcript: Sequence[Message] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        check_hooks(cls)
         check_tool_methods(cls)  # first, since the base class derives methods from those that it finds
+        check_hooks(cls)
         super().__init_subclass__(**kwargs)
         cls._tool_methods = tool_methods(cls)
         if "agrade" in vars(cls):  # the class writes a form of it
