@@ -187,12 +187,15 @@ class Environment(gymnasium.Env[list[Message], Message]):
         """Make the environment; `reset` without a task draws one from `tasks`.
 
         Raises:
+            TypeError: `tasks` is no list of rows.
             ValueError: the render mode is not one of `metadata["render_modes"]`.
         """
         modes = self.metadata["render_modes"]
         if render_mode is not None and render_mode not in modes:
             raise ValueError(f"{type(self).__name__} has the render modes {modes}, got {render_mode!r}")
         if tasks is not None:
+            if isinstance(tasks, str | Mapping) or not hasattr(tasks, "__getitem__"):
+                raise TypeError(f"tasks must be a list of rows, got {type(tasks).__name__}: {tasks!r:.200}")
             self.tasks = tasks
         self.render_mode = render_mode
 
@@ -222,7 +225,7 @@ class Environment(gymnasium.Env[list[Message], Message]):
                 f"{type(self).__name__} has no task: call reset(options={{'task': row}}), "
                 f"or construct it with tasks=[row, ...]"
             )
-        return own_copy(self.tasks[int(self.np_random.integers(len(self.tasks)))])
+        return self.task_of({"task": own_copy(self.tasks[int(self.np_random.integers(len(self.tasks)))])})
 
     # Questions of the engine and of the policy, besides reset and step.
 

@@ -25,6 +25,8 @@ def message_error(message: Any) -> str | None:
     if not isinstance(role, str) or role not in ROLES:
         return f"'role' must be one of {sorted(ROLES)}, got {role!r}"
     content = message.get("content")
+    if "content" not in message and role != "assistant":
+        return f"a message of the {role} has 'content', got only {sorted(message)}"
     if isinstance(content, list):
         wrong = [part for part in content if not isinstance(part, Mapping) or "type" not in part]
         if wrong:

@@ -48,11 +48,18 @@ def checks_keywords(**parts: type) -> Callable[[Class], Class]:
     def decorate(cls: Class) -> Class:
         construct: Callable[..., None] = cls.__init__
         known = named_parameters(construct)
+        kinds = [taken.kind for taken in inspect.signature(construct).parameters.values()]
+        most = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) - 1  # without self
 
         @functools.wraps(construct)
         def checked(self: Any, *arguments: Any, **options: Any) -> None:
             if unknown := options.keys() - known:
                 raise unknown_names(type(self).__name__, unknown, known, advice)
+            if len(arguments) > most:
+                raise TypeError(
+                    f"{type(self).__name__} takes {most} positional arguments, got {len(arguments)}: name "
+                    f"the others, such as {known[most]}=...; it has {', '.join(known)}"
+                )
             construct(self, *arguments, **options)
 
         setattr(cls, "__init__", checked)  # noqa: B010  (a type checker refuses the assignment)

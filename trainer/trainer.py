@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
-from inspect import signature
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from ..envs.engine.compaction import Compact
 from ..envs.episode import Episode
 from ..envs.registry import EnvironmentLike
 from ..records.metrics.missing_metrics import MissingMetrics
+from ..sandbox.keywords import named_parameters
 from .chat.by_environment import GivenFormats
 from .generation.contract import Generator
 from .loop.checkpoints import newest_whole_checkpoint
@@ -91,7 +91,7 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
         optimizers: tuple[Any, Any] = (None, None),
         **unknown: Any,
     ) -> None:
-        known = signature(AgentTrainer.__init__).parameters
+        known = named_parameters(AgentTrainer.__init__)
         environment, args = checked(type(self), self.config_class, environment, args, unknown, known)
         args.check()
         use_one_gpu(args)

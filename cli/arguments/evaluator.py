@@ -41,7 +41,7 @@ def choose_evaluator(
 ) -> Evaluator:
     """Return the evaluator that the options of `gymnast eval` describe."""
     if (model is None) == (policy is None) or (policy is not None and url is not None):
-        raise CommandError("give --model NAME (and --url for a model of a server), or --policy SCRIPT")
+        raise CommandError("give --model NAME (and --url for a model of a server), or --policy SCRIPT, and not both")
     if url is None and (request is not None or requests_per_minute is not None):
         raise CommandError("--request and --requests-per-minute are for a server: give its --url")
     if policy is not None and (temperature is not None or max_tokens is not None):

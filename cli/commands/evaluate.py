@@ -89,6 +89,8 @@ def evaluate(
     )
     settings = {"environment": env, "rows": tasks, "tasks": len(rows), "samples": samples, "seed": seed, **answers}
     path = output or Path("evals") / f"{name_of(env)}-{name_of(model or policy or '')}.jsonl"
+    if path.is_dir():
+        raise CommandError(f"{path} is a folder: --output names a file, such as {path / 'results.jsonl'}")
     if path.exists() and not resume:
         raise CommandError(f"{path} exists: --resume plays what is missing in it, --output names another file")
     with explained():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import gymnasium
@@ -131,6 +132,8 @@ def _tool(kind: Any, description: str, act: Callable[[Any], str]) -> Callable[..
 
 
 def _made(name: str, *, ansi: bool) -> gymnasium.Env[Any, Any]:
+    if ":" not in name and name not in gymnasium.registry and (near := get_close_matches(name, gymnasium.registry)):
+        raise gymnasium.error.NameNotFound(f"there is no Gymnasium id {name!r}; did you mean {' or '.join(near)}?")
     entry = gymnasium.spec(name)
     environment = gymnasium.make(name, disable_env_checker=True)
     if not ansi or "ansi" not in environment.metadata.get("render_modes", ()) or "render_mode" in entry.kwargs:

@@ -34,7 +34,7 @@ def to_trl(environment: ToolEnv) -> type:
             `MCPTools`), or with a name that TRL hides.
     """
     if not isinstance(environment, ToolEnv):
-        raise TypeError(f"to_trl takes a ToolEnv, whose tools TRL can call, got {type(environment).__name__}")
+        raise TypeError(f"to_trl takes a ToolEnv, whose tools TRL can call, got {environment!r}")
     if environment._sources or not environment.tools:
         raise ValueError(
             f"TRL asks for the tools before the first episode, and {type(environment).__name__} knows "

@@ -18,6 +18,10 @@ class Row(dict[str, Any]):
     def __missing__(self, column: str) -> Any:
         raise MissingColumnError(f"the row has no column {column!r}; it has {sorted(map(str, self))}")
 
+    def __getattr__(self, name: str) -> Any:
+        hint = f": write row[{name!r}]" if name in self else ""
+        raise AttributeError(f"a row is a dict, which has no attribute {name!r}{hint}")
+
 
 def own_copy(value: Any) -> Any:
     """Return a row with dicts and lists of its own: an episode that changes them changes no other episode's.

@@ -133,7 +133,9 @@ def _parameters(name: str, function: Callable[..., Any]) -> list[tuple[inspect.P
     try:
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:
-        raise TypeError(f"tool {name!r}: its type hints cannot be resolved: {error}") from error
+        raise TypeError(
+            f"tool {name!r}: its type hints cannot be resolved: {error}; import or define it at the top of the file"
+        ) from error
     parameters = list(inspect.signature(function).parameters.values())
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
@@ -161,7 +163,10 @@ def _validator(name: str, fields: dict[str, Any]) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(with_config(ConfigDict(extra="forbid", coerce_numbers_to_str=True))(arguments))
     except PydanticUserError as error:
-        raise TypeError(f"tool {name!r}: a parameter's type has no JSON schema: {error.message}") from error
+        raise TypeError(
+            f"tool {name!r}: a parameter's type has no JSON schema: {error.message.partition('. ')[0]}. Take e.g. str, "
+            f"int, list[str], Literal['a', 'b'], a dataclass or a TypedDict"
+        ) from error
 
 
 def _clean(schema: Any) -> Any:

@@ -216,20 +216,6 @@ def test_the_built_in_final_answer_ends_the_episode() -> None:
 # --- options ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"on_malformed": "ignore"}, r"on_malformed must be one of \('feedback', 'end', 'text'\), got 'ignore'"),
-        ({"max_malformed": 0}, "max_malformed must be positive or None, got 0"),
-        ({"max_result_chars": 0}, "max_result_chars must be positive or None, got 0"),
-        ({"tool_timeout": 0}, "tool_timeout must be positive or None, got 0"),
-    ],
-)
-def test_an_option_out_of_its_range_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Calculator(**options)
-
-
 async def test_a_cancelled_close_closes_the_other_sources_too() -> None:
     closing, closed = asyncio.Event(), list[str]()
 

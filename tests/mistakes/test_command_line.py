@@ -78,6 +78,7 @@ def check_command(command: str, expected: tuple[str, ...], capsys: pytest.Captur
     ("eval game.py:Game --tasks game.py:rows --policy game.py:answer", "do you mean 'answers'?"),
     ("eval game.py:Game --tasks game.py:rows --policy game.py:answers --temperature 0", "--temperature", "no tokens"),
     ("eval game.py:Game --tasks game.py:rows --policy game.py:answers -o old.jsonl", "exists", "--resume", "--output"),
+    ("eval game.py:Game --tasks game.py:rows --policy game.py:answers -o sub", "sub is a folder", "sub/results.jsonl"),
     ("eval game.py:Game --tasks game.py:rows --policy game.py:answers -k 0", "--samples", "greater than or equal to 1"),
     ("eval game.py:Game --tasks game.py:rows --model m --request '{}'", "--request", "give its --url"),
     ("eval game.py:Game --tasks missing.jsonl --policy game.py:answers", "missing.jsonl cannot be read: No such file"),

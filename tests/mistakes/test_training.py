@@ -39,6 +39,8 @@ def train(model="missing/model", *, rows=rows, **arguments):
     ("train(args={'max_steps': 1})", "args must be a GRPOConfig, got dict"),
     ("train(args=RLOOConfig('runs', use_cpu=True))", "args must be a GRPOConfig, got RLOOConfig"),
     ("train(learning_rate=1e-5)", "it is an option: args=GRPOConfig(learning_rate=...)"),
+    ("train(dataset=rows)", "GRPOTrainer has no 'dataset'", "it is called train_dataset"),
+    ("train(reward_funcs=[3])", "a reward function must be callable, got int: 3"),
     ("train(tools=[print])", "GRPOTrainer has no 'tools'", "environment="),
     ("train(reward_funcs='missing')", "'missing' is the name of no reward model", "or a function"),
 )

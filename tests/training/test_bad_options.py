@@ -115,15 +115,10 @@ def test_impossible_options(options: dict[str, Any], message: str, tmp_path: Pat
     ("options", "message"),
     [
         ({"max_completion_length": 12.5}, "max_completion_length must be of type int, got float: 12.5"),
-        ({"num_generations": "8"}, "num_generations must be of type int, got str: '8'"),
         ({"learning_rate": "1e-6"}, "learning_rate must be of type float, got str: '1e-6'"),
-        ({"num_generation": 8}, r"GRPOConfig has no 'num_generation' \(did you mean 'num_generations'\?\)"),
         ({"per_device_batch_size": 4}, r"'per_device_batch_size' \(it is called per_device_train_batch_size\)"),
-        ({"batch_size": 4}, r"'batch_size' \(it is called per_device_train_batch_size\)"),
-        ({"max_new_tokens": 4}, r"'max_new_tokens' \(it is called max_completion_length\)"),
         ({"truncated": True}, "truncated must be 'teach', 'mask', 'leave', or a dict such as .*got True"),
         ({"mask_truncated_completions": True}, r"'mask_truncated_completions' \(give truncated='mask'"),
-        ({"use_vllm": True}, r"GRPOConfig has no 'use_vllm' \(.*generator='vllm'"),
         ({"stop_tool_names": ["submit"]}, r"no 'stop_tool_names' \(.*ToolEnv\(tools, stop_tool_names="),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -159,22 +154,6 @@ def test_arguments_of_trl_without_an_environment() -> None:
         GRPOTrainer(agent, enviroment=Buttons())
     with pytest.raises(TypeError, match=r"GRPOTrainer needs environment="):
         GRPOTrainer(agent, train_dataset=ROWS)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"environment": 3}, "got 3"),
-        ({"train_dataset": ["What is 1 + 1?"]}, "row 0 of train_dataset must be a mapping, got str"),
-        ({"eval_dataset": {"hard": []}}, r"eval_dataset\['hard'\] has no rows"),
-    ],
-)
-def test_environment_and_data_are_checked_before_the_model_is_loaded(
-    arguments: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    given = {"environment": Buttons(), "args": config(tmp_path), **arguments}
-    with pytest.raises((TypeError, ValueError), match=message):
-        GRPOTrainer("no/such-model", **given)
 
 
 def test_a_boolean_scale_rewards_means_the_same_as_in_trl(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ def unknown_names(
     """
     options = () if config is None else config.__dataclass_fields__
     advice = {name: f"it is an option: args={config.__name__}({name}=...)" for name in options if config is not None}
-    known = [name for name in known if name != "self" and name not in WITHOUT_EFFECT and name not in REFUSED]
-    return keywords.unknown_names(owner, given, known, TRL_NAMES | advice)
+    known = [name for name in known if name not in WITHOUT_EFFECT and name not in REFUSED]
+    return keywords.unknown_names(owner, given, known, {"dataset": "it is called train_dataset", **TRL_NAMES, **advice})
 
 
 def allowed_values(config: type[TrainingArguments]) -> dict[str, Allowed]:

@@ -141,6 +141,7 @@ def make_parts(
     peft_config = adapter_config(peft_config)
     with file_bars(shown=not args.disable_tqdm):
         reward_funcs = as_reward_functions(*rewards, args.device)
+        added = Rewards(reward_funcs, args.reward_weights, timeout=args.reward_timeout)
         model = load_model(
             model,
             args.model_init_kwargs,
@@ -158,7 +159,7 @@ def make_parts(
         environment,
         play_settings(args, max_model_len=context_length(model, args.max_model_len)),
         make_generator=partial(make_generator, model, args, generator),
-        rewards=Rewards(reward_funcs, args.reward_weights, timeout=args.reward_timeout),
+        rewards=added,
         data_sets=data_sets,
         tool_format=formats[0],
         chat_templates=formats[1],
