@@ -92,7 +92,7 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
         **unknown: Any,
     ) -> None:
         known = named_parameters(AgentTrainer.__init__)
-        environment, args = checked(type(self), self.config_class, environment, args, unknown, known)
+        environment, args = checked(type(self), self.config_class, environment, args, unknown, known, callbacks)
         args.check()
         use_one_gpu(args)
         self.parts = parts = make_parts(

@@ -87,7 +87,7 @@ class MCPConnection:
             error = raised
         self.is_dead = True
         if not self._tools.done():
-            self._tools.set_exception(late if error is None else _start_error(error))
+            self._tools.set_exception(late if error is None else _start_error(error, server))
             self._tools.exception()  # its users may have been cancelled
 
     async def _close(self) -> None:
@@ -156,14 +156,15 @@ async def _all_tools(client: mcp.Client) -> list[mcp.Tool]:
             return tools
 
 
-def _start_error(error: Exception) -> Exception:
+def _start_error(error: Exception, server: Any) -> Exception:
     first: BaseException = error
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     if isinstance(first, FileNotFoundError | PermissionError | ConfigurationError | TypeError):
         wrong: Exception = ConfigurationError(f"the MCP server cannot be started: {_text_of(first)}")
     else:
-        wrong = MCPServerError(f"the MCP server did not start: {_text_of(first)}")
+        place = f" at {server}" if isinstance(server, str) else ""
+        wrong = MCPServerError(f"the MCP server{place} did not start: {_text_of(first)}")
     wrong.__cause__ = error
     return wrong
 

@@ -118,6 +118,8 @@ class RolloutEngine:
         Returns:
             The episodes of the first row, then those of the second, and so on.
         """
+        if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):  # `episode_specs` refuses others
+            self.rewards.check_columns([*rows[0]])
         return run_in_loop(self.run(episode_specs(rows, group_size=group_size, seed=seed)))
 
 

@@ -140,6 +140,7 @@ def test_methods_in_which_something_was_forgotten(mistake: Mistake) -> None:
     ("Rewards([len], [1.0, 2.0])", "got 1 reward functions and 2 reward_weights"),
     ("Rewards([len], timeout='5')", "reward_timeout must be a number of seconds, got str: '5'"),
     ("def f(completions): return 1.0\nplay(ToolEnv, rewards=[f])", "must return a list of 1 numbers or None, got 1.0"),
+    ("def f(completions, answer): ...\nplay(ToolEnv, rewards=[f])", "requires ['answer']", "called with", "**columns"),
     ("def f(completions): return []\nplay(ToolEnv, rewards=[f])", "returned 0 rewards for 1 episodes"),
     ("matches('[[')", "not a JMESPath expression: '[['"),
 )

@@ -41,6 +41,7 @@ def train(model="missing/model", *, rows=rows, **arguments):
     ("train(learning_rate=1e-5)", "it is an option: args=GRPOConfig(learning_rate=...)"),
     ("train(dataset=rows)", "GRPOTrainer has no 'dataset'", "it is called train_dataset"),
     ("train(reward_funcs=[3])", "a reward function must be callable, got int: 3"),
+    ("train(callbacks=[3])", "callbacks must be TrainerCallbacks", "got 3"),
     ("train(tools=[print])", "GRPOTrainer has no 'tools'", "environment="),
     ("train(reward_funcs='missing')", "'missing' is the name of no reward model", "or a function"),
 )

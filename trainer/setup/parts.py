@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 from ...envs.engine.compaction import Compact
 from ...envs.registry import EnvironmentLike
@@ -95,6 +95,7 @@ def checked(
     args: AgentConfig | None,
     unknown: Mapping[str, Any],
     known: Collection[str],
+    callbacks: Any,
 ) -> tuple[EnvironmentLike, AgentConfig]:
     """Return the environment and the configuration of a trainer, or the default one.
 
@@ -108,6 +109,9 @@ def checked(
     args = args if args is not None else config_class(output_dir="runs/agent")
     if not isinstance(args, config_class):
         raise TypeError(f"args must be a {config_class.__name__}, got {type(args).__name__}")
+    for callback in () if callbacks is None or isinstance(callbacks, TrainerCallback) else callbacks:
+        if not issubclass(callback if isinstance(callback, type) else type(callback), TrainerCallback):
+            raise TypeError(f"callbacks must be TrainerCallbacks, as in transformers.Trainer, got {callback!r}")
     return environment, args
 
 
