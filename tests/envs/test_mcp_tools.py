@@ -264,7 +264,7 @@ async def test_a_server_that_does_not_start_fails_the_reset() -> None:
     for server, timeout, message in [
         (StdioServerParameters(command="true"), 30.0, "the MCP server did not start: MCPError: Connection closed"),
         (StdioServerParameters(command="sleep", args=["60"]), 0.1, "did not list its tools within 0.1 s"),
-        ("http://127.0.0.1:9/mcp", 30.0, "the MCP server did not start: "),
+        ("http://127.0.0.1:9/mcp", 30.0, "the MCP server at http://127.0.0.1:9/mcp did not start: "),
     ]:
         episode = await play_one(environment(server, start_timeout=timeout), [DONE])
         assert episode.failure is not None
